@@ -1,0 +1,6 @@
+"""In front of the queue: verify a delivery, keep it, answer.
+
+Law of this package: it never imports `workers`, and the public web process never loads plugin code.
+"""
+
+__version__ = "0.1.0"

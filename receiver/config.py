@@ -1,0 +1,373 @@
+"""Config: TOML files and the environment in, one checked `Config` out, or a ConfigError that says the fix.
+
+Law of this room: it reads files and is handed the environment; it starts nothing and connects to nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, PrivateAttr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from receiver.contract import settings
+from receiver.contract.errors import ConfigError
+from receiver.contract.scheme import PRESETS, Scheme, Secret
+from receiver.contract.stores import Store
+
+PREFIX = "STOREHOOKS_"
+NOT_SETTINGS = {"STOREHOOKS_CONFIG"}
+EXAMPLE = "config.example.toml"
+SANDBOX_SECRET = "whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"  # noqa: S105  "sandbox only, never in production"
+
+KeyPath = tuple[str | int, ...]
+
+
+class Place(NamedTuple):
+    """Where a value was written: a file's line, or a variable of the environment."""
+
+    source: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+class Config(BaseSettings):
+    """The whole config, checked. Built by `load`, never by hand."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+    include: tuple[str, ...] = ()
+    redis: settings.RedisSettings = settings.RedisSettings()
+    receiver: settings.ReceiverSettings = settings.ReceiverSettings()
+    workers: settings.WorkersSettings = settings.WorkersSettings()
+    plugins: dict[str, settings.PluginSettings] = {}
+    store_defaults: dict[str, Any] = {}
+    schemes: dict[str, settings.SchemeSettings] = {}
+    stores: dict[settings.StoreName, settings.StoreSettings] = {}
+
+    _path: Path | None = PrivateAttr(default=None)
+    _places: dict[KeyPath, Place] = PrivateAttr(default_factory=dict)
+    _stores: dict[str, Store] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+    @property
+    def path(self) -> Path | None:
+        """The file this was read from; None when there was none."""
+        return self._path
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.redis.data_dir).absolute()
+
+    @property
+    def known_stores(self) -> Mapping[str, Store]:
+        """Every configured store, ready to verify with."""
+        return self._stores
+
+    def place(self, *key: str | int) -> Place | None:
+        """Where the value at `key`, or the nearest table above it, was written."""
+        while key:
+            if key in self._places:
+                return self._places[key]
+            key = key[:-1]
+        return None
+
+    def public_url_of(self, store: str) -> str:
+        return self.stores[store].url or f"{self.receiver.public_url.rstrip('/')}/webhooks/{store}"
+
+
+def find(explicit: str | None, environ: Mapping[str, str]) -> Path:
+    """The config file: --config, $STOREHOOKS_CONFIG, ./config.toml, or in a checkout the example."""
+    for name in (explicit, environ.get("STOREHOOKS_CONFIG")):
+        if name:
+            if not Path(name).is_file():
+                raise ConfigError(f"config file {name} does not exist")
+            return Path(name)
+    for name in ("config.toml", EXAMPLE):
+        if Path(name).is_file():
+            return Path(name)
+    raise ConfigError(
+        "no config: looked for --config, $STOREHOOKS_CONFIG and ./config.toml; `storehooks init` writes one"
+    )
+
+
+def load(path: Path | None, environ: Mapping[str, str]) -> Config:
+    """Read, merge and check; the environment wins over the files."""
+    data: dict[str, Any] = {}
+    places: dict[KeyPath, Place] = {}
+    base = Path()
+    if path is not None:
+        base = path.parent
+        _read_into(data, places, path)
+        for pattern in _include_patterns(data, path):
+            for name in sorted(glob.glob(str(base / pattern))):
+                _read_into(data, places, Path(name))
+    _overlay(data, _from_environment(environ, places))
+    _apply_store_defaults(data)
+    resolved = _resolve(data, (), base, environ, places)
+    try:
+        config = Config(**resolved)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(problem, places) for problem in error.errors())) from None
+    config._path = path
+    config._places = places
+    config._stores = {name: _store(config, name) for name in config.stores}
+    _refuse_the_sandbox_secret_in_public(config)
+    return config
+
+
+# Reading
+
+
+def _read_into(data: dict[str, Any], places: dict[KeyPath, Place], path: Path) -> None:
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    for key, line in _lines(text):
+        if key in places and _is_leaf(data, key):
+            raise ConfigError(f"{path}:{line}: {_dotted(key)} is set in {places[key]} already; keep one of the two")
+        places[key] = Place(str(path), line)
+    _overlay(data, found)
+
+
+def _is_leaf(data: Any, key: KeyPath) -> bool:
+    for step in key:
+        data = data.get(step) if isinstance(data, dict) else None
+    return data is not None and not isinstance(data, dict)
+
+
+_TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?")
+_KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_.-])+)\s*=""")
+_STEP = re.compile(r'"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)')
+
+
+def _lines(text: str) -> Iterator[tuple[KeyPath, int]]:
+    """Each table and key with its line. tomllib keeps no places, and people want to know where."""
+    table: KeyPath = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := _TABLE.fullmatch(line):
+            table = _steps(match[1])
+            yield table, number
+        elif match := _KEY.match(line):
+            yield table + _steps(match[1]), number
+
+
+def _steps(dotted: str) -> KeyPath:
+    return tuple(next(filter(None, found), "") for found in _STEP.findall(dotted))
+
+
+def _include_patterns(data: Mapping[str, Any], path: Path) -> list[str]:
+    patterns = data.get("include", [])
+    if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
+        raise ConfigError(f'{path}: include is a list of file patterns, such as ["stores.d/*.toml"]')
+    return patterns
+
+
+def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for key, value in above.items():
+        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
+            _overlay(below[key], value)
+        else:
+            below[key] = value
+
+
+# The environment
+
+
+class _Environment(EnvSettingsSource):
+    """pydantic-settings' reading of STOREHOOKS_A__B, from a mapping it is handed."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        super().__init__(Config)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environ.items() if value != ""}
+
+
+def _from_environment(environ: Mapping[str, str], places: dict[KeyPath, Place]) -> dict[str, Any]:
+    for name in environ:
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS:
+            key = tuple(step.lower() for step in name.removeprefix(PREFIX).split("__"))
+            if key[0] not in Config.model_fields:
+                raise ConfigError(f"${name}: unknown key {key[0]}{_nearest(key[0], Config.model_fields)}")
+            places[key] = Place(f"${name}")
+    try:
+        found: dict[str, Any] = _Environment(environ)()
+    except SettingsError as error:
+        raise ConfigError(f"the environment: {error}") from None
+    if url := environ.get("REDIS_URL"):
+        found.setdefault("redis", {}).setdefault("url", url)
+        places.setdefault(("redis", "url"), Place("$REDIS_URL"))
+    if port := environ.get("PORT"):
+        found.setdefault("receiver", {}).setdefault("bind", f"0.0.0.0:{port}")
+        places[("receiver", "bind")] = Place("$PORT")
+    if count := environ.get("WEB_CONCURRENCY"):
+        found.setdefault("receiver", {}).setdefault("processes", count)
+        places[("receiver", "processes")] = Place("$WEB_CONCURRENCY")
+    return found
+
+
+# Values
+
+
+def _apply_store_defaults(data: dict[str, Any]) -> None:
+    defaults = data.get("store_defaults")
+    stores = data.get("stores")
+    if isinstance(defaults, dict) and isinstance(stores, dict):
+        for name, store in stores.items():
+            if isinstance(store, dict):
+                merged: dict[str, Any] = {}
+                _overlay(merged, defaults)
+                _overlay(merged, store)
+                stores[name] = merged
+
+
+def _resolve(
+    value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], places: Mapping[KeyPath, Place]
+) -> Any:
+    """Replace "env:NAME" and "file:PATH" by what they name."""
+    if isinstance(value, dict):
+        return {name: _resolve(item, (*key, name), base, environ, places) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, (*key, index), base, environ, places) for index, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    if value.startswith("env:"):
+        name = value.removeprefix("env:")
+        if not environ.get(name):
+            raise ConfigError(f"{_where(places, key)}: {_dotted(key)} wants ${name}, which is not set")
+        return environ[name]
+    if value.startswith("file:"):
+        path = base / value.removeprefix("file:")
+        try:
+            return path.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise ConfigError(f"{_where(places, key)}: {_dotted(key)} wants {path}: {reason}") from None
+    return value
+
+
+def _store(config: Config, name: str) -> Store:
+    given = config.stores[name]
+    where = config.place("stores", name)
+    scheme = _scheme(config, given.scheme, config.place("stores", name, "scheme"))
+    if not given.signing_secrets:
+        raise ConfigError(f"{where}: stores.{name} has no signing_secrets; without one every delivery is refused")
+    secrets = []
+    for index, window in enumerate(given.signing_secrets):
+        place = config.place("stores", name, "signing_secrets")
+        try:
+            key = scheme.key_of(window.value.get_secret_value())
+        except ValueError as error:
+            raise ConfigError(
+                f"{place}: stores.{name}.signing_secrets[{index}] cannot be used with {scheme.name}: {error}"
+            ) from None
+        secrets.append(Secret(key=key, origin=str(place), not_after=window.not_after))
+    return Store(name, scheme, tuple(secrets), url=config.public_url_of(name), domain=given.domain)
+
+
+def _scheme(config: Config, name: str, place: Place | None, seen: tuple[str, ...] = ()) -> Scheme:
+    if name in seen:
+        raise ConfigError(f"{place}: schemes.{name} extends itself by way of {' -> '.join(seen)}")
+    given = config.schemes.get(name)
+    if given is None:
+        if name in PRESETS:
+            return PRESETS[name]
+        raise ConfigError(f"{place}: no scheme is called {name}{_nearest(name, [*PRESETS, *config.schemes])}")
+    parent = _scheme(config, given.extends, config.place("schemes", name, "extends"), (*seen, name))
+    changes = given.model_dump(exclude_none=True, exclude={"extends", "event", "topics"})
+    event = replace(parent.event, **given.event.model_dump(exclude_none=True))
+    return replace(parent, **changes, name=name, event=event, topics={**parent.topics, **given.topics})
+
+
+def _refuse_the_sandbox_secret_in_public(config: Config) -> None:
+    host = config.receiver.bind.rpartition(":")[0].strip("[]")
+    public = urlsplit(config.receiver.public_url).hostname
+    if host in settings.LOOPBACK and public in settings.LOOPBACK:
+        return
+    for name, store in config.stores.items():
+        if any(secret.value.get_secret_value() == SANDBOX_SECRET for secret in store.signing_secrets):
+            raise ConfigError(
+                f"{config.place('stores', name, 'signing_secrets')}: stores.{name} uses the sandbox's secret, which "
+                "everybody knows; it serves on loopback only. `storehooks init` writes a config with a fresh one"
+            )
+
+
+# Words
+
+
+def _explain(problem: Any, places: Mapping[KeyPath, Place]) -> str:
+    key: KeyPath = tuple(problem["loc"])
+    where = _where(places, key)
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: unknown key {_dotted(key)}{_nearest(str(key[-1]), _fields_at(key[:-1]))}"
+    return f"{where}: {_dotted(key)}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _where(places: Mapping[KeyPath, Place], key: KeyPath) -> str:
+    while key:
+        if key in places:
+            return str(places[key])
+        key = key[:-1]
+    return "config"
+
+
+def _fields_at(key: KeyPath) -> list[str]:
+    """The keys that are known in the table at `key`."""
+    model: Any = Config
+    for step in key:
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            return []
+        field = model.model_fields.get(str(step))
+        if field is None:
+            continue  # the name of a store, a plugin, a scheme
+        model = field.annotation
+        arguments = get_args(model)
+        if arguments:
+            model = arguments[-1]
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _nearest(word: str, known: Any) -> str:
+    found = difflib.get_close_matches(word, [str(item) for item in known], n=1, cutoff=0.5)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _dotted(key: KeyPath) -> str:
+    text = ""
+    for step in key:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.lstrip(".")
+
+
+def load_from_environment(explicit: str | None = None) -> Config:
+    """What every process calls at its start: find the file, read it with this process's environment."""
+    return load(find(explicit, os.environ), os.environ)

@@ -1,0 +1,61 @@
+"""Event: what arrived from a store, the same for every scheme. Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b32encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+ID_LENGTH = 26
+UNREADABLE = "unreadable"
+
+
+def event_id(store: str, duplicate_key: bytes) -> str:
+    """Our id of an event. It is made from the duplicate key, so that accepting twice finds the first."""
+    digest = hashlib.sha256(store.encode() + b"\0" + duplicate_key).digest()
+    return b32encode(digest)[:ID_LENGTH].decode().lower()
+
+
+def follow(document: Any, path: str) -> Any:
+    """The value at `a.b.0` in a JSON document, or None. The empty path is the document itself."""
+    for step in path.split(".") if path else ():
+        if isinstance(document, Mapping):
+            document = document.get(step)
+        elif isinstance(document, list) and step.isascii() and step.isdigit() and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return None
+    return document
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of one store. `data` is the resource itself, whatever envelope the store uses."""
+
+    id: str
+    store: str
+    topic: str
+    received_at: datetime
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    delivery_id: str = ""
+    resource_id: str = ""
+    occurred_at: datetime | None = None
+    source: str = "webhook"
+    data_path: str = ""
+    """Where in the payload the resource stands; empty when the payload is the resource."""
+
+    @cached_property
+    def payload(self) -> Any:
+        """The whole JSON document, whole integers kept."""
+        return json.loads(self.body)
+
+    @property
+    def data(self) -> Any:
+        """The resource: a product, an order, a customer."""
+        return follow(self.payload, self.data_path)

@@ -1,0 +1,150 @@
+"""Settings: the models of the config file, key by key. Reading the file is `receiver.config`'s work."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)", re.IGNORECASE)
+_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def seconds(value: Any) -> float:
+    """`"7d"`, `"1.5h"`, `"250ms"` or a plain number of seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match[1]) * _SECONDS[match[2]]
+    raise ValueError('not a duration; write "30s", "15m", "48h" or "7d"')
+
+
+def octets(value: Any) -> int:
+    """`"1MB"`, `"64KB"` or a plain number of bytes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        return int(float(match[1]) * _BYTES[match[2].upper()])
+    raise ValueError('not a size; write "512KB" or "1MB"')
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError('not an address; write "127.0.0.1:8000"')
+    return value
+
+
+def _store_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("a store's name is lower-case letters, digits, - and _, at most 63")
+    return value
+
+
+def _aware(value: datetime) -> datetime:
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+Duration = Annotated[float, BeforeValidator(seconds)]
+Size = Annotated[int, BeforeValidator(octets)]
+Address = Annotated[str, AfterValidator(_address)]
+StoreName = Annotated[str, AfterValidator(_store_name)]
+
+
+class Section(BaseModel):
+    """A table of the config file: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class RedisSettings(Section):
+    url: str = ""
+    ack: Literal["stored", "fsync", "replica"] = "stored"
+    data_dir: str = "data"
+    timeout: Duration = 0.5
+
+
+class ReceiverSettings(Section):
+    bind: Address = "127.0.0.1:8000"
+    public_url: str = "http://127.0.0.1:8000"
+    processes: int = Field(default=2, ge=1, le=64)
+    threads: int = Field(default=8, ge=1, le=256)
+    max_body: Size = 1 << 20
+    dedupe_window_unidentified: Duration = 60.0
+
+
+class WorkersSettings(Section):
+    processes: int = Field(default=1, ge=1, le=64)
+    horses: int = Field(default=4, ge=1, le=64)
+    plugins: tuple[str, ...] = ()
+    retries: int | tuple[float, ...] = 8
+    timeout: Duration = 60.0
+    memory: Size = 1 << 30
+    drain: Duration = 25.0
+
+
+class SecretWindow(Section):
+    """A signing secret that ends: `{value = "env:OLD", not_after = 2026-12-01T00:00:00Z}`."""
+
+    value: SecretStr
+    not_after: Annotated[datetime, AfterValidator(_aware)] | None = None
+
+
+def _as_window(value: Any) -> Any:
+    return {"value": value} if isinstance(value, str) else value
+
+
+SigningSecret = Annotated[SecretWindow, BeforeValidator(_as_window)]
+
+
+class StoreSettings(Section):
+    base_url: str = ""
+    domain: str = ""
+    scheme: str = "standard-webhooks"
+    signing_secrets: tuple[SigningSecret, ...] = ()
+    url: str = ""
+    plugins: dict[str, dict[str, Any]] = {}
+
+
+class SourcesSettings(Section):
+    topic: tuple[str, ...] | None = None
+    id: tuple[str, ...] | None = None
+    resource_id: tuple[str, ...] | None = None
+    data: tuple[str, ...] | None = None
+    occurred: tuple[str, ...] | None = None
+    store: tuple[str, ...] | None = None
+
+
+class SchemeSettings(Section):
+    """What `[schemes.NAME]` may say; whatever it leaves out comes from `extends`."""
+
+    extends: str = "standard-webhooks"
+    headers: tuple[str, ...] | None = None
+    algorithm: Literal["hmac-sha256", "hmac-sha512"] | None = None
+    encoding: Literal["hex", "base64"] | None = None
+    list_sep: Literal["", ",", " ", ";"] | None = None
+    pair_sep: Literal["", "=", ","] | None = None
+    sig_keys: tuple[str, ...] | None = None
+    signed: str | None = None
+    allow_unsigned_body: bool | None = None
+    secret_prefix: str | None = None
+    secret_encoding: Literal["utf8", "base64", "hex"] | None = None
+    timestamp: str | None = None
+    timestamp_unit: Literal["s", "ms", "rfc3339"] | None = None
+    tolerance: int | None = Field(default=None, ge=0)
+    success: int | None = Field(default=None, ge=200, le=299)
+    dedupe: Literal["id+body", "id"] | None = None
+    event: SourcesSettings = SourcesSettings()
+    topics: dict[str, str] = {}
+
+
+class PluginSettings(BaseModel):
+    """`[plugins.NAME]`: the plugin's own settings, kept as they are."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
