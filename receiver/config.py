@@ -69,7 +69,11 @@ class Config(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
 
@@ -250,9 +254,7 @@ def _apply_store_defaults(data: dict[str, Any]) -> None:
                 stores[name] = merged
 
 
-def _resolve(
-    value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], places: Mapping[KeyPath, Place]
-) -> Any:
+def _resolve(value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], places: Mapping[KeyPath, Place]) -> Any:
     """Replace "env:NAME" and "file:PATH" by what they name."""
     if isinstance(value, dict):
         return {name: _resolve(item, (*key, name), base, environ, places) for name, item in value.items()}

@@ -1,0 +1,14 @@
+"""Behind the queue. What an integrator needs is here, and importing it is light.
+
+    from workers import Busy, Context, Drop, Event, Fail, Retry, Router
+
+Law of this package: it may import `receiver.contract`, `.config`, `.inbox`, `.logs` and `.spool`, never
+the edge (`receiver.app`, `receiver.loop`, `receiver.gunicorn`). Plugin code runs in `workers.horse` only.
+"""
+
+from receiver.contract.event import Event
+from workers.context import Context
+from workers.routing import Router
+from workers.words import Busy, Drop, Fail, Retry
+
+__all__ = ["Busy", "Context", "Drop", "Event", "Fail", "Retry", "Router"]

@@ -73,7 +73,7 @@ class Scheme:
     signed: str = "{body}"
     allow_unsigned_body: bool = False
     secret_prefix: str = ""
-    secret_encoding: Literal["utf8", "base64", "hex"] = "utf8"
+    secret_encoding: Literal["utf8", "base64", "hex"] = "utf8"  # noqa: S105
     timestamp: str = ""
     timestamp_unit: Literal["s", "ms", "rfc3339"] = "s"
     tolerance: int = 300
@@ -144,9 +144,7 @@ def verify(
     return Verified(secret=secret, timestamp=moment)
 
 
-def sign(
-    scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: float, url: str = ""
-) -> dict[str, str]:
+def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: float, url: str = "") -> dict[str, str]:
     """The headers a store would add to sign this delivery; what `verify` accepts."""
     added, text = _timestamp_header(scheme, now)
     given = {**headers, **added}
@@ -209,9 +207,7 @@ def _candidates(scheme: Scheme, pairs: Iterable[tuple[str, str]]) -> list[bytes]
     return found
 
 
-def _first_fit(
-    scheme: Scheme, secrets: Sequence[Secret], content: bytes, candidates: Sequence[bytes]
-) -> Secret:
+def _first_fit(scheme: Scheme, secrets: Sequence[Secret], content: bytes, candidates: Sequence[bytes]) -> Secret:
     """The secret that made one of the candidates. Every pair is compared, so time tells nothing."""
     fit: Secret | None = None
     for secret in secrets[:MAX_CANDIDATES]:

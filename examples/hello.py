@@ -1,0 +1,19 @@
+"""The smallest plugin: two handlers, one for orders and one for everything."""
+
+from workers import Context, Event, Router
+
+router = Router("hello")
+seen = 0
+
+
+@router.on("order.*")
+def greet(event: Event, ctx: Context) -> str:
+    order = event.data
+    return f"{ctx.settings.greeting} for order {order['id']}, {order['total']}"
+
+
+@router.on("*")
+def count(event: Event, ctx: Context) -> str:
+    global seen  # each horse counts what it has seen
+    seen += 1
+    return f"{seen} so far in this process"

@@ -1,0 +1,111 @@
+"""The web server's settings, and `python -m receiver.gunicorn`, the process `web`.
+
+The master holds the config. HUP reads it again: a good one is given to new processes, a bad one is
+refused with a line in the log, and the old one stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import signal
+import sys
+from typing import Any
+
+from flask import Flask
+from gunicorn.app.base import BaseApplication
+from gunicorn.glogging import Logger
+
+from receiver import logs
+from receiver.app import create_app
+from receiver.config import Config, load_from_environment
+from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.inbox import connect, server_url
+from receiver.inbox.client import check
+from receiver.ports import refuse_a_taken_port
+
+PR_SET_PDEATHSIG = 1
+
+
+class WebServer(BaseApplication):
+    """gunicorn, told by our config and not by its command line."""
+
+    def __init__(self, config: Config, explicit: str | None) -> None:
+        self.config = config
+        self._explicit = explicit
+        self._started = False
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn at start and at each HUP."""
+        if self._started:
+            self.config = self._read_again()
+        self._started = True
+        assert self.cfg is not None
+        for name, value in settings(self.config).items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Flask:
+        return create_app(self.config)
+
+    def _read_again(self) -> Config:
+        try:
+            return load_from_environment(self._explicit)
+        except ConfigError as error:
+            logs.get("receiver").error("config refused, the old one stays", why=str(error))
+            return self.config
+
+
+def settings(config: Config) -> dict[str, Any]:
+    return {
+        "bind": [config.receiver.bind],
+        "workers": config.receiver.processes,
+        "worker_class": "gthread",
+        "threads": config.receiver.threads,
+        "keepalive": 15,
+        "graceful_timeout": 8,
+        "limit_request_line": 4094,
+        "limit_request_fields": 100,
+        "limit_request_field_size": 8190,
+        "control_socket_disable": True,  # gunicorn opens one in the home directory by default
+        "logger_class": QuietLogger,
+        "proc_name": "storehooks web",
+        "post_fork": die_with_the_master,
+    }
+
+
+class QuietLogger(Logger):
+    """gunicorn's messages through our formatter; no access log, since paths are the sender's text."""
+
+    def setup(self, cfg: Any) -> None:  # noqa: ARG002  gunicorn's signature
+        self.error_log.propagate = True
+        self.error_log.handlers = []
+        self.error_log.setLevel("INFO")
+        self.access_log.disabled = True
+
+
+def die_with_the_master(server: Any, worker: Any) -> None:  # noqa: ARG001  gunicorn's signature
+    """A killed master must not leave processes that go on serving an old config."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m receiver.gunicorn", description="The public web process.")
+    parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
+    explicit = parser.parse_args().config
+    logs.setup("web")
+    try:
+        config = load_from_environment(explicit)
+        refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
+        client = connect(server_url(config.redis.url, config.data_dir), timeout=config.redis.timeout)
+        check(client, ack=config.redis.ack)
+        client.close()
+    except StorehooksError as error:
+        print(f"storehooks web: {error}", file=sys.stderr)
+        return 2
+    WebServer(config, explicit).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""The inbox: all that both sides keep in Redis, and the only place that knows how.
+
+Law of this room: every change of state is one Lua script (`scripts/`), every key name is on one page
+(`keys`), and nothing outside this room writes a key. It may import `receiver.contract`, and no more.
+"""
+
+from receiver.inbox.client import connect, server_url
+from receiver.inbox.inbox import Claim, Declaration, Inbox, Outcome, Run
+from receiver.inbox.ledger import Ledger
+
+__all__ = ["Claim", "Declaration", "Inbox", "Ledger", "Outcome", "Run", "connect", "server_url"]

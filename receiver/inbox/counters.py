@@ -1,0 +1,50 @@
+"""Tally: refusals, counted in the process and flushed each second: a forged request costs no write."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections import Counter
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from receiver.contract.errors import Reason
+from receiver.inbox import keys
+
+FLUSH_EVERY = 1.0
+UNKNOWN_STORE = "?"
+
+
+class Tally:
+    """Refusals by store and reason. The labels are closed: configured stores, `?`, and our own reasons."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        atexit.register(self.flush)
+
+    def refused(self, store: str, reason: Reason) -> None:
+        with self._lock:
+            self._counts.update(("rejected", f"rejected|{store}", f"rejected:{reason}|{store}"))
+            if self._timer is None:
+                self._timer = threading.Timer(FLUSH_EVERY, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def flush(self) -> None:
+        """Write what has gathered; what cannot be written now is kept for the next time."""
+        with self._lock:
+            counts, self._counts, self._timer = self._counts, Counter(), None
+        if not counts:
+            return
+        pipeline = self._client.pipeline(transaction=True)
+        for name, value in counts.items():
+            pipeline.hincrby(keys.COUNTERS, name, value)
+        try:
+            pipeline.execute()
+        except RedisError:
+            with self._lock:
+                self._counts += counts

@@ -1,0 +1,154 @@
+"""Ledger: reading back what the inbox holds, for people and for scripts. It changes nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from redis import Redis
+
+from receiver.contract.topics import matches
+from receiver.inbox import keys
+from receiver.inbox.inbox import from_ms, unpack
+
+COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled")
+_SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
+_PAGE = 200
+_WORDS = {"ready": "waiting", "later": "waiting", "leased": "running"}
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Every counter at one moment. accepted = settled + open + failed, in all and for each store."""
+
+    total: dict[str, int]
+    stores: dict[str, dict[str, int]]
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.total, "stores": self.stores}
+
+
+@dataclass(frozen=True)
+class EventSummary:
+    id: str
+    store: str
+    topic: str
+    delivery_id: str
+    resource_id: str
+    received_at: datetime
+    source: str
+    status: str
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as people see it: waiting, running, done, failed or dropped."""
+
+    handler: str
+    version: str | None
+    status: str
+    attempts: int
+    result: Any
+    error: str | None
+    due_at: datetime | None
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    summary: EventSummary
+    headers: dict[str, str]
+    body: bytes = field(repr=False)
+    runs: tuple[RunRecord, ...]
+    reason: str | None
+
+
+class Ledger:
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    def counters(self) -> Counters:
+        """All counters in one call, so that they are of one moment."""
+        total = dict.fromkeys(COUNTED, 0)
+        stores: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
+        for field_name, value in self.client.hgetall(keys.COUNTERS).items():
+            name, _, store = _decoded(field_name).partition("|")
+            if name in COUNTED:
+                (stores[store] if store else total)[name] = int(value)
+        return Counters(total, dict(stores))
+
+    def events(
+        self,
+        *,
+        store: str | None = None,
+        topic: str | None = None,
+        status: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+    ) -> list[EventSummary]:
+        """The newest events that fit, newest first."""
+        found: list[EventSummary] = []
+        for summary in self._newest(keys.index_of(store) if store else keys.INDEX, since):
+            if topic and not matches(topic, summary.topic):
+                continue
+            if status and summary.status != status:
+                continue
+            found.append(summary)
+            if len(found) >= limit:
+                break
+        return found
+
+    def event(self, event_id: str) -> EventRecord | None:
+        """One event with its runs, read in one moment."""
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.hgetall(keys.EVENT + event_id)
+        pipeline.get(keys.BODY + event_id)
+        fields, blob = pipeline.execute()
+        if not fields:
+            return None
+        named = {name.decode(): value for name, value in fields.items()}
+        headers, body = unpack(blob)
+        handlers = sorted(name[2:] for name in named if name.startswith("r:") and name != "r:")
+        summary = _summary(event_id, [named.get(name) for name in _SUMMARY])
+        runs = tuple(self._run(event_id, handler, named) for handler in handlers)
+        reason = named.get("reason")
+        return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
+
+    def _newest(self, index: str, since: datetime | None) -> Iterator[EventSummary]:
+        oldest: float | str = since.timestamp() * 1000 if since else "-inf"
+        start = 0
+        while ids := self.client.zrange(index, "+inf", oldest, desc=True, byscore=True, offset=start, num=_PAGE):
+            pipeline = self.client.pipeline(transaction=False)
+            for event_id in ids:
+                pipeline.hmget(keys.EVENT + _decoded(event_id), _SUMMARY)
+            for event_id, fields in zip(ids, pipeline.execute(), strict=True):
+                if fields[0] is not None:
+                    yield _summary(_decoded(event_id), fields)
+            start += len(ids)
+
+    def _run(self, event_id: str, handler: str, fields: dict[str, bytes]) -> RunRecord:
+        state, attempts, *_ = fields[f"r:{handler}"].decode().split(" ")
+        detail = orjson.loads(fields.get(f"x:{handler}", b"{}"))
+        due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler)) if state == "later" else None
+        return RunRecord(
+            handler=handler,
+            version=detail.get("version"),
+            status=_WORDS.get(state, state),
+            attempts=int(attempts),
+            result=detail.get("result"),
+            error=detail.get("error"),
+            due_at=datetime.fromtimestamp(due / 1000, UTC) if due else None,
+        )
+
+
+def _decoded(value: Any) -> str:
+    """redis-py types an answer as bytes or text; ours are bytes, because bodies are."""
+    return bytes(value).decode()
+
+
+def _summary(event_id: str, fields: list[bytes | None]) -> EventSummary:
+    store, topic, delivery, resource, received, source, state = ((value or b"").decode() for value in fields)
+    return EventSummary(event_id, store, topic, delivery, resource, from_ms(received or "0"), source, state)

@@ -1,0 +1,66 @@
+"""Loads the Lua scripts and runs them: one round trip for a group, NOSCRIPT mended by loading and resending."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from redis import Redis
+from redis.exceptions import NoScriptError, RedisError
+
+from receiver.inbox.keys import PREFIX
+
+Argument = str | bytes | int | float
+
+
+class Script(NamedTuple):
+    text: str
+    sha: str
+
+
+@cache
+def script(name: str) -> Script:
+    """A script with the library in front of it. The first line names the flags and stays first."""
+    folder = resources.files(__package__) / "scripts"
+    flags, _, rest = (folder / f"{name}.lua").read_text().partition("\n")
+    text = f"{flags}\n{(folder / 'lib.lua').read_text()}\n{rest}"
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class Call(NamedTuple):
+    name: str
+    arguments: Sequence[Argument]
+
+
+def run(client: Redis, calls: Sequence[Call]) -> list[Any]:
+    """Run scripts in one round trip, in order; give their replies.
+
+    A server that was restarted or flushed does not know the scripts: those calls, and only those, are
+    sent again. They changed nothing the first time, so this is no retry of a write.
+    """
+    replies = _send(client, calls)
+    unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if unknown:
+        for name in {calls[at].name for at in unknown}:
+            client.script_load(script(name).text)
+        for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown]), strict=True):
+            replies[at] = reply
+    for reply in replies:
+        if isinstance(reply, RedisError):
+            raise reply
+    return replies
+
+
+def _send(client: Redis, calls: Sequence[Call]) -> list[Any]:
+    if len(calls) == 1:
+        try:
+            return [client.evalsha(script(calls[0].name).sha, 1, PREFIX, *calls[0].arguments)]
+        except NoScriptError as error:
+            return [error]
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.evalsha(script(call.name).sha, 1, PREFIX, *call.arguments)
+    return pipeline.execute(raise_on_error=False)

@@ -1,0 +1,48 @@
+#!lua
+-- accept: keep an event, once, and wake a worker.
+-- ARGV  1 id  2 store  3 topic  4 theirs  5 delivery  6 resource  7 received (ms)  8 occurred  9 source
+--       10 data_path  11 headers and body  12 repeat mark or ""  13 its window (ms)  14 quota of open events (0 = none)
+--       15 why it is unreadable, as JSON, or ""
+-- gives {"accepted" | "duplicate" | "full", id}
+-- No allow-oom: at maxmemory new events are refused while workers drain.
+local id, store, mark = ARGV[1], ARGV[2], ARGV[12]
+local e = P .. 'e:' .. id
+
+-- A duplicate writes too, so that waiting for replicas covers the first write as well.
+if redis.call('EXISTS', e) == 1 then
+  count('duplicates', store, 1)
+  return { 'duplicate', id }
+end
+if mark ~= '' then
+  local first = redis.call('GET', P .. 'd:' .. store .. ':' .. mark)
+  if first and redis.call('EXISTS', P .. 'e:' .. first) == 1 then
+    count('duplicates', store, 1)
+    return { 'duplicate', first }
+  end
+end
+local quota = tonumber(ARGV[14])
+if quota > 0 and tonumber(redis.call('HGET', P .. 'n', 'open|' .. store) or 0) >= quota then
+  return { 'full', id }
+end
+
+redis.call('HSET', e, 'v', 1, 'store', store, 'topic', ARGV[3], 'theirs', ARGV[4], 'delivery', ARGV[5],
+  'resource', ARGV[6], 'received', ARGV[7], 'occurred', ARGV[8], 'source', ARGV[9], 'data_path', ARGV[10],
+  'state', 'open', 'open', 1)
+redis.call('SET', P .. 'b:' .. id, ARGV[11])
+redis.call('ZADD', P .. 'ix', ARGV[7], id)
+redis.call('ZADD', P .. 'ix:' .. store, ARGV[7], id)
+if mark ~= '' and tonumber(ARGV[13]) > 0 then
+  redis.call('SET', P .. 'd:' .. store .. ':' .. mark, id, 'PX', ARGV[13])
+end
+count('accepted', store, 1)
+count('open', store, 1)
+
+if ARGV[15] ~= '' then
+  -- Genuine, and not understood: kept as a failure of the intake, for a person to look at.
+  fail_run(id, 'intake', { attempts = 1, losses = 0, queue = 'default' }, store, ARGV[15])
+else
+  write_run(id, '', { state = 'ready', attempts = 0, losses = 0, queue = 'default', token = '' })
+  make_ready(id, '', store)
+  wake('default')
+end
+return { 'accepted', id }

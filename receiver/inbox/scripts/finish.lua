@@ -1,0 +1,48 @@
+#!lua flags=allow-oom
+-- finish: write how leased runs ended.
+-- ARGV  for each run: item, token, outcome, detail (JSON), delay (ms)
+--       outcome: done dropped failed; retry (an attempt, due after the delay); wait (the same, no attempt);
+--       release (no attempt, ready at once)
+-- gives for each run "ok" or "stale" (the token no longer fits; nothing was changed)
+local function finish(item, token, outcome, detail, delay)
+  local id, handler = split(item)
+  local e = P .. 'e:' .. id
+  local run = read_run(id, handler)
+  if not run or run.state ~= 'leased' or run.token ~= token then
+    redis.call('HINCRBY', P .. 'n', 'stale', 1)
+    return 'stale'
+  end
+  local about = redis.call('HMGET', e, 'store', 'topic', 'resource')
+  local store = about[1]
+  redis.call('ZREM', P .. 'leased', item)
+  run.token = ''
+  if outcome == 'release' then
+    run.state = 'ready'
+    write_run(id, handler, run)
+    make_first(id, handler)
+    wake(run.queue)
+    return 'ok'
+  end
+  if outcome ~= 'wait' then run.attempts = run.attempts + 1 end
+  local later = outcome == 'retry' or outcome == 'wait'
+  if outcome == 'failed' then
+    fail_run(id, handler, run, store, detail)
+  else
+    run.state = later and 'later' or outcome
+    write_run(id, handler, run)
+    redis.call('HSET', e, 'x:' .. handler, detail)
+    if later then
+      redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
+    else
+      end_run(id, store, false)
+    end
+  end
+  tell(item, outcome, store, about[2], about[3], detail)
+  return 'ok'
+end
+
+local results = {}
+for at = 1, #ARGV, 5 do
+  results[#results + 1] = finish(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+end
+return results

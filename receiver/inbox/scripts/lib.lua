@@ -1,0 +1,103 @@
+-- What every script starts with. KEYS[1] is the prefix of all keys (see keys.py).
+local P = KEYS[1]
+local clock = redis.call('TIME')
+local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+
+local function count(name, store, by)
+  redis.call('HINCRBY', P .. 'n', name, by)
+  redis.call('HINCRBY', P .. 'n', name .. '|' .. store, by)
+end
+
+local function item_of(id, handler)
+  if handler == '' then return id end
+  return id .. '|' .. handler
+end
+
+local function split(item)
+  local at = string.find(item, '|', 1, true)
+  if not at then return item, '' end
+  return string.sub(item, 1, at - 1), string.sub(item, at + 1)
+end
+
+-- A run's record, or nil where there is none or it cannot be read (pcall: a poisoned key may be of any type).
+local function read_run(id, handler)
+  local raw = redis.pcall('HGET', P .. 'e:' .. id, 'r:' .. handler)
+  if type(raw) ~= 'string' then return nil end
+  local state, attempts, losses, queue, token = string.match(raw, '^(%a+) (%d+) (%d+) (%S+) (%S*)$')
+  if not state then return nil end
+  return { state = state, attempts = tonumber(attempts), losses = tonumber(losses), queue = queue, token = token }
+end
+
+local function write_run(id, handler, run)
+  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler,
+    run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token)
+end
+
+-- Fair order: each store's items are one unit of virtual time apart, and none starts in the past.
+local function make_ready(id, handler, store)
+  local fair = P .. 'fair:' .. handler
+  local times = redis.call('HMGET', fair, '', store)
+  local at = math.max(tonumber(times[1] or 0), tonumber(times[2] or 0)) + 1
+  redis.call('HSET', fair, store, at)
+  redis.call('ZADD', P .. 'ready:' .. handler, at, item_of(id, handler))
+end
+
+-- Given back untouched: it goes to the front, where it was.
+local function make_first(id, handler)
+  local at = redis.call('HGET', P .. 'fair:' .. handler, '') or 0
+  redis.call('ZADD', P .. 'ready:' .. handler, at, item_of(id, handler))
+end
+
+-- 2026-11-15T01:41:26.000000Z, as RQ writes its times. Days to a date after Howard Hinnant's civil_from_days.
+local function iso_now()
+  local s = tonumber(clock[1])
+  local z = math.floor(s / 86400) + 719468
+  local era = math.floor(z / 146097)
+  local doe = z - era * 146097
+  local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
+  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+  local mp = math.floor((5 * doy + 2) / 153)
+  local month = mp < 10 and mp + 3 or mp - 9
+  local year = yoe + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', year, month, doy - math.floor((153 * mp + 2) / 5) + 1,
+    math.floor(s % 86400 / 3600), math.floor(s % 3600 / 60), s % 60, tonumber(clock[2]))
+end
+
+-- One wake-up for a queue is enough: whoever takes it claims until nothing is ready.
+local function wake(queue)
+  local list = 'rq:queue:' .. queue
+  if redis.call('LLEN', list) > 0 then return end
+  local job, stamp = 'wake-' .. queue, iso_now()
+  redis.call('SADD', 'rq:queues', list)
+  redis.call('HSET', 'rq:job:' .. job, 'status', 'queued', 'origin', queue, 'created_at', stamp, 'enqueued_at', stamp,
+    'description', 'work is ready in ' .. queue, 'data', '["workers.jobs.drain", null, [], {}]', 'timeout', 60)
+  redis.call('RPUSH', list, job)
+end
+
+local function set_aside(item, why)
+  redis.call('HSET', P .. 'aside', item, why)
+end
+
+-- One run fewer is open; the last one closes the event.
+local function end_run(id, store, failed)
+  local e = P .. 'e:' .. id
+  if failed then redis.call('HINCRBY', e, 'bad', 1) end
+  if redis.call('HINCRBY', e, 'open', -1) > 0 then return end
+  local state = tonumber(redis.call('HGET', e, 'bad') or 0) > 0 and 'failed' or 'settled'
+  redis.call('HSET', e, 'state', state)
+  redis.call('ZADD', P .. 'done', NOW, id)
+  count('open', store, -1)
+  count(state, store, 1)
+end
+
+local function fail_run(id, handler, run, store, detail)
+  run.state, run.token = 'failed', ''
+  write_run(id, handler, run)
+  redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
+  redis.call('ZADD', P .. 'failed', NOW, item_of(id, handler))
+  end_run(id, store, true)
+end
+
+local function tell(item, outcome, store, topic, resource, detail)
+  redis.call('PUBLISH', P .. 'journal', cjson.encode({ item, outcome, store, topic, resource, detail }))
+end

@@ -1,0 +1,39 @@
+"""`python -m workers`: judge the plugins, then keep the worker processes and the housekeeper alive."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from receiver import logs
+from receiver.config import load_from_environment
+from receiver.contract.errors import StorehooksError
+from receiver.inbox import connect, server_url
+from receiver.inbox.client import check
+from workers.plugins import judge_elsewhere
+from workers.supervisor import Supervisor, behind_the_queue
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m workers", description="The workers and their housekeeper.")
+    parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
+    explicit = parser.parse_args().config
+    logs.setup("supervisor")
+    try:
+        config = load_from_environment(explicit)
+        check(connect(server_url(config.redis.url, config.data_dir), timeout=2.0), ack=config.redis.ack)
+        judge_elsewhere(config)
+    except StorehooksError as error:
+        print(f"storehooks worker: {error}", file=sys.stderr)
+        return 2
+    log = logs.get("supervisor")
+    supervisor = Supervisor(say=log.warning, patience=config.workers.drain + 5)
+    for program in behind_the_queue(config):
+        supervisor.start(program)
+    supervisor.run()
+    supervisor.stop_children()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

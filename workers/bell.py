@@ -1,0 +1,67 @@
+"""The bell: waits on RQ's lists for a wake-up, as one file descriptor among others, and never blocks the worker."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from redis import Redis
+from redis.connection import Connection
+from redis.exceptions import RedisError
+
+from receiver.inbox.client import open_connection
+from receiver.inbox.keys import rq_list
+
+WAIT_SECONDS = 5
+TRY_AGAIN_AFTER = 0.5
+
+
+class Bell:
+    """A BLPOP that is sent and not waited for. `armed` while it is out; `rung` reads the answer."""
+
+    def __init__(self, client: Redis, queues: list[str]) -> None:
+        self._client = client
+        self._queues = queues
+        self._connection: Connection | None = None
+        self._not_before = 0.0
+        self.armed = False
+
+    def arm(self) -> bool:
+        """Start waiting. False when the server does not answer; it is tried again a little later."""
+        if self.armed or time.monotonic() < self._not_before:
+            return self.armed
+        try:
+            if self._connection is None:
+                self._connection = open_connection(self._client)
+                self._connection.connect()
+            self._connection.send_command("BLPOP", *map(rq_list, self._queues), WAIT_SECONDS)
+            self.armed = True
+        except (RedisError, OSError):
+            self.drop()
+        return self.armed
+
+    @property
+    def fileno(self) -> int:
+        """The descriptor to watch while armed."""
+        assert self._connection is not None
+        return int(self._connection._sock.fileno())  # type: ignore[attr-defined]  # redis-py offers no name for it
+
+    def rung(self) -> str | None:
+        """The id of the job that was waiting, or None when the wait simply ended."""
+        self.armed = False
+        assert self._connection is not None
+        try:
+            answer = self._connection.read_response()
+        except (RedisError, OSError):
+            self.drop()
+            return None
+        return answer[1].decode("utf-8", "replace") if answer else None
+
+    def drop(self) -> None:
+        """Forget the connection; the next `arm` makes a new one."""
+        self.armed = False
+        self._not_before = time.monotonic() + TRY_AGAIN_AFTER
+        if self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.disconnect()
+        self._connection = None

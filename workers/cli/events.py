@@ -1,0 +1,124 @@
+"""events: what has arrived, and what became of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+import orjson
+
+from receiver.contract.errors import ConfigError
+from receiver.inbox import Ledger
+from receiver.inbox.ledger import EventRecord, EventSummary, RunRecord
+from workers.cli import show
+from workers.cli.options import Moment, the_config, the_server, with_config
+
+
+@click.group(invoke_without_command=True)
+@with_config
+@click.pass_context
+def events(context: click.Context) -> None:
+    """Events: list, show."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_events)
+
+
+@events.command("list")
+@click.option("--store", help="Only of this store.")
+@click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
+@click.option("--status", type=click.Choice(["open", "settled", "failed"]), help="Only in this state.")
+@click.option("--since", type=Moment(), help="Not older than this.")
+@click.option("--limit", default=50, show_default=True, help="At most so many.")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def list_events(
+    store: str | None = None,
+    topic: str | None = None,
+    status: str | None = None,
+    since: datetime | None = None,
+    limit: int = 50,
+    json_: bool = False,
+) -> None:
+    """The newest events, newest first."""
+    ledger = Ledger(the_server(the_config()))
+    found = ledger.events(store=store, topic=topic, status=status, since=since, limit=limit)
+    if json_:
+        show.as_json([_summary_json(event) for event in found])
+        return
+    if not found:
+        click.echo("no events that fit")
+        show.next_command("storehooks send order.created      send one")
+        return
+    rows = [(e.received_at, e.store, e.topic, e.resource_id, e.status, e.source, e.id) for e in found]
+    show.table(("RECEIVED", "STORE", "TOPIC", "RESOURCE", "STATUS", "SOURCE", "ID"), rows)
+    show.next_command(f"storehooks events show {found[0].id}")
+
+
+@events.command("show")
+@click.argument("event_id", metavar="ID")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def show_event(event_id: str, json_: bool) -> None:
+    """One event: headers, payload, and a line for each handler."""
+    record = Ledger(the_server(the_config())).event(event_id)
+    if record is None:
+        raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
+    if json_:
+        show.as_json(_record_json(record))
+        return
+    about = record.summary
+    topic, resource = show.harmless(about.topic), show.harmless(about.resource_id)
+    delivery = show.harmless(about.delivery_id) or "-"
+    click.echo(f"{topic}  {resource}   {about.store}   {about.status}   {about.id}")
+    click.echo(f"received {show.clock(about.received_at)} from {about.source}, delivery {delivery}")
+    click.echo()
+    show.table(
+        ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
+        [(r.handler, r.status, r.attempts, r.due_at, r.error or r.result) for r in record.runs],
+    )
+    if record.reason:
+        click.echo(f"settled: {record.reason}")
+    click.echo()
+    click.echo(
+        show.harmless(record.body.decode("utf-8", "replace"))[:2000] if record.body else "the body is gone by age"
+    )
+    show.next_command(f"storehooks events show {about.id} --json")
+
+
+def _summary_json(event: EventSummary) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "store": event.store,
+        "topic": event.topic,
+        "delivery_id": event.delivery_id,
+        "resource_id": event.resource_id,
+        "received_at": event.received_at,
+        "source": event.source,
+        "status": event.status,
+    }
+
+
+def _record_json(record: EventRecord) -> dict[str, Any]:
+    try:
+        payload = orjson.loads(record.body)
+    except orjson.JSONDecodeError:
+        payload = record.body.decode("utf-8", "replace")
+    return {
+        **_summary_json(record.summary),
+        "headers": record.headers,
+        "payload": payload,
+        "runs": [_run_json(run) for run in record.runs],
+    }
+
+
+def _run_json(run: RunRecord) -> dict[str, Any]:
+    return {
+        "handler": run.handler,
+        "version": run.version,
+        "status": run.status,
+        "attempts": run.attempts,
+        "result": run.result,
+        "error": run.error,
+        "due_at": run.due_at,
+    }

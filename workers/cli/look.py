@@ -1,0 +1,197 @@
+"""stats and send: a look at the whole, and an event of one's own."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from redis.exceptions import RedisError
+
+from receiver.config import Config
+from receiver.contract.compose import Request, compose
+from receiver.contract.errors import ConfigError, ServerUnusable
+from receiver.contract.settings import LOOPBACK
+from receiver.inbox import Ledger
+from receiver.inbox.ledger import Counters, EventRecord
+from workers.cli import show
+from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.storeapi.samples import sample
+
+SETTLES_WITHIN = 5.0
+LOOK_EVERY = 0.02
+AN_HOUR = 3600
+
+
+@click.command()
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def stats(json_: bool) -> None:
+    """Counts of one moment; accepted = settled + open + failed, for every store."""
+    counters = Ledger(the_server(the_config())).counters()
+    if json_:
+        show.as_json(counters.as_json())
+        return
+    click.echo(equation(counters.total))
+    click.echo()
+    names = ("accepted", "settled", "open", "failed", "duplicates", "rejected")
+    rows = [(store, *(counts[name] for name in names)) for store, counts in sorted(counters.stores.items())]
+    show.table(("STORE", *(name.upper() for name in names)), rows)
+    show.next_command("storehooks events")
+
+
+def equation(total: dict[str, int]) -> str:
+    """The accounting identity with today's figures."""
+    return (
+        f"accepted {total['accepted']:,} = settled {total['settled']:,} + open {total['open']:,} "
+        f"+ failed {total['failed']:,}    duplicates {total['duplicates']:,}    refused {total['rejected']:,}"
+    )
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--store", help="To which store's endpoint; with one store it need not be said.")
+@click.option(
+    "--data", "data_file", type=click.Path(exists=True, dir_okay=False), help="JSON to send instead of a sample."
+)
+@click.option("--set", "changes", multiple=True, metavar="a.b=v", help="Change a field of the data.")
+@click.option("--id", "delivery_id", help="The delivery's id; the same again is a duplicate.")
+@click.option("--twice", is_flag=True, help="Send it twice; the second is a duplicate.")
+@click.option(
+    "--tamper", type=click.Choice(["signature", "body", "time"]), help="Spoil it after signing; see it refused."
+)
+@click.option("--print", "print_", is_flag=True, help="Show the body, send nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask, even if the address is public.")
+@with_config
+def send(
+    topic: str,
+    store: str | None,
+    data_file: str | None,
+    changes: tuple[str, ...],
+    delivery_id: str | None,
+    twice: bool,
+    tamper: str | None,
+    print_: bool,
+    yes: bool,
+) -> None:
+    """Send a signed event, as the store would, and see what becomes of it."""
+    config = the_config()
+    name = the_store(config, store)
+    delivery_id = delivery_id or f"msg_{secrets.token_hex(5)}"
+    request = _request(config, name, topic, _data(topic, data_file, changes), delivery_id, tamper)
+    if print_:
+        click.echo(request.body)
+        return
+    url = config.public_url_of(name)
+    _ask_if_public(url, yes)
+    only = "   (the only store)" if store is None else ""
+    click.echo(f"to      {url}{only}")
+    kind, size = "your" if data_file else "sample", f"{len(request.body):,}"
+    click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set a.b=v changes it)")
+    secret = config.known_stores[name].secrets[0]
+    click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {show.harmless(delivery_id)}")
+    for _ in range(2 if twice else 1):
+        ok = _send_and_follow(config, url, request)
+    show.next_command(f"storehooks send {topic} --id {delivery_id}      again: a duplicate")
+    if not ok:
+        raise click.exceptions.Exit(1)
+
+
+def _data(topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:
+    try:
+        data = json.loads(Path(data_file).read_text()) if data_file else sample(topic)
+    except ValueError as error:
+        raise ConfigError(f"{data_file} is not JSON: {error}") from None
+    for change in changes:
+        path, sign, value = change.partition("=")
+        if not sign:
+            raise ConfigError(f"--set {change}: write --set customer.name=Ada")
+        *above, last = path.split(".")
+        place = data
+        for step in above:
+            place = place.setdefault(step, {}) if isinstance(place, dict) else {}
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {change}: {path} is not inside an object")
+        place[last] = _value(value)
+    return data
+
+
+def _value(text: str) -> Any:
+    """JSON where it is JSON (42, true, null), else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str, tamper: str | None) -> Request:
+    now = time.time() - (AN_HOUR if tamper == "time" else 0)
+    store = config.known_stores[name]
+    request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now)
+    if tamper == "body":
+        return Request(request.headers, request.body[:-1] + b" " + request.body[-1:])
+    if tamper == "signature":
+        header = store.scheme.headers[0].lower()
+        value = request.headers[header]
+        at = len(value) // 2
+        flipped = value[:at] + ("A" if value[at] != "A" else "B") + value[at + 1 :]
+        return Request({**request.headers, header: flipped}, request.body)
+    return request
+
+
+def _ask_if_public(url: str, yes: bool) -> None:
+    if not yes and urlsplit(url).hostname not in LOOPBACK:
+        click.confirm(f"{url} is not on this machine. Send it there?", abort=True)
+
+
+def _send_and_follow(config: Config, url: str, request: Request) -> bool:
+    import httpx2
+
+    started = time.monotonic()
+    try:
+        answer = httpx2.post(url, headers=request.headers, content=request.body, timeout=10)
+    except httpx2.HTTPError as error:
+        raise ConfigError(f"{url} does not answer: {error}; is it running? `storehooks dev` starts it") from None
+    took = (time.monotonic() - started) * 1000
+    told = answer.json() if "json" in answer.headers.get("content-type", "") else {}
+    if not answer.is_success:
+        click.echo(f"answer  {answer.status_code} {told.get('title', '')} in {took:.0f} ms: {told.get('detail', '')}")
+        return False
+    click.echo(f"answer  {answer.status_code} {told.get('status')} in {took:.0f} ms, event {told.get('id')}")
+    _follow(config, str(told.get("id")), started)
+    return True
+
+
+def _follow(config: Config, event_id: str, started: float) -> None:
+    """Show each handler's run as soon as all have ended, or what has happened until patience ends."""
+    try:
+        ledger = Ledger(the_server(config))
+        record = ledger.event(event_id)
+        while record and record.summary.status == "open" and time.monotonic() - started < SETTLES_WITHIN:
+            time.sleep(LOOK_EVERY)
+            record = ledger.event(event_id)
+    except (ServerUnusable, RedisError):
+        return  # sent to a receiver whose server we cannot reach: the answer is all there is to show
+    if record:
+        _show_runs(record, (time.monotonic() - started) * 1000)
+
+
+def _show_runs(record: EventRecord, took: float) -> None:
+    click.echo()
+    wide = max([len(run.handler) for run in record.runs], default=0)
+    for run in record.runs:
+        told = run.error or ("" if run.result is None else f'"{run.result}"')
+        click.echo(
+            f"  {run.handler.ljust(wide)}   {run.status.ljust(7)}   attempt {run.attempts}   {show.harmless(told)}"
+        )
+    if record.reason == "unhandled":
+        click.echo("  no handler wants this topic; `storehooks handlers` lists what is loaded")
+    state = record.summary.status
+    click.echo(f"{state} after {took:.0f} ms" if state != "open" else f"still open after {took / 1000:.0f} s")
+
+
+__all__ = ["Counters", "equation", "send", "stats"]

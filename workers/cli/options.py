@@ -1,0 +1,79 @@
+"""What commands share: `--config` before or after the name, the store that may be left out, the connection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import update_wrapper
+from typing import Any, TypeVar
+
+import click
+from redis import Redis
+
+from receiver.config import Config, load_from_environment
+from receiver.contract.errors import ConfigError
+from receiver.contract.settings import seconds
+from receiver.inbox import connect, server_url
+from receiver.inbox.client import check
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_config(function: F) -> F:
+    """Give a command `--config FILE`. What is said last, nearest to the command, counts."""
+
+    @click.pass_context
+    def remember(context: click.Context, /, config_file: str | None, **given: Any) -> Any:
+        if config_file:
+            context.ensure_object(dict)["config"] = config_file
+        return context.invoke(function, **given)
+
+    option = click.option("--config", "config_file", metavar="FILE", help="The TOML file to use.")
+    return option(update_wrapper(remember, function))  # type: ignore[return-value]
+
+
+def the_config() -> Config:
+    """The config this command was told to use, read now."""
+    given = click.get_current_context().find_object(dict) or {}
+    return load_from_environment(given.get("config"))
+
+
+def the_server(config: Config) -> Redis:
+    """A connection to the server that works, or ServerUnusable."""
+    client = connect(server_url(config.redis.url, config.data_dir), timeout=max(config.redis.timeout, 5.0))
+    check(client)
+    return client
+
+
+def the_store(config: Config, name: str | None) -> str:
+    """The store that was meant: with only one, it need not be named."""
+    if name is None:
+        if len(config.stores) == 1:
+            return next(iter(config.stores))
+        raise ConfigError(
+            f"which store? Say --store with one of: {', '.join(sorted(config.stores)) or 'none is configured'}"
+        )
+    if name not in config.stores:
+        raise ConfigError(f"no store is called {name}; there are: {', '.join(sorted(config.stores)) or 'none'}")
+    return name
+
+
+class Moment(click.ParamType[datetime]):
+    """A time: `2026-11-15`, `2026-11-15T03:00`, or so long ago: `90m`, `7d`."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        if re.fullmatch(r"[\d.]+[a-z]+", value):
+            try:
+                return datetime.now(UTC) - timedelta(seconds=seconds(value))
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail('write "2026-11-15T03:00" or how long ago: "90m", "7d"', param, ctx)
+        return moment.astimezone()

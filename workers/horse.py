@@ -1,0 +1,167 @@
+"""The horse: a forked process that serves many runs. The only place where plugin code runs.
+
+It holds no lease and writes nothing to the inbox: it tells its worker how each run ended. It may be
+killed at any time. A run is begun only with a ticket read from a pipe; the worker takes the unread
+tickets back when it wants the rest of a batch done elsewhere, and the kernel gives each ticket to one
+reader only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from receiver import logs
+from receiver.config import Config
+from receiver.contract.errors import PluginError
+from receiver.inbox import Run
+from workers import attempts, plugins, wire
+from workers.context import Context, Settings, make_settings
+from workers.routing import Handler, Router
+from workers.words import Busy, Drop, Fail, Retry
+
+
+class RunTimeout(BaseException):
+    """Raised in a handler whose time is up. Not an Exception, so that `except Exception` lets it pass."""
+
+
+@dataclass
+class Harness:
+    """A plugin in this horse: its router, and what its startup returned."""
+
+    router: Router
+    version: str
+    files: frozenset[str]
+    resource: Any = None
+    started: bool = False
+    settings: dict[str, Settings] = field(default_factory=dict)
+
+
+class Horse:
+    def __init__(self, config: Config, loaded: list[plugins.Plugin], stopped: Callable[[], bool]) -> None:
+        self._config = config
+        self._stopped = stopped
+        self._handlers: dict[str, tuple[Handler, Harness, float]] = {}
+        for plugin in loaded:
+            files = frozenset(handler.file for handler in plugin.router.handlers)
+            harness = Harness(plugin.router, plugin.version, files)
+            for handler in plugin.router.handlers:
+                timeout = float(handler.timeout or config.workers.timeout)
+                self._handlers[handler.name] = (handler, harness, timeout)
+
+    def perform(self, run: Run) -> dict[str, Any]:
+        """Do one run and say how it ended."""
+        started = time.perf_counter()
+        ended = self._end_of(run)
+        ended["detail"]["ms"] = round((time.perf_counter() - started) * 1000, 3)
+        ended["item"] = run.item
+        return ended
+
+    def _end_of(self, run: Run) -> dict[str, Any]:
+        if run.handler not in self._handlers:
+            return {"end": "absent", "detail": {}}
+        handler, harness, timeout = self._handlers[run.handler]
+        try:
+            signal.setitimer(signal.ITIMER_REAL, timeout)
+            try:
+                result = handler.function(run.event, self._context(run, harness, timeout))
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except (Exception, RunTimeout, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  handlers raise anything
+            ended = _end_by(error, harness.files)
+        else:
+            ended = {"end": "done", "detail": {"result": _as_result(result)}}
+        ended["detail"]["version"] = harness.version
+        return ended
+
+    def _context(self, run: Run, harness: Harness, timeout: float) -> Context:
+        if not harness.started:
+            if harness.router.startup_function is not None:
+                general = plugins.settings_of(self._config, harness.router.name, "")
+                harness.resource = harness.router.startup_function(make_settings(general))
+            harness.started = True
+        store = run.event.store
+        if store not in harness.settings:
+            values = plugins.settings_of(self._config, harness.router.name, store)
+            harness.settings[store] = make_settings(values)
+        return Context(
+            store=store,
+            settings=harness.settings[store],
+            resource=harness.resource,
+            attempt=run.attempts + 1,
+            log=logging.getLogger(run.handler),
+            deadline=time.monotonic() + timeout,
+            stopped=self._stopped,
+        )
+
+
+def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable[[], bool]) -> None:
+    """Load the plugins, then serve batches until the worker closes the channel."""
+    logs.setup("horse")
+    signal.signal(signal.SIGALRM, _time_is_up)
+    try:
+        horse = Horse(config, plugins.load(config), stopped)
+    except PluginError as error:
+        channel.sendall(wire.pack_message({"broken": str(error)}))
+        return
+    channel.sendall(wire.pack_message({"ready": True}))
+    purse = Purse(tickets)
+    with channel.makefile("rb") as stream:
+        while (given := wire.read_runs(stream)) is not None:
+            number, batch = given
+            for run in batch:
+                if not purse.pay(number):
+                    break
+                channel.sendall(wire.pack_message(horse.perform(run)))
+
+
+class Purse:
+    """The tickets this horse has read. One that belongs to the next batch is kept for it."""
+
+    def __init__(self, tickets: int) -> None:
+        self._tickets = tickets
+        self._held: int | None = None
+
+    def pay(self, batch: int) -> bool:
+        """Pay for one run of a batch. False: the worker took the rest of that batch back."""
+        if self._held is None:
+            try:
+                self._held = os.read(self._tickets, 1)[0]
+            except (BlockingIOError, IndexError):
+                return False
+        if self._held != batch:
+            return False
+        self._held = None
+        return True
+
+
+def _time_is_up(_signal: int, _frame: FrameType | None) -> None:
+    raise RunTimeout("the handler's time was up")
+
+
+def _end_by(error: BaseException, files: frozenset[str]) -> dict[str, Any]:
+    """What an exception from a handler means: one of the words, or a failed attempt."""
+    match error:
+        case Drop():
+            return {"end": "dropped", "detail": {"result": attempts.shorten(error.why)}}
+        case Busy():
+            return {"end": "busy", "after": error.after, "detail": {"error": attempts.shorten(f"Busy: {error.why}")}}
+        case Fail():
+            return {"end": "failed", "detail": attempts.describe_error(error, files)}
+        case Retry():
+            return {"end": "raised", "after": error.after, "detail": attempts.describe_error(error, files)}
+        case _:
+            return {"end": "raised", "detail": attempts.describe_error(error, files)}
+
+
+def _as_result(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return attempts.shorten(value if isinstance(value, str) else repr(value))

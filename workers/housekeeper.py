@@ -1,0 +1,73 @@
+"""The housekeeper: moves due and lapsed work on, twice a second. `python -m workers.housekeeper`.
+
+Several may run; the one that holds the leader key does the work and the others save it. Nothing
+rests on there being only one: every tick is one script, and may be run by anyone at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+
+from redis.exceptions import RedisError
+
+from receiver import logs
+from receiver.config import load_from_environment
+from receiver.contract.errors import StorehooksError
+from receiver.inbox import Inbox, connect, server_url
+from receiver.inbox.client import check
+from receiver.inbox.inbox import LEASE_MS
+from workers.processes import Signals
+
+TICK_EVERY = 0.5
+LEADS_FOR_MS = 2_000
+
+log = logs.get("housekeeper")
+
+
+class Housekeeper:
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._not_before = 0.0
+
+    def tick(self) -> None:
+        """One round, if we lead. After an outage workers get one lease's time to report before leases lapse."""
+        try:
+            if time.monotonic() >= self._not_before and self.inbox.lead(self.name, LEADS_FOR_MS):
+                due, lapsed, failed = self.inbox.tick()
+                if lapsed:
+                    log.warning("leases lapsed", runs=lapsed, given_up=failed, due=due)
+        except RedisError as error:
+            log.warning("the Redis server does not answer", why=type(error).__name__)
+            self._not_before = time.monotonic() + LEASE_MS / 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m workers.housekeeper", description="Keeps the inbox moving.")
+    parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
+    explicit = parser.parse_args().config
+    logs.setup("housekeeper")
+    signals = Signals(signal.SIGTERM, signal.SIGINT)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        config = load_from_environment(explicit)
+        client = connect(server_url(config.redis.url, config.data_dir), timeout=max(config.redis.timeout, 2.0))
+        check(client, ack=config.redis.ack)
+    except StorehooksError as error:
+        print(f"storehooks housekeeper: {error}", file=sys.stderr)
+        return 2
+    housekeeper = Housekeeper(Inbox(client))
+    while not signals.seen:
+        housekeeper.tick()
+        signals.wait(TICK_EVERY)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

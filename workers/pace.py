@@ -1,0 +1,57 @@
+"""Pace: which handlers are fast, and so how many runs of each a worker may take. Pure.
+
+A handler known to be fast is claimed in batches. Any other, and any not yet measured, gets a horse
+alone. One handler holds at most half of a worker's horses, so that a slow one cannot hold them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+BATCH_SECONDS = 0.05
+LARGEST_BATCH = 64
+FAST = 0.010
+KNOWN_AFTER = 8
+WEIGHT = 0.1
+ROUTES_AT_ONCE = 64
+LONG = 0.1
+"""A run of a batch that takes longer than this holds up the rest, which then goes elsewhere."""
+
+
+@dataclass
+class _Measure:
+    seconds: float = 0.0
+    runs: int = 0
+
+
+class Pace:
+    def __init__(self, horses: int) -> None:
+        self._most_horses = max(1, horses // 2)
+        self._measures: dict[str, _Measure] = {}
+
+    def measured(self, handler: str, seconds: float) -> None:
+        """A run ended after so long. A slow one is believed at once, a fast one only after several."""
+        known = self._measures.setdefault(handler, _Measure())
+        known.runs += 1
+        if seconds > FAST:
+            known.seconds = max(seconds, known.seconds)
+            known.runs = 0
+        else:
+            known.seconds += WEIGHT * (seconds - known.seconds) if known.runs > 1 else seconds - known.seconds
+
+    def batch(self, handler: str) -> int:
+        """How many runs of a handler one horse is given at once."""
+        known = self._measures.get(handler)
+        if known is None or known.runs < KNOWN_AFTER:
+            return 1
+        return max(1, min(LARGEST_BATCH, int(BATCH_SECONDS / max(known.seconds, 1e-6))))
+
+    def quotas(self, handlers: Iterable[str], *, idle: int, holding: Mapping[str, int]) -> dict[str, int]:
+        """How many runs of each handler may be claimed now, given the idle horses and those it holds."""
+        found = {}
+        for handler in handlers:
+            horses = min(idle, self._most_horses - holding.get(handler, 0))
+            if horses > 0:
+                found[handler] = horses * self.batch(handler)
+        return found

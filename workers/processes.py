@@ -1,0 +1,53 @@
+"""Small facts about processes that several rooms need."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Called in a child: end it when its parent ends, however that happens. Linux only; elsewhere it does nothing."""
+    if hasattr(_libc, "prctl"):
+        _libc.prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it ended before we asked
+            os._exit(1)
+
+
+def death_words(code: int) -> str:
+    """How a process ended, from its exit code as Python gives it."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+class Signals:
+    """Signals as something a loop can wait for, beside other descriptors."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self.seen: list[signal.Signals] = []
+        signal.set_wakeup_fd(self._sender.fileno())
+        for number in numbers:
+            signal.signal(number, lambda got, _: self.seen.append(signal.Signals(got)))
+
+    def fileno(self) -> int:
+        """Readable when a signal has come; call `clear` then."""
+        return self._receiver.fileno()
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._receiver.recv(64):
+                pass
+
+    def wait(self, seconds: float) -> None:
+        """Until a signal comes, at most so long."""
+        if select.select([self], [], [], seconds)[0]:
+            self.clear()

@@ -1,0 +1,328 @@
+"""The stable: a worker's horses. Forks them, feeds them, watches them, and kills what must be killed.
+
+It knows nothing of Redis. It is given runs and gives back how they ended; what to do about that is the
+worker's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from receiver import logs
+from receiver.config import Config
+from receiver.inbox import Run
+from workers import horse, wire
+from workers.processes import death_words, die_with_parent
+from workers.wire import Lines
+
+GRACE = 2.0
+"""How long past its timeout a run may go on before its horse is killed."""
+FEED_SECONDS = 1.0
+"""How long a horse may take to accept a batch; an idle one reads at once, a stopped one never."""
+RUNS_BEFORE_RECYCLING = 5_000
+PAUSE_AFTER_BROKEN = 1.0
+
+log = logs.get("stable")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended in its horse: end is done, dropped, failed, raised, busy, absent, killed or died."""
+
+    run: Run
+    end: str
+    detail: dict[str, Any] = field(default_factory=dict)
+    after: float | None = None
+
+
+@dataclass
+class Stall:
+    """One horse, as its worker sees it."""
+
+    pid: int
+    pidfd: int
+    channel: socket.socket
+    tickets_in: int
+    tickets_out: int
+    """Our own end for reading: by it we take tickets back."""
+    lines: Lines = field(default_factory=Lines)
+    batch: deque[Run] = field(default_factory=deque)
+    """Runs given and not yet ended, in order; the first is under way."""
+    number: int = 0
+    """Which batch this is, written on its tickets."""
+    since: float = 0.0
+    """When the first of the batch was begun."""
+    ready: bool = False
+    served: int = 0
+    verdict: str = ""
+    """Why we killed it, when we did."""
+
+    @property
+    def idle(self) -> bool:
+        return self.ready and not self.batch and not self.verdict
+
+    @property
+    def handler(self) -> str:
+        return self.batch[0].handler if self.batch else ""
+
+
+class Stable:
+    def __init__(self, config: Config, size: int) -> None:
+        self.config = config
+        self._size = size
+        self._stalls: dict[int, Stall] = {}
+        self._selector = selectors.DefaultSelector()
+        self._ended: list[Ended] = []
+        self._returned: list[Run] = []
+        self._stop_flag = mmap.mmap(-1, 1)
+        self._not_before = 0.0
+        self._old: set[int] = set()
+
+    @property
+    def fileno(self) -> int:
+        """Readable when a horse has something to say, or has died."""
+        return self._selector.fileno()
+
+    @property
+    def idle(self) -> int:
+        return sum(stall.idle for stall in self._stalls.values())
+
+    @property
+    def busy(self) -> bool:
+        return any(stall.batch for stall in self._stalls.values())
+
+    def holding(self) -> Counter[str]:
+        """How many horses each handler holds."""
+        return Counter(stall.handler for stall in self._stalls.values() if stall.batch)
+
+    def runs(self) -> Iterator[Run]:
+        for stall in self._stalls.values():
+            yield from stall.batch
+
+    def fill(self) -> None:
+        """Fork what is missing; not at once after one that could not load its plugins."""
+        while len(self._stalls) < self._size and time.monotonic() >= self._not_before:
+            self._fork()
+
+    def give(self, runs: Sequence[Run]) -> bool:
+        """Hand a batch of one handler to an idle horse. False if there is none."""
+        stall = next((one for one in self._stalls.values() if one.idle), None)
+        if stall is None:
+            return False
+        stall.batch.extend(runs)
+        stall.since = time.monotonic()
+        stall.number = (stall.number + 1) % 256
+        try:
+            os.write(stall.tickets_in, bytes([stall.number]) * len(runs))
+            stall.channel.sendall(wire.pack_runs(stall.number, runs))
+        except OSError:  # it has just died, or takes nothing; the runs come back when it is buried
+            self._kill(stall, "stopped")
+        return True
+
+    def poll(self) -> tuple[list[Ended], list[Run]]:
+        """What has happened: runs that ended, and runs that come back untouched."""
+        for key, _ in self._selector.select(0):
+            key.data()
+        ended, self._ended = self._ended, []
+        returned, self._returned = self._returned, []
+        return ended, returned
+
+    def take_back_the_rest(self, *, longer_than: float) -> None:
+        """Where the run under way has taken so long, give the rest of its batch back."""
+        now = time.monotonic()
+        for stall in self._stalls.values():
+            if len(stall.batch) > 1 and now - stall.since > longer_than:
+                self._take_back(stall)
+
+    def kill_overdue(self, timeout_of: Callable[[str], float], memory: int) -> None:
+        """Kill the horses whose run is past its timeout and grace, or which hold too much memory."""
+        now = time.monotonic()
+        for stall in self._stalls.values():
+            if not stall.batch or stall.verdict:
+                continue
+            timeout = timeout_of(stall.handler)
+            if now - stall.since > timeout + GRACE:
+                self._kill(stall, f"killed: still running {GRACE:g} s after its timeout of {timeout:g} s")
+            elif (held := _resident_bytes(stall.pid)) > memory:
+                self._kill(stall, f"killed: its process held {held >> 20} MB, limit {memory >> 20} MB")
+
+    def kill_runs(self, items: set[str]) -> None:
+        """Kill the horses at work on runs that are no longer ours."""
+        for stall in self._stalls.values():
+            if stall.batch and stall.batch[0].item in items:
+                self._kill(stall, "lost")
+
+    def kill_all(self) -> None:
+        for stall in self._stalls.values():
+            self._kill(stall, "stopped")
+
+    def stop(self) -> None:
+        """Tell handlers that the worker is stopping (`ctx.stopping`), and take back what is not begun."""
+        self._stop_flag[0] = 1
+        for stall in self._stalls.values():
+            self._take_back(stall)
+
+    def renew(self, config: Config) -> None:
+        """Replace every horse by one with this config, each when it has nothing to do."""
+        self.config = config
+        self._old = set(self._stalls)
+        for stall in list(self._stalls.values()):
+            self._retire_if_due(stall)
+
+    def close(self) -> None:
+        """End all horses and wait for them."""
+        for stall in list(self._stalls.values()):
+            self._kill(stall, "stopped")
+            os.waitpid(stall.pid, 0)
+            self._forget(stall)
+        self._selector.close()
+
+    # One horse
+
+    def _fork(self) -> None:
+        ours, theirs = socket.socketpair()
+        tickets_out, tickets_in = os.pipe()
+        os.set_blocking(tickets_out, False)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_a_horse(theirs, tickets_out, parent)
+        theirs.close()
+        ours.settimeout(FEED_SECONDS)
+        stall = Stall(pid, os.pidfd_open(pid), ours, tickets_in, tickets_out)
+        self._stalls[pid] = stall
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(stall))
+        self._selector.register(stall.pidfd, selectors.EVENT_READ, lambda: self._bury(stall))
+
+    def _become_a_horse(self, channel: socket.socket, tickets: int, parent: int) -> None:
+        """In the child. Its own session, so that it can be killed with all it started; nothing else kept open."""
+        code = 1
+        try:
+            os.setsid()
+            die_with_parent(parent)
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.set_wakeup_fd(-1)
+            _close_all_but({0, 1, 2, channel.fileno(), tickets})
+            horse.main(self.config, channel, tickets, lambda: self._stop_flag[0] == 1)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _hear(self, stall: Stall) -> None:
+        try:
+            piece = stall.channel.recv(1 << 16)
+        except OSError:
+            piece = b""
+        if not piece:  # it closed its end; its pidfd tells the rest
+            self._stop_listening(stall)
+            return
+        for message in stall.lines.feed(piece):
+            self._note(stall, message)
+
+    def _note(self, stall: Stall, message: dict[str, Any]) -> None:
+        if message.get("ready"):
+            stall.ready = True
+        elif "broken" in message:
+            log.error("a horse could not load the plugins", why=message["broken"])
+            self._not_before = time.monotonic() + PAUSE_AFTER_BROKEN
+        elif stall.batch and stall.batch[0].item == message["item"]:
+            run = stall.batch.popleft()
+            self._ended.append(Ended(run, message["end"], message["detail"], message.get("after")))
+            stall.since = time.monotonic()
+            stall.served += 1
+            self._retire_if_due(stall)
+
+    def _retire_if_due(self, stall: Stall) -> None:
+        """A horse that has served enough, or is of an old config, ends when it has nothing to do."""
+        due = stall.served >= RUNS_BEFORE_RECYCLING or stall.pid in self._old
+        if due and not stall.batch and not stall.verdict:
+            stall.verdict = "recycled"
+            self._stop_listening(stall)
+            stall.channel.close()
+
+    def _take_back(self, stall: Stall) -> None:
+        """Read the tickets it has not used; those runs, the last of the batch, come back untouched."""
+        try:
+            unused = len(os.read(stall.tickets_out, 4096))
+        except BlockingIOError:
+            return
+        for _ in range(unused):
+            self._returned.append(stall.batch.pop())
+
+    def _kill(self, stall: Stall, verdict: str) -> None:
+        """Kill a horse with everything it started. Its death is noticed like any other."""
+        if not stall.verdict:
+            stall.verdict = verdict
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(stall.pid, signal.SIGKILL)
+
+    def _bury(self, stall: Stall) -> None:
+        """A horse is dead: hear its last words, charge the run under way, give the rest back."""
+        if stall.channel.fileno() >= 0:
+            self._hear_last_words(stall)
+        self._take_back(stall)
+        _, status = os.waitpid(stall.pid, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(stall.pid, signal.SIGKILL)  # what it left running
+        code = os.waitstatus_to_exitcode(status)
+        if stall.batch:
+            self._ended.append(_how_it_died(stall.batch.popleft(), stall.verdict, code))
+        self._returned.extend(stall.batch)
+        if stall.verdict != "recycled":
+            log.info("horse gone", pid=stall.pid, why=stall.verdict or death_words(code))
+        self._forget(stall)
+
+    def _hear_last_words(self, stall: Stall) -> None:
+        stall.channel.setblocking(False)
+        with contextlib.suppress(OSError):
+            while piece := stall.channel.recv(1 << 16):
+                for message in stall.lines.feed(piece):
+                    self._note(stall, message)
+
+    def _stop_listening(self, stall: Stall) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(stall.channel)
+
+    def _forget(self, stall: Stall) -> None:
+        self._stop_listening(stall)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(stall.pidfd)
+        stall.channel.close()
+        for descriptor in (stall.pidfd, stall.tickets_in, stall.tickets_out):
+            os.close(descriptor)
+        self._old.discard(stall.pid)
+        del self._stalls[stall.pid]
+
+
+def _how_it_died(run: Run, verdict: str, code: int) -> Ended:
+    """Our own kill because of a lost lease, or to stop, is nobody's fault; any other death is charged."""
+    if verdict in ("lost", "stopped"):
+        return Ended(run, verdict)
+    return Ended(run, "died", {"error": verdict or f"its process {death_words(code)}"})
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except (OSError, IndexError):
+        return 0
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor not in kept:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
