@@ -1,0 +1,81 @@
+"""Fixtures. The server is real: an embedded one of this run, or the one REDIS_URL names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis import Redis
+
+from receiver.inbox import connect
+from tests.harness import Server, System, own_server
+
+MARK = "storehooks-tests"
+
+
+@pytest.fixture(scope="session")
+def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    given = os.environ.get("REDIS_URL")
+    if given:
+        yield _a_database_of_our_own(given)
+        return
+    folder = tmp_path_factory.mktemp("server")
+    with own_server(folder) as server:
+        yield server.url
+
+
+def _a_database_of_our_own(given: str) -> str:
+    """Tests flush: never a database that holds somebody's keys."""
+    url = given if urlsplit(given).path.strip("/") else given.rstrip("/") + "/15"
+    client = connect(url, timeout=5.0)
+    if client.dbsize() and not client.exists(MARK):
+        pytest.exit(f"REDIS_URL: {url} is not empty; the tests flush it, so they need an empty database", 2)
+    client.set(MARK, 1)
+    client.close()
+    return url
+
+
+@pytest.fixture()
+def redis(server_url: str) -> Iterator[Redis]:
+    """A client of a clean database."""
+    client = connect(server_url, timeout=5.0)
+    client.flushdb()
+    client.set(MARK, 1) if os.environ.get("REDIS_URL") else None
+    yield client
+    client.flushdb()
+    client.close()
+
+
+@pytest.fixture()
+def make_system(tmp_path: Path, server_url: str, redis: Redis) -> Iterator[Callable[..., System]]:
+    """Makes systems that are stopped with the test."""
+    made: list[System] = []
+
+    def make(**how: Any) -> System:
+        folder = tmp_path / f"system-{len(made)}"
+        (folder / "data").mkdir(parents=True)
+        system = System(folder, how.pop("url", server_url), **how)
+        made.append(system)
+        return system
+
+    yield make
+    for system in made:
+        system.close()
+
+
+@pytest.fixture()
+def system(make_system: Callable[..., System]) -> System:
+    return make_system()
+
+
+@pytest.fixture()
+def own_redis(tmp_path: Path) -> Iterator[Server]:
+    """A server that a test may kill."""
+    folder = tmp_path / "own-server"
+    folder.mkdir()
+    with own_server(folder) as server:
+        yield server

@@ -1,0 +1,252 @@
+"""The inbox protocol, script by script, against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+
+from receiver.inbox import Claim, Declaration, Inbox, Outcome, Run, keys
+from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from tests.harness import System, eventually
+
+GREET = ("shop.greet", "default", True)
+
+
+def claim_one(inbox: Inbox, lane: str = "") -> Run:
+    (run,) = inbox.claim({lane: 1}, room=1).runs
+    return run
+
+
+def route(inbox: Inbox, event: Run, *handlers: tuple[str, str, bool]) -> list[Run]:
+    (reply,) = inbox.route([(event, handlers)], inbox.declarations().version)
+    assert reply == "routed"
+    return [replace(event, item=f"{event.event.id}|{name}", handler=name) for name, _, mine in handlers if mine]
+
+
+def lapse(inbox: Inbox) -> None:
+    """Let every lease run out, as the clock would."""
+    for item in inbox.client.zrange(keys.LEASED, 0, -1):
+        inbox.client.zadd(keys.LEASED, {item: 1})
+    inbox.tick()
+
+
+def test_an_accepted_event_is_stored_with_its_wake_up_in_one_step(system: System) -> None:
+    event_id = system.accept()
+    assert system.status(event_id) == "open"
+    assert system.client.lrange("rq:queue:default", 0, -1) == [b"wake-default"]
+    assert system.ledger.counters().total["accepted"] == 1
+    assert system.identity_holds()
+
+
+def test_the_same_delivery_twice_is_one_event(system: System) -> None:
+    delivery = system.delivery()
+    first, second = system.inbox.accept([delivery, delivery])
+    assert (first.status, second.status) == ("accepted", "duplicate")
+    assert first.id == second.id
+    assert len(system.ledger.events()) == 1
+    assert system.ledger.counters().total["duplicates"] == 1
+
+
+def test_equal_bodies_without_an_id_are_one_only_for_a_short_while(system: System) -> None:
+    def nameless() -> object:
+        delivery = system.delivery(data={"id": 7})
+        event = replace(delivery.event, id=f"event{nameless.calls}", delivery_id="")
+        nameless.calls += 1
+        return replace(delivery, event=event, repeat_mark="m")
+
+    nameless.calls = 0
+    (first,) = system.inbox.accept([nameless()], repeat_window=0.2)
+    (second,) = system.inbox.accept([nameless()], repeat_window=0.2)
+    assert (first.status, second.status, second.id) == ("accepted", "duplicate", first.id)
+    eventually(lambda: not system.client.exists("sh:d:north:m"))
+    (third,) = system.inbox.accept([nameless()], repeat_window=0.2)
+    assert third.status == "accepted"
+
+
+def test_a_store_over_its_quota_is_told_so_and_others_are_not(system: System) -> None:
+    system.inbox.accept([system.delivery()], quota=1)
+    assert system.inbox.accept([system.delivery()], quota=1)[0].status == "full"
+    assert system.inbox.accept([system.delivery(store="south")], quota=1)[0].status == "accepted"
+
+
+def test_wake_ups_are_coalesced(system: System) -> None:
+    for _ in range(20):
+        system.accept()
+    assert system.client.llen("rq:queue:default") == 1
+
+
+def test_a_claim_leases_and_what_it_leaves_behind_wakes_the_next(system: System) -> None:
+    for _ in range(3):
+        system.accept()
+    system.client.delete("rq:queue:default")
+    claim = system.inbox.claim({"": 2}, room=2)
+    assert len(claim.runs) == 2
+    assert claim.more
+    assert system.client.llen("rq:queue:default") == 1
+    assert system.client.zcard(keys.LEASED) == 2
+
+
+def test_an_event_gets_a_run_for_each_handler_and_settles_when_the_last_ends(system: System) -> None:
+    event_id = system.accept()
+    greet, count = route(system.inbox, claim_one(system.inbox), GREET, ("shop.count", "default", True))
+    assert system.inbox.finish([Outcome(greet, "done", {"result": "hi"})]) == [True]
+    assert system.status(event_id) == "open"
+    assert system.inbox.finish([Outcome(count, "dropped", {"result": "not ours"})]) == [True]
+    assert system.status(event_id) == "settled"
+    assert [run.status for run in system.ledger.event(event_id).runs] == ["dropped", "done"]
+    assert system.identity_holds()
+
+
+def test_an_event_nobody_wants_is_settled_as_unhandled(system: System) -> None:
+    event_id = system.accept()
+    replies = system.inbox.route([(claim_one(system.inbox), ())], "0")
+    assert replies == ["unhandled"]
+    assert (system.status(event_id), system.ledger.event(event_id).reason) == ("settled", "unhandled")
+
+
+def test_routing_by_old_declarations_is_noticed(system: System) -> None:
+    system.accept()
+    event = claim_one(system.inbox)
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
+    assert system.inbox.route([(event, ())], "0") == ["reroute"]
+    assert system.inbox.route([(event, [GREET])], "1") == ["routed"]
+
+
+def test_one_failed_run_makes_the_event_failed(system: System) -> None:
+    event_id = system.accept()
+    greet, count = route(system.inbox, claim_one(system.inbox), GREET, ("shop.count", "default", True))
+    system.inbox.finish([Outcome(greet, "failed", {"error": "KeyError: 'x'"}), Outcome(count, "done")])
+    assert system.status(event_id) == "failed"
+    assert system.client.zrange(keys.FAILED, 0, -1) == [f"{event_id}|shop.greet".encode()]
+    assert system.identity_holds()
+
+
+def test_a_retry_counts_an_attempt_and_comes_back_when_due(system: System) -> None:
+    system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "retry", {"error": "E"}, delay=0.05)])
+    assert system.inbox.claim({"shop.greet": 1}, room=1).runs == ()
+    eventually(lambda: system.inbox.tick()[0] == 1)
+    again = claim_one(system.inbox, "shop.greet")
+    assert (again.attempts, again.losses) == (1, 0)
+
+
+def test_a_release_and_a_wait_burn_no_attempt(system: System) -> None:
+    system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "release")])
+    run = claim_one(system.inbox, "shop.greet")
+    system.inbox.finish([Outcome(run, "wait", {"error": "Busy"}, delay=0)])
+    system.inbox.tick()
+    assert claim_one(system.inbox, "shop.greet").attempts == 0
+
+
+def test_a_lapsed_lease_is_a_loss_and_the_late_outcome_is_refused(system: System) -> None:
+    event_id = system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    lapse(system.inbox)
+    again = claim_one(system.inbox, "shop.greet")
+    assert (again.attempts, again.losses) == (0, 1)
+    assert system.inbox.finish([Outcome(run, "done")]) == [False]
+    assert system.inbox.renew([run]) == {run.item}
+    assert system.inbox.finish([Outcome(again, "done")]) == [True]
+    assert system.status(event_id) == "settled"
+
+
+def test_a_run_that_keeps_losing_its_worker_becomes_a_failure(system: System) -> None:
+    event_id = system.accept()
+    route(system.inbox, claim_one(system.inbox), GREET)
+    for _ in range(LOSSES_ALLOWED):
+        lapse(system.inbox)
+        claim_one(system.inbox, "shop.greet")
+    lapse(system.inbox)
+    assert system.status(event_id) == "failed"
+    assert "lost-worker" in system.run_of(event_id, "shop.greet").error
+    assert system.identity_holds()
+
+
+def test_a_suspect_is_claimed_alone(system: System) -> None:
+    for _ in range(3):
+        system.accept()
+        route(system.inbox, claim_one(system.inbox), ("shop.greet", "default", False))
+    claim_one(system.inbox, "shop.greet")
+    lapse(system.inbox)
+    assert [run.losses for run in system.inbox.claim({"shop.greet": 10}, room=10).runs] == [1]
+    assert [run.losses for run in system.inbox.claim({"shop.greet": 10}, room=10).runs] == [0, 0]
+
+
+def test_renewing_keeps_a_lease(system: System) -> None:
+    system.accept()
+    run = claim_one(system.inbox)
+    system.client.zadd(keys.LEASED, {run.item: 1})
+    assert system.inbox.renew([run]) == set()
+    assert system.inbox.tick() == (0, 0, 0)
+
+
+def test_a_lease_that_ends_too_far_away_is_cut(system: System) -> None:
+    """The server's clock was set back by an hour."""
+    system.accept()
+    run = claim_one(system.inbox)
+    seconds, _ = system.client.time()
+    system.client.zadd(keys.LEASED, {run.item: (seconds + 3600) * 1000})
+    system.inbox.tick()
+    assert system.client.zscore(keys.LEASED, run.item) <= (seconds + 1) * 1000 + LEASE_MS + 1000
+
+
+def test_stores_take_turns_however_many_events_one_of_them_has(system: System) -> None:
+    for _ in range(20):
+        system.accept(store="north")
+    for _ in range(3):
+        system.accept(store="south")
+    stores = [run.event.store for run in system.inbox.claim({"": 8}, room=8).runs]
+    assert stores.count("south") == 3
+
+
+def test_events_of_one_store_keep_their_order(system: System) -> None:
+    ids = [system.accept() for _ in range(10)]
+    assert [run.event.id for run in system.inbox.claim({"": 10}, room=10).runs] == ids
+
+
+@pytest.mark.parametrize("poison", ["missing", "wrong type", "junk"])
+def test_a_poisoned_event_is_set_aside_and_the_next_one_is_served(system: System, redis: Redis, poison: str) -> None:
+    bad, good = system.accept(), system.accept()
+    if poison == "missing":
+        redis.delete(keys.EVENT + bad)
+    elif poison == "wrong type":
+        redis.delete(keys.EVENT + bad)
+        redis.set(keys.EVENT + bad, "x")
+    else:
+        redis.hset(keys.EVENT + bad, "r:", "what is this")
+    claim = system.inbox.claim({"": 2}, room=2)
+    assert [run.event.id for run in claim.runs] == [good]
+    assert redis.hexists(keys.ASIDE, bad)
+
+
+def test_scripts_come_back_after_the_server_forgot_them(system: System, redis: Redis) -> None:
+    system.accept()
+    redis.script_flush()
+    assert system.inbox.accept([system.delivery(), system.delivery()])[1].status == "accepted"
+
+
+def test_a_genuine_delivery_that_cannot_be_read_is_kept_as_a_failure_of_the_intake(system: System) -> None:
+    delivery = replace(system.delivery(), unreadable="the body is not JSON")
+    (accepted,) = system.inbox.accept([delivery])
+    assert accepted.status == "accepted"
+    assert system.status(accepted.id) == "failed"
+    assert system.run_of(accepted.id, "intake").error == "the body is not JSON"
+    assert system.identity_holds()
+
+
+def test_declarations_are_the_union_of_all_workers(system: System) -> None:
+    make: Callable[[str, str], Declaration] = lambda name, version: Declaration(name, version, ("*",), ("*",))
+    first = system.inbox.declare([make("shop.greet", "1")])
+    assert system.inbox.declare([make("shop.greet", "1")]) == first
+    assert system.inbox.declare([make("shop.greet", "2"), make("shop.new", "2")]) != first
+    assert {one.handler for one in system.inbox.declarations().handlers} == {"shop.greet", "shop.new"}
+
+
+def test_an_empty_claim_is_no_error(system: System) -> None:
+    assert system.inbox.claim({"": 5, "shop.greet": 5}, room=5) == Claim("0", False, ())
