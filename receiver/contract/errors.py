@@ -1,10 +1,10 @@
 """Every error this product raises on purpose.
 
-    StorehooksError          a sentence for a person
-    ├── ConfigError          the config cannot be used; says where and how to mend it    (exit 2)
-    ├── PluginError          a plugin cannot be loaded; names plugin, file and line      (exit 2)
-    ├── ServerUnusable       the Redis server is away, too old or wrongly set            (exit 2)
-    └── Rejected             a delivery is not let in; `reason` is one of `REASONS`
+StorehooksError          a sentence for a person
+├── ConfigError          the config cannot be used; says where and how to mend it    (exit 2)
+├── PluginError          a plugin cannot be loaded; names plugin, file and line      (exit 2)
+├── ServerUnusable       the Redis server is away, too old or wrongly set            (exit 2)
+└── Rejected             a delivery is not let in; `reason` is one of `REASONS`
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class PluginError(StorehooksError):
     """A plugin cannot be loaded."""
 
 
-class ServerUnusable(StorehooksError):
+class ServerUnusable(StorehooksError):  # noqa: N818  reads as a sentence where it is raised
     """The Redis server cannot be used."""
 
 
-class Rejected(StorehooksError):
+class Rejected(StorehooksError):  # noqa: N818  it is an answer, not an error of ours
     """A delivery is not let in. `reason` is fit for a metric label, the text is for people."""
 
     def __init__(self, reason: Reason, detail: str) -> None:

@@ -35,9 +35,7 @@ class Delivery:
     """Why a genuine delivery could not be understood; it is kept all the same."""
 
 
-def receive(
-    headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook"
-) -> Delivery:
+def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook") -> Delivery:
     """Let a delivery in, or raise Rejected. A genuine delivery is never refused for its content."""
     verify(store.scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
     document, problem = _parse(body)
@@ -130,4 +128,3 @@ def _time(value: Any) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         pass
     return None
-
