@@ -11,7 +11,6 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from urllib.parse import urlsplit
@@ -27,7 +26,8 @@ from pydantic_settings import (
 
 from receiver.contract import settings
 from receiver.contract.errors import ConfigError
-from receiver.contract.scheme import PRESETS, Scheme, Secret
+from receiver.contract.grammar import extend
+from receiver.contract.scheme import MAX_SECRETS, PRESETS, Scheme, SchemeError, Secret
 from receiver.contract.stores import Store
 
 PREFIX = "STOREHOOKS_"
@@ -65,6 +65,7 @@ class Config(BaseSettings):
 
     _path: Path | None = PrivateAttr(default=None)
     _places: dict[KeyPath, Place] = PrivateAttr(default_factory=dict)
+    _schemes: dict[str, Scheme] = PrivateAttr(default_factory=dict)
     _stores: dict[str, Store] = PrivateAttr(default_factory=dict)
 
     @classmethod
@@ -90,6 +91,11 @@ class Config(BaseSettings):
     def known_stores(self) -> Mapping[str, Store]:
         """Every configured store, ready to verify with."""
         return self._stores
+
+    @property
+    def known_schemes(self) -> Mapping[str, Scheme]:
+        """The presets, and every scheme of this config; one of the config hides a preset of its name."""
+        return {**PRESETS, **self._schemes}
 
     def place(self, *key: str | int) -> Place | None:
         """Where the value at `key`, or the nearest table above it, was written."""
@@ -138,6 +144,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
         raise ConfigError("\n".join(_explain(problem, places) for problem in error.errors())) from None
     config._path = path
     config._places = places
+    config._schemes = {name: _scheme(config, name, config.place("schemes", name)) for name in config.schemes}
     config._stores = {name: _store(config, name) for name in config.stores}
     _refuse_the_sandbox_secret_in_public(config)
     return config
@@ -169,18 +176,30 @@ def _is_leaf(data: Any, key: KeyPath) -> bool:
 
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?")
 _KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_.-])+)\s*=""")
+_OPEN_ARRAY = re.compile(r"\s*\[\s*(?:#.*)?")
+_ITEM = re.compile(r"\s*[^\s#\]]")
 _STEP = re.compile(r'"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)')
 
 
 def _lines(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """Each table and key with its line. tomllib keeps no places, and people want to know where."""
+    """Each table, key and item of a list with its line: tomllib keeps no places, and people want to know.
+
+    Items are told apart where each has a line of its own.
+    """
     table: KeyPath = ()
+    array: KeyPath = ()
+    item = 0
     for number, line in enumerate(text.splitlines(), 1):
         if match := _TABLE.fullmatch(line):
-            table = _steps(match[1])
+            table, array = _steps(match[1]), ()
             yield table, number
         elif match := _KEY.match(line):
-            yield table + _steps(match[1]), number
+            key = table + _steps(match[1])
+            array, item = key if _OPEN_ARRAY.fullmatch(line, match.end()) else (), 0
+            yield key, number
+        elif array and _ITEM.match(line):
+            yield (*array, item), number
+            item += 1
 
 
 def _steps(dotted: str) -> KeyPath:
@@ -279,21 +298,28 @@ def _resolve(value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], p
 
 def _store(config: Config, name: str) -> Store:
     given = config.stores[name]
-    where = config.place("stores", name)
     scheme = _scheme(config, given.scheme, config.place("stores", name, "scheme"))
-    if not given.signing_secrets:
+    count = len(given.signing_secrets)
+    if not count:
+        where = config.place("stores", name)
         raise ConfigError(f"{where}: stores.{name} has no signing_secrets; without one every delivery is refused")
-    secrets = []
-    for index, window in enumerate(given.signing_secrets):
-        place = config.place("stores", name, "signing_secrets")
-        try:
-            key = scheme.key_of(window.value.get_secret_value())
-        except ValueError as error:
-            raise ConfigError(
-                f"{place}: stores.{name}.signing_secrets[{index}] cannot be used with {scheme.name}: {error}"
-            ) from None
-        secrets.append(Secret(key=key, origin=str(place), not_after=window.not_after))
-    return Store(name, scheme, tuple(secrets), url=config.public_url_of(name), domain=given.domain)
+    if count > MAX_SECRETS:
+        where = config.place("stores", name, "signing_secrets")
+        raise ConfigError(f"{where}: stores.{name} has {count} signing_secrets; keep the newest {MAX_SECRETS}")
+    secrets = tuple(_secret(config, scheme, name, index) for index in range(count))
+    return Store(name, scheme, secrets, url=config.public_url_of(name), domain=given.domain)
+
+
+def _secret(config: Config, scheme: Scheme, store: str, index: int) -> Secret:
+    window = config.stores[store].signing_secrets[index]
+    place = config.place("stores", store, "signing_secrets", index)
+    try:
+        key = scheme.key_of(window.value.get_secret_value())
+    except ValueError as error:
+        raise ConfigError(
+            f"{place}: stores.{store}.signing_secrets[{index}] cannot be used with {scheme.name}: {error}"
+        ) from None
+    return Secret(key=key, origin=str(place), not_after=window.not_after)
 
 
 def _scheme(config: Config, name: str, place: Place | None, seen: tuple[str, ...] = ()) -> Scheme:
@@ -304,10 +330,26 @@ def _scheme(config: Config, name: str, place: Place | None, seen: tuple[str, ...
         if name in PRESETS:
             return PRESETS[name]
         raise ConfigError(f"{place}: no scheme is called {name}{_nearest(name, [*PRESETS, *config.schemes])}")
-    parent = _scheme(config, given.extends, config.place("schemes", name, "extends"), (*seen, name))
-    changes = given.model_dump(exclude_none=True, exclude={"extends", "event", "topics"})
-    event = replace(parent.event, **given.event.model_dump(exclude_none=True))
-    return replace(parent, **changes, name=name, event=event, topics={**parent.topics, **given.topics})
+    parent = None
+    if given.extends and (given.extends != name or name not in PRESETS):
+        parent = _scheme(config, given.extends, config.place("schemes", name, "extends"), (*seen, name))
+    elif given.extends:
+        parent = PRESETS[name]
+    return _extended(config, name, given, parent)
+
+
+def _extended(config: Config, name: str, given: settings.SchemeSettings, parent: Scheme | None) -> Scheme:
+    try:
+        return extend(
+            parent,
+            name=name,
+            changes=given.model_dump(exclude_none=True, exclude={"extends", "event", "topics"}),
+            event=given.event.model_dump(exclude_none=True),
+            topics=given.topics,
+        )
+    except SchemeError as error:
+        place = config.place("schemes", name, *error.key.split("."))
+        raise ConfigError(f"{place}: schemes.{name}: {error}") from None
 
 
 def _refuse_the_sandbox_secret_in_public(config: Config) -> None:
@@ -318,8 +360,8 @@ def _refuse_the_sandbox_secret_in_public(config: Config) -> None:
     for name, store in config.stores.items():
         if any(secret.value.get_secret_value() == SANDBOX_SECRET for secret in store.signing_secrets):
             raise ConfigError(
-                f"{config.place('stores', name, 'signing_secrets')}: stores.{name} uses the sandbox's secret, which "
-                "everybody knows; it serves on loopback only. `storehooks init` writes a config with a fresh one"
+                f"{config.place('stores', name, 'signing_secrets')}: stores.{name} uses the sandbox's "
+                "secret, which all know; it serves on loopback. `storehooks init` writes a fresh one"
             )
 
 

@@ -39,7 +39,7 @@ def _a_database_of_our_own(given: str) -> str:
     return url
 
 
-@pytest.fixture()
+@pytest.fixture
 def redis(server_url: str) -> Iterator[Redis]:
     """A client of a clean database."""
     client = connect(server_url, timeout=5.0)
@@ -50,7 +50,7 @@ def redis(server_url: str) -> Iterator[Redis]:
     client.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def make_system(tmp_path: Path, server_url: str, redis: Redis) -> Iterator[Callable[..., System]]:
     """Makes systems that are stopped with the test."""
     made: list[System] = []
@@ -67,12 +67,12 @@ def make_system(tmp_path: Path, server_url: str, redis: Redis) -> Iterator[Calla
         system.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def system(make_system: Callable[..., System]) -> System:
     return make_system()
 
 
-@pytest.fixture()
+@pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[Server]:
     """A server that a test may kill."""
     folder = tmp_path / "own-server"

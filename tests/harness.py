@@ -66,7 +66,7 @@ class Process:
                 cwd=cwd,
                 env={**inherited, **(env or {})},
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(parent),
+                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  pytest has one thread here
             )
 
     @property
@@ -189,8 +189,14 @@ class System:
         self.config_file = folder / "config.toml"
         self.config_file.write_text(
             CONFIG.format(
-                redis=url, data=folder / "data", port=self.port, plugins='["shop.py"]', horses=horses,
-                secret=SECRET, other=OTHER_SECRET, more=more,
+                redis=url,
+                data=folder / "data",
+                port=self.port,
+                plugins='["shop.py"]',
+                horses=horses,
+                secret=SECRET,
+                other=OTHER_SECRET,
+                more=more,
             )
         )
         self.client: Redis = connect(url, timeout=5.0)
@@ -227,18 +233,18 @@ class System:
 
     def run_cli(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "workers.cli", *arguments, "--config", str(self.config_file)]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=60, cwd=ROOT, env={**os.environ, **(env or {})}, check=False
-        )
+        environ = {**os.environ, **(env or {})}
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environ, check=False)
 
     # What a store does
 
     def request(
-        self, topic: str = "order.created", *, data: Any = None, store: str = "north", id: str | None = None
+        self, topic: str = "order.created", *, data: Any = None, store: str = "north", delivery_id: str | None = None
     ) -> Request:
         data = {"id": 1001, "total": "42.00"} if data is None else data
-        id = id or f"msg_{secrets.token_hex(8)}"
-        return compose(self.config.known_stores[store], topic=topic, delivery_id=id, data=data, now=time.time())
+        delivery_id = delivery_id or f"msg_{secrets.token_hex(8)}"
+        known = self.config.known_stores[store]
+        return compose(known, topic=topic, delivery_id=delivery_id, data=data, now=time.time())
 
     def post(self, request: Request, store: str = "north") -> httpx2.Response:
         return self.http.post(f"/webhooks/{store}", headers=request.headers, content=request.body)
@@ -280,7 +286,8 @@ class System:
     def identity_holds(self) -> bool:
         """accepted = settled + open + failed, in all and for each store."""
         counters = self.ledger.counters()
-        return all(c["accepted"] == c["settled"] + c["open"] + c["failed"] for c in [counters.total, *counters.stores.values()])
+        every = [counters.total, *counters.stores.values()]
+        return all(c["accepted"] == c["settled"] + c["open"] + c["failed"] for c in every)
 
     def close(self) -> None:
         for process in reversed(self.processes):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -241,7 +240,9 @@ def test_a_genuine_delivery_that_cannot_be_read_is_kept_as_a_failure_of_the_inta
 
 
 def test_declarations_are_the_union_of_all_workers(system: System) -> None:
-    make: Callable[[str, str], Declaration] = lambda name, version: Declaration(name, version, ("*",), ("*",))
+    def make(name: str, version: str) -> Declaration:
+        return Declaration(name, version, ("*",), ("*",))
+
     first = system.inbox.declare([make("shop.greet", "1")])
     assert system.inbox.declare([make("shop.greet", "1")]) == first
     assert system.inbox.declare([make("shop.greet", "2"), make("shop.new", "2")]) != first

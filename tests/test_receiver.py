@@ -14,7 +14,7 @@ from tests.harness import Server, System, eventually, free_port
 PROBLEM = "application/problem+json"
 
 
-@pytest.fixture()
+@pytest.fixture
 def web(system: System) -> Iterator[System]:
     system.start("web")
     return system
@@ -93,7 +93,9 @@ def test_a_chunked_body_is_read_whole(web: System) -> None:
         ("POST", "/webhooks//north", 404),
     ],
 )
-def test_wrong_paths_and_methods_are_problems_and_never_redirects(web: System, method: str, path: str, status: int) -> None:
+def test_wrong_paths_and_methods_are_problems_and_never_redirects(
+    web: System, method: str, path: str, status: int
+) -> None:
     answer = web.http.request(method, f"http://127.0.0.1:{web.port}{path}")
     assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
     if status == 405:

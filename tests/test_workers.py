@@ -14,7 +14,7 @@ import pytest
 from receiver.inbox import keys
 from tests.harness import Server, System, children_of, eventually, gone
 
-PLUGIN = '''
+PLUGIN = """
 import os, signal, time
 from workers import Busy, Drop, Fail, Retry, Router
 
@@ -85,13 +85,12 @@ def resource(event, ctx):
 @router.on("customer.*", stores="south")
 def south_only(event, ctx):
     return "south"
-'''
+"""
 
 
-@pytest.fixture()
+@pytest.fixture
 def shop(make_system: Callable[..., System]) -> System:
-    system = make_system(plugin=PLUGIN, horses=3, more='')
-    return system
+    return make_system(plugin=PLUGIN, horses=3)
 
 
 def started(system: System) -> System:

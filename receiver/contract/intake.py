@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,13 +14,29 @@ import orjson
 
 from receiver.contract.errors import Rejected
 from receiver.contract.event import UNREADABLE, Event, event_id, follow
-from receiver.contract.scheme import Headers, Scheme, read_source, verify
-from receiver.contract.stores import Store
+from receiver.contract.grammar import Part
+from receiver.contract.scheme import Headers, Scheme, read_part, verify
+from receiver.contract.stores import Store, claims_another_store
 from receiver.contract.topics import translate
 
 MAX_ID = 200
 MAX_TOPIC = 100
+MAX_DEPTH = 200
+"""Nesting that `json` reads from any depth of a handler's own calls; orjson alone would let 1024 pass."""
 KEPT_HEADERS = 64
+NEVER_KEPT = frozenset(("authorization", "proxy-authorization", "cookie"))
+
+_CONTAINERS = (dict, list)
+_NUMBERS = (int, float)
+_NOT_OPENING = bytes(set(range(256)) - set(b"[{"))
+_BOM = b"\xef\xbb\xbf"
+_MILLISECONDS = 10**11  # later than this in seconds is the year 5138
+_DIGITS = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
+_NO_SUBSTANCE = re.compile(
+    r"(.*[_-])?(id|ids|key|uuid|guid|hash)|.*[a-z](Id|Ids|ID|Key|Uuid|Hash)"
+    r"|type|event|topic|scope|action|entity|operation|resource|producer|store|shop|merchant"
+    r"|timestamp|(.*_)?(at|time|date)"
+)
 
 
 @dataclass(frozen=True)
@@ -30,24 +47,29 @@ class Delivery:
     theirs: str
     """The topic as the store wrote it."""
     repeat_mark: str = ""
-    """Set where nothing but the body identifies the delivery; equal marks are one for a short while."""
+    """Set where nothing but the content identifies the delivery; equal marks are one for a short while."""
     unreadable: str = ""
     """Why a genuine delivery could not be understood; it is kept all the same."""
+    signed_with: str = ""
+    """The fingerprint of the secret that fits."""
 
 
 def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook") -> Delivery:
     """Let a delivery in, or raise Rejected. A genuine delivery is never refused for its content."""
-    verify(store.scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
-    document, problem = _parse(body)
     scheme = store.scheme
-    if _claims_another_store(scheme, headers, document, store):
+    proof = verify(scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
+    document, problem = read_document(body)
+    if claims_another_store(store, headers, document):
         raise Rejected("wrong-store", "the delivery names another store")
-    theirs = _text(_first(scheme.event.topic, headers, document))
+    read = _Reader(scheme, headers, body, document)
+    theirs = read.text("topic")
     topic = translate(theirs, scheme.topics)
     if not problem and not topic:
-        problem = f"no topic at {', '.join(scheme.event.topic)}"
-    delivery_id = _text(_first(scheme.event.id, headers, document))
-    key, mark = _identity(scheme, delivery_id, body)
+        problem = f"no topic at {' or '.join(scheme.event.topic) or 'any source'}"
+    delivery_id = read.text("id")
+    data_path = _data_path(scheme.event.parts["data"], document)
+    key = _duplicate_key(scheme, delivery_id, body)
+    mark = "" if delivery_id or _is_thin(follow(document, data_path)) else _content_mark(theirs, body)
     return Delivery(
         event=Event(
             id=event_id(store.name, key),
@@ -55,63 +77,119 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
             topic=UNREADABLE if problem else topic,
             received_at=datetime.fromtimestamp(now, UTC),
             body=body,
-            headers=dict(list(headers.items())[:KEPT_HEADERS]),
+            headers=_kept(headers),
             delivery_id=_bounded(delivery_id, MAX_ID),
-            resource_id=_bounded(_text(_first(scheme.event.resource_id, headers, document)), MAX_ID),
-            occurred_at=_time(_first(scheme.event.occurred, headers, document)),
+            resource_id=_bounded(read.text("resource_id"), MAX_ID),
+            occurred_at=_time(read.first("occurred")),
             source=source,
-            data_path=_data_path(scheme.event.data, document),
+            data_path=data_path,
         ),
         theirs=_bounded(theirs, MAX_TOPIC),
         repeat_mark=mark,
         unreadable=problem,
+        signed_with=proof.secret.fingerprint,
     )
 
 
-def _parse(body: bytes) -> tuple[Any, str]:
+def read_document(body: bytes) -> tuple[Any, str]:
+    """The JSON in a body, or why there is none. What passes here, `event.payload` can read."""
+    if not body:
+        return None, "the body is empty"
     try:
-        return orjson.loads(body), ""
+        document = orjson.loads(body.removeprefix(_BOM))
     except orjson.JSONDecodeError as error:
         return None, f"the body is not JSON: {error.msg}"
+    if not isinstance(document, _CONTAINERS):
+        return None, "the body is a bare value, not an object"
+    if len(body.translate(None, _NOT_OPENING)) > MAX_DEPTH and _deeper_than(MAX_DEPTH, document):
+        return None, f"the body is nested more than {MAX_DEPTH} deep"
+    return document, ""
 
 
-def _identity(scheme: Scheme, delivery_id: str, body: bytes) -> tuple[bytes, str]:
-    """The duplicate key, and the mark for deliveries that carry no id of their own."""
-    if delivery_id and scheme.dedupe == "id":
-        return b"id\0" + delivery_id.encode(), ""
-    digest = hashlib.sha256(body).digest()
-    if delivery_id:
-        return b"id+body\0" + delivery_id.encode() + b"\0" + digest, ""
-    return b"once\0" + secrets.token_bytes(16), digest.hex()[:32]
+def _deeper_than(limit: int, document: Any) -> bool:
+    """Level by level, because recursion is what deep nesting breaks."""
+    level = [document]
+    for _ in range(limit):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, _CONTAINERS)
+        ]
+        if not level:
+            return False
+    return True
 
 
-def _claims_another_store(scheme: Scheme, headers: Headers, document: Any, store: Store) -> bool:
-    claimed = _text(_first(scheme.event.store, headers, document))
-    return bool(claimed and store.domain and claimed.lower() != store.domain.lower())
+class _Reader:
+    """Reads an event's parts from where the scheme says they stand."""
 
+    def __init__(self, scheme: Scheme, headers: Headers, body: bytes, document: Any) -> None:
+        self._parts, self._headers, self._body, self._document = scheme.event.parts, headers, body, document
 
-def _first(sources: Iterable[str], headers: Headers, document: Any) -> Any:
-    for source in sources:
-        value = read_source(source, headers, document)
-        if value is not None and value != "":
+    def first(self, what: str) -> Any:
+        for part in self._parts[what]:
+            value = read_part(part, self._headers, self._document)
+            if value is not None and value != "":
+                return self._exact(part) if isinstance(value, float) else value
+        return None
+
+    def text(self, what: str) -> str:
+        """Scalars as text; anything else is not an id or a name."""
+        value = self.first(what)
+        if isinstance(value, str):
             return value
-    return None
+        return str(value) if isinstance(value, _NUMBERS) and not isinstance(value, bool) else ""
+
+    def _exact(self, part: Part) -> Any:
+        """orjson reads whole numbers beyond 64 bits as floats, and two ids could become one."""
+        return follow(json.loads(self._body), part[1])
 
 
-def _data_path(sources: Iterable[str], document: Any) -> str:
+def _duplicate_key(scheme: Scheme, delivery_id: str, body: bytes) -> bytes:
+    """What two deliveries of one event have in common, and nothing else has.
+
+    Running twice is allowed, losing an update is not: an id counts alone only where it is signed.
+    """
+    if not delivery_id:
+        return b"once\0" + secrets.token_bytes(16)
+    identity = delivery_id.encode("utf-8", "surrogatepass")
+    if scheme.dedupe == "id":
+        return b"id\0" + identity
+    return b"id+body\0" + identity + b"\0" + hashlib.sha256(body).digest()
+
+
+def _content_mark(theirs: str, body: bytes) -> str:
+    """For deliveries without an id: the same name and the same body, soon after, are a repetition."""
+    named = hashlib.sha256(theirs.encode("utf-8", "surrogatepass") + b"\0" + body)
+    return named.hexdigest()[:32]
+
+
+def _is_thin(data: Any) -> bool:
+    """Whether the resource is only named, not shown: ids, names of kinds, times.
+
+    Such a body is the same after every change, so it is never taken for a repetition.
+    """
+    if not isinstance(data, dict):
+        return not data
+    return len(data) <= 12 and all(
+        _NO_SUBSTANCE.fullmatch(key) and not isinstance(value, _CONTAINERS) for key, value in data.items()
+    )
+
+
+def _data_path(sources: tuple[Part, ...], document: Any) -> str:
     """The first place that holds an object; the whole document where none does."""
-    for source in sources:
-        kind, _, path = source.partition(":")
-        if kind == "json" and isinstance(follow(document, path), dict):
+    for kind, path in sources:
+        if kind == "body":
+            return ""
+        if isinstance(follow(document, path), dict):
             return path
     return ""
 
 
-def _text(value: Any) -> str:
-    """Scalars as text; anything else is not an id or a name. Lone surrogates cannot be stored."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return ""
-    return str(value).encode("utf-8", "replace").decode()
+def _kept(headers: Headers) -> dict[str, str]:
+    kept = {name: value for name, value in headers.items() if name not in NEVER_KEPT}
+    return kept if len(kept) <= KEPT_HEADERS else dict(list(kept.items())[:KEPT_HEADERS])
 
 
 def _bounded(text: str, limit: int) -> str:
@@ -119,12 +197,15 @@ def _bounded(text: str, limit: int) -> str:
 
 
 def _time(value: Any) -> datetime | None:
+    """A time in any of the usual forms, in UTC; None where it is none."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = float(value)
     try:
         if isinstance(value, str):
             moment = datetime.fromisoformat(value)
-            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value, UTC)
+            return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if isinstance(value, _NUMBERS) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value / 1000 if value > _MILLISECONDS else value, UTC)
     except (ValueError, OverflowError, OSError):
         pass
     return None

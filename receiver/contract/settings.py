@@ -122,9 +122,9 @@ class SourcesSettings(Section):
 
 
 class SchemeSettings(Section):
-    """What `[schemes.NAME]` may say; whatever it leaves out comes from `extends`."""
+    """What `[schemes.NAME]` may say; what it leaves out comes from `extends`, or is the grammar's default."""
 
-    extends: str = "standard-webhooks"
+    extends: str = ""
     headers: tuple[str, ...] | None = None
     algorithm: Literal["hmac-sha256", "hmac-sha512"] | None = None
     encoding: Literal["hex", "base64"] | None = None

@@ -1,0 +1,232 @@
+"""The names that stores give to what happens to products, orders and customers, and ours for them.
+
+Only data. Each map is read forwards when a delivery arrives and backwards to subscribe, so a name that
+is spelled like ours is listed too. Where two of their names mean one thing, both stand here.
+"""
+
+from __future__ import annotations
+
+
+def _same(*names: str) -> dict[str, str]:
+    """Names that are ours already."""
+    return {name: name for name in names}
+
+
+SHOPIFY = {
+    "products/create": "product.created",
+    "products/update": "product.updated",
+    "products/delete": "product.deleted",
+    "variants/in_stock": "variant.in_stock",
+    "variants/out_of_stock": "variant.out_of_stock",
+    "inventory_levels/update": "inventory_level.updated",
+    "orders/create": "order.created",
+    "orders/updated": "order.updated",
+    "orders/edited": "order.edited",
+    "orders/paid": "order.paid",
+    "orders/fulfilled": "order.fulfilled",
+    "orders/partially_fulfilled": "order.partially_fulfilled",
+    "orders/cancelled": "order.cancelled",
+    "orders/delete": "order.deleted",
+    "orders/risk_assessment_changed": "order.risk_assessment_changed",
+    "order_transactions/create": "order_transaction.created",
+    "refunds/create": "order.refunded",
+    "customers/create": "customer.created",
+    "customers/update": "customer.updated",
+    "customers/delete": "customer.deleted",
+    "customers/enable": "customer.enabled",
+    "customers/disable": "customer.disabled",
+    "customers/merge": "customer.merged",
+    "customers/data_request": "customer.data_requested",
+    "customers/redact": "customer.redacted",
+    "customers_marketing_consent/update": "customer.marketing_consent_updated",
+    "customers_email_marketing_consent/update": "customer.email_consent_updated",
+    "customer.tags_added": "customer.tags_added",
+    "customer.tags_removed": "customer.tags_removed",
+    "app/uninstalled": "app.uninstalled",
+    "shop/update": "shop.updated",
+    "shop/redact": "shop.redacted",
+}
+
+WOOCOMMERCE = _same(
+    "product.created",
+    "product.updated",
+    "product.deleted",
+    "product.restored",
+    "order.created",
+    "order.updated",
+    "order.deleted",
+    "order.restored",
+    "customer.created",
+    "customer.updated",
+    "customer.deleted",
+    "coupon.created",
+    "coupon.updated",
+    "coupon.deleted",
+    "coupon.restored",
+)
+
+BIGCOMMERCE = {
+    "store/product/created": "product.created",
+    "store/product/updated": "product.updated",
+    "store/product/deleted": "product.deleted",
+    "store/product/inventory/updated": "product.inventory_updated",
+    "store/product/inventory/order/updated": "product.inventory_updated_by_order",
+    "store/sku/created": "variant.created",
+    "store/sku/updated": "variant.updated",
+    "store/sku/deleted": "variant.deleted",
+    "store/sku/inventory/updated": "variant.inventory_updated",
+    "store/sku/inventory/order/updated": "variant.inventory_updated_by_order",
+    "store/order/created": "order.created",
+    "store/order/updated": "order.updated",
+    "store/order/archived": "order.archived",
+    "store/order/statusUpdated": "order.status_updated",
+    "store/order/message/created": "order.message_created",
+    "store/order/refund/created": "order.refunded",
+    "store/order/transaction/created": "order_transaction.created",
+    "store/order/transaction/updated": "order_transaction.updated",
+    "store/customer/created": "customer.created",
+    "store/customer/updated": "customer.updated",
+    "store/customer/deleted": "customer.deleted",
+    "store/customer/address/created": "customer.address_created",
+    "store/customer/address/updated": "customer.address_updated",
+    "store/customer/address/deleted": "customer.address_deleted",
+    "store/customer/payment/instrument/default/updated": "customer.payment_instrument_updated",
+    "store/app/uninstalled": "app.uninstalled",
+}
+
+NUVEMSHOP = {
+    "product/created": "product.created",
+    "product/updated": "product.updated",
+    "product/deleted": "product.deleted",
+    "order/created": "order.created",
+    "order/updated": "order.updated",
+    "order/paid": "order.paid",
+    "order/packed": "order.packed",
+    "order/unpacked": "order.unpacked",
+    "order/fulfilled": "order.fulfilled",
+    "order/cancelled": "order.cancelled",
+    "order/edited": "order.edited",
+    "order/pending": "order.pending",
+    "order/voided": "order.voided",
+    "order/custom_fields_updated": "order.custom_fields_updated",
+    "customer/created": "customer.created",
+    "customer/updated": "customer.updated",
+    "customer/deleted": "customer.deleted",
+    "app/uninstalled": "app.uninstalled",
+}
+
+# `written` does not say whether something was made or changed: the operation stands in the payload.
+SHOPWARE = {
+    "product.written": "product.updated",
+    "product.deleted": "product.deleted",
+    "order.written": "order.updated",
+    "order.deleted": "order.deleted",
+    "checkout.order.placed": "order.created",
+    "checkout.order.payment_method.changed": "order.payment_method_changed",
+    "state_enter.order.state.open": "order.opened",
+    "state_enter.order.state.in_progress": "order.in_progress",
+    "state_enter.order.state.completed": "order.completed",
+    "state_enter.order.state.cancelled": "order.cancelled",
+    "state_enter.order_transaction.state.paid": "order.paid",
+    "state_enter.order_transaction.state.paid_partially": "order.partially_paid",
+    "state_enter.order_transaction.state.refunded": "order.refunded",
+    "state_enter.order_transaction.state.refunded_partially": "order.partially_refunded",
+    "state_enter.order_delivery.state.shipped": "order.shipped",
+    "state_enter.order_delivery.state.shipped_partially": "order.partially_shipped",
+    "state_enter.order_delivery.state.returned": "order.returned",
+    "state_enter.order_delivery.state.returned_partially": "order.partially_returned",
+    "customer.written": "customer.updated",
+    "customer.deleted": "customer.deleted",
+    "checkout.customer.register": "customer.created",
+    "checkout.customer.guest_register": "customer.guest_registered",
+    "checkout.customer.deleted": "customer.deleted",
+    "checkout.customer.login": "customer.logged_in",
+    "checkout.customer.logout": "customer.logged_out",
+    "checkout.customer.changed-payment-method": "customer.payment_method_changed",
+    "customer.recovery.request": "customer.recovery_requested",
+}
+
+SALLA = {
+    **_same("product.created", "product.updated", "product.deleted"),
+    "product.available": "product.in_stock",
+    "product.quantity.low": "product.stock_low",
+    "product.price.updated": "product.price_updated",
+    "product.status.updated": "product.status_updated",
+    "product.image.updated": "product.image_updated",
+    "product.category.updated": "product.category_updated",
+    "product.brand.updated": "product.brand_updated",
+    "product.channels.updated": "product.channels_updated",
+    "product.tags.updated": "product.tags_updated",
+    **_same("order.created", "order.updated", "order.deleted", "order.cancelled", "order.refunded"),
+    "order.status.updated": "order.status_updated",
+    "order.payment.updated": "order.payment_updated",
+    "order.products.updated": "order.products_updated",
+    "order.coupon.updated": "order.coupon_updated",
+    "order.total.price.updated": "order.total_updated",
+    "order.shipping.address.updated": "order.address_updated",
+    "order.shipment.creating": "order.shipment_requested",
+    "order.shipment.created": "order.shipped",
+    "order.shipment.cancelled": "order.shipment_cancelled",
+    "order.shipment.return.creating": "order.return_requested",
+    "order.shipment.return.created": "order.returned",
+    "order.shipment.return.cancelled": "order.return_cancelled",
+    **_same("customer.created", "customer.updated"),
+    "customer.login": "customer.logged_in",
+    "customer.otp.request": "customer.otp_requested",
+    "app.uninstalled": "app.uninstalled",
+}
+
+# A catalogue change of Square names no product: it says that something in the catalogue is new.
+SQUARE = {
+    "catalog.version.updated": "product.catalogue_updated",
+    "inventory.count.updated": "product.inventory_updated",
+    **_same("order.created", "order.updated"),
+    "order.fulfillment.updated": "order.fulfillment_updated",
+    "order.custom_attribute.updated": "order.custom_attribute_updated",
+    "order.custom_attribute.deleted": "order.custom_attribute_deleted",
+    "payment.created": "payment.created",
+    "payment.updated": "payment.updated",
+    "refund.created": "refund.created",
+    "refund.updated": "refund.updated",
+    **_same("customer.created", "customer.updated", "customer.deleted"),
+    "customer.custom_attribute.updated": "customer.custom_attribute_updated",
+    "customer.custom_attribute.deleted": "customer.custom_attribute_deleted",
+}
+
+# Stripe sells no orders; what comes nearest is a checkout that was finished.
+STRIPE = {
+    **_same("product.created", "product.updated", "product.deleted"),
+    **_same("price.created", "price.updated", "price.deleted"),
+    "checkout.session.completed": "order.created",
+    "checkout.session.async_payment_succeeded": "order.paid",
+    "checkout.session.async_payment_failed": "order.payment_failed",
+    "checkout.session.expired": "order.expired",
+    "charge.refunded": "order.refunded",
+    **_same("customer.created", "customer.updated", "customer.deleted"),
+}
+
+SPREE = {
+    **_same("product.created", "product.updated", "product.deleted", "product.activated", "product.archived"),
+    **_same("product.out_of_stock", "product.back_in_stock"),
+    **_same("order.created", "order.updated", "order.deleted", "order.placed", "order.completed"),
+    **_same("order.approved", "order.paid", "order.shipped", "order.resumed"),
+    "order.canceled": "order.cancelled",
+    **_same("customer.created", "customer.updated", "customer.deleted"),
+}
+
+# A transaction is what Paddle calls an order.
+PADDLE = {
+    **_same("product.created", "product.updated", "product.imported"),
+    **_same("price.created", "price.updated", "price.imported"),
+    "transaction.created": "order.created",
+    "transaction.updated": "order.updated",
+    "transaction.ready": "order.ready",
+    "transaction.billed": "order.billed",
+    "transaction.paid": "order.paid",
+    "transaction.completed": "order.completed",
+    "transaction.canceled": "order.cancelled",
+    "transaction.past_due": "order.past_due",
+    "transaction.payment_failed": "order.payment_failed",
+    "transaction.revised": "order.revised",
+    **_same("customer.created", "customer.updated", "customer.imported"),
+}

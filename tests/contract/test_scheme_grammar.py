@@ -1,0 +1,197 @@
+"""The grammar: what may be written, what is refused, and with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from receiver.config import Config, load
+from receiver.contract.errors import ConfigError
+from receiver.contract.grammar import Scheme, SchemeError, Sources
+from receiver.contract.scheme import PRESETS
+
+STORE = """
+[stores.north]
+scheme = "acme"
+signing_secrets = ["topsecret"]
+"""
+
+
+def load_text(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> Config:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return load(path, environ or {})
+
+
+def error_of(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, text)
+    return str(caught.value).replace(str(tmp_path) + "/", "")
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"headers": ()}, "headers", "name the header"),
+    ({"headers": ("X Signature",)}, "headers", "cannot be the name"),
+    ({"signed": "{timestamp}", "timestamp": "header:x-t"}, "signed", "allow_unsigned_body"),
+    ({"signed": "constant", "allow_unsigned_body": True}, "signed", "same for every delivery"),
+    ({"signed": "{body}{nonce}"}, "signed", "{nonce}, which is unknown"),
+    ({"signed": "{body}{header:}"}, "signed", "unknown"),
+    ({"signed": "{body:utf8}"}, "signed", "unknown"),
+    ({"signed": "{body"}, "signed", "brace"),
+    ({"signed": "{timestamp}.{body}"}, "timestamp", "say where it stands"),
+    ({"timestamp": "cookie:t", "signed": "{timestamp}.{body}"}, "timestamp", "header:NAME"),
+    ({"timestamp": "header:", "signed": "{timestamp}.{body}"}, "timestamp", "header:NAME"),
+    ({"timestamp": "header:x-time"}, "timestamp", "nothing signs"),
+    ({"timestamp": "sig:t", "signed": "{timestamp}.{body}"}, "timestamp", "list_sep and pair_sep"),
+    (
+        {
+            "timestamp": "sig:v1",
+            "signed": "{timestamp}.{body}",
+            "list_sep": ",",
+            "pair_sep": "=",
+            "sig_keys": ("v1",),
+        },
+        "timestamp",
+        "cannot be both",
+    ),
+    ({"sig_keys": ("v1",)}, "sig_keys", "needs pair_sep"),
+    ({"pair_sep": "="}, "pair_sep", "needs sig_keys"),
+    ({"pair_sep": ",", "list_sep": ",", "sig_keys": ("v1",)}, "list_sep", "the same"),
+    ({"pair_sep": "=", "sig_keys": ("",)}, "sig_keys", "empty key"),
+    ({"event": Sources(topic=("cookie:topic",))}, "event.topic", "no source"),
+    ({"event": Sources(topic=("body",))}, "event.topic", "no source"),
+    ({"event": Sources(id=("header:",))}, "event.id", "no source"),
+    ({"event": Sources(data=("header:x-data",))}, "event.data", "no source"),
+    ({"dedupe": "id"}, "dedupe", "not signed"),
+    ({"topics": {"orders/create": "Order Created"}}, "topics", "order.created"),
+    ({"success": 302}, "success", "200 to 299"),
+    ({"tolerance": -1}, "tolerance", "0 turns it off"),
+]
+
+
+@pytest.mark.parametrize(("given", "key", "words"), REFUSED, ids=lambda value: str(value)[:60])
+def test_an_insecure_or_meaningless_scheme_cannot_be_built(given: dict[str, Any], key: str, words: str) -> None:
+    with pytest.raises(SchemeError) as caught:
+        Scheme("acme", **given)
+    assert caught.value.key == key
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_"])
+def test_an_empty_secret_is_refused(secret: str) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        PRESETS["standard-webhooks"].key_of(secret)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "key"),
+    [("utf8", "ab", b"ab"), ("hex", "6162", b"ab"), ("base64", "YWI=", b"ab"), ("base64", "YWI", b"ab")],
+)
+def test_a_secret_is_read_in_its_encoding(encoding: Any, text: str, key: bytes) -> None:
+    assert Scheme("acme", secret_encoding=encoding).key_of(text) == key
+
+
+@pytest.mark.parametrize(("encoding", "text"), [("hex", "616"), ("hex", "zz"), ("base64", "a b"), ("base64", "é")])
+def test_a_secret_in_another_encoding_is_refused(encoding: Any, text: str) -> None:
+    with pytest.raises(ValueError, match="it is not"):
+        Scheme("acme", secret_encoding=encoding).key_of(text)
+
+
+def test_an_id_that_is_signed_may_stand_alone_for_the_delivery() -> None:
+    Scheme("acme", dedupe="id", event=Sources(id=("json:event_id",)))
+    Scheme("acme", dedupe="id", event=Sources(id=("header:X-Id",)), signed="{header:x-id}.{body}")
+
+
+def test_a_scheme_without_a_parent_starts_from_the_grammars_defaults(tmp_path: Path) -> None:
+    config = load_text(tmp_path, '[schemes.acme]\nheaders = ["X-Sig"]\n' + STORE)
+    assert config.known_stores["north"].scheme == Scheme("acme", headers=("X-Sig",))
+
+
+def test_a_scheme_changes_only_what_it_says(tmp_path: Path) -> None:
+    config = load_text(
+        tmp_path,
+        '[schemes.acme]\nextends = "shopify"\nheaders = ["X-Acme"]\n[schemes.acme.event]\nid = []\n'
+        '[schemes.acme.topics]\n"orders/create" = "sale.made"\n' + STORE,
+    )
+    scheme = config.known_stores["north"].scheme
+    assert scheme.headers == ("X-Acme",)
+    assert scheme.event.id == ()
+    assert scheme.event.topic == PRESETS["shopify"].event.topic
+    assert scheme.topics["orders/create"] == "sale.made"
+    assert scheme.topics["orders/paid"] == "order.paid"
+    assert scheme.configured == {"orders/create"}
+
+
+def test_a_scheme_may_extend_one_that_extends_another(tmp_path: Path) -> None:
+    text = '[schemes.base]\nextends = "stripe"\ntolerance = 60\n'
+    text += '[schemes.acme]\nextends = "base"\nsuccess = 204\n'
+    scheme = load_text(tmp_path, text + STORE).known_stores["north"].scheme
+    assert (scheme.tolerance, scheme.success, scheme.timestamp) == (60, 204, "sig:t")
+
+
+def test_a_scheme_may_change_the_preset_of_its_own_name(tmp_path: Path) -> None:
+    config = load_text(tmp_path, '[schemes.stripe]\nextends = "stripe"\ntolerance = 60\n')
+    assert config.known_schemes["stripe"].tolerance == 60
+
+
+CONFIGS = [
+    (
+        '[schemes.acme]\nheaders = ["X-Sig"]\ntolerance = 300\n',
+        "config.toml:3: schemes.acme: tolerance needs a timestamp",
+    ),
+    ('[schemes.acme]\nencoding = "hex"\n', "config.toml:1: schemes.acme: name the header"),
+    (
+        '[schemes.acme]\nheaders = ["X-Sig"]\nsigned = "{url}"\n',
+        "config.toml:3: schemes.acme: signed leaves out {body}",
+    ),
+    (
+        '[schemes.acme]\nextends = "stripe"\n[schemes.acme.event]\ntopic = ["cookie:t"]\n',
+        "config.toml:4: schemes.acme: 'cookie:t' is no source",
+    ),
+    (
+        '[schemes.acme]\nextends = "stripe"\npair_sep = ""\n',
+        "config.toml:1: schemes.acme: sig_keys needs pair_sep",
+    ),
+    (
+        '[schemes.acme]\nextends = "stripy"\n',
+        "config.toml:2: no scheme is called stripy; did you mean stripe?",
+    ),
+    ('[schemes.acme]\nextends = "acme"\n', "extends itself"),
+    ('[schemes.a]\nextends = "acme"\n[schemes.acme]\nextends = "a"\n', "extends itself"),
+    (
+        '[schemes.acme]\nheaders = ["X-Sig"]\ncoding = "hex"\n',
+        "config.toml:3: unknown key schemes.acme.coding",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), CONFIGS)
+def test_a_bad_scheme_in_the_config_names_its_line_and_the_fix(tmp_path: Path, text: str, words: str) -> None:
+    assert words in error_of(tmp_path, text)
+
+
+def test_a_bad_secret_names_its_line_and_never_shows_itself(tmp_path: Path) -> None:
+    text = (
+        '[stores.north]\nsigning_secrets = [\n  "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",\n'
+        '  # the old one\n  {value = "not base64!", not_after = 2026-12-01T00:00:00Z},\n]\n'
+    )
+    message = error_of(tmp_path, text)
+    assert "config.toml:5: stores.north.signing_secrets[1] cannot be used with standard-webhooks" in message
+    assert "not base64!" not in message
+
+
+def test_each_secret_knows_its_line(tmp_path: Path) -> None:
+    text = '[stores.north]\nscheme = "github"\nsigning_secrets = [\n  "one",\n  "two",\n]\n'
+    secrets = load_text(tmp_path, text).known_stores["north"].secrets
+    assert [secret.origin.rpartition(":")[2] for secret in secrets] == ["4", "5"]
+
+
+def test_more_secrets_than_are_tried_are_refused(tmp_path: Path) -> None:
+    text = f'[stores.north]\nscheme = "github"\nsigning_secrets = {[str(n) for n in range(17)]}\n'
+    assert "keep the newest 16" in error_of(tmp_path, text)
+
+
+def test_an_empty_secret_in_the_config_is_refused(tmp_path: Path) -> None:
+    assert "it is empty" in error_of(tmp_path, '[stores.north]\nscheme = "github"\nsigning_secrets = [""]\n')
