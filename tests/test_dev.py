@@ -1,0 +1,166 @@
+"""`storehooks dev` and the Procfile: everything starts, is kept alive, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from receiver.inbox import connect
+from receiver.inbox import server_url as url_of
+from tests.harness import ROOT, Process, System, children_of, eventually, gone
+
+HELLO = (
+    "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"
+)
+
+
+class DevRun:
+    """A `storehooks dev` on a data directory of its own."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        text = system.config_file.read_text()
+        system.config_file.write_text(re.sub(r'url = ".*"', 'url = ""', text, count=1))
+        self.data = Path(system.config.redis.data_dir)
+
+    def start(self, *arguments: str) -> Process:
+        command = [sys.executable, "-m", "workers.cli", "dev", "--config", str(self.system.config_file), *arguments]
+        self.process = Process(command, log=self.system.folder / "dev.log")
+        return self.process
+
+    def handled(self) -> Process:
+        log = self.system.folder / "dev.log"
+        before = log.stat().st_size if log.exists() else 0
+        process = self.start()
+        eventually(lambda: "First event handled" in process.output()[before:], 20, what="a handled event")
+        return process
+
+    def named(self) -> dict[str, int]:
+        """Each child by what it is."""
+        words = {
+            "valkey-server": "server",
+            "receiver.gunicorn": "receiver",
+            "workers.worker": "worker",
+            "workers.housekeeper": "housekeeper",
+            "sandbox": "sandbox",
+        }
+        found: dict[str, int] = {}
+        for pid in children_of(self.process.pid):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            for word, name in words.items():
+                if word in line and name not in found:
+                    found[name] = pid
+        return found
+
+
+@pytest.fixture
+def dev(make_system: Callable[..., System]) -> Iterator[DevRun]:
+    run = DevRun(make_system(plugin=HELLO))
+    yield run
+    if run.process.alive:
+        run.process.stop()
+
+
+def test_dev_stops_after_n_events_with_a_true_summary(dev: DevRun) -> None:
+    process = dev.start("--events", "40")
+    assert process.wait(30) == 0, process.output()
+    assert "accepted 40 = settled 40 + open 0 + failed 0    duplicates 0" in process.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_dev_cleanly(dev: DevRun, number: signal.Signals) -> None:
+    process = dev.handled()
+    below = children_of(process.pid)
+    process.send(number)
+    assert process.wait(10) == 0
+    assert "nothing left running" in process.output()
+    assert [pid for pid in below if not gone(pid)] == []
+    assert sorted(path.name for path in dev.data.iterdir()) == ["logs", "redis"]
+
+
+def test_when_dev_is_killed_everything_it_started_is_gone_within_two_seconds(dev: DevRun) -> None:
+    process = dev.handled()
+    below = children_of(process.pid)
+    assert len(below) >= 6
+    process.kill()
+    eventually(lambda: all(gone(pid) for pid in below), 2, what="all children gone")
+
+
+@pytest.mark.parametrize("name", ["server", "receiver", "worker", "housekeeper"])
+def test_a_killed_process_is_back_within_two_seconds_and_a_line_says_so(dev: DevRun, name: str) -> None:
+    process = dev.handled()
+    before = dev.named()[name]
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: f"{name} was killed by SIGKILL; starting it again" in process.output(), 2)
+    eventually(lambda: dev.named().get(name, before) != before, 2)
+    lines = process.output().count("shop.greet")
+    eventually(lambda: process.output().count("shop.greet") > lines, 15, what="events are handled again")
+
+
+def test_a_second_dev_on_the_same_data_is_refused(dev: DevRun) -> None:
+    first = dev.handled()
+    config = dev.system.config_file
+    config.write_text(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:1", config.read_text()).replace(':1"', ':18099"'))
+    second = dev.start()
+    assert second.wait(20) == 2
+    assert f"another `storehooks dev` (process {first.pid})" in second.output()
+    dev.process = first
+
+
+def test_a_taken_port_is_said_before_anything_is_started(dev: DevRun) -> None:
+    with socket.create_server(("127.0.0.1", dev.system.port)):
+        process = dev.start()
+        assert process.wait(20) == 2
+    assert "cannot listen on" in process.output()
+    assert not (dev.data / "redis").exists()
+
+
+def test_a_saved_plugin_is_loaded_again_and_a_broken_one_is_not(dev: DevRun) -> None:
+    process = dev.handled()
+    dev.system.plugin.write_text(HELLO.replace("'hi'", "'good day'"))
+    eventually(lambda: '"good day"' in process.output(), 15)
+    dev.system.plugin.write_text("nonsense(")
+    eventually(lambda: "not loaded, the old one stays" in process.output(), 15)
+    lines = process.output().count("good day")
+    eventually(lambda: process.output().count("good day") > lines, 15)
+
+
+def test_events_are_kept_over_a_restart(dev: DevRun) -> None:
+    assert dev.start("--events", "5").wait(30) == 0
+    dev.handled()
+    client = connect(url_of("", dev.data), timeout=2.0)
+    eventually(lambda: int(client.hget("sh:n", "accepted") or 0) >= 6, 10)
+
+
+def test_the_procfile_runs_under_honcho(make_system: Callable[..., System], server_url: str) -> None:
+    system = make_system(plugin=HELLO)
+    text = re.sub(r'url = ".*"', 'url = ""', system.config_file.read_text(), count=1)
+    system.config_file.write_text(text)
+    scripts = os.path.dirname(sys.executable)
+    process = Process(
+        [os.path.join(scripts, "honcho"), "start", "--procfile", str(ROOT / "Procfile"), "--no-prefix"],
+        log=system.folder / "honcho.log",
+        env={
+            "REDIS_URL": server_url,
+            "STOREHOOKS_CONFIG": str(system.config_file),
+            "STOREHOOKS_RECEIVER__BIND": f"127.0.0.1:{system.port}",
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+        },
+    )
+    system.processes.append(process)
+    eventually(system.web_answers, 15, what="the receiver answers")
+    assert system.settled(system.deliver(), within=15) == "settled"
+    below = children_of(process.pid)
+    process.send(signal.SIGTERM)
+    process.wait(15)
+    eventually(lambda: all(gone(pid) for pid in below), 10)
