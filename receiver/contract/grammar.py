@@ -6,7 +6,7 @@ import hashlib
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import cached_property
@@ -336,8 +336,3 @@ CHECKS = (
     _check_topics,
     _check_numbers,
 )
-
-
-def changed_topics(scheme: Scheme, parent: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """The entries of a scheme's map that its parent does not have."""
-    return [(theirs, ours) for theirs, ours in scheme.topics.items() if parent.get(theirs) != ours]

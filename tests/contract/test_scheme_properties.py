@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from receiver.contract.errors import Rejected
 from receiver.contract.grammar import SchemeError
+from receiver.contract.intake import receive
 from receiver.contract.scheme import PRESETS, Scheme, Secret, sign, verify
+from receiver.contract.stores import Store
 
 examples = settings(deadline=None, max_examples=150)
 
@@ -145,3 +147,12 @@ def _refused(scheme: Scheme, secret: Secret, headers: dict[str, str], body: byte
     except Rejected:
         return True
     return False
+
+
+@examples
+@given(presets, any_headers, any_bodies)
+def test_nothing_but_rejected_comes_out_of_receive(scheme: Scheme, headers: Any, body: bytes) -> None:
+    store = Store("north", scheme, (Secret(b"k"),), url=URL, domain="north.example")
+    with suppress(Rejected):
+        receive(headers, body, store=store, now=NOW)
+        raise AssertionError("a delivery without a signature was let in")

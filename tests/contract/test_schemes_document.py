@@ -1,0 +1,76 @@
+"""The document keeps its word: every sample loads, every preset and reason is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from receiver.config import load
+from receiver.contract.errors import REASONS
+from receiver.contract.grammar import Scheme
+from receiver.contract.scheme import PRESETS
+
+TEXT = (Path(__file__).parents[2] / "docs" / "schemes.md").read_text(encoding="utf-8")
+SAMPLES = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+ROWS = {
+    row[0].strip("` "): row
+    for row in (line.strip("|").split("|") for line in TEXT.splitlines())
+    if len(row) == 8
+}
+ENVIRON = {"NORTH_SECRET": "new", "NORTH_OLD_SECRET": "old", "SOUTH_SECRET": "south"}
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_every_sample_loads(sample: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(sample)
+    assert load(path, ENVIRON)
+
+
+def test_there_are_samples() -> None:
+    assert len(SAMPLES) == 5
+
+
+def test_the_full_scheme_is_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(next(sample for sample in SAMPLES if "[schemes.full]" in sample))
+    assert load(path, {}).known_schemes["full"] == Scheme("full", headers=("X-Store-Signature",))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_a_true_row(name: str) -> None:
+    scheme, row = PRESETS[name], [cell.strip() for cell in ROWS[name]]
+    assert row[1] == f"`{scheme.headers[0]}`"
+    assert scheme.encoding in row[2]
+    assert ("body" in row[3], "time" in row[3]) == (True, "{timestamp}" in scheme.signed)
+    assert row[4].startswith("signed") == bool(scheme.timestamp)
+    assert row[5] == _word(scheme, scheme.event.id)
+    assert row[6] == _word(scheme, scheme.event.topic)
+
+
+def _word(scheme: Scheme, sources: tuple[str, ...]) -> str:
+    if not sources:
+        return "none"
+    return "signed" if all(map(scheme.vouches_for, sources)) else "not signed"
+
+
+def test_every_reason_is_explained() -> None:
+    for reason in REASONS:
+        assert f"`{reason}`" in TEXT
+
+
+def test_the_contract_stays_pure_and_light() -> None:
+    """No socket, no web framework, nothing of other rooms; and the event is the standard library alone."""
+    code = (
+        "import sys, receiver.contract.event as e; light = set(sys.modules)\n"
+        "import receiver.contract.explain, receiver.contract.detect; every = set(sys.modules)\n"
+        "assert not {'orjson', 'pydantic', 'receiver.contract.scheme'} & light, light\n"
+        "bad = {name for name in every if name.split('.')[0] in {'flask', 'redis', 'rq', 'workers'}}\n"
+        "rooms = {name for name in every if name.startswith('receiver.') and 'contract' not in name}\n"
+        "assert not bad | rooms, bad | rooms\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
