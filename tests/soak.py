@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from receiver.contract.compose import compose
 from tests.harness import Process, Server, System, children_of, eventually
 
 HANDLERS = ("shop.fast", "shop.flaky", "shop.slow")
-PLUGIN = '''
+PLUGIN = """
 import os, random, time
 from workers import Router
 
@@ -50,7 +51,7 @@ def slow(event, ctx):
     if random.random() < 0.05:
         time.sleep(0.02)
     note(event, "slow")
-'''
+"""
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Report:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
         return (
             f"faults     {sum(self.faults.values())} ({kinds})\n"
-            f"events     {len(self.answered):,} answered 2xx in {self.seconds:.0f} s; {self.refused:,} answers were not 2xx\n"
+            f"events     {len(self.answered):,} answered 2xx in {self.seconds:.0f} s; {self.refused:,} answers were not\n"
             f"runs       {self.runs:,}; lost {len(self.lost)}; run twice {self.twice:,}; failures {self.failures}\n"
             f"recovery   worst time from answer to done {self.worst:.1f} s\n"
             f"identity   true in {self.samples - len(self.wrong_samples):,} of {self.samples:,} samples"
@@ -187,10 +188,8 @@ class Soak:
 
     def _kill_one(self, pids: list[int]) -> None:
         if pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(self.chance.choice(pids), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def _pause_one(self, pids: list[int]) -> None:
         """Past its lease: others take its runs, and it must not settle them when it wakes."""
@@ -202,10 +201,8 @@ class Soak:
     def _wake_paused(self, *, all_of_them: bool = False) -> None:
         for due, pid in self._paused:
             if all_of_them or time.monotonic() >= due:
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-                except ProcessLookupError:
-                    pass
         self._paused = [] if all_of_them else [one for one in self._paused if time.monotonic() < one[0]]
 
     def _kill_web(self) -> None:
@@ -222,10 +219,8 @@ class Soak:
         self.server.start()
 
     def _delete_wake_ups(self) -> None:
-        try:
+        with suppress(RedisError):
             self.system.client.delete("rq:queue:default")
-        except RedisError:
-            pass
 
     # The run
 

@@ -194,9 +194,7 @@ def ids_in(headers: Headers, times: Iterable[Time], forms: Iterable[Form]) -> li
     return sorted(found, key=lambda item: "id" not in item[0].rpartition(":")[2])[:MAX_CLUES]
 
 
-def contents(
-    body: bytes, *, url: str, times: Iterable[Time], ids: Iterable[tuple[str, str]]
-) -> Iterator[Content]:
+def contents(body: bytes, *, url: str, times: Iterable[Time], ids: Iterable[tuple[str, str]]) -> Iterator[Content]:
     """What a store may have signed, the usual first. Contents without the body come last."""
     whole = ("{body}", body)
     address = [("{url}", url.encode())] if url else []
@@ -240,17 +238,13 @@ def readings(text: str) -> list[Reading]:
     found: dict[bytes, Reading] = {}
     for cut in dict.fromkeys(["", prefix]):
         for encoding in ("utf8", "base64", "hex"):
-            for _, key in _try(
-                encoding, lambda bare, way=encoding: decode_secret(bare, way), text[len(cut) :]
-            ):
+            for _, key in _try(encoding, lambda bare, way=encoding: decode_secret(bare, way), text[len(cut) :]):
                 if key:
                     found.setdefault(key, Reading(encoding, cut, key))
     return list(found.values())
 
 
-def matches(
-    signatures: Mapping[bytes, Form], keys: Iterable[Reading], found: Iterable[Content]
-) -> Iterator[Match]:
+def matches(signatures: Mapping[bytes, Form], keys: Iterable[Reading], found: Iterable[Content]) -> Iterator[Match]:
     """Everything that fits, until the bound on the work is reached."""
     algorithms = [ALGORITHMS[size] for size in sorted({len(mac) for mac in signatures})]
     ways = list(product(keys, algorithms))

@@ -94,9 +94,7 @@ def _changes(given: Any, plain: Any, always: tuple[str, ...] = ()) -> list[str]:
 
 def _value(value: Any) -> str:
     """TOML takes JSON's strings, numbers, flags and lists as they are, but for one character."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False).replace(
-        "\x7f", "\\u007f"
-    )
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(name: str) -> str:
@@ -111,9 +109,7 @@ def _fitting_preset(headers: Headers, body: bytes, secret_text: str, url: str) -
     document = _document(body)
     fitting = [preset for preset in PRESETS.values() if _fits(preset, headers, body, secret_text, url)]
     named = [
-        preset
-        for preset in fitting
-        if any(read_source(source, headers, document) for source in preset.event.topic)
+        preset for preset in fitting if any(read_source(source, headers, document) for source in preset.event.topic)
     ]
     alone = [
         preset
@@ -138,9 +134,7 @@ def _fits(scheme: Scheme, headers: Headers, body: bytes, secret_text: str, url: 
 
 def _scheme_of(match: clues.Match, headers: Headers, document: Any, notes: list[str]) -> Scheme | None:
     if match.algorithm in UNSUPPORTED:
-        notes.append(
-            f"it fits as HMAC-{match.algorithm.upper()} over {match.content.signed}, which is not supported"
-        )
+        notes.append(f"it fits as HMAC-{match.algorithm.upper()} over {match.content.signed}, which is not supported")
         return None
     if match.form.encoding not in ("hex", "base64"):
         notes.append(f"it fits as {match.form.encoding} in {match.form.header}, which is not supported")
@@ -218,9 +212,7 @@ def _tried(
     templates = sum(1 for _ in clues.contents(b"", url=url, times=times, ids=ids))
     return (
         f"{len(PRESETS)} presets",
-        f"signatures: {len(signatures)}, in {', '.join(where)}"
-        if where
-        else "signatures: none in any header",
+        f"signatures: {len(signatures)}, in {', '.join(where)}" if where else "signatures: none in any header",
         f"times: {', '.join(time.source for time in times) or 'none'}",
         f"other headers: {', '.join(name[8:-1] for name, _ in ids) or 'none'}",
         f"the secret as {', '.join(_called(key) for key in keys) or 'nothing'}",

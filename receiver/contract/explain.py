@@ -66,9 +66,7 @@ class Explanation:
     """What the scheme cannot promise even when everything fits."""
 
 
-def explain(
-    store: Store, headers: Headers, body: bytes, now: float, *, others: Iterable[Store] = ()
-) -> Explanation:
+def explain(store: Store, headers: Headers, body: bytes, now: float, *, others: Iterable[Store] = ()) -> Explanation:
     """Judge a delivery as of `now` and say why. `others` are stores whose secrets are tried as well."""
     steps = _Steps(store, headers, body, now).run()
     try:
@@ -86,8 +84,7 @@ def explain(
     return Explanation(
         steps=(*steps, _event_step(delivery)),
         valid=True,
-        verdict=f"signed with {delivery.signed_with}"
-        + (f"; {delivery.unreadable}" if delivery.unreadable else ""),
+        verdict=f"signed with {delivery.signed_with}" + (f"; {delivery.unreadable}" if delivery.unreadable else ""),
         caveats=caveats(store.scheme),
     )
 
@@ -163,9 +160,7 @@ class _Steps:
 
     def _content(self, text: str) -> bytes | None:
         def put_together() -> bytes:
-            return signed_content(
-                self.scheme, headers=self.headers, body=self.body, timestamp=text, url=self.store.url
-            )
+            return signed_content(self.scheme, headers=self.headers, body=self.body, timestamp=text, url=self.store.url)
 
         content = self._attempt("signed", put_together)
         if content is not None:
@@ -215,9 +210,7 @@ def shown(text: str) -> str:
 # Hints
 
 
-def _hints(
-    refusal: Rejected, store: Store, headers: Headers, body: bytes, others: Iterable[Store]
-) -> list[Hint]:
+def _hints(refusal: Rejected, store: Store, headers: Headers, body: bytes, others: Iterable[Store]) -> list[Hint]:
     if refusal.reason == "secret-expired":
         return _rotation_hints(store, str(refusal))
     if refusal.reason in ("too-old", "too-new", "malformed-timestamp"):

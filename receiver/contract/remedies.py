@@ -59,9 +59,7 @@ def _single_changes(store: Store, headers: Headers, body: bytes, others: list[St
     readings = [clues.Reading("", "", key) for key in reversed(keys)]
     fixes: dict[str, str] = {}
     found: list[list[_Change]] = []
-    for match in clues.matches(
-        signatures, readings, _lazily(_contents(store, headers, body, signatures), fixes)
-    ):
+    for match in clues.matches(signatures, readings, _lazily(_contents(store, headers, body, signatures), fixes)):
         content = _Change(match.content.signed, b"", fixes[match.content.signed])
         parts = (_form(store.scheme, match), keys[match.reading.key], content)
         found.append([part for part in parts if part.words])
@@ -87,9 +85,7 @@ def _form(scheme: Scheme, match: clues.Match) -> _Change:
     form = match.form
     if match.algorithm != scheme.digest:
         fix = f'algorithm = "hmac-{match.algorithm}"' if match.algorithm in ("sha256", "sha512") else ""
-        return _Change(
-            f"as HMAC-{match.algorithm.upper()}" + ("" if fix else ", which is not supported"), b"", fix
-        )
+        return _Change(f"as HMAC-{match.algorithm.upper()}" + ("" if fix else ", which is not supported"), b"", fix)
     if form.header not in scheme.header_names:
         return _Change(f"with the header {form.header}", b"", f'headers = ["{form.header}"]')
     if form.encoding != scheme.encoding:
@@ -118,9 +114,7 @@ def _keys(store: Store, others: list[Store]) -> Iterator[_Change]:
     for other in others:
         for secret in other.secrets:
             words = f"with {secret.fingerprint}, a secret of {other.name}"
-            yield _Change(
-                words, secret.key, f"let {other.name} send to its own URL, or give {store.name} that secret"
-            )
+            yield _Change(words, secret.key, f"let {other.name} send to its own URL, or give {store.name} that secret")
 
 
 def _read_otherwise(scheme: Scheme, secret: Secret) -> Iterator[_Change]:
@@ -136,14 +130,10 @@ def _read_otherwise(scheme: Scheme, secret: Secret) -> Iterator[_Change]:
                 yield _Change(words, reading.key, "set secret_prefix and secret_encoding")
         if scheme.secret_prefix:
             words = f"with {secret.fingerprint} taken with its prefix"
-            yield _Change(
-                words, (scheme.secret_prefix + text).encode(), 'secret_prefix = "", secret_encoding = "utf8"'
-            )
+            yield _Change(words, (scheme.secret_prefix + text).encode(), 'secret_prefix = "", secret_encoding = "utf8"')
     if secret.key.strip(b" \t\r\n\"'") != secret.key:
         words = f"with {secret.fingerprint} without the spaces or quotes around it"
-        yield _Change(
-            words, secret.key.strip(b" \t\r\n\"'"), f"mend the secret at {secret.origin or 'its place'}"
-        )
+        yield _Change(words, secret.key.strip(b" \t\r\n\"'"), f"mend the secret at {secret.origin or 'its place'}")
 
 
 def _texts_of(scheme: Scheme, secret: Secret) -> list[str]:
@@ -168,9 +158,7 @@ def _decoded(text: str, encoding: str, words: str, fix: str) -> Iterator[_Change
 # Contents: the scheme's own, over another body or URL, or put together otherwise
 
 
-def _contents(
-    store: Store, headers: Headers, body: bytes, signatures: dict[bytes, clues.Form]
-) -> Iterator[_Change]:
+def _contents(store: Store, headers: Headers, body: bytes, signatures: dict[bytes, clues.Form]) -> Iterator[_Change]:
     yield from _own_content(store, headers, body)
     for words, changed in _bodies(body, headers):
         if changed != body:
@@ -187,9 +175,7 @@ def _contents(
         yield _Change(f"if what is signed were {json.dumps(content.signed)}", content.data, fix)
 
 
-def _own_content(
-    store: Store, headers: Headers, body: bytes, words: str = "", fix: str = ""
-) -> Iterator[_Change]:
+def _own_content(store: Store, headers: Headers, body: bytes, words: str = "", fix: str = "") -> Iterator[_Change]:
     scheme = store.scheme
     raw = next((headers[name] for name in scheme.header_names if name in headers), "")
     try:
@@ -249,9 +235,7 @@ def _urls(store: Store) -> list[str]:
         return []
     url = store.url
     swapped = (
-        url.replace("https://", "http://", 1)
-        if url.startswith("https://")
-        else url.replace("http://", "https://", 1)
+        url.replace("https://", "http://", 1) if url.startswith("https://") else url.replace("http://", "https://", 1)
     )
     shared = url.rpartition("/")[0]
     return [url.rstrip("/"), url.rstrip("/") + "/", swapped, swapped.rstrip("/") + "/", shared, shared + "/"]

@@ -54,11 +54,7 @@ def loaded(found: Detection, secret: str, tmp_path: Path) -> Store:
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_delivery_of_each_preset_is_recognised(name: str, tmp_path: Path) -> None:
     scheme, text = PRESETS[name], SECRETS.get(name, "a secret as the store shows it")
-    body = (
-        orjson.dumps({"scope": "store/order/created", **orjson.loads(BODY)})
-        if name == "bigcommerce"
-        else BODY
-    )
+    body = orjson.dumps({"scope": "store/order/created", **orjson.loads(BODY)}) if name == "bigcommerce" else BODY
     sent = send(scheme, body, secret=Secret(scheme.key_of(text)))
     found = timed(sent.headers, sent.body, text, url=URL)
     assert found.preset == name
@@ -92,9 +88,7 @@ MADE_UP: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a hex secret and a version in the content": (
         {
-            "x-acme-signature": hmac.digest(
-                bytes.fromhex("00ff17aa"), b"v1:1700000000:" + BODY, "sha256"
-            ).hex(),
+            "x-acme-signature": hmac.digest(bytes.fromhex("00ff17aa"), b"v1:1700000000:" + BODY, "sha256").hex(),
             "x-acme-timestamp": "1700000000",
         },
         "00ff17aa",

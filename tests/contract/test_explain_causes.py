@@ -18,9 +18,7 @@ from receiver.contract.explain import Explanation, caveats, explain
 from receiver.contract.scheme import PRESETS, Scheme, Secret
 from receiver.contract.stores import Store
 
-ACME = Scheme(
-    "acme", headers=("X-Store-Signature",), signed="{timestamp}.{body}", timestamp="header:X-Store-Time"
-)
+ACME = Scheme("acme", headers=("X-Store-Signature",), signed="{timestamp}.{body}", timestamp="header:X-Store-Time")
 
 
 def why(sent: Sent, *, now: float = NOW, **changes: Any) -> Explanation:
@@ -261,9 +259,7 @@ def test_what_comes_from_outside_cannot_move_the_cursor() -> None:
 @given(
     st.sampled_from([*PRESETS.values(), ACME]),
     st.dictionaries(
-        st.sampled_from(
-            ["x-store-signature", "x-store-time", "webhook-signature", "stripe-signature", "x", "x-id"]
-        ),
+        st.sampled_from(["x-store-signature", "x-store-time", "webhook-signature", "stripe-signature", "x", "x-id"]),
         st.text(max_size=80) | st.from_regex(r"[vt]1?=[0-9a-f]{0,64},v1=[0-9a-f]{64}"),
     ),
     st.binary(max_size=60) | st.just(BODY),

@@ -16,11 +16,7 @@ from receiver.contract.scheme import PRESETS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "schemes.md").read_text(encoding="utf-8")
 SAMPLES = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
-ROWS = {
-    row[0].strip("` "): row
-    for row in (line.strip("|").split("|") for line in TEXT.splitlines())
-    if len(row) == 8
-}
+ROWS = {row[0].strip("` "): row for row in (line.strip("|").split("|") for line in TEXT.splitlines()) if len(row) == 8}
 ENVIRON = {"NORTH_SECRET": "new", "NORTH_OLD_SECRET": "old", "SOUTH_SECRET": "south"}
 
 
