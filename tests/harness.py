@@ -116,6 +116,14 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def comm(pid: int) -> str:
+    """What a process calls itself."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def gone(pid: int) -> bool:
     """Whether a process has ended (a zombie has)."""
     try:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +24,7 @@ import httpx2
 from redis.exceptions import RedisError
 
 from receiver.contract.compose import compose
-from tests.harness import Process, Server, System, children_of, eventually
+from tests.harness import Process, Server, System, children_of, comm, eventually
 
 HANDLERS = ("shop.fast", "shop.flaky", "shop.slow")
 PLUGIN = """
@@ -68,15 +69,17 @@ class Report:
     twice: int = 0
     failures: int = 0
     worst: float = 0.0
+    worst_run: str = ""
+    timeline: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
         return (
             f"faults     {sum(self.faults.values())} ({kinds})\n"
-            f"events     {len(self.answered):,} answered 2xx in {self.seconds:.0f} s; {self.refused:,} answers were not\n"
+            f"events     {len(self.answered):,} answered 2xx in {self.seconds:.0f} s; {self.refused:,} were not\n"
             f"runs       {self.runs:,}; lost {len(self.lost)}; run twice {self.twice:,}; failures {self.failures}\n"
-            f"recovery   worst time from answer to done {self.worst:.1f} s\n"
+            f"recovery   worst time from answer (or from the server's return) to done {self.worst:.1f} s\n"
             f"identity   true in {self.samples - len(self.wrong_samples):,} of {self.samples:,} samples"
         )
 
@@ -98,6 +101,8 @@ class Soak:
         self.log = folder / "system" / "all.log"
         self._stop = threading.Event()
         self._paused: list[tuple[float, int]] = []
+        self._back = [0.0]
+        """When the server answered again after each kill: nothing can recover before that."""
 
     # The processes
 
@@ -112,24 +117,9 @@ class Soak:
         env |= {"STOREHOOKS_RECEIVER__PROCESSES": "2"}
         return Process(command, log=self.log, env=env)
 
-    def _below(self, process: Process, word: str) -> list[int]:
-        """The processes below one whose command line has a word."""
-        found = []
-        for pid in children_of(process.pid):
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_text()
-            except OSError:
-                continue
-            if word in line:
-                found.append(pid)
-        return found
-
-    def _worker_parents(self) -> list[int]:
-        return [pid for pid in self._below(self.workers, "workers.worker") if _parent(pid) == self.workers.pid]
-
-    def _horses(self) -> list[int]:
-        parents = set(self._worker_parents())
-        return [pid for pid in self._below(self.workers, "workers.worker") if _parent(pid) in parents]
+    def _below(self, process: Process, name: str) -> list[int]:
+        """The processes below one that are called so."""
+        return [pid for pid in children_of(process.pid) if comm(pid).startswith(name)]
 
     # The load
 
@@ -171,11 +161,11 @@ class Soak:
 
     def _faults(self) -> dict[str, Callable[[], None]]:
         return {
-            "kill worker": lambda: self._kill_one(self._worker_parents()),
-            "kill horse": lambda: self._kill_one(self._horses()),
-            "kill horses": lambda: [self._kill_one(self._horses()) for _ in range(3)] and None,
-            "kill housekeeper": lambda: self._kill_one(self._below(self.workers, "workers.housekeeper")),
-            "stop worker": lambda: self._pause_one(self._worker_parents()),
+            "kill worker": lambda: self._kill_one(self._below(self.workers, "sh-worker")),
+            "kill horse": lambda: self._kill_one(self._below(self.workers, "sh-horse")),
+            "kill horses": lambda: [self._kill_one(self._below(self.workers, "sh-horse")) for _ in range(3)] and None,
+            "kill housekeeper": lambda: self._kill_one(self._below(self.workers, "sh-housekeeper")),
+            "stop worker": lambda: self._pause_one(self._below(self.workers, "sh-worker")),
             "kill web worker": lambda: self._kill_one(children_of(self.web.pid)),
             "kill web": self._kill_web,
             "kill server": self._kill_server,
@@ -193,7 +183,7 @@ class Soak:
 
     def _pause_one(self, pids: list[int]) -> None:
         """Past its lease: others take its runs, and it must not settle them when it wakes."""
-        if pids:
+        if pids and not self._paused:
             pid = self.chance.choice(pids)
             os.kill(pid, signal.SIGSTOP)
             self._paused.append((time.monotonic() + 5.5, pid))
@@ -217,6 +207,7 @@ class Soak:
         self.server.kill()
         self._stop.wait(self.chance.uniform(0, 1.5))
         self.server.start()
+        self._back.append(time.time())
 
     def _delete_wake_ups(self) -> None:
         with suppress(RedisError):
@@ -236,6 +227,7 @@ class Soak:
             self._stop.wait(self.chance.uniform(0.5 * pause, 1.5 * pause))
             self._wake_paused()
             (name,) = self.chance.choices(list(faults), self._weights())
+            self.report.timeline.append(f"{time.time():.1f} {name}")
             faults[name]()
             self.report.faults[name] += 1
             for process in (self.web, self.workers):
@@ -281,7 +273,10 @@ class Soak:
                 self.report.runs += 1
                 done = first.get((event_id, handler))
                 if done is not None:
-                    self.report.worst = max(self.report.worst, done - answered)
+                    took = done - max(answered, self._back[bisect(self._back, done) - 1])
+                    if took > self.report.worst:
+                        self.report.worst = took
+                        self.report.worst_run = f"{event_id}|{handler} answered {answered:.1f}, done {done:.1f}"
                 elif (run := self.system.run_of(event_id, handler)) and run.status == "failed":
                     self.report.failures += 1
                 else:
@@ -297,20 +292,14 @@ class Soak:
         self.server.stop()
 
 
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
 if __name__ == "__main__":
     import tempfile
 
     folder = Path(tempfile.mkdtemp())
     soak = Soak(folder, seconds=float(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 1)
     try:
-        print(soak.run(pause=0.4))
+        print(soak.run(pause=0.65))
     finally:
         soak.close()
-    print(soak.report.lost[:5], soak.report.wrong_samples[:3], folder)
+    print(soak.report.lost[:5], soak.report.wrong_samples[:3], soak.report.worst_run, folder)
+    print(*soak.report.timeline, sep="\n")

@@ -14,7 +14,7 @@ import pytest
 
 from receiver.inbox import connect
 from receiver.inbox import server_url as url_of
-from tests.harness import ROOT, Process, System, children_of, eventually, gone
+from tests.harness import ROOT, Process, System, children_of, comm, eventually, gone
 
 HELLO = (
     "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"
@@ -44,22 +44,12 @@ class DevRun:
 
     def named(self) -> dict[str, int]:
         """Each child by what it is."""
-        words = {
-            "valkey-server": "server",
-            "receiver.gunicorn": "receiver",
-            "workers.worker": "worker",
-            "workers.housekeeper": "housekeeper",
-            "sandbox": "sandbox",
-        }
         found: dict[str, int] = {}
         for pid in children_of(self.process.pid):
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            for word, name in words.items():
-                if word in line and name not in found:
-                    found[name] = pid
+            name = comm(pid).removeprefix("sh-").replace("valkey-server", "server")
+            if name.startswith("python"):
+                name = "receiver" if b"receiver.gunicorn" in Path(f"/proc/{pid}/cmdline").read_bytes() else "sandbox"
+            found.setdefault(name, pid)
         return found
 
 

@@ -242,12 +242,19 @@ def test_work_of_a_killed_worker_is_done_by_another_within_ten_seconds(shop: Sys
     worker, _ = shop.start("worker", "housekeeper")
     event_id = shop.accept("order.long")
     eventually(lambda: (r := shop.run_of(event_id, "shop.long")) and r.status == "running")
+    lease = shop.client.hget(keys.EVENT + event_id, "r:shop.long")
     worker.kill()
     shop.start("worker")
     before = time.monotonic()
-    eventually(lambda: shop.run_of(event_id, "shop.long").status == "waiting")
-    eventually(lambda: shop.run_of(event_id, "shop.long").status == "running")
+
+    def leased_anew() -> bool:
+        return shop.client.hget(keys.EVENT + event_id, "r:shop.long") != lease and (
+            shop.run_of(event_id, "shop.long").status == "running"
+        )
+
+    eventually(leased_anew)
     assert time.monotonic() - before < 10
+    assert shop.run_of(event_id, "shop.long").attempts == 0
 
 
 def test_a_lost_wake_up_costs_at_most_a_tick(shop: System) -> None:

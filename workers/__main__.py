@@ -21,7 +21,9 @@ def main() -> int:
     logs.setup("supervisor")
     try:
         config = load_from_environment(explicit)
-        check(connect(server_url(config.redis.url, config.data_dir), timeout=2.0), ack=config.redis.ack)
+        client = connect(server_url(config.redis.url, config.data_dir), timeout=2.0)
+        check(client, ack=config.redis.ack)
+        client.close()
         judge_elsewhere(config)
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)

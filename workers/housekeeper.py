@@ -34,24 +34,28 @@ class Housekeeper:
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._not_before = 0.0
+        self._no_lapses_before = 0.0
 
     def tick(self) -> None:
         """One round, if we lead. After an outage workers get one lease's time to report before leases lapse."""
         try:
-            if time.monotonic() >= self._not_before and self.inbox.lead(self.name, LEADS_FOR_MS):
-                due, lapsed, failed = self.inbox.tick()
+            if self.inbox.lead(self.name, LEADS_FOR_MS):
+                due, lapsed, failed = self.inbox.tick(lapses=time.monotonic() >= self._no_lapses_before)
                 if lapsed:
                     log.warning("leases lapsed", runs=lapsed, given_up=failed, due=due)
         except RedisError as error:
             log.warning("the Redis server does not answer", why=type(error).__name__)
-            self._not_before = time.monotonic() + LEASE_MS / 1000
+            self._no_lapses_before = time.monotonic() + LEASE_MS / 1000
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.housekeeper", description="Keeps the inbox moving.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
-    explicit = parser.parse_args().config
+    return run(parser.parse_args().config)
+
+
+def run(explicit: str | None) -> int:
+    """One housekeeper process, until it is told to stop; gives its exit code."""
     logs.setup("housekeeper")
     signals = Signals(signal.SIGTERM, signal.SIGINT)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

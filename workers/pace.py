@@ -14,6 +14,7 @@ LARGEST_BATCH = 64
 FAST = 0.010
 KNOWN_AFTER = 8
 WEIGHT = 0.1
+SLOWEST = 60.0
 ROUTES_AT_ONCE = 64
 LONG = 0.1
 """A run of a batch that takes longer than this holds up the rest, which then goes elsewhere."""
@@ -21,7 +22,7 @@ LONG = 0.1
 
 @dataclass
 class _Measure:
-    seconds: float = 0.0
+    mean: float = 0.0
     runs: int = 0
 
 
@@ -31,21 +32,18 @@ class Pace:
         self._measures: dict[str, _Measure] = {}
 
     def measured(self, handler: str, seconds: float) -> None:
-        """A run ended after so long. A slow one is believed at once, a fast one only after several."""
+        """A run ended after so long. The mean follows; what is far off counts, but not for ever."""
         known = self._measures.setdefault(handler, _Measure())
         known.runs += 1
-        if seconds > FAST:
-            known.seconds = max(seconds, known.seconds)
-            known.runs = 0
-        else:
-            known.seconds += WEIGHT * (seconds - known.seconds) if known.runs > 1 else seconds - known.seconds
+        weight = max(WEIGHT, 1 / known.runs)
+        known.mean += weight * (min(seconds, SLOWEST) - known.mean)
 
     def batch(self, handler: str) -> int:
         """How many runs of a handler one horse is given at once."""
         known = self._measures.get(handler)
-        if known is None or known.runs < KNOWN_AFTER:
+        if known is None or known.runs < KNOWN_AFTER or known.mean > FAST:
             return 1
-        return max(1, min(LARGEST_BATCH, int(BATCH_SECONDS / max(known.seconds, 1e-6))))
+        return min(LARGEST_BATCH, int(BATCH_SECONDS / max(known.mean, 1e-6)))
 
     def quotas(self, handlers: Iterable[str], *, idle: int, holding: Mapping[str, int]) -> dict[str, int]:
         """How many runs of each handler may be claimed now, given the idle horses and those it holds."""

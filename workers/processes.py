@@ -8,8 +8,10 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Iterable
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -19,6 +21,31 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it ended before we asked
             os._exit(1)
+
+
+def become_a_child(parent: int, keep: Iterable[int] = ()) -> None:
+    """Called first in a forked child: its own session, no inherited signals or descriptors, ends with its parent."""
+    os.setsid()
+    die_with_parent(parent)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    kept = {0, 1, 2, *keep}
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor not in kept:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def name_process(name: str) -> None:
+    """What `top` and `pgrep` show; at most 15 characters, never anything of a payload."""
+    if hasattr(_libc, "prctl"):
+        _libc.prctl(_PR_SET_NAME, f"sh-{name}".encode()[:15])
+
+
+def wait_for(pidfd: int, seconds: float) -> bool:
+    """Whether a process has ended within so long."""
+    return bool(select.select([pidfd], [], [], seconds)[0])
 
 
 def death_words(code: int) -> str:

@@ -22,7 +22,7 @@ from receiver import logs
 from receiver.config import Config
 from receiver.inbox import Run
 from workers import horse, wire
-from workers.processes import death_words, die_with_parent
+from workers.processes import become_a_child, death_words, name_process
 from workers.wire import Lines
 
 GRACE = 2.0
@@ -208,13 +208,9 @@ class Stable:
         """In the child. Its own session, so that it can be killed with all it started; nothing else kept open."""
         code = 1
         try:
-            os.setsid()
-            die_with_parent(parent)
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.set_wakeup_fd(-1)
-            _close_all_but({0, 1, 2, channel.fileno(), tickets})
+            become_a_child(parent, keep={channel.fileno(), tickets})
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the worker does not mean its horses
+            name_process("horse")
             horse.main(self.config, channel, tickets, lambda: self._stop_flag[0] == 1)
             code = 0
         finally:
@@ -319,10 +315,3 @@ def _resident_bytes(pid: int) -> int:
             return int(file.read().split()[1]) * mmap.PAGESIZE
     except (OSError, IndexError):
         return 0
-
-
-def _close_all_but(kept: set[int]) -> None:
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor not in kept:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)

@@ -372,7 +372,11 @@ def _run_of(event: Run, handler: str) -> Run:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.worker", description="One worker with its horses.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
-    explicit = parser.parse_args().config
+    return run(parser.parse_args().config)
+
+
+def run(explicit: str | None) -> int:
+    """One worker process, until it is told to stop; gives its exit code."""
     logs.setup("worker")
     try:
         config = load_from_environment(explicit)

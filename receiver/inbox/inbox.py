@@ -21,7 +21,7 @@ from receiver.contract.intake import Delivery
 from receiver.inbox import keys, scripts
 from receiver.inbox.scripts import Call
 
-LEASE_MS = 4_000
+LEASE_MS = 3_000
 LOSSES_ALLOWED = 5
 DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
@@ -170,12 +170,13 @@ class Inbox:
 
     # The housekeeper's side
 
-    def tick(self) -> tuple[int, int, int]:
+    def tick(self, *, lapses: bool = True) -> tuple[int, int, int]:
         """Move due and lapsed work to ready and wake workers; give (due, lapsed, failed)."""
         detail = orjson.dumps(
             {"error": "lost-worker: its worker died or hung, again and again", "reason": "lost-worker"}
         )
-        (moved,) = scripts.run(self.client, [Call("tick", [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail])])
+        arguments: list[scripts.Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
+        (moved,) = scripts.run(self.client, [Call("tick", arguments)])
         due, lapsed, failed = moved
         return due, lapsed, failed
 

@@ -128,11 +128,8 @@ class Dev:
 
     def _start_the_rest(self, sandbox: bool) -> None:
         config, environ = self._config, {"STOREHOOKS_WORKERS__DRAIN": DRAIN}
-        self._supervisor.start(
-            python(
-                "receiver", "receiver.gunicorn", config, stage=2, output=self._logs / "receiver.log", environ=environ
-            )
-        )
+        command = python("receiver.gunicorn", config)
+        self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
         for program in behind_the_queue(config, output=self._logs / "worker.log", environ=environ):
             self._supervisor.start(program)
         if sandbox and config.stores:
@@ -142,10 +139,8 @@ class Dev:
         arguments = ["--store", next(iter(self._config.stores)), "--every", "0" if self._most else "2"]
         if self._most:
             arguments += ["--events", str(self._most)]
-        program = python("sandbox", "workers.cli", self._config, stage=3, output=self._logs / "sandbox.log")
-        at = program.command.index("workers.cli") + 1
-        command = [*program.command[:at], "sandbox", *arguments, *program.command[at:]]
-        return Program(program.name, command, program.stage, program.environ, program.output)
+        command = python("workers.cli", self._config, "sandbox", *arguments)
+        return Program("sandbox", command, stage=3, output=self._logs / "sandbox.log")
 
     def _banner(self, server: str, sandbox: bool) -> None:
         where = f"embedded {server}, data in {self._config.redis.data_dir}" if not self._config.redis.url else server

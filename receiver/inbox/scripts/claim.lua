@@ -3,7 +3,8 @@
 -- ARGV  1 token  2 lease (ms)  3 how many in all  then for each lane: lane, how many of it
 -- gives {declarations' version, more (1 if asked lanes still hold work), item...} where an item is
 --       {item, attempts, losses, store, topic, delivery, resource, received, occurred, source, data_path, body}
--- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it.
+-- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
+-- passed over while others are claimed; callers begin with another lane each time, so its turn comes.
 local token, lease, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local taken, more = {}, 0
 
@@ -26,15 +27,19 @@ local function take_from(lane, want)
     local id = split(item)
     local run = read_run(id, lane)
     local suspect = run and run.losses > 0
-    if suspect and #taken > 0 then break end
-    redis.call('ZREM', ready, item)
-    last = found[at + 1]
-    if run and run.state == 'ready' then
-      lease_run(item, id, lane, run)
-    else
-      set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
+    if not (suspect and #taken > 0) then
+      redis.call('ZREM', ready, item)
+      last = found[at + 1]
+      if run and run.state == 'ready' then
+        lease_run(item, id, lane, run)
+      else
+        set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
+      end
     end
-    if suspect then room = 0 break end
+    if suspect and #taken == 1 and taken[1][1] == item then
+      room = 0
+      break
+    end
   end
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- tick: move due and lapsed work to ready, and wake whoever should do it. May be run by anyone, at any time, twice.
 -- ARGV  1 how many items at most  2 lease (ms)  3 losses a run may have
---       4 detail (JSON) of a run that lost its worker too often
+--       4 detail (JSON) of a run that lost its worker too often  5 "0" to let no lease lapse this time
 -- gives {due, lapsed, failed}
 local slice, lease, allowed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local due, lapsed, failed = 0, 0, 0
@@ -25,7 +25,8 @@ for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'later', '-inf', NOW, 'LI
   end
 end
 
-for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leased', '-inf', NOW, 'LIMIT', 0, slice)) do
+local ended = ARGV[5] == '0' and {} or redis.call('ZRANGEBYSCORE', P .. 'leased', '-inf', NOW, 'LIMIT', 0, slice)
+for _, item in ipairs(ended) do
   local id, handler, run, store = open_item(item, 'leased', 'leased')
   if id then
     run.losses, run.token = run.losses + 1, ''

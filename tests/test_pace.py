@@ -1,0 +1,40 @@
+"""How many runs a worker takes at once: batches for the fast, a horse alone for the rest."""
+
+from __future__ import annotations
+
+from workers.pace import FAST, KNOWN_AFTER, LARGEST_BATCH, Pace
+
+
+def trained(seconds: float, runs: int = 50) -> Pace:
+    pace = Pace(horses=4)
+    for _ in range(runs):
+        pace.measured("shop.one", seconds)
+    return pace
+
+
+def test_a_handler_nobody_has_measured_gets_a_horse_alone() -> None:
+    assert Pace(horses=4).batch("shop.one") == 1
+    assert trained(0.0001, runs=KNOWN_AFTER - 1).batch("shop.one") == 1
+
+
+def test_a_fast_handler_is_given_in_batches_and_a_slow_one_is_not() -> None:
+    assert trained(0.0001).batch("shop.one") == LARGEST_BATCH
+    assert trained(0.005).batch("shop.one") == 10
+    assert trained(FAST * 2).batch("shop.one") == 1
+
+
+def test_a_hanging_run_ends_the_batches_until_many_fast_ones_have_followed() -> None:
+    pace = trained(0.0001)
+    pace.measured("shop.one", float("inf"))
+    assert pace.batch("shop.one") == 1
+    for _ in range(150):
+        pace.measured("shop.one", 0.0001)
+    assert pace.batch("shop.one") > 1
+
+
+def test_one_handler_holds_at_most_half_of_the_horses() -> None:
+    pace = Pace(horses=4)
+    assert pace.quotas(["shop.one"], idle=4, holding={}) == {"shop.one": 2}
+    assert pace.quotas(["shop.one"], idle=3, holding={"shop.one": 1}) == {"shop.one": 1}
+    assert pace.quotas(["shop.one", "shop.two"], idle=2, holding={"shop.one": 2}) == {"shop.two": 2}
+    assert Pace(horses=1).quotas(["shop.one"], idle=1, holding={}) == {"shop.one": 1}
