@@ -78,7 +78,11 @@ class Door:
 
     def _keep(self, delivery: Delivery) -> Response:
         try:
-            (accepted,) = self._inbox.accept([delivery], repeat_window=self._config.receiver.dedupe_window_unidentified)
+            (accepted,) = self._inbox.accept(
+                [delivery],
+                repeat_window=self._config.receiver.dedupe_window_unidentified,
+                quota=self._config.stores[delivery.event.store].max_stored,
+            )
         except RedisError:
             return unavailable("The delivery could not be kept; send it again.")
         if accepted.status == "full":

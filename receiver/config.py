@@ -58,6 +58,7 @@ class Config(BaseSettings):
     redis: settings.RedisSettings = settings.RedisSettings()
     receiver: settings.ReceiverSettings = settings.ReceiverSettings()
     workers: settings.WorkersSettings = settings.WorkersSettings()
+    retention: settings.RetentionSettings = settings.RetentionSettings()
     plugins: dict[str, settings.PluginSettings] = {}
     store_defaults: dict[str, Any] = {}
     schemes: dict[str, settings.SchemeSettings] = {}

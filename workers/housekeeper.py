@@ -1,4 +1,4 @@
-"""The housekeeper: moves due and lapsed work on, twice a second. `python -m workers.housekeeper`.
+"""The housekeeper: moves due and lapsed work on, twice a second, and does the chores. `python -m workers.housekeeper`.
 
 Several may run; the one that holds the leader key does the work and the others save it. Nothing
 rests on there being only one: every tick is one script, and may be run by anyone at any time.
@@ -17,35 +17,46 @@ import time
 from redis.exceptions import RedisError
 
 from receiver import logs
-from receiver.config import load_from_environment
+from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Inbox, connect, server_url
 from receiver.inbox.client import check
 from receiver.inbox.inbox import LEASE_MS
-from workers.processes import Signals
+from workers import chores
+from workers.processes import Clock, Signals
 
 TICK_EVERY = 0.5
 LEADS_FOR_MS = 2_000
+SCHEDULE = ((chores.retention, 5.0), (chores.orphans, 10.0))
 
 log = logs.get("housekeeper")
 
 
 class Housekeeper:
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, config: Config) -> None:
         self.inbox = inbox
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._config = config
+        self._clock = Clock()
         self._no_lapses_before = 0.0
 
-    def tick(self) -> None:
-        """One round, if we lead. After an outage workers get one lease's time to report before leases lapse."""
+    def round(self) -> None:
+        """A tick and what is due of the schedule, if we lead."""
         try:
             if self.inbox.lead(self.name, LEADS_FOR_MS):
-                due, lapsed, failed = self.inbox.tick(lapses=time.monotonic() >= self._no_lapses_before)
-                if lapsed:
-                    log.warning("leases lapsed", runs=lapsed, given_up=failed, due=due)
+                self._tick()
+                for chore, every in SCHEDULE:
+                    if self._clock.due(chore.__name__, every):
+                        chore(self.inbox, self._config)
         except RedisError as error:
             log.warning("the Redis server does not answer", why=type(error).__name__)
             self._no_lapses_before = time.monotonic() + LEASE_MS / 1000
+
+    def _tick(self) -> None:
+        """After an outage workers get one lease's time to report before leases lapse."""
+        due, lapsed, failed = self.inbox.tick(lapses=time.monotonic() >= self._no_lapses_before)
+        if lapsed:
+            log.warning("leases lapsed", runs=lapsed, given_up=failed, due=due)
 
 
 def main() -> int:
@@ -57,8 +68,7 @@ def main() -> int:
 def run(explicit: str | None) -> int:
     """One housekeeper process, until it is told to stop; gives its exit code."""
     logs.setup("housekeeper")
-    signals = Signals(signal.SIGTERM, signal.SIGINT)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     try:
         config = load_from_environment(explicit)
         client = connect(server_url(config.redis.url, config.data_dir), timeout=max(config.redis.timeout, 2.0))
@@ -66,9 +76,9 @@ def run(explicit: str | None) -> int:
     except StorehooksError as error:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)
         return 2
-    housekeeper = Housekeeper(Inbox(client))
-    while not signals.seen:
-        housekeeper.tick()
+    housekeeper = Housekeeper(Inbox(client), config)
+    while not {signal.SIGTERM, signal.SIGINT} & set(signals.seen):
+        housekeeper.round()
         signals.wait(TICK_EVERY)
     return 0
 

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Iterable
 
 _PR_SET_PDEATHSIG = 1
@@ -78,3 +79,17 @@ class Signals:
         """Until a signal comes, at most so long."""
         if select.select([self], [], [], seconds)[0]:
             self.clear()
+
+
+class Clock:
+    """Remembers when each thing that comes round was last done."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def due(self, name: str, every: float) -> bool:
+        now = time.monotonic()
+        if now - self._last.get(name, 0.0) < every:
+            return False
+        self._last[name] = now
+        return True

@@ -34,7 +34,7 @@ from workers.bell import Bell
 from workers.jobs import WakeUp, read_job
 from workers.pace import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
 from workers.plugins import judge_elsewhere
-from workers.processes import Signals
+from workers.processes import Clock, Signals
 from workers.routing import wanted_by
 from workers.stable import Ended, Stable
 
@@ -348,20 +348,6 @@ class Worker(RQWorker):
         except RedisError:
             log.info("the server was away at the end; RQ forgets this worker by itself")
         log.info("worker stopped")
-
-
-class Clock:
-    """Remembers when each thing that comes round was last done."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-
-    def due(self, name: str, every: float) -> bool:
-        now = time.monotonic()
-        if now - self._last.get(name, 0.0) < every:
-            return False
-        self._last[name] = now
-        return True
 
 
 def _run_of(event: Run, handler: str) -> Run:

@@ -76,6 +76,7 @@ class ReceiverSettings(Section):
     processes: int = Field(default=2, ge=1, le=64)
     threads: int = Field(default=8, ge=1, le=256)
     max_body: Size = 1 << 20
+    dedupe_window: Duration = 7 * 86400.0
     dedupe_window_unidentified: Duration = 60.0
 
 
@@ -87,6 +88,13 @@ class WorkersSettings(Section):
     timeout: Duration = 60.0
     memory: Size = 1 << 30
     drain: Duration = 25.0
+
+
+class RetentionSettings(Section):
+    bodies: Duration = 7 * 86400.0
+    records: Duration = 90 * 86400.0
+    failures: Annotated[float, BeforeValidator(lambda value: 0.0 if value == "keep" else seconds(value))] = 0.0
+    events_per_store: int = Field(default=1_000_000, ge=1)
 
 
 class SecretWindow(Section):
@@ -109,6 +117,7 @@ class StoreSettings(Section):
     scheme: str = "standard-webhooks"
     signing_secrets: tuple[SigningSecret, ...] = ()
     url: str = ""
+    max_stored: int = Field(default=0, ge=0)
     plugins: dict[str, dict[str, Any]] = {}
 
 

@@ -25,6 +25,7 @@ LEASE_MS = 3_000
 LOSSES_ALLOWED = 5
 DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
+TRIM_SLICE = 500
 
 AcceptStatus = Literal["accepted", "duplicate", "full"]
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "wait", "release"]
@@ -179,6 +180,23 @@ class Inbox:
         (moved,) = scripts.run(self.client, [Call("tick", arguments)])
         due, lapsed, failed = moved
         return due, lapsed, failed
+
+    def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
+        """Forget a slice of what is older than so many seconds; give (bodies, records, failures) removed."""
+        ages = [int(seconds * 1000) for seconds in (bodies, records, failures)]
+        (removed,) = scripts.run(self.client, [Call("trim", [TRIM_SLICE, *ages])])
+        return removed[0], removed[1], removed[2]
+
+    def trim_store(self, store: str, *, keep: int, window: float) -> int:
+        """Keep at most so many events of a store; give how many settled ones were removed, at most a slice."""
+        (removed,) = scripts.run(self.client, [Call("trim_store", [store, keep, TRIM_SLICE, int(window * 1000)])])
+        return int(removed)
+
+    def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> int:
+        """Make failures of the runs whose handler no worker has had for so many seconds; at most a slice."""
+        detail = orjson.dumps({"error": "no-such-handler: no worker has it any more", "reason": "no-such-handler"})
+        (ended,) = scripts.run(self.client, [Call("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
+        return int(ended)
 
     def lead(self, name: str, for_ms: int) -> bool:
         """Whether `name` leads the housekeepers now. It only saves work: correctness never rests on it."""

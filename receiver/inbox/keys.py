@@ -12,7 +12,8 @@
     leased         zset    items by end of lease (ms)
     later          zset    items by due time (ms)
     failed         zset    failed runs by time (ms)
-    done           zset    closed events by time (ms): what retention may touch
+    done           zset    settled events by time (ms): what retention may touch
+    worn           string  time (ms) up to which settled events have lost their bodies
     ix, ix:{store} zset    events by time of arrival (ms)
     n              hash    every counter: `name` in all, `name|store` for a store
     decl, seen     hash    handler@version -> declaration, and when it was last made (ms)

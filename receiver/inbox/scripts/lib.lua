@@ -85,7 +85,7 @@ local function end_run(id, store, failed)
   if redis.call('HINCRBY', e, 'open', -1) > 0 then return end
   local state = tonumber(redis.call('HGET', e, 'bad') or 0) > 0 and 'failed' or 'settled'
   redis.call('HSET', e, 'state', state)
-  redis.call('ZADD', P .. 'done', NOW, id)
+  if state == 'settled' then redis.call('ZADD', P .. 'done', NOW, id) end
   count('open', store, -1)
   count(state, store, 1)
 end
@@ -96,6 +96,15 @@ local function fail_run(id, handler, run, store, detail)
   redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'failed', NOW, item_of(id, handler))
   end_run(id, store, true)
+end
+
+-- Remove every trace of a closed event but its part in the counters.
+local function forget(id)
+  local store = redis.call('HGET', P .. 'e:' .. id, 'store')
+  redis.call('ZREM', P .. 'done', id)
+  redis.call('ZREM', P .. 'ix', id)
+  if store then redis.call('ZREM', P .. 'ix:' .. store, id) end
+  redis.call('UNLINK', P .. 'e:' .. id, P .. 'b:' .. id, P .. 'o:' .. id)
 end
 
 local function tell(item, outcome, store, topic, resource, detail)

@@ -1,0 +1,31 @@
+#!lua flags=allow-oom
+-- orphans: end the waiting runs of handlers that no worker has had for a long time.
+-- ARGV  1 for how long (ms)  2 how many at most  3 detail (JSON)
+-- gives how many became failures
+-- While no worker at all has declared anything lately, all are away, and nothing is anybody's orphan.
+local absent, slice, ended = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
+local newest, latest = {}, 0
+local seen = redis.call('HGETALL', P .. 'seen')
+for at = 1, #seen, 2 do
+  local handler = string.match(seen[at], '^(.*)@[^@]*$') or seen[at]
+  local when = tonumber(seen[at + 1])
+  newest[handler] = math.max(newest[handler] or 0, when)
+  latest = math.max(latest, when)
+end
+if latest < NOW - 60000 then return 0 end
+
+for _, lane in ipairs(redis.call('HKEYS', P .. 'lanes')) do
+  if (newest[lane] or 0) < NOW - absent then
+    for _, item in ipairs(redis.call('ZRANGE', P .. 'ready:' .. lane, 0, slice - ended - 1)) do
+      local id = split(item)
+      local run = read_run(id, lane)
+      redis.call('ZREM', P .. 'ready:' .. lane, item)
+      if run and run.state == 'ready' then
+        fail_run(id, lane, run, redis.call('HGET', P .. 'e:' .. id, 'store'), ARGV[3])
+        ended = ended + 1
+      end
+    end
+    if ended >= slice then break end
+  end
+end
+return ended

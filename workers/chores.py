@@ -1,0 +1,35 @@
+"""Chores: what must be done now and then, in slices short enough that ticks stay on time."""
+
+from __future__ import annotations
+
+from receiver import logs
+from receiver.config import Config
+from receiver.inbox import Inbox, Ledger
+
+SLICES_AT_ONCE = 20
+
+log = logs.get("chores")
+
+
+def retention(inbox: Inbox, config: Config) -> None:
+    """Forget what is old, and what one store has too much of."""
+    window = config.receiver.dedupe_window
+    records = max(config.retention.records, window)
+    gone = [0, 0, 0]
+    for _ in range(SLICES_AT_ONCE):
+        removed = inbox.trim(bodies=config.retention.bodies, records=records, failures=config.retention.failures)
+        gone = [total + now for total, now in zip(gone, removed, strict=True)]
+        if not any(removed):
+            break
+    over = sum(
+        inbox.trim_store(store, keep=config.retention.events_per_store, window=window)
+        for store in Ledger(inbox.client).counters().stores
+    )
+    if any(gone) or over:
+        log.info("retention", bodies=gone[0], records=gone[1], failures=gone[2], over_the_number=over)
+
+
+def orphans(inbox: Inbox, config: Config) -> None:  # noqa: ARG001  every chore is called alike
+    """End the runs of handlers that no worker has any more, visibly."""
+    if ended := inbox.end_orphans():
+        log.warning("runs of handlers that no worker has became failures", runs=ended)
