@@ -299,19 +299,10 @@ class System:
 
     def close(self) -> None:
         for process in reversed(self.processes):
-            process.kill() if process.alive and process.popen.poll() is None and _stopped(process.pid) else None
-        for process in reversed(self.processes):
             if process.alive:
                 process.stop()
         self.http.close()
         self.client.close()
-
-
-def _stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except OSError:
-        return False
 
 
 @contextmanager

@@ -85,8 +85,11 @@ class Report:
 
 
 class Soak:
-    def __init__(self, folder: Path, *, seconds: float, seed: int, senders: int = 4, runs: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, seconds: float, seed: int, senders: int = 4, runs: int = 0, faults: int = 0
+    ) -> None:
         self.seconds = seconds
+        self.wanted_faults = faults
         self.wanted_runs = runs
         self.chance = random.Random(seed)
         self.senders = senders
@@ -249,7 +252,10 @@ class Soak:
             self.workers = self._process("workers")
 
     def _done(self, started: float) -> bool:
-        enough = len(self.report.answered) * len(HANDLERS) >= self.wanted_runs
+        enough = (
+            len(self.report.answered) * len(HANDLERS) >= self.wanted_runs
+            and sum(self.report.faults.values()) >= self.wanted_faults
+        )
         return time.monotonic() - started >= self.seconds and enough
 
     def _settle(self) -> None:

@@ -11,8 +11,8 @@ from tests.soak import Report, Soak
 RECOVERY = 10.0
 
 
-def soak(folder: Path, *, seconds: float, pause: float, seed: int, runs: int = 0) -> Report:
-    one = Soak(folder, seconds=seconds, seed=seed, runs=runs)
+def soak(folder: Path, *, seconds: float, pause: float, seed: int, runs: int = 0, faults: int = 0) -> Report:
+    one = Soak(folder, seconds=seconds, seed=seed, runs=runs, faults=faults)
     try:
         report = one.run(pause=pause)
     finally:
@@ -29,15 +29,15 @@ def hold(report: Report) -> None:
 
 
 def test_nothing_is_lost_while_processes_are_killed_at_random(tmp_path: Path) -> None:
-    report = soak(tmp_path, seconds=15, pause=0.8, seed=11)
-    assert sum(report.faults.values()) >= 10
+    report = soak(tmp_path, seconds=12, pause=0.7, seed=11, faults=12)
+    assert sum(report.faults.values()) >= 12
     hold(report)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_nothing_is_lost_over_two_hundred_faults_and_a_hundred_thousand_runs(tmp_path: Path) -> None:
-    report = soak(tmp_path, seconds=200, pause=0.9, seed=12, runs=100_000)
+    report = soak(tmp_path, seconds=200, pause=0.9, seed=12, runs=100_500, faults=200)
     assert sum(report.faults.values()) >= 200
     assert report.runs >= 100_000
     hold(report)

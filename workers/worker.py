@@ -173,7 +173,9 @@ class Worker(RQWorker):
                     "group": attempts.fingerprint("died", [run.handler]),
                     "version": self._version(run),
                 }
-                return attempts.after_error(run, told, retries=self._retries(run.handler))
+                # Most often it was killed from outside, so the first time it is tried again at once.
+                after = 0.0 if run.attempts == 0 else None
+                return attempts.after_error(run, told, retries=self._retries(run.handler), after=after)
             case "busy":
                 delay = ended.after if ended.after is not None else attempts.BUSY_DELAY
                 return Outcome(run, "wait", detail, delay=delay)

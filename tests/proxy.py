@@ -1,0 +1,80 @@
+"""A proxy between the product and its server, which can hold or cut a reply after the server has acted."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from receiver.inbox.scripts import script
+
+
+class Proxy:
+    """Listens on a unix socket and passes everything on. `cut` and `at_reply` watch for a command once."""
+
+    def __init__(self, folder: Path, upstream: str) -> None:
+        self.path = str(folder / "proxy.sock")
+        self.url = f"unix://{self.path}"
+        self._upstream = upstream
+        self._watch: tuple[bytes, Callable[[], bool]] | None = None
+        self.fired = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen(64)
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self, name: str) -> None:
+        """Cut the connection in place of the next reply to this script."""
+        self.at_reply(script(name).sha.encode(), lambda: False)
+
+    def at_reply(self, pattern: bytes, act: Callable[[], bool]) -> None:
+        """Call `act` when the server has answered the next command with this pattern; it says whether to pass it on."""
+        self.fired.clear()
+        self._watch = (pattern, act)
+
+    def close(self) -> None:
+        for one in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                one.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._upstream)
+                self._open += [client, server]
+                matched = threading.Event()
+                threading.Thread(target=self._forward, args=(client, server, matched), daemon=True).start()
+                threading.Thread(target=self._back, args=(client, server, matched), daemon=True).start()
+
+    def _forward(self, client: socket.socket, server: socket.socket, matched: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while piece := client.recv(1 << 16):
+                if self._watch and self._watch[0] in piece:
+                    matched.set()
+                server.sendall(piece)
+        _shut(client, server)
+
+    def _back(self, client: socket.socket, server: socket.socket, matched: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while piece := server.recv(1 << 16):
+                if matched.is_set() and self._watch:
+                    matched.clear()
+                    _, act = self._watch
+                    self._watch = None
+                    passes = act()
+                    self.fired.set()
+                    if not passes:
+                        break
+                client.sendall(piece)
+        _shut(client, server)
+
+
+def _shut(*sockets: socket.socket) -> None:
+    for one in sockets:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
