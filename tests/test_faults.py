@@ -69,7 +69,9 @@ def test_row_1_a_web_worker_killed_mid_request_stores_nothing(system: System) ->
     with socket.create_connection(("127.0.0.1", system.port)) as connection:
         head = f"POST /webhooks/north HTTP/1.1\r\nHost: x\r\nContent-Length: {len(request.body)}\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
-        connection.sendall(head.encode() + b"\r\n" + request.body[:10])
+        connection.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")  # it is being read
+        connection.sendall(request.body[:10])
         for child in children_of(web.pid):
             os.kill(child, signal.SIGKILL)
         with contextlib.suppress(ConnectionResetError):
@@ -351,8 +353,7 @@ def test_row_23_sigterm_of_everything_drains_and_burns_no_attempt(make_system: C
     system.processes.append(workers)
     system.start("web")
     long, short = system.deliver("order.slow"), system.deliver("order.slow", data={"id": 2, "seconds": 0.5})
-    running(system, long)
-    running(system, short)
+    eventually(lambda: {long, short} <= set(effects(system)))
     for process in system.processes:
         process.send(signal.SIGTERM)
     assert [process.wait(15) for process in system.processes] == [0, 0]

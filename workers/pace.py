@@ -38,6 +38,10 @@ class Pace:
         weight = max(WEIGHT, 1 / known.runs)
         known.mean += weight * (min(seconds, SLOWEST) - known.mean)
 
+    def proven(self, handler: str) -> bool:
+        """Whether a run of this handler has ever ended in this worker."""
+        return handler in self._measures
+
     def batch(self, handler: str) -> int:
         """How many runs of a handler one horse is given at once."""
         known = self._measures.get(handler)

@@ -44,7 +44,8 @@ HEARTBEAT_EVERY = 5.0
 GONE_AFTER = 20
 """Seconds after which RQ's tools no longer show a worker that was killed."""
 AWAY_PAUSE = 0.25
-KEEP_WAITING_RUNS = 1.0
+PROBATION = 0.2
+KEEP_WAITING_RUNS = 2.0
 """How long a claimed run may wait here for a horse before it is given back."""
 
 log = logs.get("worker")
@@ -67,6 +68,7 @@ class Worker(RQWorker):
         self._away_until = 0.0
         self._stop_at: float | None = None
         self._turn = 0
+        self._let_out_at = 0.0
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         super().__init__(self._queues, name=name, connection=connect(self._url, timeout=2.0))
         self._bell = Bell(self.inbox.client, self._queues)
@@ -194,14 +196,30 @@ class Worker(RQWorker):
 
     def _dispatch(self) -> None:
         """Give what waits here to idle horses: fast handlers in batches, any other alone."""
+        held: deque[Run] = deque()
         while self._waiting and self._stable.idle:
-            handler = self._waiting[0].handler
-            alone = self._waiting[0].losses > 0
-            most = 1 if alone else self._pace.batch(handler)
-            batch = [run for run in self._waiting if run.handler == handler and (alone or not run.losses)][:most]
-            self._stable.give(batch)
-            given = {run.item for run in batch}
-            self._waiting = deque(run for run in self._waiting if run.item not in given)
+            run = self._waiting[0]
+            if not self._may_begin(run.handler):
+                held.append(self._waiting.popleft())
+                continue
+            most = 1 if run.losses else self._pace.batch(run.handler)
+            batch = [one for one in self._waiting if one.handler == run.handler and (one is run or not one.losses)]
+            self._stable.give(batch[:most])
+            given = {one.item for one in batch[:most]}
+            self._waiting = deque(one for one in self._waiting if one.item not in given)
+        self._waiting.extendleft(reversed(held))
+
+    def _may_begin(self, handler: str) -> bool:
+        """A handler that has not yet ended a run here is let out alone: it might take this process down, and
+        runs that ended a moment ago are not written yet. It waits for its neighbours, but not for long.
+        """
+        if self._pace.proven(handler):
+            return True
+        alone = not self._stable.busy and not self._outcomes
+        if alone or time.monotonic() - self._let_out_at > PROBATION:
+            self._let_out_at = time.monotonic()
+            return True
+        return False
 
     def _keep_for_a_horse(self, runs: Iterable[Run]) -> None:
         runs = list(runs)
