@@ -96,6 +96,7 @@ class Horse:
             settings=harness.settings[store],
             resource=harness.resource,
             attempt=run.attempts + 1,
+            replay=run.replays > 0,
             log=logging.getLogger(run.handler),
             deadline=time.monotonic() + timeout,
             stopped=self._stopped,

@@ -56,6 +56,7 @@ def _fields(run: Run) -> dict[str, Any]:
         "handler": run.handler,
         "attempts": run.attempts,
         "losses": run.losses,
+        "replays": run.replays,
         "id": event.id,
         "store": event.store,
         "topic": event.topic,
@@ -84,4 +85,4 @@ def _run(fields: dict[str, Any], body: bytes) -> Run:
         source=fields["source"],
         data_path=fields["path"],
     )
-    return Run(fields["item"], fields["handler"], "", fields["attempts"], fields["losses"], event)
+    return Run(fields["item"], fields["handler"], "", fields["attempts"], fields["losses"], event, fields["replays"])

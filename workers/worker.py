@@ -372,7 +372,7 @@ class Worker(RQWorker):
 
 def _run_of(event: Run, handler: str) -> Run:
     """The run of an event that was routed and leased to us at once, under the same token."""
-    return replace(event, item=keys.run_item(event.event.id, handler), handler=handler, attempts=0, losses=0)
+    return replace(event, item=keys.run_item(event.event.id, handler), handler=handler, attempts=0, losses=0, replays=0)
 
 
 def main() -> int:

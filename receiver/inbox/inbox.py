@@ -67,6 +67,7 @@ class Run:
     attempts: int
     losses: int
     event: Event
+    replays: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,23 @@ class Inbox:
         live = [text for name, text in sorted(texts.items()) if int(seen.get(name, 0)) >= oldest]
         return Declarations((version or b"0").decode(), tuple(_declaration_from(text) for text in live))
 
+    # What a person decides
+
+    def reopen(
+        self, items: Sequence[str], queues: Mapping[str, str], *, make: bool = False, cursor: tuple[str, str] = ("", "")
+    ) -> list[str]:
+        """Have runs done again; with `make`, also by a handler that had none. The cursor is kept in the same step."""
+        name, value = cursor
+        parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
+        (replies,) = scripts.run(self.client, [Call("reopen", [keys.CURSOR + name if name else "", value, *parts])])
+        return [reply.decode() for reply in replies]
+
+    def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
+        """Give failures up, with a reason that stays with them."""
+        detail = orjson.dumps({"result": reason, "dropped": "by hand"})
+        (replies,) = scripts.run(self.client, [Call("drop", [detail, *items])])
+        return [reply.decode() for reply in replies]
+
     # The housekeeper's side
 
     def tick(self, *, lapses: bool = True) -> tuple[int, int, int]:
@@ -258,7 +276,7 @@ def _finish_call(outcomes: Iterable[Outcome]) -> Call:
 
 
 def _run_from(reply: list[Any], token: str) -> Run:
-    item, attempts, losses, store, topic, delivery, resource, received, occurred, source, path, blob = reply
+    item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source, path, blob = reply
     event_id, handler = keys.split_item(item.decode())
     headers, body = unpack(blob)
     event = Event(
@@ -274,7 +292,7 @@ def _run_from(reply: list[Any], token: str) -> Run:
         source=source.decode(),
         data_path=path.decode(),
     )
-    return Run(item.decode(), handler, token, int(attempts), int(losses), event)
+    return Run(item.decode(), handler, token, int(attempts), int(losses), event, int(replays or 0))
 
 
 def _declaration_from(text: bytes) -> Declaration:

@@ -4,6 +4,7 @@
                            state(open settled failed) open(runs under way) bad(runs failed) reason
                            r:{handler}  a run: "state attempts losses queue token"; r: is the event not yet routed
                            x:{handler}  how its last attempt went, JSON
+                           g:{handler}  "group retrying|failed": the failures it belongs to; p:{handler}  replays
     b:{id}         string  headers as a JSON line, then the raw body; trimmed before the record
     d:{store}:{m}  string  event id, for a short while: deliveries that only their body identifies
     ready:{lane}   zset    work to do, in fair order between stores. A lane is a handler; the lane "" is routing
@@ -12,12 +13,16 @@
     leased         zset    items by end of lease (ms)
     later          zset    items by due time (ms)
     failed         zset    failed runs by time (ms)
+    groups         zset    groups of failures by time of the last one (ms)
+    g:{group}      hash    handler error at first last example retrying failed; s:{store}, v:{version} counts
+    gr:{group}     zset    its runs, retrying or failed, by time of the last failure (ms)
     done           zset    settled events by time (ms): what retention may touch
     worn           string  time (ms) up to which settled events have lost their bodies
     ix, ix:{store} zset    events by time of arrival (ms)
     n              hash    every counter: `name` in all, `name|store` for a store
     decl, seen     hash    handler@version -> declaration, and when it was last made (ms)
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
+    replay:{name}  string  how far an interrupted replay has come
     aside          hash    item -> why it was set aside: debris and poison
     leader         string  the housekeeper that saves the others the work
     journal        channel one message for each outcome
@@ -39,6 +44,10 @@ LANES = PREFIX + "lanes"
 LEASED = PREFIX + "leased"
 LATER = PREFIX + "later"
 FAILED = PREFIX + "failed"
+GROUPS = PREFIX + "groups"
+GROUP = PREFIX + "g:"
+GROUP_RUNS = PREFIX + "gr:"
+CURSOR = PREFIX + "replay:"
 DONE = PREFIX + "done"
 INDEX = PREFIX + "ix"
 COUNTERS = PREFIX + "n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -9,17 +10,18 @@ import click
 import orjson
 
 from receiver.contract.errors import ConfigError
-from receiver.inbox import Ledger
+from receiver.inbox import Inbox, Ledger, keys
 from receiver.inbox.ledger import EventRecord, EventSummary, RunRecord
 from workers.cli import show
-from workers.cli.options import Moment, the_config, the_server, with_config
+from workers.cli.options import Moment, Rate, the_config, the_server, with_config
+from workers.replay import Replay, Selection, fitting
 
 
 @click.group(invoke_without_command=True)
 @with_config
 @click.pass_context
 def events(context: click.Context) -> None:
-    """Events: list, show."""
+    """Events: list, show, replay."""
     if context.invoked_subcommand is None:
         context.invoke(list_events)
 
@@ -84,6 +86,55 @@ def show_event(event_id: str, json_: bool) -> None:
         show.harmless(record.body.decode("utf-8", "replace"))[:2000] if record.body else "the body is gone by age"
     )
     show.next_command(f"storehooks events show {about.id} --json")
+
+
+@events.command("replay")
+@click.argument("event_ids", metavar="[ID]...", nargs=-1)
+@click.option("--handler", metavar="H", help="Only this handler; one that was not there gets the event too.")
+@click.option("--run-status", type=click.Choice(["done", "failed", "dropped"]), help="Only runs that ended so.")
+@click.option("--handler-version", metavar="V", help="Only runs of this version of the handler.")
+@click.option("--store", help="Only of this store.")
+@click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
+@click.option("--since", type=Moment(), help="Events received from then on.")
+@click.option("--until", type=Moment(), help="Events received up to then.")
+@click.option("--first", type=click.IntRange(1), metavar="N", help="At most so many runs.")
+@click.option("--rate", type=Rate(), help="Not faster than this, such as 10/s.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_config
+def replay_events(
+    event_ids: tuple[str, ...], first: int | None, rate: float | None, dry_run: bool, yes: bool, **chosen: Any
+) -> None:
+    """Have runs of past events done again, those that were done included. Interrupted, the same command goes on."""
+    selection = Selection(**chosen)
+    inbox = Inbox(the_server(the_config()))
+    if not event_ids and selection == Selection():
+        raise ConfigError("say which: event ids, or a filter such as --handler or --since; all of it: --topic '*'")
+    look = Replay(inbox, rate=None, first=None, told=lambda _: None)
+    items = [item for one in event_ids for item in _runs_of(inbox, one, selection)]
+    total = len(items) if event_ids else sum(1 for _ in look.matching(selection))
+    click.echo(f"{total:,} runs fit")
+    if dry_run:
+        return
+    if not yes and total > 1 and sys.stdin.isatty():
+        click.confirm(f"Replay {min(total, first or total):,} runs?", abort=True)
+    if not event_ids and look.position(selection):
+        click.echo("going on where an earlier one was interrupted")
+    with click.progressbar(length=min(total, first or total), label="replaying", show_pos=True) as bar:
+        replay = Replay(inbox, rate=rate, first=first, told=bar.update)
+        try:
+            counts = replay.items(items, make=bool(selection.handler)) if event_ids else replay.selection(selection)
+        except KeyboardInterrupt:
+            click.echo(f"\ninterrupted after {replay.counts['reopened']:,}; the same command goes on")
+            raise click.exceptions.Exit(1) from None
+    show.replay_counts(counts)
+
+
+def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
+    fields: dict[Any, Any] = inbox.client.hgetall(keys.EVENT + event_id)
+    if not fields:
+        raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
+    return fitting(selection, event_id, fields)
 
 
 def _summary_json(event: EventSummary) -> dict[str, Any]:

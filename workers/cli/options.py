@@ -59,6 +59,18 @@ def the_store(config: Config, name: str | None) -> str:
     return name
 
 
+class Rate(click.ParamType[float]):
+    """So many a second or a minute: `10/s`, `30/m`."""
+
+    name = "RATE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)/(s|m|h)", str(value))
+        if not match or float(match[1]) <= 0:
+            self.fail('write "10/s" or "30/m"', param, ctx)
+        return float(match[1]) / {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
 class Moment(click.ParamType[datetime]):
     """A time: `2026-11-15`, `2026-11-15T03:00`, or so long ago: `90m`, `7d`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -49,6 +49,21 @@ def next_command(*lines: str) -> None:
     click.echo()
     for line in lines:
         click.echo(f"  {line}")
+
+
+def replay_counts(counts: Mapping[str, int]) -> None:
+    """How a replay went."""
+    words = {
+        "open": "are under way already",
+        "no-body": "cannot be done again, their body is gone by age",
+        "absent": "have no such run",
+        "gone": "are gone by age",
+    }
+    click.echo(f"{counts.get('reopened', 0):,} runs replayed")
+    for name, meaning in words.items():
+        if counts.get(name):
+            click.echo(f"{counts[name]:,} {meaning}")
+    next_command("storehooks failures", "storehooks stats")
 
 
 def warn(sentence: str) -> None:

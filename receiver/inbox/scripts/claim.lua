@@ -2,7 +2,7 @@
 -- claim: lease ready items to the caller.
 -- ARGV  1 token  2 lease (ms)  3 how many in all  then for each lane: lane, how many of it
 -- gives {declarations' version, more (1 if asked lanes still hold work), item...} where an item is
---       {item, attempts, losses, store, topic, delivery, resource, received, occurred, source, data_path, body}
+--       {item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source, data_path, body}
 -- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
 -- passed over while others are claimed; callers begin with another lane each time, so its turn comes.
 local token, lease, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -14,7 +14,7 @@ local function lease_run(item, id, handler, run)
   redis.call('ZADD', P .. 'leased', NOW + lease, item)
   local about = redis.call('HMGET', P .. 'e:' .. id, 'store', 'topic', 'delivery', 'resource', 'received', 'occurred',
     'source', 'data_path')
-  taken[#taken + 1] = { item, run.attempts, run.losses, about[1], about[2], about[3], about[4], about[5], about[6],
+  taken[#taken + 1] = { item, run.attempts, run.losses, redis.call('HGET', P .. 'e:' .. id, 'p:' .. handler), about[1], about[2], about[3], about[4], about[5], about[6],
     about[7], about[8], redis.call('GET', P .. 'b:' .. id) }
 end
 

@@ -31,6 +31,11 @@ local function finish(item, token, outcome, detail, delay)
     run.state = later and 'later' or outcome
     write_run(id, handler, run)
     redis.call('HSET', e, 'x:' .. handler, detail)
+    if outcome == 'retry' then
+      join_group(id, handler, store, 'retrying', detail)
+    elseif run.attempts > 1 then
+      leave_group(id, handler, store)
+    end
     if later then
       redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
     else

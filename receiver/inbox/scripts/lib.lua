@@ -90,17 +90,62 @@ local function end_run(id, store, failed)
   count(state, store, 1)
 end
 
+-- Failures of one cause are a group, whether they are still retried or given up. A run is in at most one.
+local function leave_group(id, handler, store)
+  local e = P .. 'e:' .. id
+  local mark = redis.call('HGET', e, 'g:' .. handler)
+  if not mark then return end
+  local group, kind = string.match(mark, '^(%S+) (%S+)$')
+  local g = P .. 'g:' .. group
+  redis.call('HDEL', e, 'g:' .. handler)
+  redis.call('ZREM', P .. 'gr:' .. group, item_of(id, handler))
+  redis.call('HINCRBY', g, kind, -1)
+  if redis.call('HINCRBY', g, 's:' .. store, -1) <= 0 then redis.call('HDEL', g, 's:' .. store) end
+  if redis.call('EXISTS', P .. 'gr:' .. group) == 0 then
+    redis.call('UNLINK', g)
+    redis.call('ZREM', P .. 'groups', group)
+  end
+end
+
+local function join_group(id, handler, store, kind, detail)
+  leave_group(id, handler, store)
+  local ok, told = pcall(cjson.decode, detail)
+  if not ok then told = {} end
+  local group = told.group or string.sub(redis.sha1hex((told.reason or 'error') .. '|' .. handler), 1, 8)
+  local g, item = P .. 'g:' .. group, item_of(id, handler)
+  redis.call('HSETNX', g, 'first', NOW)
+  redis.call('HSET', g, 'handler', handler, 'error', told.error or '', 'at', told.at or '', 'last', NOW, 'example', item)
+  redis.call('HINCRBY', g, kind, 1)
+  redis.call('HINCRBY', g, 's:' .. store, 1)
+  redis.call('HINCRBY', g, 'v:' .. (told.version or '?'), 1)
+  redis.call('ZADD', P .. 'gr:' .. group, NOW, item)
+  redis.call('ZADD', P .. 'groups', NOW, group)
+  redis.call('HSET', P .. 'e:' .. id, 'g:' .. handler, group .. ' ' .. kind)
+end
+
 local function fail_run(id, handler, run, store, detail)
   run.state, run.token = 'failed', ''
   write_run(id, handler, run)
   redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'failed', NOW, item_of(id, handler))
+  join_group(id, handler, store, 'failed', detail)
   end_run(id, store, true)
 end
 
 -- Remove every trace of a closed event but its part in the counters.
 local function forget(id)
-  local store = redis.call('HGET', P .. 'e:' .. id, 'store')
+  local fields = redis.call('HGETALL', P .. 'e:' .. id)
+  local store
+  for at = 1, #fields, 2 do
+    if fields[at] == 'store' then store = fields[at + 1] end
+  end
+  for at = 1, #fields, 2 do
+    if string.sub(fields[at], 1, 2) == 'g:' then
+      local handler = string.sub(fields[at], 3)
+      leave_group(id, handler, store)
+      redis.call('ZREM', P .. 'failed', item_of(id, handler))
+    end
+  end
   redis.call('ZREM', P .. 'done', id)
   redis.call('ZREM', P .. 'ix', id)
   if store then redis.call('ZREM', P .. 'ix:' .. store, id) end

@@ -1,0 +1,141 @@
+"""Failures: runs whose last attempt failed, retrying or given up, in groups of one cause. Reading only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from redis import Redis
+
+from receiver.inbox import keys
+
+
+@dataclass(frozen=True)
+class Group:
+    """Failures of one handler with one cause."""
+
+    id: str
+    handler: str
+    error: str
+    at: str
+    retrying: int
+    failed: int
+    stores: int
+    versions: dict[str, int]
+    first: datetime
+    last: datetime
+    example: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    event: str
+    store: str
+    topic: str
+    handler: str
+    version: str
+    status: str
+    attempts: int
+    error: str
+    group: str
+    next_at: datetime | None
+    failed_at: datetime
+
+
+class Failures:
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    def groups(self) -> list[Group]:
+        """Every group, the latest first. As many as there are causes, however many runs failed of them."""
+        found: Any = self.client.zrange(keys.GROUPS, 0, -1, desc=True)
+        names = [name.decode() for name in found]
+        pipeline = self.client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hgetall(keys.GROUP + name)
+        return [_group(name, fields) for name, fields in zip(names, pipeline.execute(), strict=True) if fields]
+
+    def find(self, start: str) -> Group | None:
+        """The group whose id begins so, if it is one."""
+        found = [group for group in self.groups() if group.id.startswith(start)]
+        return found[0] if len(found) == 1 else None
+
+    def page(self, group: str, *, until: datetime, skip: int, many: int) -> list[str]:
+        """Runs of a group whose last failure was not after `until`, the oldest first."""
+        found: Any = self.client.zrange(
+            keys.GROUP_RUNS + group, "-inf", until.timestamp() * 1000, byscore=True, offset=skip, num=many
+        )
+        return [item.decode() for item in found]
+
+    def latest(self, *, group: str | None = None, limit: int = 100) -> list[Failure]:
+        """The latest failures, of one group or of all."""
+        found: list[Failure] = []
+        for name in [group] if group else [one.id for one in self.groups()]:
+            found += self._latest_of(name, limit - len(found))
+            if len(found) >= limit:
+                break
+        return found
+
+    def _latest_of(self, group: str, many: int) -> list[Failure]:
+        scored: Any = self.client.zrange(keys.GROUP_RUNS + group, 0, many - 1, desc=True, withscores=True)
+        items = [(item.decode(), score) for item, score in scored]
+        pipeline = self.client.pipeline(transaction=False)
+        for item, _ in items:
+            self._ask_for(pipeline, item)
+        replies = iter(pipeline.execute())
+        return [_failure(group, item, score, next(replies), next(replies)) for item, score in items]
+
+    def traceback(self, item: str) -> str:
+        """Where the last attempt of a run failed."""
+        event_id, handler = keys.split_item(item)
+        detail = self.client.hget(keys.EVENT + event_id, f"x:{handler}")
+        return str(orjson.loads(detail).get("traceback", "")) if detail else ""
+
+    @staticmethod
+    def _ask_for(pipeline: Any, item: str) -> None:
+        event_id, handler = keys.split_item(item)
+        pipeline.hmget(keys.EVENT + event_id, "store", "topic", f"r:{handler}", f"x:{handler}")
+        pipeline.zscore(keys.LATER, item)
+
+
+def _group(name: str, fields: dict[bytes, bytes]) -> Group:
+    told = {field.decode(): value.decode() for field, value in fields.items()}
+    return Group(
+        id=name,
+        handler=told["handler"],
+        error=told["error"],
+        at=told["at"],
+        retrying=int(told.get("retrying", 0)),
+        failed=int(told.get("failed", 0)),
+        stores=sum(field.startswith("s:") for field in told),
+        versions={field[2:]: int(value) for field, value in told.items() if field.startswith("v:")},
+        first=_moment(float(told["first"])),
+        last=_moment(float(told["last"])),
+        example=told["example"],
+    )
+
+
+def _failure(group: str, item: str, score: float, fields: list[bytes | None], due: float | None) -> Failure:
+    store, topic, run, detail = ((field or b"").decode() for field in fields)
+    told = orjson.loads(detail or "{}")
+    state, attempts, *_ = (run or "failed 0").split(" ")
+    event_id, handler = keys.split_item(item)
+    return Failure(
+        event=event_id,
+        store=store,
+        topic=topic,
+        handler=handler,
+        version=told.get("version") or "?",
+        status="failed" if state == "failed" else "retrying",
+        attempts=int(attempts),
+        error=told.get("error") or "",
+        group=group,
+        next_at=_moment(due) if due else None,
+        failed_at=_moment(score),
+    )
+
+
+def _moment(ms: float) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,184 @@
+"""failures: what went wrong, grouped by cause; again with a fix, or given up with a reason."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from receiver.contract.errors import ConfigError
+from receiver.inbox import Failures, Inbox, keys
+from receiver.inbox.failures import Failure, Group
+from receiver.inbox.inbox import Declarations
+from workers.cli import show
+from workers.cli.options import Rate, the_config, the_server, with_config
+from workers.replay import PAGE, Replay
+
+
+@click.group(invoke_without_command=True)
+@with_config
+@click.pass_context
+def failures(context: click.Context) -> None:
+    """Failures: list, show, replay, drop."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_failures)
+
+
+@failures.command("list")
+@click.option("--group", metavar="GROUP", help="Only of this group, run by run.")
+@click.option("--limit", default=100, show_default=True, help="At most so many runs.")
+@click.option("--json", "json_", is_flag=True, help="For scripts: run by run.")
+@with_config
+def list_failures(group: str | None = None, limit: int = 100, json_: bool = False) -> None:
+    """Groups of failures, the latest first."""
+    client = the_server(the_config())
+    reader = Failures(client)
+    if group or json_:
+        found = reader.latest(group=_the_group(reader, group).id if group else None, limit=limit)
+        if json_:
+            show.as_json([asdict(one) for one in found])
+        else:
+            _show_runs(found)
+        return
+    groups = reader.groups()
+    if not groups:
+        click.echo("no failures")
+        return
+    _show_groups(groups)
+    _say_versions(groups, Inbox(client).declarations())
+    worst = max(groups, key=lambda one: one.retrying + one.failed)
+    show.next_command(
+        f"storehooks handlers pause {worst.handler}".ljust(50) + "stop the bleeding, nothing is lost",
+        f"storehooks failures show {worst.id}".ljust(50) + "traceback, one example event",
+        f"storehooks failures replay --group {worst.id} --first 5".ljust(50) + "with your fix; then without --first",
+    )
+
+
+@failures.command("show")
+@click.argument("group")
+@with_config
+def show_group(group: str) -> None:
+    """One group: who, since when, the traceback, an example."""
+    reader = Failures(the_server(the_config()))
+    found = _the_group(reader, group)
+    click.echo(
+        f"{found.id}  {found.handler}   {found.retrying:,} retrying, {found.failed:,} failed, {found.stores} stores"
+    )
+    click.echo(f"since {show.clock(found.first)}, last {show.clock(found.last)}")
+    click.echo("versions  " + ", ".join(f"{version} ({count:,})" for version, count in found.versions.items()))
+    click.echo(f"\n{show.harmless(found.error)}\n")
+    for line in reader.traceback(found.example).splitlines():
+        click.echo(f"  {show.harmless(line)}")
+    event_id, handler = keys.split_item(found.example)
+    show.next_command(
+        f"storehooks handlers run {handler} --event {event_id}",
+        f"storehooks failures replay --group {found.id} --first 5",
+        f"storehooks failures drop --group {found.id} --reason TEXT",
+    )
+
+
+@failures.command("replay")
+@click.option("--group", metavar="GROUP", help="All runs of this group.")
+@click.option("--event", "event_id", metavar="ID", help="The failed runs of this event.")
+@click.option("--first", type=click.IntRange(1), metavar="N", help="At most so many.")
+@click.option("--rate", type=Rate(), help="Not faster than this, such as 10/s.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_config
+def replay_failures(group: str | None, event_id: str | None, first: int | None, rate: float | None, yes: bool) -> None:
+    """Have failed runs done again. Interrupted, the same command goes on."""
+    client = the_server(the_config())
+    reader = Failures(client)
+    items = _chosen_items(reader, group, event_id)
+    found = _the_group(reader, group) if group else None
+    total = min(found.retrying + found.failed if found else len(items), first or 1 << 60)
+    _confirm(f"Replay {total:,} runs?", total, yes)
+    with click.progressbar(length=total, label="replaying", show_pos=True) as bar:
+        replay = Replay(Inbox(client), rate=rate, first=first, told=bar.update)
+        try:
+            counts = replay.group(found.id) if found else replay.items(items)
+        except KeyboardInterrupt:
+            click.echo(f"\ninterrupted after {replay.counts['reopened']:,}; the same command goes on")
+            raise click.exceptions.Exit(1) from None
+    show.replay_counts(counts)
+
+
+@failures.command("drop")
+@click.option("--group", metavar="GROUP", help="All runs of this group.")
+@click.option("--event", "event_id", metavar="ID", help="The failed runs of this event.")
+@click.option("--reason", required=True, help="Why; it stays with the run.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_config
+def drop_failures(group: str | None, event_id: str | None, reason: str, yes: bool) -> None:
+    """Give failures up, with a reason."""
+    client = the_server(the_config())
+    reader, inbox = Failures(client), Inbox(client)
+    items = _chosen_items(reader, group, event_id)
+    found = _the_group(reader, group) if group else None
+    total = found.retrying + found.failed if found else len(items)
+    _confirm(f"Give {total:,} runs up?", total, yes)
+    dropped = 0
+    with click.progressbar(length=total, label="dropping", show_pos=True) as bar:
+        while items:
+            replies = inbox.drop(items[:PAGE], reason=reason)
+            dropped += replies.count("dropped")
+            bar.update(len(replies))
+            items = items[PAGE:] or (_page(reader, found) if found and "dropped" in replies else [])
+    click.echo(f"{dropped:,} runs dropped")
+
+
+def _chosen_items(reader: Failures, group: str | None, event_id: str | None) -> list[str]:
+    if bool(group) == bool(event_id):
+        raise ConfigError("say which: --group GROUP or --event ID; `storehooks failures` lists them")
+    if group:
+        return _page(reader, _the_group(reader, group))
+    fields: dict[Any, Any] = reader.client.hgetall(keys.EVENT + str(event_id))
+    marked = [name.decode()[2:] for name in fields if name.startswith(b"g:")]
+    if not marked:
+        raise ConfigError(f"event {str(event_id)[:64]!r} has no failed run")
+    return [keys.run_item(str(event_id), handler) for handler in sorted(marked)]
+
+
+def _page(reader: Failures, group: Group) -> list[str]:
+    return reader.page(group.id, until=group.last, skip=0, many=PAGE)
+
+
+def _the_group(reader: Failures, start: str | None) -> Group:
+    found = reader.find(start or "")
+    if found is None:
+        raise ConfigError(f"no group of failures is called {str(start)[:64]!r}; `storehooks failures` lists them")
+    return found
+
+
+def _confirm(question: str, total: int, yes: bool) -> None:
+    if not yes and total > 1 and sys.stdin.isatty():
+        click.confirm(question, abort=True)
+
+
+def _show_groups(groups: list[Group]) -> None:
+    rows = [
+        (one.id[:4], one.handler, one.retrying, one.failed, one.stores, one.first, one.last, _where(one))
+        for one in groups
+    ]
+    show.table(("GROUP", "HANDLER", "RETRYING", "FAILED", "STORES", "SINCE", "LAST", "ERROR"), rows)
+
+
+def _where(group: Group) -> str:
+    place = "/".join(group.at.split("/")[-1:])
+    return f"{group.error[:60]}  {place}".rstrip()
+
+
+def _show_runs(found: list[Failure]) -> None:
+    rows = [(f.event, f.store, f.topic, f.handler, f.status, f.attempts, f.next_at, f.error[:60]) for f in found]
+    show.table(("EVENT", "STORE", "TOPIC", "HANDLER", "STATUS", "ATTEMPTS", "NEXT", "ERROR"), rows)
+
+
+def _say_versions(groups: list[Group], declared: Declarations) -> None:
+    runs = sum(one.retrying + one.failed for one in groups)
+    click.echo(f"\n{runs:,} runs.")
+    for one in groups:
+        others = sorted({d.version for d in declared.handlers if d.handler == one.handler} - set(one.versions))
+        if len(one.versions) == 1:
+            clean = f"; {', '.join(others)} had no such error" if others else ""
+            click.echo(f"All of {one.id[:4]} ran {one.handler} {next(iter(one.versions))}{clean}.")
