@@ -59,6 +59,7 @@ class Config(BaseSettings):
     receiver: settings.ReceiverSettings = settings.ReceiverSettings()
     workers: settings.WorkersSettings = settings.WorkersSettings()
     retention: settings.RetentionSettings = settings.RetentionSettings()
+    limits: dict[str, settings.LimitSettings] = {}
     plugins: dict[str, settings.PluginSettings] = {}
     store_defaults: dict[str, Any] = {}
     schemes: dict[str, settings.SchemeSettings] = {}

@@ -21,7 +21,7 @@ def claim_one(inbox: Inbox, lane: str = "") -> Run:
 
 def route(inbox: Inbox, event: Run, *handlers: tuple[str, str, bool]) -> list[Run]:
     (reply,) = inbox.route([(event, handlers)], inbox.declarations().version)
-    assert reply == "routed"
+    assert reply[0] == "routed"
     return [replace(event, item=f"{event.event.id}|{name}", handler=name) for name, _, mine in handlers if mine]
 
 
@@ -102,7 +102,7 @@ def test_an_event_gets_a_run_for_each_handler_and_settles_when_the_last_ends(sys
 def test_an_event_nobody_wants_is_settled_as_unhandled(system: System) -> None:
     event_id = system.accept()
     replies = system.inbox.route([(claim_one(system.inbox), ())], "0")
-    assert replies == ["unhandled"]
+    assert replies == [["unhandled"]]
     assert (system.status(event_id), system.ledger.event(event_id).reason) == ("settled", "unhandled")
 
 
@@ -110,8 +110,8 @@ def test_routing_by_old_declarations_is_noticed(system: System) -> None:
     system.accept()
     event = claim_one(system.inbox)
     system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
-    assert system.inbox.route([(event, ())], "0") == ["reroute"]
-    assert system.inbox.route([(event, [GREET])], "1") == ["routed"]
+    assert system.inbox.route([(event, ())], "0") == [["reroute"]]
+    assert system.inbox.route([(event, [GREET])], "1") == [["routed", "shop.greet"]]
 
 
 def test_one_failed_run_makes_the_event_failed(system: System) -> None:
@@ -133,13 +133,12 @@ def test_a_retry_counts_an_attempt_and_comes_back_when_due(system: System) -> No
     assert (again.attempts, again.losses) == (1, 0)
 
 
-def test_a_release_and_a_wait_burn_no_attempt(system: System) -> None:
+def test_a_release_and_busy_burn_no_attempt(system: System) -> None:
     system.accept()
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
     system.inbox.finish([Outcome(run, "release")])
     run = claim_one(system.inbox, "shop.greet")
-    system.inbox.finish([Outcome(run, "wait", {"error": "Busy"}, delay=0)])
-    system.inbox.tick()
+    system.inbox.finish([Outcome(run, "busy", {"error": "Busy"}, delay=0)])
     assert claim_one(system.inbox, "shop.greet").attempts == 0
 
 

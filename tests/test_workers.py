@@ -54,6 +54,7 @@ def abort(event, ctx):
 
 @router.on("order.hang", retries=0, timeout=0.5)
 def hang(event, ctx):
+    begun(event)
     while True:
         try:
             time.sleep(60)
@@ -70,8 +71,13 @@ def eats(event, ctx):
     while True:
         hoard.append(bytearray(os.urandom(1 << 20)))
 
+def begun(event):
+    with open(os.path.join(os.path.dirname(__file__), "begun"), "a") as file:
+        file.write(event.id)
+
 @router.on("order.long", retries=0)
 def long(event, ctx):
+    begun(event)
     for _ in range(300):
         if ctx.stopping:
             return "stopped early"
@@ -96,6 +102,11 @@ def shop(make_system: Callable[..., System]) -> System:
 def started(system: System) -> System:
     system.start("worker", "housekeeper")
     return system
+
+
+def begun(system: System, event_id: str) -> None:
+    path = system.folder / "begun"
+    eventually(lambda: path.exists() and event_id in path.read_text())
 
 
 def result(system: System, event_id: str, handler: str) -> object:
@@ -211,7 +222,7 @@ def test_a_killed_horse_is_replaced_and_its_run_done_again(shop: System) -> None
 def test_sigterm_finishes_what_is_under_way_and_leaves_no_process(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     event_id = shop.accept("order.long")
-    eventually(lambda: (r := shop.run_of(event_id, "shop.long")) and r.status == "running")
+    begun(shop, event_id)
     horses = children_of(worker.pid)
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
@@ -222,7 +233,7 @@ def test_sigterm_finishes_what_is_under_way_and_leaves_no_process(shop: System) 
 def test_a_run_that_does_not_end_in_time_is_given_back_without_an_attempt(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper", env={"STOREHOOKS_WORKERS__DRAIN": "200ms"})
     event_id = shop.accept("order.hang")
-    eventually(lambda: (r := shop.run_of(event_id, "shop.hang")) and r.status == "running")
+    begun(shop, event_id)
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     run = shop.run_of(event_id, "shop.hang")
@@ -241,7 +252,7 @@ def test_horses_die_with_their_worker(shop: System) -> None:
 def test_work_of_a_killed_worker_is_done_by_another_within_ten_seconds(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     event_id = shop.accept("order.long")
-    eventually(lambda: (r := shop.run_of(event_id, "shop.long")) and r.status == "running")
+    begun(shop, event_id)
     lease = shop.client.hget(keys.EVENT + event_id, "r:shop.long")
     worker.kill()
     shop.start("worker")

@@ -48,6 +48,11 @@ def load(config: Config) -> list[Plugin]:
     for plugin in plugins:
         for handler in plugin.router.handlers:
             _judge(handler)
+            if handler.limit is not None and handler.limit not in config.limits:
+                raise PluginError(
+                    f"{handler.file}:{handler.line}: {handler.name} has limit={handler.limit!r}, and config has no "
+                    f'[limits.{handler.limit}]; write it with concurrency = 2 or rate = "5/s"'
+                )
             if other := seen.get(handler.name):
                 raise PluginError(
                     f"{handler.file}:{handler.line}: two handlers are called {handler.name}; the other is at "

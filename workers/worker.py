@@ -26,7 +26,7 @@ from rq.worker.base import WorkerStatus
 from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import Declaration, Inbox, Outcome, Run, connect, keys, server_url
+from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect, keys, server_url
 from receiver.inbox.client import check
 from receiver.inbox.inbox import Declarations
 from workers import attempts
@@ -69,6 +69,7 @@ class Worker(RQWorker):
         self._stop_at: float | None = None
         self._turn = 0
         self._let_out_at = 0.0
+        self._again_at: float | None = None
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         super().__init__(self._queues, name=name, connection=connect(self._url, timeout=2.0))
         self._bell = Bell(self.inbox.client, self._queues)
@@ -81,6 +82,11 @@ class Worker(RQWorker):
         self._mine = {one.handler: one for one in handlers}
         self._queues = sorted({keys.DEFAULT_QUEUE, keys.CHORES_QUEUE, *(one.queue for one in handlers)})
         self._declared = Declarations("", ())
+        self._limits = {
+            one.handler: Limit(name, limit.concurrency, limit.rate)
+            for one in handlers
+            if (name := one.details["limit"]) and (limit := self.config.limits.get(name))
+        }
 
     # The loop
 
@@ -118,12 +124,22 @@ class Worker(RQWorker):
             waiting.register(self._signals, selectors.EVENT_READ)
             if self._wants_work and not self._hungry and self._bell.arm():
                 waiting.register(self._bell.fileno, selectors.EVENT_READ, "bell")
-            patience = 0.0 if self._hungry and self._wants_work and not self._away else WATCH_EVERY
+            patience = 0.0 if self._hungry and self._wants_work and not self._away else self._patience()
             for key, _ in waiting.select(patience):
                 if key.data == "bell":
                     self._answer_the_bell()
                 elif key.fileobj is self._signals:
                     self._signals.clear()
+
+    def _patience(self) -> float:
+        """How long nothing needs us: until the next look round, or until a limit opens again."""
+        if self._again_at is None:
+            return WATCH_EVERY
+        left = self._again_at - time.monotonic()
+        if left <= 0:
+            self._again_at = None
+            self._hungry = True
+        return min(WATCH_EVERY, max(0.0, left))
 
     @property
     def _away(self) -> bool:
@@ -180,7 +196,7 @@ class Worker(RQWorker):
                 return attempts.after_error(run, told, retries=self._retries(run.handler), after=after)
             case "busy":
                 delay = ended.after if ended.after is not None else attempts.BUSY_DELAY
-                return Outcome(run, "wait", detail, delay=delay)
+                return Outcome(run, "busy", detail, delay=delay)
             case _:  # lost, stopped, absent: nobody's fault
                 return Outcome(run, "release")
 
@@ -247,9 +263,11 @@ class Worker(RQWorker):
             if not lanes:
                 self.inbox.finish(outcomes)
                 return
-            _, claim = self.inbox.settle_and_claim(outcomes, lanes, room=LARGEST_BATCH * self._stable.idle)
+            room = LARGEST_BATCH * self._stable.idle
+            _, claim = self.inbox.settle_and_claim(outcomes, lanes, room=room, limits=self._limits)
             outcomes = []
             self._hungry = bool(claim.runs)
+            self._again_at = time.monotonic() + claim.again_in if claim.again_in else None
             self._keep_for_a_horse(run for run in claim.runs if run.handler)
             self._route([run for run in claim.runs if not run.handler], claim.version)
         except RedisError as error:
@@ -276,10 +294,10 @@ class Worker(RQWorker):
             decisions = [(event, self._decide(event, room)) for event in events]
             replies = self.inbox.route(decisions, self._declared.version)
             again = []
-            for (event, chosen), reply in zip(decisions, replies, strict=True):
-                if reply == "routed":
-                    self._keep_for_a_horse(_run_of(event, name) for name, _, mine in chosen if mine)
-                elif reply == "reroute":
+            for (event, _), reply in zip(decisions, replies, strict=True):
+                if reply[0] == "routed":
+                    self._keep_for_a_horse(_run_of(event, name) for name in reply[1:])
+                elif reply[0] == "reroute":
                     again.append(event)
             events, version = again, ""
 
@@ -288,7 +306,7 @@ class Worker(RQWorker):
         for name, wanted in wanted_by(
             self._declared.handlers, topic=event.event.topic, store=event.event.store
         ).items():
-            mine = room.get(name, 0) > 0
+            mine = room.get(name, 0) > 0 and name not in self._limits
             room[name] = room.get(name, 0) - 1
             chosen.append((name, wanted.queue, mine))
         return chosen

@@ -97,6 +97,23 @@ class RetentionSettings(Section):
     events_per_store: int = Field(default=1_000_000, ge=1)
 
 
+def per_second(value: Any) -> float:
+    """`"5/s"`, `"30/m"`, `"100/h"`, or 0 for any number."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)/(s|m|h)", value) if isinstance(value, str) else None
+    if match:
+        return float(match[1]) / _SECONDS[match[2]]
+    if value == 0:
+        return 0.0
+    raise ValueError('not a rate; write "5/s" or "30/m"')
+
+
+class LimitSettings(Section):
+    """`[limits.NAME]`: what the other side can take, over all machines."""
+
+    concurrency: int = Field(default=0, ge=0)
+    rate: Annotated[float, BeforeValidator(per_second)] = 0.0
+
+
 class SecretWindow(Section):
     """A signing secret that ends: `{value = "env:OLD", not_after = 2026-12-01T00:00:00Z}`."""
 

@@ -28,7 +28,7 @@ TICK_SLICE = 1_000
 TRIM_SLICE = 500
 
 AcceptStatus = Literal["accepted", "duplicate", "full"]
-OutcomeKind = Literal["done", "dropped", "failed", "retry", "wait", "release"]
+OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,38 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """How many runs may be under way at once, and how many may begin in a second; 0 is any number."""
+
+    name: str
+    concurrency: int = 0
+    rate: float = 0.0
+
+    @property
+    def spacing_ms(self) -> float:
+        """Time between two beginnings. A little more than the rate asks for: runs reach the other side unevenly."""
+        return 1000 / self.rate * 1.05 if self.rate else 0
+
+    @property
+    def burst(self) -> int:
+        return max(1, int(self.rate * 0.05))
+
+
+NO_LIMIT = Limit("")
+
+
+@dataclass(frozen=True)
 class Claim:
     version: str
     more: bool
     runs: tuple[Run, ...]
+    again_in: float = 0.0
+    """Seconds until a limit lets more work begin; 0 when none keeps any back."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a leased run ended. A retry is due after `delay` seconds, a wait too; wait and release burn no attempt."""
+    """How a leased run ended. A retry is due after `delay` seconds; busy shuts its limit so long, at no attempt."""
 
     run: Run
     kind: OutcomeKind
@@ -103,9 +126,9 @@ class Inbox:
 
     # The workers' side
 
-    def claim(self, lanes: Mapping[str, int], *, room: int) -> Claim:
+    def claim(self, lanes: Mapping[str, int], *, room: int, limits: Mapping[str, Limit] | None = None) -> Claim:
         """Lease up to `room` ready items, at most so many of each lane."""
-        return self.settle_and_claim((), lanes, room=room)[1]
+        return self.settle_and_claim((), lanes, room=room, limits=limits)[1]
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[bool]:
         """Write how runs ended. False where the lease was lost: then nothing was changed."""
@@ -115,27 +138,38 @@ class Inbox:
         return [result == b"ok" for result in results]
 
     def settle_and_claim(
-        self, outcomes: Sequence[Outcome], lanes: Mapping[str, int], *, room: int
+        self,
+        outcomes: Sequence[Outcome],
+        lanes: Mapping[str, int],
+        *,
+        room: int,
+        limits: Mapping[str, Limit] | None = None,
     ) -> tuple[list[bool], Claim]:
         """finish and claim in one round trip: what a busy worker does all day."""
         token = secrets.token_hex(6)
-        wanted = [part for lane, many in lanes.items() for part in (lane, many)]
+        wanted: list[scripts.Argument] = []
+        for lane, many in lanes.items():
+            limit = (limits or {}).get(lane, NO_LIMIT)
+            wanted += (lane, many, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
         calls = [Call("claim", [token, LEASE_MS, room, *wanted])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))
         replies = scripts.run(self.client, calls)
         results = [result == b"ok" for result in replies[0]] if outcomes else []
-        version, more, *items = replies[-1]
+        version, more, again, *items = replies[-1]
         runs = tuple(_run_from(item, token) for item in items)
-        return results, Claim(version.decode(), bool(more), runs)
+        return results, Claim(version.decode(), bool(more), runs, again / 1000)
 
-    def route(self, decisions: Sequence[tuple[Run, Iterable[tuple[str, str, bool]]]], version: str) -> list[str]:
-        """Give events their runs: for each (handler, queue, lease it to us). One round trip for all."""
+    def route(self, decisions: Sequence[tuple[Run, Iterable[tuple[str, str, bool]]]], version: str) -> list[list[str]]:
+        """Give events their runs: for each (handler, queue, lease it to us). One round trip for all.
+
+        Each reply is a word, and after "routed" the handlers whose runs are leased to us.
+        """
         calls = []
         for run, handlers in decisions:
             parts = [part for name, queue, mine in handlers for part in (name, queue, "1" if mine else "0")]
             calls.append(Call("route", [run.token, run.event.id, version, LEASE_MS, *parts]))
-        return [reply.decode() for reply in scripts.run(self.client, calls)] if calls else []
+        return [[part.decode() for part in reply] for reply in scripts.run(self.client, calls)] if calls else []
 
     def renew(self, runs: Iterable[Run]) -> set[str]:
         """Keep our leases; give the items that are no longer ours."""
@@ -180,6 +214,35 @@ class Inbox:
         parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
         (replies,) = scripts.run(self.client, [Call("reopen", [keys.CURSOR + name if name else "", value, *parts])])
         return [reply.decode() for reply in replies]
+
+    def pause(self, *, handler: str = "", store: str = "") -> bool:
+        """Let no more work of a handler or a store begin. False if it was paused already."""
+        (new,) = scripts.run(self.client, [Call("pause", [_pause_name(handler, store)])])
+        return bool(new)
+
+    def resume(self, *, handler: str = "", store: str = "") -> int:
+        """Let it begin again, in its order; give how many waiting items of a store came back."""
+        total = 0
+        while True:
+            (back,) = scripts.run(self.client, [Call("resume", [_pause_name(handler, store), TRIM_SLICE])])
+            total += int(back)
+            if back < TRIM_SLICE:
+                return total
+
+    def paused(self) -> set[str]:
+        """What is paused: "handler:NAME", "store:NAME"."""
+        found: Any = self.client.smembers(keys.PAUSED)
+        return {name.decode() for name in found}
+
+    def retire(self, handler: str) -> int:
+        """A handler is gone for good: its waiting runs become failures. Gives how many."""
+        detail = orjson.dumps({"error": "no-such-handler: it was retired", "reason": "no-such-handler"})
+        total = 0
+        while True:
+            (ended,) = scripts.run(self.client, [Call("retire", [handler, TRIM_SLICE, detail])])
+            total += int(ended)
+            if ended < TRIM_SLICE:
+                return total
 
     def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
         """Give failures up, with a reason that stays with them."""
@@ -228,6 +291,12 @@ class Inbox:
     def set_aside(self, item: str, why: str) -> None:
         """Note something that is none of ours, or cannot be read, for people to see."""
         self.client.hset(keys.ASIDE, item, why)
+
+
+def _pause_name(handler: str, store: str) -> str:
+    if bool(handler) == bool(store):
+        raise ValueError("a handler or a store")
+    return f"handler:{handler}" if handler else f"store:{store}"
 
 
 def pack(event: Event) -> bytes:

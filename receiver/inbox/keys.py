@@ -12,6 +12,11 @@
     lanes          hash    lane -> RQ queue that is woken for it
     leased         zset    items by end of lease (ms)
     later          zset    items by due time (ms)
+    held:{store}   zset    items of a paused store, in their order
+    paused         set     "handler:NAME", "store:NAME"
+    limits         hash    handler -> its limit            slots:{limit}  set  leased runs that count against it
+    paces          hash    limit -> when its next run may begin (ms)
+    shut           hash    limit, or h:{handler} -> Busy until (ms)
     failed         zset    failed runs by time (ms)
     groups         zset    groups of failures by time of the last one (ms)
     g:{group}      hash    handler error at first last example retrying failed; s:{store}, v:{version} counts
@@ -30,7 +35,7 @@
     rq:queue:{q}, rq:job:wake-{q}, rq:queues    the wake-up, written as RQ writes it
 
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
-ready, leased and later; every script moves it from one to another in one step.
+ready, leased, later and held; every script moves it from one to another in one step.
 """
 
 from __future__ import annotations
@@ -43,6 +48,10 @@ READY = PREFIX + "ready:"
 LANES = PREFIX + "lanes"
 LEASED = PREFIX + "leased"
 LATER = PREFIX + "later"
+HELD = PREFIX + "held:"
+PAUSED = PREFIX + "paused"
+SHUT = PREFIX + "shut"
+SLOTS = PREFIX + "slots:"
 FAILED = PREFIX + "failed"
 GROUPS = PREFIX + "groups"
 GROUP = PREFIX + "g:"

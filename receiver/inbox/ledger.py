@@ -18,7 +18,7 @@ from receiver.inbox.inbox import from_ms, unpack
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
-_WORDS = {"ready": "waiting", "later": "waiting", "leased": "running"}
+_WORDS = {"ready": "waiting", "later": "waiting", "held": "waiting", "leased": "running"}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from redis import Redis
 
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError
-from receiver.contract.settings import seconds
+from receiver.contract.settings import per_second, seconds
 from receiver.inbox import connect, server_url
 from receiver.inbox.client import check
 
@@ -65,10 +65,10 @@ class Rate(click.ParamType[float]):
     name = "RATE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)/(s|m|h)", str(value))
-        if not match or float(match[1]) <= 0:
-            self.fail('write "10/s" or "30/m"', param, ctx)
-        return float(match[1]) / {"s": 1, "m": 60, "h": 3600}[match[2]]
+        try:
+            return per_second(value) or self.fail("a rate of 0 would never end", param, ctx)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Moment(click.ParamType[datetime]):

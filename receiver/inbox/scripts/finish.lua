@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- finish: write how leased runs ended.
 -- ARGV  for each run: item, token, outcome, detail (JSON), delay (ms)
---       outcome: done dropped failed; retry (an attempt, due after the delay); wait (the same, no attempt);
---       release (no attempt, ready at once)
+--       outcome: done dropped failed; retry (an attempt, due after the delay); release (no attempt, ready at once);
+--       busy (no attempt, ready at once, and the handler's limit is shut for everyone until the delay is over)
 -- gives for each run "ok" or "stale" (the token no longer fits; nothing was changed)
 local function finish(item, token, outcome, detail, delay)
   local id, handler = split(item)
@@ -15,30 +15,32 @@ local function finish(item, token, outcome, detail, delay)
   local about = redis.call('HMGET', e, 'store', 'topic', 'resource')
   local store = about[1]
   redis.call('ZREM', P .. 'leased', item)
+  free_slot(item, handler, run.queue)
   run.token = ''
-  if outcome == 'release' then
+  if outcome == 'release' or outcome == 'busy' then
+    if outcome == 'busy' then
+      local limit = redis.call('HGET', P .. 'limits', handler) or 'h:' .. handler
+      redis.call('HSET', P .. 'shut', limit, NOW + tonumber(delay))
+      redis.call('HSET', e, 'x:' .. handler, detail)
+    end
     run.state = 'ready'
     write_run(id, handler, run)
     make_first(id, handler)
     wake(run.queue)
     return 'ok'
   end
-  if outcome ~= 'wait' then run.attempts = run.attempts + 1 end
-  local later = outcome == 'retry' or outcome == 'wait'
+  run.attempts = run.attempts + 1
   if outcome == 'failed' then
     fail_run(id, handler, run, store, detail)
   else
-    run.state = later and 'later' or outcome
+    run.state = outcome == 'retry' and 'later' or outcome
     write_run(id, handler, run)
     redis.call('HSET', e, 'x:' .. handler, detail)
     if outcome == 'retry' then
       join_group(id, handler, store, 'retrying', detail)
-    elseif run.attempts > 1 then
-      leave_group(id, handler, store)
-    end
-    if later then
       redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
     else
+      if run.attempts > 1 then leave_group(id, handler, store) end
       end_run(id, store, false)
     end
   end

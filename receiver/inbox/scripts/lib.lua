@@ -74,6 +74,23 @@ local function wake(queue)
   redis.call('RPUSH', list, job)
 end
 
+-- A limit's slots are held by leased runs. One whose run is leased no longer is free, however that came about.
+local function slots_taken(limit, most)
+  local slots = P .. 'slots:' .. limit
+  local held = redis.call('SCARD', slots)
+  if held < most then return held end
+  for _, item in ipairs(redis.call('SMEMBERS', slots)) do
+    if not redis.call('ZSCORE', P .. 'leased', item) then held = held - redis.call('SREM', slots, item) end
+  end
+  return held
+end
+
+local function free_slot(item, handler, queue)
+  local limit = redis.call('HGET', P .. 'limits', handler)
+  if not limit or redis.call('SREM', P .. 'slots:' .. limit, item) == 0 then return end
+  if redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then wake(queue) end
+end
+
 local function set_aside(item, why)
   redis.call('HSET', P .. 'aside', item, why)
 end

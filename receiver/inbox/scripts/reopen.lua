@@ -27,7 +27,7 @@ local function reopen(item, queue, make)
   if not store then return 'gone' end
   local run = read_run(id, handler)
   if not run and not make then return 'absent' end
-  if run and (run.state == 'ready' or run.state == 'leased') then return 'open' end
+  if run and (run.state == 'ready' or run.state == 'leased' or run.state == 'held') then return 'open' end
   if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
   if run and run.state == 'later' then
     wait_no_longer(id, handler, run, store)

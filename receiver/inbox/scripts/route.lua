@@ -2,29 +2,33 @@
 -- route: give an event a run for each handler that wants it.
 -- ARGV  1 token  2 id  3 version of the declarations it was routed by  4 lease (ms)
 --       then for each handler: handler, queue, "1" to lease it to the caller or "0" to leave it ready
--- gives "routed", "unhandled", "stale" (the token no longer fits) or "reroute" (the declarations have changed)
+-- gives {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token no longer fits) or
+--       {"reroute"} (the declarations have changed). A paused handler's run is left ready, whatever was asked.
 local token, id, lease = ARGV[1], ARGV[2], tonumber(ARGV[4])
 local e = P .. 'e:' .. id
 local event = read_run(id, '')
 if not event or event.state ~= 'leased' or event.token ~= token then
   redis.call('HINCRBY', P .. 'n', 'stale', 1)
-  return 'stale'
+  return { 'stale' }
 end
-if ARGV[3] ~= (redis.call('GET', P .. 'declv') or '0') then return 'reroute' end
+if ARGV[3] ~= (redis.call('GET', P .. 'declv') or '0') then return { 'reroute' } end
 
 local store = redis.call('HGET', e, 'store')
-local open, queues = 0, {}
+local open, queues, answer = 0, {}, { 'routed' }
+local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
 redis.call('HDEL', e, 'r:')
 redis.call('ZREM', P .. 'leased', id)
 for at = 5, #ARGV, 3 do
   local handler, queue, mine = ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1'
   if redis.call('HEXISTS', e, 'r:' .. handler) == 0 then
     open = open + 1
+    if mine and anything_paused and redis.call('SISMEMBER', P .. 'paused', 'handler:' .. handler) == 1 then mine = false end
     redis.call('HSET', P .. 'lanes', handler, queue)
     local run = { state = mine and 'leased' or 'ready', attempts = 0, losses = 0, queue = queue,
       token = mine and token or '' }
     write_run(id, handler, run)
     if mine then
+      answer[#answer + 1] = handler
       redis.call('ZADD', P .. 'leased', NOW + lease, item_of(id, handler))
     else
       make_ready(id, handler, store)
@@ -38,7 +42,7 @@ if open == 0 then
   redis.call('HSET', e, 'reason', 'unhandled')
   count('unhandled', store, 1)
   end_run(id, store, false)
-  return 'unhandled'
+  return { 'unhandled' }
 end
 redis.call('HINCRBY', e, 'open', open - 1)
-return 'routed'
+return answer

@@ -31,6 +31,7 @@ for _, item in ipairs(ended) do
   if id then
     run.losses, run.token = run.losses + 1, ''
     lapsed = lapsed + 1
+    free_slot(item, handler, run.queue)
     if run.losses > allowed then
       fail_run(id, handler, run, store, ARGV[4])
       failed = failed + 1
