@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
-from workers.cli import dev, events, failures, handlers, init, look, processes
+from workers.cli import dev, events, failures, handlers, init, look, processes, stores
 from workers.cli.options import with_config
 
 
@@ -25,7 +25,7 @@ def storehooks() -> None:
     \b
     run      dev  web  worker  sandbox  init
     look     stats  send
-    nouns    events  failures  handlers          a bare noun lists
+    nouns    events  failures  handlers  stores          a bare noun lists
     """
 
 
@@ -40,6 +40,7 @@ for command in (
     events.events,
     handlers.handlers,
     failures.failures,
+    stores.stores,
 ):
     storehooks.add_command(command)
 

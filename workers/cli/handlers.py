@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import sys
 from typing import Any
 
 import click
 
-from receiver.inbox import Declaration
+from receiver.contract.errors import ConfigError
+from receiver.inbox import Declaration, Inbox, keys
 from workers.cli import show
-from workers.cli.options import the_config, with_config
+from workers.cli.options import the_config, the_server, with_config
 
 
 @click.group(invoke_without_command=True)
@@ -16,7 +19,7 @@ from workers.cli.options import the_config, with_config
 @with_config
 @click.pass_context
 def handlers(context: click.Context, json_: bool) -> None:
-    """Handlers: list."""
+    """Handlers: list, pause, resume, retire, run."""
     if context.invoked_subcommand is None:
         context.invoke(list_handlers, json_=json_)
 
@@ -49,6 +52,54 @@ def list_handlers(json_: bool = False) -> None:
     ]
     show.table(("HANDLER", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION"), rows)
     show.next_command("storehooks send order.created      see them called")
+
+
+@handlers.command("pause")
+@click.argument("handler")
+@with_config
+def pause(handler: str) -> None:
+    """Let no more runs of a handler begin. They wait, nothing is lost, no attempt is burned."""
+    inbox = _inbox_with(handler)
+    click.echo(f"{handler} is paused" if inbox.pause(handler=handler) else f"{handler} was paused already")
+    show.next_command(f"storehooks handlers resume {handler}")
+
+
+@handlers.command("resume")
+@click.argument("handler")
+@with_config
+def resume(handler: str) -> None:
+    """Let the runs of a handler begin again, in their order."""
+    inbox = _inbox_with(handler)
+    if f"handler:{handler}" not in inbox.paused():
+        click.echo(f"{handler} was not paused")
+        return
+    inbox.resume(handler=handler)
+    click.echo(f"{handler} goes on; {inbox.client.zcard(keys.READY + handler):,} runs were waiting")
+
+
+@handlers.command("retire")
+@click.argument("handler")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_config
+def retire(handler: str, yes: bool) -> None:
+    """A handler is gone for good: end its waiting runs as failures, and route no more to it."""
+    inbox = _inbox_with(handler)
+    waiting = inbox.client.zcard(keys.READY + handler)
+    if not yes and waiting and sys.stdin.isatty():
+        click.confirm(f"End {waiting:,} waiting runs of {handler} as failures?", abort=True)
+    click.echo(f"{handler} is retired; {inbox.retire(handler):,} waiting runs became failures")
+    show.next_command("storehooks failures")
+
+
+def _inbox_with(handler: str) -> Inbox:
+    """The inbox, if anybody ever declared such a handler or it has work."""
+    inbox = Inbox(the_server(the_config()))
+    known = {one.handler for one in inbox.declarations().handlers}
+    if handler not in known and not inbox.client.hexists(keys.LANES, handler):
+        near = difflib.get_close_matches(handler, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"no worker has declared a handler {handler}{hint}")
+    return inbox
 
 
 def _retries(one: Declaration) -> str:
