@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from receiver.contract.event import Event
+
+if TYPE_CHECKING:
+    from workers.effects import Effects, State
+
+T = TypeVar("T")
 
 
 class Settings(SimpleNamespace):
@@ -33,8 +41,44 @@ class Context:
     """1 the first time."""
     log: logging.Logger
     replay: bool = False
+    handler: str = ""
+    event: Event | None = field(default=None, repr=False)
+    effects: Effects | None = field(default=None, repr=False)
     deadline: float = field(default=float("inf"), repr=False)
     stopped: Callable[[], bool] = field(default=lambda: False, repr=False)
+
+    def once(
+        self,
+        key: str,
+        call: Callable[..., T],
+        /,
+        *args: Any,
+        scope: Literal["event", "resource", "store"] = "event",
+        in_doubt: Literal["run", "fail"] = "run",
+        **kwargs: Any,
+    ) -> T:
+        """Call and remember the JSON result; a later attempt, redelivery or replay gets the result without the call.
+
+        If an attempt died between the call and its mark, the effect is in doubt: "run" calls again (send `ctx.key(key)`
+        as the remote's idempotency key), "fail" makes it a failure for a person.
+        """
+        from workers.effects import once
+
+        place, whose = self._place(scope)
+        mark = f"{self.handler}|{key}"
+        return once(self._effects, place, mark, whose, lambda: call(*args, **kwargs), in_doubt=in_doubt)
+
+    def key(self, key: str, *, scope: Literal["event", "resource", "store"] = "event") -> str:
+        """The same for every attempt and replay of this run, and for nothing else: an idempotency key."""
+        place, _ = self._place(scope)
+        return hashlib.sha256(f"{place}\0{self.store}\0{self.handler}\0{key}".encode()).hexdigest()[:32]
+
+    @property
+    def state(self) -> State:
+        """A small key-value store for this plugin and this store."""
+        from workers.effects import State
+
+        return State(self._effects, self.handler.partition(".")[0], self.store)
 
     def remaining(self) -> float:
         """Seconds until this run is timed out."""
@@ -44,3 +88,24 @@ class Context:
     def stopping(self) -> bool:
         """Whether the worker was asked to stop; a long handler may end early with Retry."""
         return self.stopped()
+
+    @property
+    def _effects(self) -> Effects:
+        if self.effects is None:
+            raise RuntimeError("this context has no memory for once() and state; give it effects=LocalEffects()")
+        return self.effects
+
+    def _place(self, scope: str) -> tuple[str, str]:
+        """Where marks of a scope are kept, and the run that makes them."""
+        event_id = self.event.id if self.event else ""
+        if scope == "event":
+            place = f"o:{event_id}"
+        elif scope == "resource":
+            if self.event is None or not self.event.resource_id:
+                raise ValueError("this event names no resource; use scope='event'")
+            place = f"o:r:{self.store}:{self.event.topic.partition('.')[0]}:{self.event.resource_id}"
+        elif scope == "store":
+            place = f"o:s:{self.store}"
+        else:
+            raise ValueError(f"scope is event, resource or store, not {scope!r}")
+        return place, f"{event_id}|{self.handler}"

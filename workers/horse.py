@@ -21,11 +21,15 @@ from typing import Any
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import PluginError
-from receiver.inbox import Run
+from receiver.inbox import Inbox, Run, connect, server_url
 from workers import attempts, plugins, wire
 from workers.context import Context, Settings, make_settings
+from workers.effects import Effects, KeptEffects
 from workers.routing import Handler, Router
 from workers.words import Busy, Drop, Fail, Retry
+
+EFFECT_SECONDS = 5.0
+HALF_A_MINUTE = 30.0
 
 
 class RunTimeout(BaseException):
@@ -48,6 +52,7 @@ class Horse:
     def __init__(self, config: Config, loaded: list[plugins.Plugin], stopped: Callable[[], bool]) -> None:
         self._config = config
         self._stopped = stopped
+        self._inbox = Inbox(connect(server_url(config.redis.url, config.data_dir), timeout=EFFECT_SECONDS))
         self._handlers: dict[str, tuple[Handler, Harness, float]] = {}
         for plugin in loaded:
             files = frozenset(handler.file for handler in plugin.router.handlers)
@@ -81,6 +86,10 @@ class Horse:
         ended["detail"]["version"] = harness.version
         return ended
 
+    def _effects_for(self, timeout: float) -> Effects:
+        """Where effects are remembered; the connection is made in this process, when first used."""
+        return KeptEffects(self._inbox, keep=self._config.retention.once, at_work=timeout + HALF_A_MINUTE)
+
     def _context(self, run: Run, harness: Harness, timeout: float) -> Context:
         if not harness.started:
             if harness.router.startup_function is not None:
@@ -97,6 +106,9 @@ class Horse:
             resource=harness.resource,
             attempt=run.attempts + 1,
             replay=run.replays > 0,
+            handler=run.handler,
+            event=run.event,
+            effects=self._effects_for(timeout),
             log=logging.getLogger(run.handler),
             deadline=time.monotonic() + timeout,
             stopped=self._stopped,

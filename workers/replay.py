@@ -61,7 +61,9 @@ class Pace:
 
 
 class Replay:
-    def __init__(self, inbox: Inbox, *, rate: float | None, first: int | None, told: Callable[[int], None]) -> None:
+    def __init__(
+        self, inbox: Inbox, *, rate: float | None, first: int | None, told: Callable[[int], None], again: bool = False
+    ) -> None:
         self.inbox = inbox
         self.client: Redis = inbox.client
         self.queues = {one.handler: one.queue for one in inbox.declarations().handlers}
@@ -69,6 +71,7 @@ class Replay:
         self._pace = Pace(rate)
         self._first = first
         self._told = told
+        self._again = again
 
     @property
     def _room(self) -> int:
@@ -123,7 +126,7 @@ class Replay:
             yield from items
 
     def _reopen(self, items: list[str], *, make: bool = False, cursor: tuple[str, str] = ("", "")) -> list[str]:
-        replies = self.inbox.reopen(items, self.queues, make=make, cursor=cursor)
+        replies = self.inbox.reopen(items, self.queues, make=make, again=self._again, cursor=cursor)
         self.counts.update(replies)
         self._told(len(items))
         self._pace.wait(len(items))

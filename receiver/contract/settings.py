@@ -93,6 +93,7 @@ class WorkersSettings(Section):
 class RetentionSettings(Section):
     bodies: Duration = 7 * 86400.0
     records: Duration = 90 * 86400.0
+    once: Duration = 90 * 86400.0
     failures: Annotated[float, BeforeValidator(lambda value: 0.0 if value == "keep" else seconds(value))] = 0.0
     events_per_store: int = Field(default=1_000_000, ge=1)
 

@@ -27,6 +27,8 @@ DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
 
+EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
+
 AcceptStatus = Literal["accepted", "duplicate", "full"]
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
 
@@ -179,6 +181,13 @@ class Inbox:
         (lost,) = scripts.run(self.client, [Call("renew", [LEASE_MS, *pairs])])
         return {item.decode() for item in lost}
 
+    def once(
+        self, step: str, place: str, field: str, item: str, *, keep: float, more: Sequence[scripts.Argument] = ()
+    ) -> list[Any]:
+        """Mark that an effect begins, has ended or did not happen; see `scripts/once.lua`."""
+        (reply,) = scripts.run(self.client, [Call("once", [step, place, field, item, int(keep * 1000), *more])])
+        return [reply[0].decode(), *reply[1:]]
+
     def declare(self, handlers: Iterable[Declaration]) -> str:
         """Say which handlers this worker has; give the version of all declarations."""
         parts = [
@@ -207,12 +216,23 @@ class Inbox:
     # What a person decides
 
     def reopen(
-        self, items: Sequence[str], queues: Mapping[str, str], *, make: bool = False, cursor: tuple[str, str] = ("", "")
+        self,
+        items: Sequence[str],
+        queues: Mapping[str, str],
+        *,
+        make: bool = False,
+        again: bool = False,
+        cursor: tuple[str, str] = ("", ""),
     ) -> list[str]:
-        """Have runs done again; with `make`, also by a handler that had none. The cursor is kept in the same step."""
+        """Have runs done again; with `make`, also by a handler that had none; with `again`, effects too.
+
+        The cursor of a replay is kept in the same step.
+        """
         name, value = cursor
         parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
-        (replies,) = scripts.run(self.client, [Call("reopen", [keys.CURSOR + name if name else "", value, *parts])])
+        (replies,) = scripts.run(
+            self.client, [Call("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
+        )
         return [reply.decode() for reply in replies]
 
     def pause(self, *, handler: str = "", store: str = "") -> bool:
@@ -344,23 +364,30 @@ def _finish_call(outcomes: Iterable[Outcome]) -> Call:
     return Call("finish", parts)
 
 
-def _run_from(reply: list[Any], token: str) -> Run:
-    item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source, path, blob = reply
-    event_id, handler = keys.split_item(item.decode())
+def read_event(event_id: str, fields: Mapping[bytes, bytes], blob: bytes | None) -> Event:
+    """An event from its record and its body as they are kept."""
     headers, body = unpack(blob)
-    event = Event(
+    text = {name: fields.get(name.encode(), b"").decode() for name in EVENT_FIELDS}
+    return Event(
         id=event_id,
-        store=store.decode(),
-        topic=topic.decode(),
-        received_at=from_ms(received),
+        store=text["store"],
+        topic=text["topic"],
+        received_at=from_ms(text["received"] or "0"),
         body=body,
         headers=headers,
-        delivery_id=delivery.decode(),
-        resource_id=resource.decode(),
-        occurred_at=datetime.fromisoformat(occurred.decode()) if occurred else None,
-        source=source.decode(),
-        data_path=path.decode(),
+        delivery_id=text["delivery"],
+        resource_id=text["resource"],
+        occurred_at=datetime.fromisoformat(text["occurred"]) if text["occurred"] else None,
+        source=text["source"],
+        data_path=text["data_path"],
     )
+
+
+def _run_from(reply: list[Any], token: str) -> Run:
+    item, attempts, losses, replays, *values, blob = reply
+    event_id, handler = keys.split_item(item.decode())
+    fields = {name.encode(): value or b"" for name, value in zip(EVENT_FIELDS, values, strict=True)}
+    event = read_event(event_id, fields, blob)
     return Run(item.decode(), handler, token, int(attempts), int(losses), event, int(replays or 0))
 
 

@@ -6,6 +6,9 @@
                            x:{handler}  how its last attempt went, JSON
                            g:{handler}  "group retrying|failed": the failures it belongs to; p:{handler}  replays
     b:{id}         string  headers as a JSON line, then the raw body; trimmed before the record
+    o:{id}         hash    once marks of an event: "handler|key" -> "begun ms run" or "done result"
+    o:r:{store}:{kind}:{id}, o:s:{store}           the same for a resource and for a store
+    st:{plugin}:{store}    hash    a plugin's state
     d:{store}:{m}  string  event id, for a short while: deliveries that only their body identifies
     ready:{lane}   zset    work to do, in fair order between stores. A lane is a handler; the lane "" is routing
     fair:{lane}    hash    virtual time of the lane (field "") and of each store in it
@@ -44,6 +47,8 @@ PREFIX = "sh:"
 
 EVENT = PREFIX + "e:"
 BODY = PREFIX + "b:"
+ONCE = PREFIX + "o:"
+STATE = PREFIX + "st:"
 READY = PREFIX + "ready:"
 LANES = PREFIX + "lanes"
 LEASED = PREFIX + "leased"

@@ -11,9 +11,10 @@ from typing import Any
 import orjson
 from redis import Redis
 
+from receiver.contract.event import Event
 from receiver.contract.topics import matches
 from receiver.inbox import keys
-from receiver.inbox.inbox import from_ms, unpack
+from receiver.inbox.inbox import from_ms, read_event, unpack
 
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
@@ -116,6 +117,14 @@ class Ledger:
         runs = tuple(self._run(event_id, handler, named) for handler in handlers)
         reason = named.get("reason")
         return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
+
+    def as_event(self, event_id: str) -> Event | None:
+        """An event as a handler would be given it; None if it, or its body, is gone."""
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.hgetall(keys.EVENT + event_id)
+        pipeline.get(keys.BODY + event_id)
+        fields, blob = pipeline.execute()
+        return read_event(event_id, fields, blob) if fields and blob else None
 
     def _newest(self, index: str, since: datetime | None) -> Iterator[EventSummary]:
         oldest: float | str = since.timestamp() * 1000 if since else "-inf"

@@ -99,11 +99,18 @@ def show_event(event_id: str, json_: bool) -> None:
 @click.option("--until", type=Moment(), help="Events received up to then.")
 @click.option("--first", type=click.IntRange(1), metavar="N", help="At most so many runs.")
 @click.option("--rate", type=Rate(), help="Not faster than this, such as 10/s.")
+@click.option("--again", is_flag=True, help="Forget what ctx.once remembers of them: effects are done again too.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_config
 def replay_events(
-    event_ids: tuple[str, ...], first: int | None, rate: float | None, dry_run: bool, yes: bool, **chosen: Any
+    event_ids: tuple[str, ...],
+    first: int | None,
+    rate: float | None,
+    again: bool,
+    dry_run: bool,
+    yes: bool,
+    **chosen: Any,
 ) -> None:
     """Have runs of past events done again, those that were done included. Interrupted, the same command goes on."""
     selection = Selection(**chosen)
@@ -121,7 +128,7 @@ def replay_events(
     if not event_ids and look.position(selection):
         click.echo("going on where an earlier one was interrupted")
     with click.progressbar(length=min(total, first or total), label="replaying", show_pos=True) as bar:
-        replay = Replay(inbox, rate=rate, first=first, told=bar.update)
+        replay = Replay(inbox, rate=rate, first=first, told=bar.update, again=again)
         try:
             counts = replay.items(items, make=bool(selection.handler)) if event_ids else replay.selection(selection)
         except KeyboardInterrupt:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import difflib
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
+from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from receiver.inbox import Declaration, Inbox, keys
+from receiver.contract.event import Event
+from receiver.inbox import Declaration, Inbox, Ledger, keys
 from workers.cli import show
 from workers.cli.options import the_config, the_server, with_config
+from workers.trial import Trial, event_from_file
 
 
 @click.group(invoke_without_command=True)
@@ -89,6 +93,37 @@ def retire(handler: str, yes: bool) -> None:
         click.confirm(f"End {waiting:,} waiting runs of {handler} as failures?", abort=True)
     click.echo(f"{handler} is retired; {inbox.retire(handler):,} waiting runs became failures")
     show.next_command("storehooks failures")
+
+
+@handlers.command("run")
+@click.argument("handler")
+@click.option(
+    "--event", "source", metavar="ID|FILE", required=True, help="An event's id, or a JSON file that holds one."
+)
+@click.option("--record", is_flag=True, help="Keep what ctx.once and ctx.state remember; else nothing stays.")
+@click.option("--pdb", is_flag=True, help="Stop in the debugger where it raises.")
+@with_config
+def run_here(handler: str, source: str, record: bool, pdb: bool) -> None:
+    """Do one run here and now, with this code. The inbox does not learn of it."""
+    config = the_config()
+    trial = Trial(config, handler, record=record)
+    outcome = trial.run(event_from_file(config, source) if Path(source).is_file() else _stored_event(config, source))
+    click.echo(f"{handler}   {outcome.end}   {outcome.ms:.0f} ms   {show.harmless(outcome.said)}")
+    if outcome.traceback:
+        click.echo(outcome.traceback, nl=False)
+    if outcome.error is not None and pdb:
+        import pdb as debugger  # noqa: T100  asked for with --pdb
+
+        debugger.post_mortem(outcome.error.__traceback__)
+    if outcome.end in ("raised", "failed"):
+        raise click.exceptions.Exit(1)
+
+
+def _stored_event(config: Config, event_id: str) -> Event:
+    event = Ledger(the_server(config)).as_event(event_id)
+    if event is None:
+        raise ConfigError(f"there is no event and no file {event_id[:64]!r}; `storehooks events` lists events")
+    return event
 
 
 def _inbox_with(handler: str) -> Inbox:

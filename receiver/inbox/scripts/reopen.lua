@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- reopen: have runs done again, or for the first time by a handler that was not there.
 -- ARGV  1 key that remembers how far a replay has come, or ""  2 its value, "" to forget it
+--       3 "1" to forget the handler's once marks for these events, so that effects are done again
 --       then for each run: item, queue, "1" to make a run that is not there
 -- gives for each run "reopened", "open" (it is under way already), "no-body" (gone by age), "absent" or "gone"
 local function wait_no_longer(id, handler, run, store)
@@ -40,6 +41,11 @@ local function reopen(item, queue, make)
     one_more_open(id, e, store)
   end
   redis.call('HDEL', e, 'reason')
+  if ARGV[3] == '1' then
+    for _, mark in ipairs(redis.call('HKEYS', P .. 'o:' .. id)) do
+      if string.sub(mark, 1, #handler + 1) == handler .. '|' then redis.call('HDEL', P .. 'o:' .. id, mark) end
+    end
+  end
   if run then redis.call('HINCRBY', e, 'p:' .. handler, 1) end
   redis.call('HSET', P .. 'lanes', handler, queue)
   write_run(id, handler, { state = 'ready', attempts = 0, losses = 0, queue = queue, token = '' })
@@ -49,7 +55,7 @@ local function reopen(item, queue, make)
 end
 
 local results = {}
-for at = 3, #ARGV, 3 do
+for at = 4, #ARGV, 3 do
   results[#results + 1] = reopen(ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1')
 end
 if ARGV[1] ~= '' then

@@ -1,0 +1,131 @@
+"""Effects: what `ctx.once` and `ctx.state` remember. In the inbox for real runs, in a dict for tests and trial runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeVar
+
+import orjson
+
+from receiver.inbox import Inbox
+from receiver.inbox.keys import STATE
+from workers.words import Busy, Fail
+
+T = TypeVar("T")
+Scope = Literal["event", "resource", "store"]
+InDoubt = Literal["run", "fail"]
+BUSY_AFTER = 1.0
+
+
+class Effects(Protocol):
+    """Where marks and state are kept."""
+
+    def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]: ...
+    def end(self, place: str, field: str, item: str, result: bytes) -> None: ...
+    def clear(self, place: str, field: str, item: str) -> None: ...
+    def read(self, place: str, name: str) -> bytes | None: ...
+    def write(self, place: str, name: str, value: bytes | None) -> None: ...
+    def add(self, place: str, name: str, by: int) -> int: ...
+
+
+def once(effects: Effects, place: str, field: str, item: str, call: Callable[[], T], *, in_doubt: InDoubt) -> T:
+    """Call and remember, or give what was remembered. A call that raises has not happened."""
+    answer, *rest = effects.begin(place, field, item, in_doubt=in_doubt)
+    if answer == "done":
+        found: T = orjson.loads(rest[0])
+        return found
+    if answer == "busy":
+        raise Busy(f"another run is doing {field} just now", after=BUSY_AFTER)
+    if answer == "doubt":
+        raise Fail(f"{field} is in doubt: an attempt died between the call and its mark; look, then replay or drop")
+    try:
+        result = call()
+    except Exception:
+        effects.clear(place, field, item)
+        raise
+    effects.end(place, field, item, orjson.dumps(result))
+    return result
+
+
+class State:
+    """A small key-value store for one plugin and one store. Values are JSON; `add` is atomic."""
+
+    def __init__(self, effects: Effects, plugin: str, store: str) -> None:
+        self._effects = effects
+        self._place = f"{STATE}{plugin}:{store}"
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self._effects.read(self._place, name)
+        return default if value is None else orjson.loads(value)
+
+    def set(self, name: str, value: Any) -> None:
+        self._effects.write(self._place, name, orjson.dumps(value))
+
+    def delete(self, name: str) -> None:
+        self._effects.write(self._place, name, None)
+
+    def add(self, name: str, by: int = 1) -> int:
+        """Add to a whole number, from 0; give the sum."""
+        return self._effects.add(self._place, name, by)
+
+
+class KeptEffects:
+    """In the inbox, for all machines."""
+
+    def __init__(self, inbox: Inbox, *, keep: float, at_work: float) -> None:
+        self._inbox = inbox
+        self._keep = keep
+        self._at_work = at_work
+
+    def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]:
+        return self._inbox.once("begin", place, field, item, keep=self._keep, more=(self._at_work * 1000, in_doubt))
+
+    def end(self, place: str, field: str, item: str, result: bytes) -> None:
+        self._inbox.once("end", place, field, item, keep=self._keep, more=(result,))
+
+    def clear(self, place: str, field: str, item: str) -> None:
+        self._inbox.once("clear", place, field, item, keep=self._keep)
+
+    def read(self, place: str, name: str) -> bytes | None:
+        found: Any = self._inbox.client.hget(place, name)
+        return None if found is None else bytes(found)
+
+    def write(self, place: str, name: str, value: bytes | None) -> None:
+        if value is None:
+            self._inbox.client.hdel(place, name)
+        else:
+            self._inbox.client.hset(place, name, value)
+
+    def add(self, place: str, name: str, by: int) -> int:
+        return int(self._inbox.client.hincrby(place, name, by))
+
+
+class LocalEffects:
+    """In this process, for tests and trial runs: nothing leaves it, and nothing stays."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], bytes] = {}
+
+    def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]:  # noqa: ARG002
+        found = self._kept.get((place, field))
+        return ["go"] if found is None else ["done", found]
+
+    def end(self, place: str, field: str, item: str, result: bytes) -> None:  # noqa: ARG002
+        self._kept[(place, field)] = result
+
+    def clear(self, place: str, field: str, item: str) -> None:  # noqa: ARG002
+        self._kept.pop((place, field), None)
+
+    def read(self, place: str, name: str) -> bytes | None:
+        return self._kept.get((place, name))
+
+    def write(self, place: str, name: str, value: bytes | None) -> None:
+        if value is None:
+            self._kept.pop((place, name), None)
+        else:
+            self._kept[(place, name)] = value
+
+    def add(self, place: str, name: str, by: int) -> int:
+        total = int(self._kept.get((place, name), b"0")) + by
+        self._kept[(place, name)] = str(total).encode()
+        return total
