@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,13 +25,13 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox import Inbox, Ledger, Outcome, Run, connect, keys
+from receiver.inbox import Failures, Inbox, Ledger, Outcome, Run, connect, keys
 from receiver.inbox.inbox import LOSSES_ALLOWED, from_ms
 
 STORES = ("north", "south")
 HANDLERS = ("shop.one", "shop.two", "shop.three")
 OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "release")
-STATES = {"ready": "ready", "leased": "leased", "later": "later"}
+STATES = ("ready", "leased", "later", "held")
 
 
 class InboxMachine(RuleBasedStateMachine):
@@ -96,7 +96,9 @@ class InboxMachine(RuleBasedStateMachine):
         assert reply[0] == ("routed" if handlers else "unhandled")
         self.leased.remove(event)
         self.stale.append(event)
+        paused = self.inbox.paused()
         if mine:
+            handlers = {name for name in handlers if f"handler:{name}" not in paused}
             self.leased += [replace(event, item=f"{event.event.id}|{n}", handler=n) for n in sorted(handlers)]
 
     @precondition(lambda self: any(run.handler for run in self.leased))
@@ -129,6 +131,38 @@ class InboxMachine(RuleBasedStateMachine):
         self.leased = []
         for item in self.client.zrange(keys.LEASED, 0, -1):
             self.client.zadd(keys.LEASED, {item: 1})
+
+    # A person
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), handler=st.sampled_from(HANDLERS), make=st.booleans())
+    def replay(self, data: st.DataObject, handler: str, make: bool) -> None:
+        delivery = data.draw(st.sampled_from(self.known))
+        item = keys.run_item(delivery.event.id, handler)
+        before = self.client.hget(keys.EVENT + delivery.event.id, f"r:{handler}")
+        state = before.decode().split(" ")[0] if before else ""
+        (reply,) = self.inbox.reopen([item], {}, make=make)
+        if state in ("ready", "leased", "held"):
+            assert reply == "open"
+        else:
+            assert reply == ("reopened" if state or make else "absent")
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), handler=st.sampled_from(HANDLERS))
+    def drop(self, data: st.DataObject, handler: str) -> None:
+        delivery = data.draw(st.sampled_from(self.known))
+        before = self.client.hget(keys.EVENT + delivery.event.id, f"r:{handler}")
+        state = before.decode().split(" ")[0] if before else ""
+        (reply,) = self.inbox.drop([keys.run_item(delivery.event.id, handler)], reason="because")
+        assert reply == ("dropped" if state in ("failed", "later") else "no-failure")
+
+    @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
+    def pause(self, store: str, handler: str, which: bool) -> None:
+        self.inbox.pause(store=store) if which else self.inbox.pause(handler=handler)
+
+    @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
+    def resume(self, store: str, handler: str, which: bool) -> None:
+        self.inbox.resume(store=store) if which else self.inbox.resume(handler=handler)
 
     # The housekeeper, and the wake-ups
 
@@ -164,7 +198,8 @@ class InboxMachine(RuleBasedStateMachine):
         for name in ("", *HANDLERS):
             for item in self.client.zrange(keys.READY + name, 0, -1):
                 places.setdefault(item.decode(), []).append("ready")
-        for place, key in (("leased", keys.LEASED), ("later", keys.LATER)):
+        held = [("held", keys.HELD + store) for store in STORES]
+        for place, key in (("leased", keys.LEASED), ("later", keys.LATER), *held):
             for item in self.client.zrange(key, 0, -1):
                 places.setdefault(item.decode(), []).append(place)
         expected = {}
@@ -194,6 +229,23 @@ class InboxMachine(RuleBasedStateMachine):
         assert total["accepted"] == total["settled"] + total["open"] + total["failed"] == len(self.known)
 
     @invariant()
+    def the_groups_count_what_failed(self) -> None:
+        if not hasattr(self, "client"):
+            return
+        marks: Counter[str] = Counter()
+        for delivery in self.known:
+            for name, value in self.client.hgetall(keys.EVENT + delivery.event.id).items():
+                if name.startswith(b"g:"):
+                    marks[value.decode()] += 1
+        groups = Failures(self.client).groups()
+        told: Counter[str] = Counter()
+        for group in groups:
+            told[f"{group.id} retrying"] += group.retrying
+            told[f"{group.id} failed"] += group.failed
+            assert self.client.zcard(keys.GROUP_RUNS + group.id) == group.retrying + group.failed
+        assert +told == marks
+
+    @invariant()
     def no_run_has_more_losses_than_allowed(self) -> None:
         assert all(run.losses <= LOSSES_ALLOWED for run in getattr(self, "leased", []))
 
@@ -201,7 +253,15 @@ class InboxMachine(RuleBasedStateMachine):
 def _explore(url: str, examples: int, steps: int) -> None:
     machine = type("Machine", (InboxMachine,), {"url": url})
     how = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(
+            Phase.explicit,
+            Phase.reuse,
+            Phase.generate,
+        ),  # a failing sequence is shown as found: shrinking takes minutes
     )
     run_state_machine_as_test(machine, settings=how)
 

@@ -14,13 +14,15 @@ end
 if ARGV[3] ~= (redis.call('GET', P .. 'declv') or '0') then return { 'reroute' } end
 
 local store = redis.call('HGET', e, 'store')
-local open, queues, answer = 0, {}, { 'routed' }
+local open, had, queues, answer = 0, 0, {}, { 'routed' }
 local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
 redis.call('HDEL', e, 'r:')
 redis.call('ZREM', P .. 'leased', id)
 for at = 5, #ARGV, 3 do
   local handler, queue, mine = ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1'
-  if redis.call('HEXISTS', e, 'r:' .. handler) == 0 then
+  if redis.call('HEXISTS', e, 'r:' .. handler) == 1 then
+    had = had + 1
+  else
     open = open + 1
     if mine and anything_paused and redis.call('SISMEMBER', P .. 'paused', 'handler:' .. handler) == 1 then mine = false end
     redis.call('HSET', P .. 'lanes', handler, queue)
@@ -37,12 +39,15 @@ for at = 5, #ARGV, 3 do
   end
 end
 for queue in pairs(queues) do wake(queue) end
-if open == 0 then
-  -- The event itself was the one open item; nobody wants it, and that is an end too.
+if open > 0 then
+  redis.call('HINCRBY', e, 'open', open - 1)
+  return answer
+end
+-- No new run: the event to be routed was an open item of its own, and that ends here.
+end_run(id, store, false)
+if had == 0 then
   redis.call('HSET', e, 'reason', 'unhandled')
   count('unhandled', store, 1)
-  end_run(id, store, false)
   return { 'unhandled' }
 end
-redis.call('HINCRBY', e, 'open', open - 1)
 return answer
