@@ -83,7 +83,6 @@ def test_a_claim_leases_and_what_it_leaves_behind_wakes_the_next(system: System)
     system.client.delete("rq:queue:default")
     claim = system.inbox.claim({"": 2}, room=2)
     assert len(claim.runs) == 2
-    assert claim.more
     assert system.client.llen("rq:queue:default") == 1
     assert system.client.zcard(keys.LEASED) == 2
 
@@ -249,4 +248,4 @@ def test_declarations_are_the_union_of_all_workers(system: System) -> None:
 
 
 def test_an_empty_claim_is_no_error(system: System) -> None:
-    assert system.inbox.claim({"": 5, "shop.greet": 5}, room=5) == Claim("0", False, ())
+    assert system.inbox.claim({"": 5, "shop.greet": 5}, room=5) == Claim("0", ())

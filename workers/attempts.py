@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from receiver.inbox import Outcome, Run
@@ -54,17 +54,25 @@ def describe_error(error: BaseException, plugin_files: Iterable[str]) -> dict[st
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{frame.filename}:{frame.name}" for frame in frames if frame.filename in files]
     last = next((frame for frame in reversed(frames) if frame.filename in files), None)
-    text = "".join(traceback.format_exception(error))
+    text = text_of(error, lambda one: "".join(traceback.format_exception(one))).encode("utf-8", "replace").decode()
     kind = type(error).__name__
     return {
-        "error": shorten(f"{kind}: {error}"),
+        "error": shorten(f"{kind}: {text_of(error)}"),
         "traceback": text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:],
         "group": fingerprint(kind, places),
         "at": f"{last.filename}:{last.lineno}" if last else None,
     }
 
 
-def shorten(text: str) -> str:
+def text_of(value: Any, how: Callable[[Any], str] = str) -> str:
+    """A value as text, even if it does not know how."""
+    try:
+        return how(value)
+    except Exception as error:  # noqa: BLE001  a plugin's __str__ may do anything
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
+
+
+def shorten(value: Any) -> str:
     """Bounded, and storable whatever the handler put into it."""
-    clean = text.encode("utf-8", "replace").decode()
+    clean = text_of(value).encode("utf-8", "replace").decode()
     return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"

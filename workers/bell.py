@@ -14,6 +14,7 @@ from receiver.inbox.keys import rq_list
 
 WAIT_SECONDS = 5
 TRY_AGAIN_AFTER = 0.5
+OVERDUE = 2.0
 
 
 class Bell:
@@ -24,10 +25,13 @@ class Bell:
         self._queues = queues
         self._connection: Connection | None = None
         self._not_before = 0.0
+        self._armed_at = 0.0
         self.armed = False
 
     def arm(self) -> bool:
         """Start waiting. False when the server does not answer; it is tried again a little later."""
+        if self.armed and time.monotonic() - self._armed_at > WAIT_SECONDS + OVERDUE:
+            self.drop()  # the answer is overdue: this connection leads nowhere
         if self.armed or time.monotonic() < self._not_before:
             return self.armed
         try:
@@ -36,6 +40,7 @@ class Bell:
                 self._connection.connect()
             self._connection.send_command("BLPOP", *map(rq_list, self._queues), WAIT_SECONDS)
             self.armed = True
+            self._armed_at = time.monotonic()
         except (RedisError, OSError):
             self.drop()
         return self.armed
@@ -45,6 +50,13 @@ class Bell:
         """The descriptor to watch while armed."""
         assert self._connection is not None
         return int(self._connection._sock.fileno())  # type: ignore[attr-defined]  # redis-py offers no name for it
+
+    def listen_to(self, queues: list[str]) -> None:
+        """From now on wait on these queues."""
+        if queues != self._queues:
+            self._queues = queues
+            self.drop()
+            self._not_before = 0.0
 
     def rung(self) -> str | None:
         """The id of the job that was waiting, or None when the wait simply ended."""

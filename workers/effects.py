@@ -43,7 +43,12 @@ def once(effects: Effects, place: str, field: str, item: str, call: Callable[[],
     except Exception:
         effects.clear(place, field, item)
         raise
-    effects.end(place, field, item, orjson.dumps(result))
+    try:
+        remembered = orjson.dumps(result)
+    except TypeError as error:
+        effects.end(place, field, item, b"null")  # the effect has happened; only its result cannot be remembered
+        raise Fail(f"{field} was done, but its result is not JSON: {error}") from None
+    effects.end(place, field, item, remembered)
     return result
 
 

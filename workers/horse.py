@@ -9,9 +9,11 @@ reader only.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -79,7 +81,7 @@ class Horse:
                 result = handler.function(run.event, self._context(run, harness, timeout))
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        except (Exception, RunTimeout, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  handlers raise anything
+        except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
             ended = _end_by(error, harness.files)
         else:
             ended = {"end": "done", "detail": {"result": _as_result(result)}}
@@ -118,7 +120,11 @@ class Horse:
 def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable[[], bool]) -> None:
     """Load the plugins, then serve batches until the worker closes the channel."""
     logs.setup("horse")
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed horse flushes nothing
     signal.signal(signal.SIGALRM, _time_is_up)
+    # A service manager may send SIGTERM to every process. Stopping is the worker's decision; and a handler's own
+    # subprocesses must not inherit an ignored signal.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         horse = Horse(config, plugins.load(config), stopped)
     except PluginError as error:
@@ -165,16 +171,26 @@ def _end_by(error: BaseException, files: frozenset[str]) -> dict[str, Any]:
         case Drop():
             return {"end": "dropped", "detail": {"result": attempts.shorten(error.why)}}
         case Busy():
-            return {"end": "busy", "after": error.after, "detail": {"error": attempts.shorten(f"Busy: {error.why}")}}
+            told = attempts.shorten(f"Busy: {error.why}")
+            return {"end": "busy", "after": _seconds(error.after), "detail": {"error": told}}
         case Fail():
             return {"end": "failed", "detail": attempts.describe_error(error, files)}
         case Retry():
-            return {"end": "raised", "after": error.after, "detail": attempts.describe_error(error, files)}
+            return {"end": "raised", "after": _seconds(error.after), "detail": attempts.describe_error(error, files)}
         case _:
             return {"end": "raised", "detail": attempts.describe_error(error, files)}
 
 
+def _seconds(after: Any) -> float | None:
+    return None if after is None else float(after)
+
+
 def _as_result(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
+    """What the journal shows: numbers as they are where JSON has them, anything else as short text."""
+    if value is None or isinstance(value, bool):
         return value
-    return attempts.shorten(value if isinstance(value, str) else repr(value))
+    if isinstance(value, int) and abs(value) < 1 << 53:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return attempts.shorten(value if isinstance(value, str) else attempts.text_of(value, repr))

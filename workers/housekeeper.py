@@ -52,6 +52,13 @@ class Housekeeper:
             log.warning("the Redis server does not answer", why=type(error).__name__)
             self._no_lapses_before = time.monotonic() + LEASE_MS / 1000
 
+    def read_again(self, explicit: str | None) -> None:
+        """HUP: retention may have changed; a bad config is refused and the old one stays."""
+        try:
+            self._config = load_from_environment(explicit)
+        except StorehooksError as error:
+            log.error("config refused, the old one stays", why=str(error))
+
     def _tick(self) -> None:
         """After an outage workers get one lease's time to report before leases lapse."""
         due, lapsed, failed = self.inbox.tick(lapses=time.monotonic() >= self._no_lapses_before)
@@ -78,6 +85,9 @@ def run(explicit: str | None) -> int:
         return 2
     housekeeper = Housekeeper(Inbox(client), config)
     while not {signal.SIGTERM, signal.SIGINT} & set(signals.seen):
+        if signal.SIGHUP in signals.seen:
+            signals.seen.remove(signal.SIGHUP)
+            housekeeper.read_again(explicit)
         housekeeper.round()
         signals.wait(TICK_EVERY)
     return 0

@@ -6,12 +6,16 @@ Law of this room: it imports plugin code, so it runs in a horse, in a process th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import re
+import select
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -19,18 +23,20 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
 from receiver.config import Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
+from workers.processes import become_a_child
 from workers.routing import Handler, Router
 
 GROUP = "storehooks.handlers"
 LOAD_SECONDS = 60
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
+_QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOPIC = re.compile(r"\*|[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")
 
 
@@ -92,20 +98,54 @@ def settings_of(config: Config, plugin: str, store: str) -> dict[str, Any]:
     return {**general, **own}
 
 
+class Judge:
+    """Loads and judges in a child that is thrown away, so that no plugin code ever runs in the caller."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._answer = b""
+        parent = os.getpid()
+        self._reader, writer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _report(config, writer, parent)
+        os.close(writer)
+        self._pidfd = os.pidfd_open(self._pid)
+
+    def fileno(self) -> int:
+        """Readable when the child has ended."""
+        return self._pidfd
+
+    def verdict(self) -> list[Declaration]:
+        """The handlers, or PluginError. Waits for the child; whatever that left running is ended."""
+        while not self._read():
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        _, status = os.waitpid(self._pid, 0)
+        os.close(self._reader)
+        os.close(self._pidfd)
+        return _handlers_in(self._answer, os.waitstatus_to_exitcode(status))
+
+    def _read(self) -> bool:
+        """Take what there is; True when nothing more will come. A process the plugin forked may hold the pipe open."""
+        ready, _, _ = select.select([self._reader, self._pidfd], [], [])
+        if self._reader not in ready:
+            return True
+        piece = os.read(self._reader, 1 << 16)
+        self._answer += piece
+        return not piece
+
+
 def judge_elsewhere(config: Config) -> list[Declaration]:
-    """Load and judge in a child that is thrown away, so that no plugin code ever runs in the caller."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _report(config, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(child, 0)
+    """Judge the plugins of a config, and wait for the verdict."""
+    return Judge(config).verdict()
+
+
+def _handlers_in(answer: bytes, code: int) -> list[Declaration]:
     try:
         verdict = orjson.loads(answer)
     except orjson.JSONDecodeError:
-        code = os.waitstatus_to_exitcode(status)
         raise PluginError(
             f"loading the plugins ended the process ({_exit_words(code)}); load them one by one"
         ) from None
@@ -117,18 +157,27 @@ def judge_elsewhere(config: Config) -> list[Declaration]:
     ]
 
 
-def _report(config: Config, writer: int) -> None:
-    """In the child: judge, tell the parent through the pipe, and end without running anything else."""
-    import signal
-
-    signal.alarm(LOAD_SECONDS)
+def _report(config: Config, writer: int, parent: int) -> NoReturn:
+    """In the child: judge, tell the parent through the pipe, and end; nothing may climb back into the caller's code."""
+    code = 1
     try:
-        verdict: dict[str, Any] = {"handlers": declarations(config, load(config))}
-    except PluginError as error:
-        verdict = {"error": str(error)}
-    with os.fdopen(writer, "wb") as pipe:
-        pipe.write(orjson.dumps(verdict))
-    os._exit(0)
+        become_a_child(parent, keep={writer})
+        signal.alarm(LOAD_SECONDS)
+        try:
+            verdict: dict[str, Any] = {"handlers": declarations(config, load(config))}
+        except PluginError as error:
+            verdict = {"error": str(error)}
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(orjson.dumps(verdict))
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException as error:  # noqa: BLE001  a plugin may raise anything
+        print(f"storehooks: loading the plugins: {type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _exit_words(code: int) -> str:
@@ -183,7 +232,7 @@ def _guarded(origin: str, load_it: Any) -> Any:
         return load_it()
     except SyntaxError as error:
         raise PluginError(f"{error.filename}:{error.lineno}: {origin} has a syntax error: {error.msg}") from None
-    except Exception as error:  # noqa: BLE001  a plugin may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything while it is imported
         frame = traceback.extract_tb(error.__traceback__)[-1]
         outside = [f for f in traceback.extract_tb(error.__traceback__) if not _is_ours(f.filename)]
         frame = outside[-1] if outside else frame
@@ -219,6 +268,8 @@ def _module_version(module: ModuleType) -> str:
 
 def _judge(handler: Handler) -> None:
     """Refuse a handler that could not run, before anything is routed to it."""
+    if not inspect.isfunction(handler.function):
+        raise PluginError(f"{handler.name} is not a plain function; write `def` and call what you need from it")
     for fault in _faults(handler):
         raise PluginError(f"{handler.file}:{handler.line}: {handler.name} {fault}")
 
@@ -235,16 +286,26 @@ def _faults(handler: Handler) -> Iterator[str]:
     for topic in handler.topics:
         if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
             yield f'asks for the topic {topic!r}; topics look like "order.created" or "order.*"'
+    if not all(isinstance(store, str) for store in handler.stores):
+        yield f'has stores={handler.stores!r}; stores are names, such as "north" or "*"'
+    if not isinstance(handler.queue, str) or not _QUEUE.fullmatch(handler.queue):
+        yield f"has queue={handler.queue!r}; a queue's name is letters, digits, _ and -, at most 64"
+    if handler.limit is not None and not isinstance(handler.limit, str):
+        yield f"has limit={handler.limit!r}; a limit is the name of a [limits.NAME] in config"
     yield from _wrong_numbers(handler)
 
 
 def _wrong_numbers(handler: Handler) -> Iterator[str]:
     delays = handler.retries if isinstance(handler.retries, tuple) else ()
     count = handler.retries if isinstance(handler.retries, int) else 0
-    if any(isinstance(one, bool) or not isinstance(one, int | float) or one < 0 for one in delays) or count < 0:
+    if not all(_is_seconds(one) for one in delays) or count < 0:
         yield "has retries= that are neither a number nor delays in seconds"
-    if handler.timeout is not None and (not isinstance(handler.timeout, int | float) or handler.timeout <= 0):
+    if handler.timeout is not None and not (_is_seconds(handler.timeout) and handler.timeout > 0):
         yield "has a timeout= that is no number of seconds"
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def _takes_event_and_context(handler: Handler) -> bool:

@@ -27,6 +27,7 @@ from workers.wire import Lines
 
 GRACE = 2.0
 """How long past its timeout a run may go on before its horse is killed."""
+LOAD_SECONDS = 60.0
 FEED_SECONDS = 1.0
 """How long a horse may take to accept a batch; an idle one reads at once, a stopped one never."""
 RUNS_BEFORE_RECYCLING = 5_000
@@ -62,6 +63,7 @@ class Stall:
     """Which batch this is, written on its tickets."""
     since: float = 0.0
     """When the first of the batch was begun."""
+    born: float = field(default_factory=time.monotonic)
     ready: bool = False
     served: int = 0
     verdict: str = ""
@@ -99,7 +101,8 @@ class Stable:
 
     @property
     def busy(self) -> bool:
-        return any(stall.batch for stall in self._stalls.values())
+        """Whether runs are under way here, or have ended or come back and were not handed over yet."""
+        return bool(self._ended or self._returned) or any(stall.batch for stall in self._stalls.values())
 
     def holding(self) -> Counter[str]:
         """How many horses each handler holds."""
@@ -148,6 +151,10 @@ class Stable:
         """Kill the horses whose run is past its timeout and grace, or which hold too much memory."""
         now = time.monotonic()
         for stall in self._stalls.values():
+            if stall.born < now - LOAD_SECONDS and not stall.ready:
+                self._kill(stall, f"it had not loaded its plugins after {LOAD_SECONDS:g} s")
+            if stall.verdict == "recycled" and now - stall.since > FEED_SECONDS + GRACE:
+                self._strike(stall)
             if not stall.batch or stall.verdict:
                 continue
             timeout = timeout_of(stall.handler)
@@ -224,8 +231,14 @@ class Stable:
         if not piece:  # it closed its end; its pidfd tells the rest
             self._stop_listening(stall)
             return
-        for message in stall.lines.feed(piece):
-            self._note(stall, message)
+        self._note_all(stall, piece)
+
+    def _note_all(self, stall: Stall, piece: bytes) -> None:
+        try:
+            for message in stall.lines.feed(piece):
+                self._note(stall, message)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._kill(stall, "killed: something else than its horse wrote to the worker")
 
     def _note(self, stall: Stall, message: dict[str, Any]) -> None:
         if message.get("ready"):
@@ -245,6 +258,7 @@ class Stable:
         due = stall.served >= RUNS_BEFORE_RECYCLING or stall.pid in self._old
         if due and not stall.batch and not stall.verdict:
             stall.verdict = "recycled"
+            stall.since = time.monotonic()
             self._stop_listening(stall)
             stall.channel.close()
 
@@ -254,25 +268,33 @@ class Stable:
             unused = len(os.read(stall.tickets_out, 4096))
         except BlockingIOError:
             return
-        for _ in range(unused):
-            self._returned.append(stall.batch.pop())
+        self._returned += reversed([stall.batch.pop() for _ in range(unused)])
 
     def _kill(self, stall: Stall, verdict: str) -> None:
         """Kill a horse with everything it started. Its death is noticed like any other."""
         if not stall.verdict:
             stall.verdict = verdict
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(stall.pid, signal.SIGKILL)
+            self._strike(stall)
+
+    @staticmethod
+    def _strike(stall: Stall) -> None:
+        """The group, and the process itself: a newborn one does not lead its group yet."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(stall.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(stall.pidfd, signal.SIGKILL)
 
     def _bury(self, stall: Stall) -> None:
         """A horse is dead: hear its last words, charge the run under way, give the rest back."""
         if stall.channel.fileno() >= 0:
             self._hear_last_words(stall)
         self._take_back(stall)
-        _, status = os.waitpid(stall.pid, 0)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(stall.pid, signal.SIGKILL)  # what it left running
+            os.killpg(stall.pid, signal.SIGKILL)  # what it left running; its number is still its own
+        _, status = os.waitpid(stall.pid, 0)
         code = os.waitstatus_to_exitcode(status)
+        if not stall.ready:  # it died while it loaded its plugins, and so might the next
+            self._not_before = time.monotonic() + PAUSE_AFTER_BROKEN
         if stall.batch:
             self._ended.append(_how_it_died(stall.batch.popleft(), stall.verdict, code))
         self._returned.extend(stall.batch)
@@ -284,8 +306,7 @@ class Stable:
         stall.channel.setblocking(False)
         with contextlib.suppress(OSError):
             while piece := stall.channel.recv(1 << 16):
-                for message in stall.lines.feed(piece):
-                    self._note(stall, message)
+                self._note_all(stall, piece)
 
     def _stop_listening(self, stall: Stall) -> None:
         with contextlib.suppress(KeyError, ValueError):

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from rq.worker import Worker as RQWorker
 from rq.worker.base import WorkerStatus
 
@@ -33,7 +33,7 @@ from workers import attempts
 from workers.bell import Bell
 from workers.jobs import WakeUp, read_job
 from workers.pace import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
-from workers.plugins import judge_elsewhere
+from workers.plugins import Judge, judge_elsewhere
 from workers.processes import Clock, Signals
 from workers.routing import wanted_by
 from workers.stable import Ended, Stable
@@ -69,6 +69,7 @@ class Worker(RQWorker):
         self._stop_at: float | None = None
         self._turn = 0
         self._let_out_at = 0.0
+        self._judge_at_work: Judge | None = None
         self._again_at: float | None = None
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         super().__init__(self._queues, name=name, connection=connect(self._url, timeout=2.0))
@@ -93,12 +94,13 @@ class Worker(RQWorker):
     def work(self, *_: Any, **__: Any) -> bool:
         """Work until told to stop; then finish what is under way and give back the rest."""
         self._declare_and_read()
-        self.register_birth()
-        self.set_state(WorkerStatus.IDLE)
+        self._tell_rq(self.register_birth)
+        self._tell_rq(lambda: self.set_state(WorkerStatus.IDLE))
         log.info("worker started", handlers=sorted(self._mine), horses=self.config.workers.horses)
         try:
             while not self._finished():
-                self._stable.fill()
+                if self._stop_at is None:
+                    self._stable.fill()
                 self._wait()
                 self._listen_to_horses()
                 self._look_after()
@@ -122,12 +124,16 @@ class Worker(RQWorker):
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._stable.fileno, selectors.EVENT_READ)
             waiting.register(self._signals, selectors.EVENT_READ)
+            if self._judge_at_work is not None:
+                waiting.register(self._judge_at_work, selectors.EVENT_READ, "verdict")
             if self._wants_work and not self._hungry and self._bell.arm():
                 waiting.register(self._bell.fileno, selectors.EVENT_READ, "bell")
             patience = 0.0 if self._hungry and self._wants_work and not self._away else self._patience()
             for key, _ in waiting.select(patience):
                 if key.data == "bell":
                     self._answer_the_bell()
+                elif key.data == "verdict":
+                    self._hear_the_verdict()
                 elif key.fileobj is self._signals:
                     self._signals.clear()
 
@@ -197,7 +203,9 @@ class Worker(RQWorker):
             case "busy":
                 delay = ended.after if ended.after is not None else attempts.BUSY_DELAY
                 return Outcome(run, "busy", detail, delay=delay)
-            case _:  # lost, stopped, absent: nobody's fault
+            case "absent":  # declared, and not there in the horse: not again at once
+                return Outcome(run, "busy", {"error": "the handler is not loaded here"}, delay=attempts.BUSY_DELAY)
+            case _:  # lost, stopped: nobody's fault
                 return Outcome(run, "release")
 
     def _retries(self, handler: str) -> attempts.Retries:
@@ -323,9 +331,20 @@ class Worker(RQWorker):
             self._server_is_away(error)
             return None
 
+    @staticmethod
+    def _tell_rq(call: Callable[[], Any]) -> None:
+        """What only RQ's own tools look at; at maxmemory the server refuses it, and the work goes on."""
+        try:
+            call()
+        except RedisError as error:
+            log.info("RQ's own record could not be written", why=type(error).__name__)
+
     def _server_is_away(self, error: RedisError) -> None:
-        if not self._away:
+        if isinstance(error, ResponseError):
+            log.error("the Redis server refused a script", why=str(error)[:300])
+        elif not self._away:
             log.warning("the Redis server does not answer", why=type(error).__name__)
+        self._bell.drop()
         self._away_until = time.monotonic() + AWAY_PAUSE
         self._hungry = True
 
@@ -340,13 +359,14 @@ class Worker(RQWorker):
                 self._give_back_what_waits()
         if self._clock.due("renew", RENEW_EVERY):
             held = [*self._stable.runs(), *self._waiting]
-            if lost := self._at_server(lambda: self.inbox.renew(held)):
+            if held and (lost := self._at_server(lambda: self.inbox.renew(held))):
                 log.warning("leases lost", runs=len(lost))
                 self._stable.kill_runs(lost)
                 self._waiting = deque(run for run in self._waiting if run.item not in lost)
         if self._clock.due("heartbeat", HEARTBEAT_EVERY):
-            self._at_server(self.heartbeat)
+            self._tell_rq(self.heartbeat)
             self._at_server(self._declare_and_read)
+            self._hungry = True  # whatever became of a wake-up, nothing waits longer than this
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """RQ's, but so that a killed worker is gone from RQ's lists soon."""
@@ -357,16 +377,30 @@ class Worker(RQWorker):
         self.heartbeat()
 
     def _read_again(self) -> None:
-        """HUP: read the config and judge the plugins anew; keep the old ones if they are no good."""
+        """HUP: read the config and have the plugins judged, beside the work; the verdict comes later."""
         try:
             config = load_from_environment(str(self.config.path) if self.config.path else None)
-            handlers = judge_elsewhere(config)
         except StorehooksError as error:
             log.error("reload refused, the old config and plugins stay", why=str(error))
             return
-        self.config = config
+        if self._judge_at_work is None:
+            self._judge_at_work = Judge(config)
+        else:
+            self._signals.seen.append(signal.SIGHUP)  # one after the other
+
+    def _hear_the_verdict(self) -> None:
+        """Take the new handlers, or keep the old ones if the new are no good."""
+        assert self._judge_at_work is not None
+        judge, self._judge_at_work = self._judge_at_work, None
+        try:
+            handlers = judge.verdict()
+        except StorehooksError as error:
+            log.error("reload refused, the old config and plugins stay", why=str(error))
+            return
+        self.config = judge.config
         self._adopt(handlers)
-        self._stable.renew(config)
+        self._bell.listen_to(self._queues)
+        self._stable.renew(judge.config)
         self._at_server(self._declare_and_read)
         log.info("reloaded", handlers=sorted(self._mine))
 

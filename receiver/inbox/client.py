@@ -9,7 +9,7 @@ from pathlib import Path
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from receiver.contract.errors import ServerUnusable
@@ -62,6 +62,13 @@ def check(client: Redis, *, ack: str = "stored") -> str:
             f"the Redis server at {describe(client)} does not answer: {error}. "
             "Start it, or set [redis] url (or REDIS_URL); `storehooks dev` starts an embedded one"
         ) from None
+    if ack == "replica":
+        raise ServerUnusable('ack = "replica" is not built yet; use "fsync" or "stored"')
+    policy = _setting(client, "maxmemory-policy")
+    if policy.startswith("allkeys"):
+        raise ServerUnusable(
+            f"the server's maxmemory-policy is {policy}: it would throw events away; set it to noeviction"
+        )
     version = str(info.get("redis_version", "0"))
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise ServerUnusable(
@@ -84,4 +91,8 @@ def describe(client: Redis) -> str:
 
 
 def _setting(client: Redis, name: str) -> str:
-    return str(client.config_get(name).get(name, ""))
+    """A setting of the server; empty where it will not tell, as hosted ones do."""
+    try:
+        return str(client.config_get(name).get(name, ""))
+    except ResponseError:
+        return ""

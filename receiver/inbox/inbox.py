@@ -7,6 +7,7 @@ RUN     ready --claim--> leased --finish--> done | dropped | failed | later (ret
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -96,7 +97,6 @@ NO_LIMIT = Limit("")
 @dataclass(frozen=True)
 class Claim:
     version: str
-    more: bool
     runs: tuple[Run, ...]
     again_in: float = 0.0
     """Seconds until a limit lets more work begin; 0 when none keeps any back."""
@@ -158,9 +158,9 @@ class Inbox:
             calls.insert(0, _finish_call(outcomes))
         replies = scripts.run(self.client, calls)
         results = [result == b"ok" for result in replies[0]] if outcomes else []
-        version, more, again, *items = replies[-1]
+        version, again, *items = replies[-1]
         runs = tuple(_run_from(item, token) for item in items)
-        return results, Claim(version.decode(), bool(more), runs, again / 1000)
+        return results, Claim(version.decode(), runs, again / 1000)
 
     def route(self, decisions: Sequence[tuple[Run, Iterable[tuple[str, str, bool]]]], version: str) -> list[list[str]]:
         """Give events their runs: for each (handler, queue, lease it to us). One round trip for all.
@@ -190,14 +190,12 @@ class Inbox:
 
     def declare(self, handlers: Iterable[Declaration]) -> str:
         """Say which handlers this worker has; give the version of all declarations."""
-        parts = [
-            part
-            for one in handlers
-            for part in (
-                f"{one.handler}@{one.version}",
-                orjson.dumps(asdict(one), option=orjson.OPT_SORT_KEYS),
-            )
-        ]
+        parts: list[scripts.Argument] = []
+        for one in handlers:
+            text = orjson.dumps(asdict(one), option=orjson.OPT_SORT_KEYS)
+            routing = orjson.dumps([one.topics, one.stores, one.queue])
+            mark = hashlib.sha256(routing).hexdigest()[:6]  # one version may be deployed with two configs
+            parts += (one.handler, f"{one.handler}@{one.version}#{mark}", one.queue, text)
         (version,) = scripts.run(self.client, [Call("declare", [DECLARATION_MS, *parts])])
         return str(version.decode())
 
@@ -288,10 +286,11 @@ class Inbox:
         (removed,) = scripts.run(self.client, [Call("trim", [TRIM_SLICE, *ages])])
         return removed[0], removed[1], removed[2]
 
-    def trim_store(self, store: str, *, keep: int, window: float) -> int:
-        """Keep at most so many events of a store; give how many settled ones were removed, at most a slice."""
-        (removed,) = scripts.run(self.client, [Call("trim_store", [store, keep, TRIM_SLICE, int(window * 1000)])])
-        return int(removed)
+    def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:
+        """Keep at most so many events of a store; give how many were looked at, after `skip`, and how many removed."""
+        arguments: list[scripts.Argument] = [store, keep, TRIM_SLICE, int(window * 1000), skip]
+        (reply,) = scripts.run(self.client, [Call("trim_store", arguments)])
+        return int(reply[0]), int(reply[1])
 
     def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> int:
         """Make failures of the runs whose handler no worker has had for so many seconds; at most a slice."""
@@ -301,12 +300,8 @@ class Inbox:
 
     def lead(self, name: str, for_ms: int) -> bool:
         """Whether `name` leads the housekeepers now. It only saves work: correctness never rests on it."""
-        if self.client.set(keys.LEADER, name, nx=True, px=for_ms):
-            return True
-        if self.client.get(keys.LEADER) != name.encode():
-            return False
-        self.client.pexpire(keys.LEADER, for_ms)
-        return True
+        (leads,) = scripts.run(self.client, [Call("lead", [name, for_ms])])
+        return bool(leads)
 
     def set_aside(self, item: str, why: str) -> None:
         """Note something that is none of ours, or cannot be read, for people to see."""
@@ -327,7 +322,10 @@ def pack(event: Event) -> bytes:
 def unpack(blob: bytes | None) -> tuple[dict[str, str], bytes]:
     """The reverse; empty where retention has removed the body."""
     line, _, body = (blob or b"{}\n").partition(b"\n")
-    return orjson.loads(line), body
+    try:
+        return orjson.loads(line), body
+    except orjson.JSONDecodeError:
+        return {}, blob or b""
 
 
 def from_ms(text: bytes | str) -> datetime:
@@ -365,22 +363,29 @@ def _finish_call(outcomes: Iterable[Outcome]) -> Call:
 
 
 def read_event(event_id: str, fields: Mapping[bytes, bytes], blob: bytes | None) -> Event:
-    """An event from its record and its body as they are kept."""
+    """An event from its record and its body as they are kept. A spoiled record is read as far as it goes."""
     headers, body = unpack(blob)
-    text = {name: fields.get(name.encode(), b"").decode() for name in EVENT_FIELDS}
+    text = {name: fields.get(name.encode(), b"").decode("utf-8", "replace") for name in EVENT_FIELDS}
     return Event(
         id=event_id,
         store=text["store"],
         topic=text["topic"],
-        received_at=from_ms(text["received"] or "0"),
+        received_at=from_ms(text["received"] if text["received"].isdecimal() else "0"),
         body=body,
         headers=headers,
         delivery_id=text["delivery"],
         resource_id=text["resource"],
-        occurred_at=datetime.fromisoformat(text["occurred"]) if text["occurred"] else None,
+        occurred_at=_moment(text["occurred"]),
         source=text["source"],
         data_path=text["data_path"],
     )
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
 
 
 def _run_from(reply: list[Any], token: str) -> Run:

@@ -16,7 +16,7 @@
     leased         zset    items by end of lease (ms)
     later          zset    items by due time (ms)
     held:{store}   zset    items of a paused store, in their order
-    paused         set     "handler:NAME", "store:NAME"
+    paused         set     "handler:NAME", "store:NAME"       resuming  set  stores whose held work is coming back
     limits         hash    handler -> its limit            slots:{limit}  set  leased runs that count against it
     paces          hash    limit -> when its next run may begin (ms)
     shut           hash    limit, or h:{handler} -> Busy until (ms)

@@ -2,13 +2,14 @@
 -- claim: lease ready items to the caller.
 -- ARGV  1 token  2 lease (ms)  3 how many in all
 --       then for each lane: lane, how many of it, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst
--- gives {declarations' version, more (1 if asked lanes still hold work), ms until a limit opens again (0 = none), item...}
+-- gives {declarations' version, ms until a limit opens again (0 = none), item...}
 --       where an item is {item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source,
 --       data_path, body}
 -- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
 -- passed over while others are claimed; callers begin with another lane each time, so its turn comes.
 local token, lease, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local taken, more, again = {}, 0, 0
+local taken, again, size = {}, 0, 0
+local LARGEST = 8 * 1024 * 1024 -- bytes of bodies in one claim: the server answers others meanwhile
 local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
 
 local function lease_run(item, id, handler, run)
@@ -17,8 +18,10 @@ local function lease_run(item, id, handler, run)
   redis.call('ZADD', P .. 'leased', NOW + lease, item)
   local about = redis.call('HMGET', P .. 'e:' .. id, 'p:' .. handler, 'store', 'topic', 'delivery', 'resource', 'received',
     'occurred', 'source', 'data_path')
+  local body = redis.call('GET', P .. 'b:' .. id)
+  size = size + (body and #body or 0)
   taken[#taken + 1] = { item, run.attempts, run.losses, about[1], about[2], about[3], about[4], about[5], about[6],
-    about[7], about[8], about[9], redis.call('GET', P .. 'b:' .. id) }
+    about[7], about[8], about[9], body }
 end
 
 -- Work of a paused store leaves the lane, so that nobody searches past it; `resume` brings it back in order.
@@ -92,7 +95,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
         lease_run(item, id, lane, run)
       end
     end
-    if suspect and #taken == 1 and taken[1][1] == item then
+    if size > LARGEST or (suspect and #taken == 1 and taken[1][1] == item) then
       room = 0
       break
     end
@@ -101,10 +104,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   local got = #taken - before
   took(lane, limit, spacing, burst, before + 1, got)
   room = room - got
-  if redis.call('EXISTS', ready) == 1 then
-    more = 1
-    if last then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
-  end
+  if last and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
 end
 
 for at = 4, #ARGV, 6 do
@@ -113,4 +113,4 @@ for at = 4, #ARGV, 6 do
     take_from(ARGV[at], want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
   end
 end
-return { redis.call('GET', P .. 'declv') or '0', more, again, unpack(taken) }
+return { redis.call('GET', P .. 'declv') or '0', again, unpack(taken) }

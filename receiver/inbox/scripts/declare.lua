@@ -1,16 +1,22 @@
 #!lua flags=allow-oom
 -- declare: say which handlers a worker has.
--- ARGV  1 how long a declaration counts (ms)  then for each handler: "handler@version", declaration (JSON)
+-- ARGV  1 how long a declaration counts (ms)  then for each handler: handler, "handler@version#mark", queue, JSON
 -- gives the version of the declarations; it grows when one is new, changed or back after its time
-local changed = false
-for at = 2, #ARGV, 2 do
-  local name, text = ARGV[at], ARGV[at + 1]
-  local seen = tonumber(redis.call('HGET', P .. 'seen', name) or 0)
-  if redis.call('HGET', P .. 'decl', name) ~= text or seen < NOW - tonumber(ARGV[1]) then
+local seen, latest, changed = redis.call('HGETALL', P .. 'seen'), 0, false
+for at = 2, #seen, 2 do latest = math.max(latest, tonumber(seen[at])) end
+if latest < NOW - 60000 then
+  -- Everybody was away. Whoever comes back first must not route as if the others' handlers had never been.
+  for at = 1, #seen, 2 do redis.call('HSET', P .. 'seen', seen[at], NOW) end
+end
+for at = 2, #ARGV, 4 do
+  local handler, name, queue, text = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local last = tonumber(redis.call('HGET', P .. 'seen', name) or 0)
+  if redis.call('HGET', P .. 'decl', name) ~= text or last < NOW - tonumber(ARGV[1]) then
     redis.call('HSET', P .. 'decl', name, text)
     changed = true
   end
   redis.call('HSET', P .. 'seen', name, NOW)
+  redis.call('HSET', P .. 'lanes', handler, queue)
 end
 if changed then redis.call('INCR', P .. 'declv') end
 return redis.call('GET', P .. 'declv') or '0'

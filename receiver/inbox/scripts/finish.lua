@@ -37,11 +37,11 @@ local function finish(item, token, outcome, detail, delay)
     write_run(id, handler, run)
     redis.call('HSET', e, 'x:' .. handler, detail)
     if outcome == 'retry' then
-      join_group(id, handler, store, 'retrying', detail)
       redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
+      join_group(id, handler, store, 'retrying', detail)
     else
-      if run.attempts > 1 then leave_group(id, handler, store) end
       end_run(id, store, false)
+      if run.attempts > 1 then leave_group(id, handler, store) end
     end
   end
   tell(item, outcome, store, about[2], about[3], detail)

@@ -91,6 +91,25 @@ local function free_slot(item, handler, queue)
   if redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then wake(queue) end
 end
 
+-- Held work of a store that is paused no longer goes back to its lanes, in its order.
+local function bring_back(store, most)
+  local held, back = P .. 'held:' .. store, 0
+  for _, item in ipairs(redis.call('ZRANGE', held, 0, most - 1)) do
+    local id, handler = split(item)
+    local run = read_run(id, handler)
+    redis.call('ZREM', held, item)
+    if run and run.state == 'held' then
+      run.state = 'ready'
+      write_run(id, handler, run)
+      make_ready(id, handler, store)
+      wake(run.queue)
+      back = back + 1
+    end
+  end
+  if redis.call('EXISTS', held) == 0 then redis.call('SREM', P .. 'resuming', store) end
+  return back
+end
+
 local function set_aside(item, why)
   redis.call('HSET', P .. 'aside', item, why)
 end
@@ -127,14 +146,18 @@ end
 local function join_group(id, handler, store, kind, detail)
   leave_group(id, handler, store)
   local ok, told = pcall(cjson.decode, detail)
-  if not ok then told = {} end
-  local group = told.group or string.sub(redis.sha1hex((told.reason or 'error') .. '|' .. handler), 1, 8)
+  if not ok or type(told) ~= 'table' then told = {} end
+  local function said(name)  -- JSON null is no nil in Lua
+    return type(told[name]) == 'string' and told[name] or ''
+  end
+  local group = said('group')
+  if group == '' then group = string.sub(redis.sha1hex(said('reason') .. '|' .. handler), 1, 8) end
   local g, item = P .. 'g:' .. group, item_of(id, handler)
   redis.call('HSETNX', g, 'first', NOW)
-  redis.call('HSET', g, 'handler', handler, 'error', told.error or '', 'at', told.at or '', 'last', NOW, 'example', item)
+  redis.call('HSET', g, 'handler', handler, 'error', said('error'), 'at', said('at'), 'last', NOW, 'example', item)
   redis.call('HINCRBY', g, kind, 1)
   redis.call('HINCRBY', g, 's:' .. store, 1)
-  redis.call('HINCRBY', g, 'v:' .. (told.version or '?'), 1)
+  redis.call('HINCRBY', g, 'v:' .. (said('version') ~= '' and said('version') or '?'), 1)
   redis.call('ZADD', P .. 'gr:' .. group, NOW, item)
   redis.call('ZADD', P .. 'groups', NOW, group)
   redis.call('HSET', P .. 'e:' .. id, 'g:' .. handler, group .. ' ' .. kind)
@@ -145,8 +168,8 @@ local function fail_run(id, handler, run, store, detail)
   write_run(id, handler, run)
   redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'failed', NOW, item_of(id, handler))
-  join_group(id, handler, store, 'failed', detail)
   end_run(id, store, true)
+  join_group(id, handler, store, 'failed', detail)
 end
 
 -- Remove every trace of a closed event but its part in the counters.

@@ -4,21 +4,10 @@
 -- gives how many came back; as long as that equals the slice there may be more
 local kind, name = string.match(ARGV[1], '^(%a+):(.*)$')
 redis.call('SREM', P .. 'paused', ARGV[1])
-local back = 0
 if kind == 'store' then
-  for _, item in ipairs(redis.call('ZRANGE', P .. 'held:' .. name, 0, tonumber(ARGV[2]) - 1)) do
-    local id, handler = split(item)
-    local run = read_run(id, handler)
-    redis.call('ZREM', P .. 'held:' .. name, item)
-    if run and run.state == 'held' then
-      run.state = 'ready'
-      write_run(id, handler, run)
-      make_ready(id, handler, name)
-      wake(run.queue)
-      back = back + 1
-    end
-  end
-elseif redis.call('EXISTS', P .. 'ready:' .. name) == 1 then
-  wake(redis.call('HGET', P .. 'lanes', name) or 'default')
+  -- Remembered, so that the next tick goes on where a command that died had stopped.
+  redis.call('SADD', P .. 'resuming', name)
+  return bring_back(name, tonumber(ARGV[2]))
 end
-return back
+if redis.call('EXISTS', P .. 'ready:' .. name) == 1 then wake(redis.call('HGET', P .. 'lanes', name) or 'default') end
+return 0

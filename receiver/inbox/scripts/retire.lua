@@ -4,7 +4,7 @@
 -- gives how many became failures
 local handler, ended = ARGV[1], 0
 for _, name in ipairs(redis.call('HKEYS', P .. 'decl')) do
-  if string.match(name, '^(.*)@[^@]*$') == handler then
+  if string.match(name, '^([^@]*)@') == handler then
     redis.call('HDEL', P .. 'decl', name)
     redis.call('HDEL', P .. 'seen', name)
     redis.call('INCR', P .. 'declv')

@@ -48,6 +48,8 @@ for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leased', NOW + lease + 1
   redis.call('ZADD', P .. 'leased', NOW + lease, item)
 end
 
+for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do bring_back(store, slice) end
+
 if redis.call('EXISTS', P .. 'ready:') == 1 then wake('default') end
 local lanes = redis.call('HGETALL', P .. 'lanes')
 for at = 1, #lanes, 2 do

@@ -34,7 +34,6 @@ if tonumber(ARGV[4]) > 0 then
   local old = NOW - tonumber(ARGV[4])
   for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'failed', '-inf', old, 'LIMIT', 0, slice)) do
     local id = split(item)
-    redis.call('ZREM', P .. 'failed', item)
     if redis.call('HGET', P .. 'e:' .. id, 'state') == 'failed' then
       forget(id)
       failures = failures + 1
