@@ -7,6 +7,7 @@ RUN     ready --claim--> leased --finish--> done | dropped | failed | later (ret
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,8 @@ LEASE_MS = 4_000
 LOSSES_ALLOWED = 5
 DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
+NAMES_KEPT = 200
+"""How many of a store's own event names are counted one by one."""
 
 AcceptStatus = Literal["accepted", "duplicate", "full"]
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "wait", "release"]
@@ -227,6 +230,9 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         int(repeat_window * 1000),
         quota,
         problem,
+        hashlib.sha256(event.body).hexdigest()[:16],
+        delivery.first_id,
+        NAMES_KEPT,
     ]
 
 

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
-from workers.cli import dev, events, handlers, init, look, processes
+from workers.cli import dev, events, handlers, init, look, processes, refused, scheme, topics, verify
 from workers.cli.options import with_config
 
 
@@ -24,8 +24,8 @@ def storehooks() -> None:
 
     \b
     run      dev  web  worker  sandbox  init
-    look     stats  send
-    nouns    events  handlers          a bare noun lists
+    look     stats  topics  verify  send
+    nouns    events  handlers  refused  scheme          a bare noun lists
     """
 
 
@@ -37,8 +37,12 @@ for command in (
     init.init,
     look.stats,
     look.send,
+    topics.topics,
+    verify.verify,
     events.events,
     handlers.handlers,
+    refused.refused,
+    scheme.scheme,
 ):
     storehooks.add_command(command)
 
