@@ -135,7 +135,7 @@ def read_body(environ: dict[str, Any], limit: int) -> bytes:
         raise RequestEntityTooLarge
     try:
         body = _read_up_to(environ["wsgi.input"].read, limit + 1)
-    except OSError:  # a bad chunk, or a sender that went away in the middle
+    except Exception:  # noqa: BLE001  a bad chunk, a sender that went away: each server has its own errors for it
         raise BadRequest("The body could not be read.") from None
     if len(body) > limit:
         raise RequestEntityTooLarge
@@ -172,7 +172,7 @@ def as_json(content: dict[str, Any], status: int = 200) -> Response:
 def explain_refusal(error: HTTPException) -> Response:
     """Every HTTP error in one form, with the headers that belong to it (Allow, for one)."""
     kept = {name: value for name, value in error.get_headers() if name.lower() != "content-type"}
-    if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+    if error.code in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.BAD_REQUEST):
         kept["Connection"] = "close"  # what was not read must not be taken for the next request
     return problem(HTTPStatus(error.code or 500), error.description or "", kept)
 
