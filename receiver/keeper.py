@@ -1,14 +1,13 @@
 """Keeper: writes refused deliveries down, off the request path. It never blocks an answer and never fails one.
 
-What is refused gathers in memory for half a second and is then written in one transaction by a thread of
-its own. What may gather is bounded, so the rate at which bytes reach the disk is bounded too; where there
+What is refused gathers in memory and is written by a thread of its own, in one transaction, at most twice a
+second. What may gather is bounded, so the rate at which bytes reach the disk is bounded too; where there
 is too much, the store with the most gives up its oldest body, and its line stays.
 """
 
 from __future__ import annotations
 
 import atexit
-import sqlite3
 import threading
 import time
 from collections import defaultdict, deque
@@ -107,16 +106,16 @@ class Keeper:
                 if self._refusals is None:
                     self._refusals = open_refusals(self._data_dir)
                 self._refusals.add(gathered.everything(), bounds=self._bounds, now=time.time())
-            except (sqlite3.Error, OSError) as error:
+            except Exception as error:  # noqa: BLE001  the disk, the file, whatever it is: the thread goes on
                 self._refusals = None
                 self._complain(error, gathered.count)
 
     def _write_for_ever(self) -> None:
         while True:
-            self.flush()
-            self._something.wait(TRIM_EVERY)
             self._something.clear()
+            self.flush()
             time.sleep(WRITE_EVERY)
+            self._something.wait(TRIM_EVERY)
 
     def _complain(self, error: Exception, lost: int) -> None:
         if time.monotonic() >= self._quiet_until:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import orjson
 
+_STATUS = re.compile(rb"HTTP/1.1 (\d{3}) ")
 HEAD_END = b"\r\n\r\n"
 Headers = Iterable[tuple[str | bytes, str | bytes]]
 
@@ -100,3 +103,28 @@ def read_answer(connection: socket.socket) -> Answer:
 
 def _bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("latin-1")
+
+
+def pipelined(port: int, requests: Iterable[bytes], *, batch: int = 50) -> Counter[int]:
+    """Many requests over one connection, a batch at a time; how often each status was answered."""
+    seen: Counter[int] = Counter()
+    waiting: list[bytes] = []
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        for one in requests:
+            waiting.append(one)
+            if len(waiting) == batch:
+                seen += _ask(connection, waiting)
+                waiting = []
+        if waiting:
+            seen += _ask(connection, waiting)
+    return seen
+
+
+def _ask(connection: socket.socket, requests: list[bytes]) -> Counter[int]:
+    connection.sendall(b"".join(requests))
+    data = b""
+    while len(statuses := _STATUS.findall(data)) < len(requests) or not data.endswith(b"}"):
+        more = connection.recv(65536)
+        assert more, f"cut off after {len(statuses)} answers"
+        data += more
+    return Counter(int(status) for status in statuses)
