@@ -29,6 +29,8 @@ RECEIVE = 64 * 1024
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 8 << 20
+PARTING_SECONDS = 0.2
+"""At the end, how long a connection that has sent nothing stays: its request may be on the way."""
 MAX_HELD = 64 << 20
 """Bytes of requests that one process holds; beyond it the one that has been arriving longest is given up."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -207,10 +209,12 @@ class PatientWorker(ThreadWorker):
         """Back on the main thread: wait for the next request, or end the connection."""
         self._held -= len(conn.request)
         conn.request = b""
-        if not fs.cancelled() and fs.result() and self.alive:
-            self._gather(conn, self._limits.read_timeout if conn.framing else self.cfg.keepalive)
-        else:
+        if fs.cancelled() or not fs.result():
             self._linger(conn)
+        elif conn.framing:
+            self._gather(conn, self._limits.read_timeout)
+        else:  # it was told that it may send another, so it may be doing so even when we are about to end
+            self._gather(conn, self.cfg.keepalive if self.alive else PARTING_SECONDS)
 
     # Ending: closing at once could cost the sender the answer that is on its way
 
@@ -258,9 +262,7 @@ class PatientWorker(ThreadWorker):
     def murder_pending(self) -> None:
         """gunicorn calls this at least each second: whoever is late is given up."""
         now = time.monotonic()
-        for connection in [
-            one for one in self._gathering if one.deadline < now or (not self.alive and not one.framing)
-        ]:
+        for connection in [one for one in self._gathering if one.deadline < now]:
             self._give_up(connection)
         for connection in [one for one in self._lingering if one.deadline < now]:
             self._end_lingering(connection)
@@ -268,7 +270,13 @@ class PatientWorker(ThreadWorker):
     def set_accept_enabled(self, enabled: bool) -> None:
         super().set_accept_enabled(enabled)
         if not self.alive:
-            self.murder_pending()  # who has sent nothing yet must not hold up the end
+            parting = time.monotonic() + PARTING_SECONDS
+            for connection in self._gathering:
+                if not connection.framing:
+                    connection.deadline = min(connection.deadline, parting)
+
+    def wait_for_and_dispatch_events(self, timeout: float) -> None:
+        super().wait_for_and_dispatch_events(timeout if self.alive else PARTING_SECONDS / 4)
 
 
 def refusal(status: HTTPStatus) -> bytes:
