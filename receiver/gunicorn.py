@@ -63,6 +63,7 @@ def settings(config: Config) -> dict[str, Any]:
         "workers": config.receiver.processes,
         "worker_class": PatientWorker,
         "threads": config.receiver.threads,
+        "worker_connections": 1000,
         "keepalive": 15,
         "graceful_timeout": 8,
         "limit_request_line": 4094,

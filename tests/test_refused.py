@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sqlite3
 import threading
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,6 +24,8 @@ from receiver.spool import FILE, WAL_BYTES, Refusal, Refusals, fair_level, open_
 from tests.harness import OTHER_SECRET, System, eventually, own_server
 from tests.wire import pipelined, request
 
+WINDOW = 1.0
+WRONG = "not the secret that the store has"
 RIGHT = "whsec_dGhlIHNlY3JldCB0aGF0IHRoZSBzdG9yZSBoYXM="
 
 
@@ -69,27 +71,53 @@ def bounded(system: System, refused: str) -> System:
     return system
 
 
-@pytest.fixture
-def web(system: System) -> System:
-    system.start("web")
-    return system
+MORE = f"""
+[stores.thin]
+scheme = "nuvemshop"
+signing_secrets = ["{WRONG}"]
+[stores.bare]
+scheme = "salla"
+signing_secrets = ["{WRONG}"]
+"""
+FORGOTTEN = f'''
+[stores.west]
+scheme = "shopify"
+domain = "west.example"
+signing_secrets = ["{RIGHT}"]
+'''
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """One receiver for tests that only add to what is refused."""
+    """One receiver with a config that is wrong; `release` corrects it on disk, for itself only."""
     with own_server(tmp_path_factory.mktemp("server")) as server:
-        system = System(tmp_path_factory.mktemp("system"), server.url)
+        system = System(tmp_path_factory.mktemp("system"), server.url, more=MORE)
+        text = system.config_file.read_text()
+        window = f"threads = 4\ndedupe_window_unidentified = {WINDOW}"
+        system.config_file.write_text(text.replace("threads = 4", window))
         system.start("web")
         yield system
         system.close()
 
 
-def refuse(system: System, delivery: Request) -> Refusal:
-    """Send a delivery, see it refused, and find it kept."""
-    before = kept(system).count()
-    assert system.post(delivery, "south").status_code == 401
-    eventually(lambda: kept(system).count() == before + 1)
+def release(system: System, *arguments: str, more: str = "") -> dict[str, Any]:
+    """`refused release` under a corrected config."""
+    wrong = system.config_file.read_text()
+    correct(system)
+    system.config_file.write_text(system.config_file.read_text().replace(WRONG, RIGHT) + more)
+    done = system.run_cli("refused", "release", "--json", *arguments)
+    system.config_file.write_text(wrong)
+    assert done.stdout, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def refuse(system: System, delivery: Request, store: str = "south", count: int = 1) -> Refusal:
+    """Send a delivery, see it refused, and find it kept; the newest of so many of its store, where others wait."""
+    last = max([one.id for one in kept(system).newest()], default=0)
+    assert system.post(delivery, store).status_code == 401
+    eventually(lambda: kept(system).newest(limit=1) and kept(system).newest(limit=1)[0].id > last)
+    eventually(lambda: len(kept(system).newest(store=store)) >= count)
     found = kept(system).get(kept(system).newest(limit=1)[0].id)
     assert found
     return found
@@ -155,6 +183,7 @@ def test_off_keeps_nothing_and_says_so(make_system: Callable[..., System]) -> No
     eventually(lambda: system.ledger.counters().total["rejected"] == 1)
     assert not (system.folder / "data" / FILE).exists()
     assert 'refused = "off"' in system.run_cli("refused").stdout
+    assert not (system.folder / "data" / FILE).exists()  # who looks makes no file
 
 
 def test_a_file_that_cannot_be_written_is_said_once_and_delays_no_answer(make_system: Callable[..., System]) -> None:
@@ -233,66 +262,47 @@ def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, s
     assert (again.returncode, "nothing refused" in again.stdout) == (0, True)
 
 
-def test_a_release_that_was_cut_short_lets_nothing_in_twice(make_system: Callable[..., System]) -> None:
+def test_a_release_that_was_cut_short_lets_nothing_in_twice(shared: System) -> None:
     """The file as it was before is what a kill between storing and forgetting leaves behind."""
-    thin = '[stores.thin]\nscheme = "nuvemshop"\nsigning_secrets = ["not yet the right one"]\n'
-    system = make_system(more=thin)
-    system.start("web")
-    make, make_thin = as_the_store_signs(system), as_the_store_signs(system, "right", "thin")
-    for number in range(3):
-        system.post(make(number), "south")
-        system.post(make_thin(7, thin=True), "thin")
-    eventually(lambda: kept(system).count() == 6)
-    correct(system)
-    correct(system, "not yet the right one", "right")
-    data, copy = system.folder / "data", system.folder / "copy"
-    system.processes[0].stop()
-    shutil.copytree(data, copy)
-    first = json.loads(system.run_cli("refused", "release", "--json").stdout)
-    shutil.rmtree(data)
-    shutil.copytree(copy, data)
-    second = json.loads(system.run_cli("refused", "release", "--json").stdout)
-    assert (first["accepted"], first["duplicates"]) == (6, 0)
-    assert (second["accepted"], second["duplicates"]) == (0, 6)
-    assert len(system.ledger.events()) == 6
+    make = as_the_store_signs(shared, store="thin")
+    for _ in range(3):
+        refuse(shared, make(7, thin=True), "thin")
+    before = sqlite3.connect(":memory:")
+    with sqlite3.connect(shared.folder / "data" / FILE) as file:
+        file.backup(before)
+    first = release(shared, "--store", "thin")
+    with sqlite3.connect(shared.folder / "data" / FILE) as file:
+        before.backup(file)
+    second = release(shared, "--store", "thin")
+    assert (first["accepted"], first["duplicates"]) == (3, 0)
+    assert (second["accepted"], second["duplicates"]) == (0, 3)
+    assert len(shared.ledger.events(store="thin")) == 3
 
 
-def test_repetitions_without_an_id_are_told_by_when_they_came(make_system: Callable[..., System]) -> None:
-    system = make_system(more='[stores.bare]\nscheme = "salla"\nsigning_secrets = ["wrong"]\n')
-    text = system.config_file.read_text()
-    window = 'threads = 4\ndedupe_window_unidentified = "1s"'
-    system.config_file.write_text(text.replace("threads = 4", window))
-    system.start("web")
-    delivery = as_the_store_signs(system, "right", "bare")(1)
+def test_repetitions_without_an_id_are_told_by_when_they_came(shared: System) -> None:
+    delivery = as_the_store_signs(shared, store="bare")(1)
     first = time.monotonic()
-    system.post(delivery, "bare")
-    system.post(delivery, "bare")
-    eventually(lambda: time.monotonic() > first + 1.1)
-    system.post(delivery, "bare")
-    eventually(lambda: kept(system).count() == 3)
-    correct(system, '"wrong"', '"right"')
-    told = json.loads(system.run_cli("refused", "release", "--json").stdout)
+    assert {shared.post(delivery, "bare").status_code for _ in range(2)} == {401}
+    eventually(lambda: time.monotonic() > first + 1.2 * WINDOW)
+    refuse(shared, delivery, "bare", 3)
+    told = release(shared, "--store", "bare")
     assert (told["accepted"], told["duplicates"]) == (2, 1)
 
 
-def test_a_store_that_was_forgotten_in_the_config_is_let_in_once_it_is_there(web: System) -> None:
-    more = f'\n[stores.west]\nscheme = "shopify"\ndomain = "west.example"\nsigning_secrets = ["{RIGHT}"]\n'
-    before = web.config_file.read_text()
-    web.config_file.write_text(before + more)
-    own = web.request(store="west", delivery_id="a")
-    shared = web.request(store="west", delivery_id="b")
-    web.config_file.write_text(before)
-    assert web.post(own, "west").status_code == 401
-    assert web.http.post("/webhooks", headers=shared.headers, content=shared.body).status_code == 401
-    eventually(lambda: kept(web).count() == 2)
-    still = web.run_cli("refused", "release")
+def test_a_store_that_was_forgotten_in_the_config_is_let_in_once_it_is_there(shared: System) -> None:
+    wrong = shared.config_file.read_text()
+    shared.config_file.write_text(wrong + FORGOTTEN)
+    own, on_all = (shared.request(store="west", delivery_id=name) for name in ("own", "all"))
+    shared.config_file.write_text(wrong)
+    number = refuse(shared, own, "west").id
+    assert shared.http.post("/webhooks", headers=on_all.headers, content=on_all.body).status_code == 401
+    eventually(lambda: kept(shared).newest(limit=1)[0].id == number + 1)
+    still = shared.run_cli("refused", "release", str(number), str(number + 1))
     assert (still.returncode, "still refused 2: unknown-store" in still.stdout) == (1, True)
-    web.config_file.write_text(before + more)
-    assert "would be let in 2" in web.run_cli("refused", "release", "--dry-run").stdout
-    single = json.loads(web.run_cli("refused", "release", "2", "--json").stdout)
-    rest = json.loads(web.run_cli("refused", "release", "--store", "west", "--json").stdout)
-    assert (single["accepted"], rest["accepted"]) == (1, 1)
-    assert [event.store for event in web.ledger.events()] == ["west", "west"]
+    assert release(shared, "--store", "west", "--dry-run", more=FORGOTTEN)["accepted"] == 2
+    assert release(shared, str(number), more=FORGOTTEN)["accepted"] == 1
+    assert release(shared, "--store", "west", more=FORGOTTEN)["accepted"] == 1
+    assert {event.delivery_id for event in shared.ledger.events(store="west")} == {"own", "all"}
 
 
 # Bounds

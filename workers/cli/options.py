@@ -17,7 +17,7 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.settings import seconds
 from receiver.inbox import connect, server_url
 from receiver.inbox.client import check
-from receiver.spool import Refusals, open_refusals
+from receiver.spool import Refusals, look_at_refusals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def the_server(config: Config) -> Redis:
 def the_refusals(config: Config) -> Refusals:
     """The refused deliveries that this host keeps."""
     try:
-        return open_refusals(config.data_dir)
+        return look_at_refusals(config.data_dir)
     except (sqlite3.Error, OSError) as error:
         raise ConfigError(
             f"the spool file in {config.data_dir} cannot be opened: {error}; is [redis] data_dir right, and yours?"
