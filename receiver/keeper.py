@@ -16,7 +16,7 @@ from pathlib import Path
 
 from receiver import logs
 from receiver.contract.settings import Bounds
-from receiver.spool import Refusal, Refusals, open_refusals
+from receiver.spool import FILE, Refusal, Refusals, open_refusals
 
 WRITE_EVERY = 0.5
 TRIM_EVERY = 600.0
@@ -85,9 +85,10 @@ class Keeper:
         self._refusals: Refusals | None = None
         self._writing = threading.Lock()
         self._quiet_until = 0.0
+        self._closed = False
         if bounds:
             threading.Thread(target=self._write_for_ever, name="refused", daemon=True).start()
-            atexit.register(self.flush)
+            atexit.register(self.close)
 
     def keep(self, refusal: Refusal) -> None:
         """Note a refusal; costs a few microseconds."""
@@ -102,6 +103,8 @@ class Keeper:
         with self._lock:
             gathered, self._gathered = self._gathered, Gathered()
         with self._writing:
+            if self._closed or not (gathered.count or (self._data_dir / FILE).exists()):
+                return  # no file before there is something to write
             try:
                 if self._refusals is None:
                     self._refusals = open_refusals(self._data_dir)
@@ -109,6 +112,14 @@ class Keeper:
             except Exception as error:  # noqa: BLE001  the disk, the file, whatever it is: the thread goes on
                 self._refusals = None
                 self._complain(error, gathered.count)
+
+    def close(self) -> None:
+        """Write the rest and leave the file tidy, at the end of the process."""
+        self.flush()
+        with self._writing:
+            self._closed = True
+            if self._refusals is not None:
+                self._refusals.close()
 
     def _write_for_ever(self) -> None:
         while True:
