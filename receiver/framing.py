@@ -11,6 +11,7 @@ import re
 
 MAX_HEAD = 64 * 1024
 MAX_CHUNK_LINE = 1024
+MAX_TRAILERS = 8 * 1024
 MAX_DIGITS = 18
 CRLF = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
@@ -64,11 +65,18 @@ class Framing:
             self.ready = True
             return
         at = self.buffer.find(_HEAD_END, max(0, self._looked - 3))
-        self._looked = len(self.buffer)
         if at >= 0:
             self._read_head(bytes(self.buffer[: at + 2]), at + 4)
-        elif len(self.buffer) > MAX_HEAD or self.buffer.count(b"\n") != self.buffer.count(CRLF):
+        elif len(self.buffer) > MAX_HEAD or self._has_a_bare_line_feed():
             self.ready = True  # it will not become a request any more
+        self._looked = len(self.buffer)
+
+    def _has_a_bare_line_feed(self) -> bool:
+        """Whether a line of the new bytes ends with a line feed alone."""
+        new = self.buffer[max(0, self._looked - 1) :]
+        if self._looked and new.startswith(b"\n"):
+            del new[:1]  # judged before
+        return new.count(b"\n") != new.count(CRLF)
 
     def _read_head(self, head: bytes, end: int) -> None:
         lengths, codings = _LENGTH.findall(head), _CODING.findall(head)
@@ -124,5 +132,5 @@ class Framing:
         at = self.buffer.find(_HEAD_END, last_chunk_line)
         if at >= 0:
             self._end = at + 4
-        elif len(self.buffer) - last_chunk_line > MAX_HEAD:
+        elif len(self.buffer) - last_chunk_line > MAX_TRAILERS:
             self.ready = True

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from receiver.config import SANDBOX_SECRET, Config, load
-from tests.harness import ROOT, System
+from tests.harness import ROOT, System, own_server
 from workers.cli.captured import write
 
 DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
@@ -25,10 +25,16 @@ def commands(document: Path) -> list[str]:
     return [line for block in blocks(document, "sh") for line in block.splitlines()]
 
 
-@pytest.fixture
-def demo(make_system: Callable[..., System]) -> System:
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """The store of the documents, one captured request of it, and one refused delivery."""
-    system = make_system()
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        system = as_in_the_documents(System(tmp_path_factory.mktemp("system"), server.url))
+        yield system
+        system.close()
+
+
+def as_in_the_documents(system: System) -> System:
     text = system.config_file.read_text()
     text = text[: text.index("[stores.north]")] + f'[stores.demo]\nsigning_secrets = ["{SANDBOX_SECRET}"]\n'
     system.config_file.write_text(text)

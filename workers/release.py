@@ -70,10 +70,16 @@ class Judge:
 
 
 def chosen(
-    refusals: Refusals, judge: Judge, *, store: str | None = None, ids: Collection[int] = ()
+    refusals: Refusals,
+    judge: Judge,
+    *,
+    store: str | None = None,
+    ids: Collection[int] = (),
+    looked_at: Callable[[int], object] = lambda _: None,
 ) -> Iterator[list[Refusal]]:
     """The kept deliveries that are meant, in the order of arrival, a batch at a time."""
     for batch in refusals.kept():
+        looked_at(len(batch))
         wanted = [one for one in batch if not ids or one.id in ids]
         if store:
             wanted = [one for one in wanted if (of := judge.store_of(one)) and of.name == store]
@@ -81,13 +87,7 @@ def chosen(
             yield wanted
 
 
-def release(
-    inbox: Inbox,
-    refusals: Refusals,
-    judge: Judge,
-    batches: Iterator[list[Refusal]],
-    advance: Callable[[int], None],
-) -> Released:
+def release(inbox: Inbox, refusals: Refusals, judge: Judge, batches: Iterator[list[Refusal]]) -> Released:
     """Let in what fits, and forget it once it is stored."""
     told = Released()
     for batch in batches:
@@ -98,7 +98,6 @@ def release(
         told.full += sum(answer.status == "full" for answer in answers)
         pairs = zip(fitting, answers, strict=True)
         refusals.delete(refusal.id for (refusal, _), answer in pairs if answer.status != "full")
-        advance(len(batch))
     return told
 
 

@@ -108,11 +108,10 @@ def _first_kept(found: list[Refusal]) -> int:
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
     inbox, refusals, judge = Inbox(the_server(config)), the_refusals(config), Judge(config)
-    batches = chosen(refusals, judge, store=store, ids=ids)
     with click.progressbar(
         length=refusals.count_kept(), label="judging", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
-        return let_in(inbox, refusals, judge, batches, bar.update)
+        return let_in(inbox, refusals, judge, chosen(refusals, judge, store=store, ids=ids, looked_at=bar.update))
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
