@@ -5,6 +5,7 @@ Law of this room: the edge. Nothing imports it but the web server; it never load
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -17,10 +18,14 @@ from werkzeug.exceptions import BadRequest, HTTPException, RequestEntityTooLarge
 
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import Rejected
-from receiver.contract.intake import Delivery, receive
-from receiver.contract.stores import decoy
+from receiver.contract.intake import Delivery, kept_headers, receive
+from receiver.contract.scheme import Headers
+from receiver.contract.settings import is_store_name
+from receiver.contract.stores import Store, StoreIndex, decoy
 from receiver.inbox import Inbox, connect, server_url
 from receiver.inbox.counters import UNKNOWN_STORE, Tally
+from receiver.keeper import Keeper
+from receiver.spool import Refusal
 
 RETRY_AFTER = "5"
 SIGNED_BY_NOBODY = "The signature does not fit."
@@ -30,10 +35,12 @@ def create_app(config: Config | None = None) -> Flask:
     """The WSGI app. Call it in the process that serves: it opens connections when first used."""
     config = config or load_from_environment()
     client = connect(server_url(config.redis.url, config.data_dir), timeout=config.redis.timeout)
-    door = Door(config, Inbox(client), Tally(client))
+    keeper = Keeper(config.data_dir, config.receiver.refused)
+    door = Door(config, Inbox(client), Tally(client), keeper)
 
     app = Flask("receiver", static_folder=None)
     app.url_map.merge_slashes = False  # a redirect is no answer to a webhook
+    app.add_url_rule("/webhooks", view_func=door.deliver, methods=["POST"])
     app.add_url_rule("/webhooks/<store>", view_func=door.deliver, methods=["POST"])
     app.add_url_rule("/healthz", view_func=healthz)
     app.add_url_rule("/readyz", view_func=door.readyz)
@@ -44,19 +51,25 @@ def create_app(config: Config | None = None) -> Flask:
 class Door:
     """Where deliveries come in."""
 
-    def __init__(self, config: Config, inbox: Inbox, tally: Tally) -> None:
+    def __init__(self, config: Config, inbox: Inbox, tally: Tally, keeper: Keeper) -> None:
         self._config = config
         self._stores = config.known_stores
+        self._index = StoreIndex(config.known_stores)
         self._decoy = decoy()
         self._inbox = inbox
         self._tally = tally
+        self._keeper = keeper
 
-    def deliver(self, store: str) -> Response:
+    def deliver(self, store: str = "") -> Response:
+        """One delivery: to a store's own URL, or to the URL of all, where it says itself which store it is of."""
+        now = time.time()
         body = read_body(request.environ, self._config.receiver.max_body)
+        headers = lower_case_headers(request.environ)
+        known = self._stores.get(store) if store else self._index.find(headers, body)
         try:
-            delivery = self._let_in(store, lower_case_headers(request.environ), body)
+            delivery = self._let_in(known, headers, body, now)
         except Rejected as refusal:
-            self._tally.refused(store if store in self._stores else UNKNOWN_STORE, refusal.reason)
+            self._refuse(refusal, known, store, headers, body, now)
             return problem(HTTPStatus.UNAUTHORIZED, SIGNED_BY_NOBODY)
         return self._keep(delivery)
 
@@ -68,13 +81,36 @@ class Door:
             return unavailable("Redis does not answer.")
         return as_json({"status": "ready", "keeps_in": "redis"})
 
-    def _let_in(self, store: str, headers: dict[str, str], body: bytes) -> Delivery:
+    def _let_in(self, known: Store | None, headers: Headers, body: bytes, now: float) -> Delivery:
         """An unknown store costs the same work as a known one and ends the same way."""
-        known = self._stores.get(store)
-        delivery = receive(headers, body, store=known or self._decoy, now=time.time())
+        try:
+            delivery = receive(headers, body, store=known or self._decoy, now=now)
+        except Rejected:
+            if known:
+                raise
         if known is None:
             raise Rejected("unknown-store", "no such store")
         return delivery
+
+    def _refuse(
+        self, refusal: Rejected, known: Store | None, named: str, headers: Headers, body: bytes, now: float
+    ) -> None:
+        """Count it, and keep it for a while: the secret may be wrong on our side."""
+        label = known.name if known else UNKNOWN_STORE
+        self._tally.refused(label, refusal.reason)
+        self._keeper.keep(
+            Refusal(
+                at=now,
+                store=label,
+                named=named if is_store_name(named) else "",
+                reason=refusal.reason,
+                length=len(body),
+                hash=hashlib.sha256(body).hexdigest()[:16],
+                address=request.remote_addr or "",
+                headers=kept_headers(headers),
+                body=body,
+            )
+        )
 
     def _keep(self, delivery: Delivery) -> Response:
         try:
@@ -103,7 +139,7 @@ def read_body(environ: dict[str, Any], limit: int) -> bytes:
         raise RequestEntityTooLarge
     try:
         body = _read_up_to(environ["wsgi.input"].read, limit + 1)
-    except OSError:  # a bad chunk, or a sender that went away in the middle
+    except Exception:  # noqa: BLE001  a bad chunk, a sender that went away: each server has its own errors for it
         raise BadRequest("The body could not be read.") from None
     if len(body) > limit:
         raise RequestEntityTooLarge
@@ -140,7 +176,7 @@ def as_json(content: dict[str, Any], status: int = 200) -> Response:
 def explain_refusal(error: HTTPException) -> Response:
     """Every HTTP error in one form, with the headers that belong to it (Allow, for one)."""
     kept = {name: value for name, value in error.get_headers() if name.lower() != "content-type"}
-    if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+    if error.code in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.BAD_REQUEST):
         kept["Connection"] = "close"  # what was not read must not be taken for the next request
     return problem(HTTPStatus(error.code or 500), error.description or "", kept)
 

@@ -22,6 +22,7 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox import connect, server_url
 from receiver.inbox.client import check
+from receiver.patient import PatientWorker
 from receiver.ports import refuse_a_taken_port
 
 PR_SET_PDEATHSIG = 1
@@ -60,13 +61,16 @@ def settings(config: Config) -> dict[str, Any]:
     return {
         "bind": [config.receiver.bind],
         "workers": config.receiver.processes,
-        "worker_class": "gthread",
+        "worker_class": PatientWorker,
         "threads": config.receiver.threads,
+        "worker_connections": 1000,
         "keepalive": 15,
         "graceful_timeout": 8,
         "limit_request_line": 4094,
         "limit_request_fields": 100,
         "limit_request_field_size": 8190,
+        "forwarder_headers": "",  # no sender says where the app is mounted, or by which scheme it is reached
+        "secure_scheme_headers": {},
         "control_socket_disable": True,  # gunicorn opens one in the home directory by default
         "logger_class": QuietLogger,
         "proc_name": "storehooks web",

@@ -153,7 +153,7 @@ def test_help_names_every_command(system: System) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "workers.cli", "--help"], capture_output=True, text=True, check=True
     ).stdout
-    for word in ("dev", "web", "worker", "sandbox", "init", "stats", "send", "events", "handlers"):
+    for word in ("dev", "web", "worker", "sandbox", "init", "stats", "send", "events", "handlers", "refused", "scheme"):
         assert word in shown
 
 

@@ -13,7 +13,15 @@ import pytest
 import workers
 from tests.harness import ROOT
 
-EDGE = ("receiver.app", "receiver.loop", "receiver.gunicorn", "receiver.__main__")
+EDGE = (
+    "receiver.app",
+    "receiver.loop",
+    "receiver.patient",
+    "receiver.framing",
+    "receiver.keeper",
+    "receiver.gunicorn",
+    "receiver.__main__",
+)
 SHARED = ("receiver.contract", "receiver.config", "receiver.inbox", "receiver.spool", "receiver.logs", "receiver.ports")
 FLASK_ROOMS = ("workers.console", "workers.storeapi.sandbox")
 

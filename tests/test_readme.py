@@ -33,6 +33,7 @@ def running(make_system: Callable[..., System]) -> System:
     assert url
     text = text.replace('url = ""', f'url = "{url[1]}"', 1).replace("127.0.0.1:8000", f"127.0.0.1:{system.port}")
     text = text.replace('"examples/hello.py"', f'"{ROOT / "examples/hello.py"}"')
+    text = text.replace('data_dir = "data"', f'data_dir = "{system.folder / "data"}"')
     system.config_file.write_text(text)
     system.start("web", "worker", "housekeeper")
     return system
@@ -50,6 +51,8 @@ def test_every_command_of_the_tour_works(running: System) -> None:
         if "--tamper" in line:
             assert "401 Unauthorized" in done.stdout
             assert "refused" in done.stdout
+        if "verify" in line:
+            assert "NOT VALID  signature-mismatch" in done.stdout
         if "--twice" in line:
             assert "200 accepted" in done.stdout
             assert "200 duplicate" in done.stdout

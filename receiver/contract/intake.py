@@ -52,6 +52,8 @@ class Delivery:
     """Why a genuine delivery could not be understood; it is kept all the same."""
     signed_with: str = ""
     """The fingerprint of the secret that fits."""
+    first_id: str = ""
+    """Where the body is part of the identity: the event's id if no other body came under this delivery id."""
 
 
 def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook") -> Delivery:
@@ -77,7 +79,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
             topic=UNREADABLE if problem else topic,
             received_at=datetime.fromtimestamp(now, UTC),
             body=body,
-            headers=_kept(headers),
+            headers=kept_headers(headers),
             delivery_id=_bounded(delivery_id, MAX_ID),
             resource_id=_bounded(read.text("resource_id"), MAX_ID),
             occurred_at=_time(read.first("occurred")),
@@ -88,6 +90,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
         repeat_mark=mark,
         unreadable=problem,
         signed_with=proof.secret.fingerprint,
+        first_id=event_id(store.name, _id_key(delivery_id)) if delivery_id and scheme.dedupe != "id" else "",
     )
 
 
@@ -153,10 +156,13 @@ def _duplicate_key(scheme: Scheme, delivery_id: str, body: bytes) -> bytes:
     """
     if not delivery_id:
         return b"once\0" + secrets.token_bytes(16)
-    identity = delivery_id.encode("utf-8", "surrogatepass")
     if scheme.dedupe == "id":
-        return b"id\0" + identity
-    return b"id+body\0" + identity + b"\0" + hashlib.sha256(body).digest()
+        return _id_key(delivery_id)
+    return b"id+body\0" + _id_key(delivery_id) + b"\0" + hashlib.sha256(body).digest()
+
+
+def _id_key(delivery_id: str) -> bytes:
+    return b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
 
 
 def _content_mark(theirs: str, body: bytes) -> str:
@@ -187,7 +193,8 @@ def _data_path(sources: tuple[Part, ...], document: Any) -> str:
     return ""
 
 
-def _kept(headers: Headers) -> dict[str, str]:
+def kept_headers(headers: Headers) -> dict[str, str]:
+    """What is kept of a request's headers: a bounded number, and nothing that is a credential."""
     kept = {name: value for name, value in headers.items() if name not in NEVER_KEPT}
     return kept if len(kept) <= KEPT_HEADERS else dict(list(kept.items())[:KEPT_HEADERS])
 

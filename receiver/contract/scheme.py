@@ -105,7 +105,7 @@ def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: 
     in the body: Rejected says which one is missing.
     """
     kind, name = scheme.time_source
-    text = _write_time(scheme, now) if kind in ("header", "sig") else ""
+    text = write_time(scheme, now) if kind in ("header", "sig") else ""
     added = {name: text} if kind == "header" else {}
     given = {**headers, **added}
     if kind == "json" and _TIMESTAMP in scheme.signed_parts:
@@ -251,7 +251,8 @@ def encode_mac(scheme: Scheme, mac: bytes) -> str:
     return mac.hex() if scheme.encoding == "hex" else b64encode(mac).decode()
 
 
-def _write_time(scheme: Scheme, now: float) -> str:
+def write_time(scheme: Scheme, now: float) -> str:
+    """What `moment_of` reads."""
     if scheme.timestamp_unit == "rfc3339":
         return datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z")
     return str(int(now * 1000) if scheme.timestamp_unit == "ms" else int(now))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)", re.IGNORECASE)
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_LEAST_KEPT = 1 << 20
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -34,6 +35,30 @@ def octets(value: Any) -> int:
     raise ValueError('not a size; write "512KB" or "1MB"')
 
 
+class Bounds(NamedTuple):
+    """How long something is kept, and in how many bytes. No bytes: not at all."""
+
+    seconds: float
+    octets: int
+
+    def __bool__(self) -> bool:
+        return self.seconds > 0 and self.octets > 0
+
+
+def _bounds(value: Any) -> Bounds:
+    if isinstance(value, Bounds):
+        return value
+    if value == "off":
+        return Bounds(0, 0)
+    age, comma, size = str(value).partition(",")
+    if not comma:
+        raise ValueError('write how long and how much, such as "48h, 64MB", or "off"')
+    bounds = Bounds(seconds(age), octets(size))
+    if bounds.octets < _LEAST_KEPT:
+        raise ValueError('at least "1MB" is needed to keep anything; or write "off"')
+    return bounds
+
+
 def _address(value: str) -> str:
     host, _, port = value.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -41,8 +66,12 @@ def _address(value: str) -> str:
     return value
 
 
+def is_store_name(value: str) -> bool:
+    return bool(_NAME.fullmatch(value))
+
+
 def _store_name(value: str) -> str:
-    if not _NAME.fullmatch(value):
+    if not is_store_name(value):
         raise ValueError("a store's name is lower-case letters, digits, - and _, at most 63")
     return value
 
@@ -53,6 +82,7 @@ def _aware(value: datetime) -> datetime:
 
 Duration = Annotated[float, BeforeValidator(seconds)]
 Size = Annotated[int, BeforeValidator(octets)]
+Kept = Annotated[Bounds, PlainValidator(_bounds)]
 Address = Annotated[str, AfterValidator(_address)]
 StoreName = Annotated[str, AfterValidator(_store_name)]
 
@@ -77,7 +107,9 @@ class ReceiverSettings(Section):
     threads: int = Field(default=8, ge=1, le=256)
     max_body: Size = 1 << 20
     dedupe_window: Duration = 7 * 86400.0
+    read_timeout: Annotated[Duration, Field(gt=0)] = 10.0
     dedupe_window_unidentified: Duration = 60.0
+    refused: Kept = Bounds(48 * 3600.0, 64 << 20)
 
 
 class WorkersSettings(Section):

@@ -29,6 +29,8 @@ TICK_SLICE = 1_000
 TRIM_SLICE = 500
 
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
+NAMES_KEPT = 200
+"""How many of a store's own event names are counted one by one."""
 
 AcceptStatus = Literal["accepted", "duplicate", "full"]
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
@@ -351,6 +353,9 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         int(repeat_window * 1000),
         quota,
         problem,
+        hashlib.sha256(event.body).hexdigest()[:16],
+        delivery.first_id,
+        NAMES_KEPT,
     ]
 
 

@@ -1,7 +1,7 @@
 """Every key in Redis, on one page. The scripts build the same names from `PREFIX`; see `scripts/lib.lua`.
 
     e:{id}         hash    an event. v store topic theirs delivery resource received occurred source data_path
-                           state(open settled failed) open(runs under way) bad(runs failed) reason
+                           digest(of the body) state(open settled failed) open(runs under way) bad(runs failed) reason
                            r:{handler}  a run: "state attempts losses queue token"; r: is the event not yet routed
                            x:{handler}  how its last attempt went, JSON
                            g:{handler}  "group retrying|failed": the failures it belongs to; p:{handler}  replays
@@ -28,6 +28,8 @@
     worn           string  time (ms) up to which settled events have lost their bodies
     ix, ix:{store} zset    events by time of arrival (ms)
     n              hash    every counter: `name` in all, `name|store` for a store
+    t:{store}      hash    the names a store really sends: n:{theirs} how often, l:{theirs} when last (ms); a bounded
+                           number of names, what is beyond it is counted under the empty name
     decl, seen     hash    handler@version -> declaration, and when it was last made (ms)
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
     replay:{name}  string  how far an interrupted replay has come
@@ -65,6 +67,7 @@ CURSOR = PREFIX + "replay:"
 DONE = PREFIX + "done"
 INDEX = PREFIX + "ix"
 COUNTERS = PREFIX + "n"
+NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "decl"
 SEEN = PREFIX + "seen"
 DECLARATIONS_VERSION = PREFIX + "declv"

@@ -16,7 +16,7 @@ from receiver.contract.topics import matches
 from receiver.inbox import keys
 from receiver.inbox.inbox import from_ms, read_event, unpack
 
-COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled")
+COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
 _WORDS = {"ready": "waiting", "later": "waiting", "held": "waiting", "leased": "running"}
@@ -31,6 +31,15 @@ class Counters:
 
     def as_json(self) -> dict[str, Any]:
         return {**self.total, "stores": self.stores}
+
+
+@dataclass(frozen=True)
+class SeenName:
+    """An event name as a store writes it; the empty one stands for all beyond the number that is kept."""
+
+    theirs: str
+    seen: int
+    last_at: datetime
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,16 @@ class Ledger:
             if name in COUNTED:
                 (stores[store] if store else total)[name] = int(value)
         return Counters(total, dict(stores))
+
+    def names(self, store: str) -> list[SeenName]:
+        """The event names a store has really sent, the most frequent first."""
+        found = {_decoded(name): int(value) for name, value in self.client.hgetall(keys.NAMES + store).items()}
+        names = [
+            SeenName(name[2:], many, from_ms(str(found.get("l:" + name[2:], 0))))
+            for name, many in found.items()
+            if name.startswith("n:")
+        ]
+        return sorted(names, key=lambda name: (-name.seen, name.theirs))
 
     def events(
         self,

@@ -12,7 +12,20 @@ from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
-from workers.cli import dev, events, failures, handlers, init, look, processes, stores
+from workers.cli import (
+    dev,
+    events,
+    failures,
+    handlers,
+    init,
+    look,
+    processes,
+    refused,
+    scheme,
+    stores,
+    topics,
+    verify,
+)
 from workers.cli.options import with_config
 
 
@@ -24,8 +37,8 @@ def storehooks() -> None:
 
     \b
     run      dev  web  worker  sandbox  init
-    look     stats  send
-    nouns    events  failures  handlers  stores          a bare noun lists
+    look     stats  topics  verify  send
+    nouns    events  failures  refused  handlers  stores  scheme          a bare noun lists
     """
 
 
@@ -37,10 +50,14 @@ for command in (
     init.init,
     look.stats,
     look.send,
+    topics.topics,
+    verify.verify,
     events.events,
     handlers.handlers,
     failures.failures,
     stores.stores,
+    refused.refused,
+    scheme.scheme,
 ):
     storehooks.add_command(command)
 

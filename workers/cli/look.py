@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,7 +42,17 @@ def stats(json_: bool) -> None:
     names = ("accepted", "settled", "open", "failed", "duplicates", "rejected")
     rows = [(store, *(counts[name] for name in names)) for store, counts in sorted(counters.stores.items())]
     show.table(("STORE", *(name.upper() for name in names)), rows)
+    for store, counts in sorted(counters.stores.items()):
+        tell_of_conflicts(store, counts)
     show.next_command("storehooks events")
+
+
+def tell_of_conflicts(store: str, counts: Mapping[str, int]) -> None:
+    """One delivery id with two bodies: a store that writes its deliveries anew, or somebody who plays with ids."""
+    if many := counts.get("conflicts"):
+        click.echo()
+        click.echo(f"{store}: {many:,} came under a delivery id that had come with another body before;")
+        click.echo("  kept as events of their own, or, where the scheme signs the id, taken for repetitions")
 
 
 def equation(total: dict[str, int]) -> str:
@@ -96,9 +107,10 @@ def send(
     click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {show.harmless(delivery_id)}")
     for _ in range(2 if twice else 1):
         ok = _send_and_follow(config, url, request)
-    show.next_command(f"storehooks send {topic} --id {delivery_id}      again: a duplicate")
     if not ok:
+        show.next_command(f"storehooks verify --refused last --store {name}      why")
         raise click.exceptions.Exit(1)
+    show.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}      again: a duplicate")
 
 
 def _data(topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:
@@ -131,6 +143,8 @@ def _value(text: str) -> Any:
 def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str, tamper: str | None) -> Request:
     now = time.time() - (AN_HOUR if tamper == "time" else 0)
     store = config.known_stores[name]
+    if tamper == "time" and not (store.scheme.timestamp and store.scheme.tolerance):
+        raise ConfigError(f"{store.scheme.name} signs no time, so there is none to spoil; try --tamper body")
     request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now)
     if tamper == "body":
         return Request(request.headers, request.body[:-1] + b" " + request.body[-1:])

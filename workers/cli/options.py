@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
@@ -16,6 +17,7 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.settings import per_second, seconds
 from receiver.inbox import connect, server_url
 from receiver.inbox.client import check
+from receiver.spool import Refusals, look_at_refusals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +46,16 @@ def the_server(config: Config) -> Redis:
     client = connect(server_url(config.redis.url, config.data_dir), timeout=max(config.redis.timeout, 5.0))
     check(client)
     return client
+
+
+def the_refusals(config: Config) -> Refusals:
+    """The refused deliveries that this host keeps."""
+    try:
+        return look_at_refusals(config.data_dir)
+    except (sqlite3.Error, OSError) as error:
+        raise ConfigError(
+            f"the spool file in {config.data_dir} cannot be opened: {error}; is [redis] data_dir right, and yours?"
+        ) from None
 
 
 def the_store(config: Config, name: str | None) -> str:

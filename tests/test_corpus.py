@@ -1,0 +1,256 @@
+"""Nothing upsets the intake: the whole corpus over a real socket, and senders that drip."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+
+from tests.corpus import LIMIT, ORDER, STORES, Case, Corpus
+from tests.harness import System, eventually, own_server
+from tests.wire import Answer, Sending, exchange, request
+
+PROMISED = {200, 400, 401, 404, 405, 408, 411, 413, 414, 431, 501}
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One receiver for the whole module: what one test does to it must not matter to the next."""
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        folder = tmp_path_factory.mktemp("system")
+        system = System(folder, server.url, more=STORES)
+        text = system.config_file.read_text()
+        limits = f'threads = 4\nmax_body = {LIMIT}\nread_timeout = "1s"'
+        system.config_file.write_text(text.replace("threads = 4", limits, 1))
+        system.start("web")
+        yield system
+        system.close()
+
+
+def test_every_case_of_the_corpus_gets_its_exact_answer(web: System) -> None:
+    cases = Corpus(web.config).cases()
+    slow = [case for case in cases if isinstance(case.sending, Sending) and case.sending.pause > 0.01]
+    answers: dict[str, Answer] = {}
+
+    def send(case: Case) -> None:
+        answers[case.name] = exchange(web.port, case.sending)
+
+    waiting = [threading.Thread(target=send, args=(case,)) for case in slow]
+    for thread in waiting:
+        thread.start()
+    for case in cases:
+        if case not in slow:
+            send(case)
+    for thread in waiting:
+        thread.join()
+
+    print(table(cases, answers))
+    assert len(cases) == len(answers) >= 85
+    assert [case.name for case in cases if not as_expected(case, answers[case.name])] == []
+    assert {answer.status for answer in answers.values()} <= PROMISED
+    assert exchange(web.port, Corpus(web.config).signed()).status == 200
+    assert_the_log_is_clean(web)
+    assert web.identity_holds()
+
+
+def as_expected(case: Case, answer: Answer) -> bool:
+    if answer.status != case.status:
+        return False
+    if answer.status >= 400 and answer.headers.get("content-type") != "application/problem+json":
+        return False
+    return not case.says or answer.told.get("status") == case.says
+
+
+def table(cases: list[Case], answers: dict[str, Answer]) -> str:
+    lines = [f"{'':3}  {'EXPECTED':8}  {'SEEN':4}  CASE"]
+    for number, case in enumerate(cases, 1):
+        answer = answers[case.name]
+        seen = str(answer.status) if answer.status else "none"
+        name = case.name.encode("ascii", "backslashreplace").decode()
+        mark = "" if as_expected(case, answer) else "   <-- not as expected"
+        lines.append(f"{number:3}  {case.status:8}  {seen:4}  {name}{mark}")
+    return "\n".join(lines)
+
+
+def assert_the_log_is_clean(web: System) -> None:
+    log = web.log("web")
+    assert "Traceback" not in log
+    for text in ("<script>", "\x1b", "evil", "meta-data", "42.00", "X-Evil"):
+        assert text not in log
+
+
+def test_expecting_to_go_on_is_answered_before_the_body_is_sent(web: System) -> None:
+    corpus = Corpus(web.config)
+    headers = [*corpus.headers().items(), ("expect", "100-continue"), ("content-length", str(len(ORDER)))]
+    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+        connection.sendall(request(headers=headers, length=False))
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(ORDER)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_sent(web: System) -> None:
+    headers = [("expect", "100-continue"), ("content-length", str(LIMIT + 1))]
+    answer = exchange(web.port, request(headers=headers, length=False))
+    assert (answer.status, answer.interim) == (413, ())
+
+
+def test_requests_on_one_connection_are_answered_in_order(web: System) -> None:
+    corpus = Corpus(web.config)
+    first, second = corpus.signed(), corpus.signed()
+    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+        connection.sendall(first + second + request("/nowhere") + b"nonsense\r\n\r\n")
+        data = b""
+        while more := connection.recv(65536):
+            data += more
+    assert re.findall(rb"HTTP/1.1 (\d+)", data) == [b"200", b"200", b"404", b"400"]
+
+
+def test_what_follows_a_refused_body_is_never_taken_for_a_request(web: System) -> None:
+    hidden = Corpus(web.config).signed()
+    before = web.ledger.counters().total["accepted"]
+    head = request("/nowhere", headers=[("content-length", str(LIMIT + 1))], length=False)
+    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+        connection.sendall(head + hidden)
+        data = b""
+        while more := connection.recv(65536):
+            data += more
+    assert re.findall(rb"HTTP/1.1 (\d+)", data) == [b"413"]
+    assert web.ledger.counters().total["accepted"] == before
+
+
+@contextmanager
+def dripping(port: int, count: int, first: bytes, drop: bytes) -> Iterator[list[socket.socket]]:
+    """So many senders, each of which sends a few bytes again and again, until it is cut off."""
+    senders = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(count)]
+    stop = threading.Event()
+
+    def drip() -> None:
+        while not stop.wait(0.1):
+            for sender in senders:
+                try:
+                    sender.send(drop)
+                except OSError:
+                    continue
+
+    for sender in senders:
+        sender.sendall(first)
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield senders
+    finally:
+        stop.set()
+        thread.join()
+        for sender in senders:
+            sender.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "drop"),
+    [
+        ("headers", b"POST /webhooks/north HTTP/1.1\r\nHost: x\r\n", b"X-A: b\r\n"),
+        ("bodies", request(headers=[("content-length", "100000")], length=False), b"x"),
+        ("chunks", request(headers=[("transfer-encoding", "chunked")], length=False), b"1\r\nx\r\n"),
+    ],
+    ids=("headers", "bodies", "chunks"),
+)
+def test_ten_times_as_many_dripping_senders_as_threads_do_not_stop_the_service(
+    web: System, kind: str, first: bytes, drop: bytes
+) -> None:
+    threads = web.config.receiver.threads * web.config.receiver.processes
+    with dripping(web.port, 10 * threads, first, drop) as senders:
+        worst = 0.0
+        until = time.monotonic() + 2.0  # longer than the deadline, so that cutting them off is measured too
+        while time.monotonic() < until:
+            begun = time.monotonic()
+            assert web.post(web.request()).status_code == 200
+            worst = max(worst, time.monotonic() - begun)
+        answers = [sender.recv(100)[:12] for sender in senders]
+    print(
+        f"{10 * threads} senders of slow {kind} on {threads} threads: worst answer to a good one {worst * 1000:.0f} ms"
+    )
+    assert worst < 2.0
+    assert set(answers) == {b"HTTP/1.1 408"}
+
+
+def test_senders_that_never_read_do_not_stop_the_service(web: System) -> None:
+    threads = web.config.receiver.threads
+    flood = request("/nowhere") * 2000
+    greedy = []
+    for _ in range(threads):
+        sender = socket.socket()
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sender.connect(("127.0.0.1", web.port))
+        sender.setblocking(False)
+        greedy.append(sender)
+    for _ in range(50):
+        for sender in greedy:
+            try:
+                sender.send(flood)
+            except OSError:
+                continue
+    assert eventually(lambda: web.post(web.request()).status_code == 200, within=8)
+    for sender in greedy:
+        sender.close()
+
+
+def test_the_service_ends_promptly_while_senders_idle(system: System) -> None:
+    web = system
+    web.start("web")
+    idle = [socket.create_connection(("127.0.0.1", web.port)) for _ in range(20)]
+    half = socket.create_connection(("127.0.0.1", web.port))
+    whole = Corpus(web.config).signed()
+    half.sendall(whole[:-10])
+    eventually(web.web_answers)
+    web.processes[0].send(15)
+    half.sendall(whole[-10:])
+    assert half.recv(100).startswith(b"HTTP/1.1 200 ")  # a request under way is still answered
+    half.close()
+    assert web.processes[0].wait(5) == 0
+    for connection in idle:
+        connection.close()
+
+
+def test_no_delivery_fails_while_the_config_is_read_again(system: System) -> None:
+    """With connections that are kept and with one for each delivery; four senders, two HUPs."""
+    system.start("web")
+    stop, failed, sent = threading.Event(), [], []
+
+    def deliver(connection: str) -> None:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{system.port}", headers={"connection": connection}) as client:
+            while not stop.is_set():
+                made = system.request()
+                try:
+                    answer = client.post("/webhooks/north", headers=made.headers, content=made.body)
+                    sent.append(answer.status_code)
+                except httpx2.HTTPError as error:
+                    failed.append(error)
+
+    senders = [threading.Thread(target=deliver, args=(kind,)) for kind in ("keep-alive", "close") * 2]
+    for sender in senders:
+        sender.start()
+    for times in (1, 2):
+        many = len(sent)
+        eventually(lambda: len(sent) > many + 20)  # noqa: B023  judged at once
+        system.processes[0].send(signal.SIGHUP)
+        eventually(lambda: system.log("web").count("Worker exiting") == times)  # noqa: B023
+    stop.set()
+    for sender in senders:
+        sender.join()
+    assert failed == []
+    assert set(sent) == {200}
+
+
+def test_a_store_with_an_empty_secret_stops_the_start(system: System) -> None:
+    system.config_file.write_text(system.config_file.read_text() + '\n[stores.empty]\nsigning_secrets = [""]\n')
+    done = system.run_cli("web")
+    assert done.returncode == 2
+    assert "it is empty" in done.stderr

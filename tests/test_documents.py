@@ -1,0 +1,78 @@
+"""The documents keep their word: every command in them runs, every config key and link in them exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from receiver.config import SANDBOX_SECRET, Config, load
+from tests.harness import ROOT, System, own_server
+from workers.cli.captured import write
+
+DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), flags=re.DOTALL)
+
+
+def commands(document: Path) -> list[str]:
+    return [line for block in blocks(document, "sh") for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """The store of the documents, one captured request of it, and one refused delivery."""
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        system = as_in_the_documents(System(tmp_path_factory.mktemp("system"), server.url))
+        yield system
+        system.close()
+
+
+def as_in_the_documents(system: System) -> System:
+    text = system.config_file.read_text()
+    text = text[: text.index("[stores.north]")] + f'[stores.demo]\nsigning_secrets = ["{SANDBOX_SECRET}"]\n'
+    system.config_file.write_text(text)
+    captured = system.request(store="demo")
+    (system.folder / "request.txt").write_bytes(write(captured.headers, captured.body))
+    system.start("web", "worker", "housekeeper")
+    system.post(captured._replace(body=captured.body + b"\n"), "demo")
+    return system
+
+
+@pytest.mark.parametrize("document", [one for one in DOCUMENTS if commands(one)], ids=lambda path: path.name)
+def test_every_command_of_a_document_works(demo: System, document: Path) -> None:
+    assert len(commands(document)) >= 5
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "STOREHOOKS_CONFIG": str(demo.config_file),
+        "DEMO_SECRET": SANDBOX_SECRET,
+    }
+    for line in commands(document):
+        assert line.startswith("storehooks "), line
+        command = line.replace("storehooks", f"{sys.executable} -m workers.cli", 1)
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], capture_output=True, text=True, cwd=demo.folder, env=environ, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        if "||" in line:
+            assert line.rpartition("echo ")[2].strip('"') in done.stdout, f"{line} did not say so\n{done.stdout}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_of_a_document_lead_to_files(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        assert target.startswith("http") or (document.parent / target).exists(), target
+
+
+def test_the_keys_that_operating_shows_have_their_defaults(tmp_path: Path) -> None:
+    for sample in blocks(ROOT / "docs/operating.md", "toml"):
+        (tmp_path / "config.toml").write_text(sample)
+        assert load(tmp_path / "config.toml", {}).receiver == Config().receiver

@@ -1,0 +1,50 @@
+"""Captured deliveries: header lines, a blank line, the raw body; as `refused show --raw` writes them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from receiver.contract.errors import ConfigError
+
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_REQUEST_LINE = re.compile(r"[A-Z]+ \S+( HTTP/[0-9.]+)?")
+
+
+class Captured(NamedTuple):
+    headers: dict[str, str]
+    body: bytes
+
+
+def read_captured(path: str) -> Captured:
+    """A request from a file, or from standard input where the path is `-`."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    return parse(data, path)
+
+
+def parse(data: bytes, path: str) -> Captured:
+    blank = _BLANK_LINE.search(data)
+    if blank is None:
+        raise ConfigError(f"{path} holds no blank line: write the header lines, a blank line, then the raw body")
+    lines = data[: blank.start()].decode("latin-1").splitlines()
+    if lines and _REQUEST_LINE.fullmatch(lines[0]):
+        lines = lines[1:]
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise ConfigError(f"{path}: {line[:60]!r} is no header line; write NAME: VALUE")
+        key = name.strip().lower()
+        headers[key] = f"{headers[key]},{value.strip()}" if key in headers else value.strip()
+    return Captured(headers, data[blank.end() :])
+
+
+def write(headers: dict[str, str], body: bytes) -> bytes:
+    """What `parse` reads."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return lines.encode("latin-1", "replace") + b"\r\n" + body
