@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 from flask import Flask, Response, request
-from redis.exceptions import RedisError
 from werkzeug.exceptions import BadRequest, HTTPException, RequestEntityTooLarge
 
 from receiver.config import Config, load_from_environment
@@ -25,6 +24,7 @@ from receiver.contract.stores import Store, StoreIndex, decoy
 from receiver.inbox import Inbox, connect, server_url
 from receiver.inbox.counters import UNKNOWN_STORE, Tally
 from receiver.keeper import Keeper
+from receiver.keeping import Keeping, NowhereToKeep
 from receiver.spool import Refusal
 
 RETRY_AFTER = "5"
@@ -36,7 +36,9 @@ def create_app(config: Config | None = None) -> Flask:
     config = config or load_from_environment()
     client = connect(server_url(config.redis.url, config.data_dir), timeout=config.redis.timeout)
     keeper = Keeper(config.data_dir, config.receiver.refused)
-    door = Door(config, Inbox(client), Tally(client), keeper)
+    keeping = Keeping(config, Inbox(client))
+    keeping.start()
+    door = Door(config, keeping, Tally(client), keeper)
 
     app = Flask("receiver", static_folder=None)
     app.url_map.merge_slashes = False  # a redirect is no answer to a webhook
@@ -51,12 +53,12 @@ def create_app(config: Config | None = None) -> Flask:
 class Door:
     """Where deliveries come in."""
 
-    def __init__(self, config: Config, inbox: Inbox, tally: Tally, keeper: Keeper) -> None:
+    def __init__(self, config: Config, keeping: Keeping, tally: Tally, keeper: Keeper) -> None:
         self._config = config
         self._stores = config.known_stores
         self._index = StoreIndex(config.known_stores)
         self._decoy = decoy()
-        self._inbox = inbox
+        self._keeping = keeping
         self._tally = tally
         self._keeper = keeper
 
@@ -75,11 +77,11 @@ class Door:
 
     def readyz(self) -> Response:
         """Can it keep an event now, and where?"""
-        try:
-            self._inbox.client.ping()
-        except RedisError:
-            return unavailable("Redis does not answer.")
-        return as_json({"status": "ready", "keeps_in": "redis"})
+        ready = self._keeping.ready()
+        if ready is None:
+            return unavailable("Neither Redis nor the spool can take a delivery.")
+        where, spooled = ready
+        return as_json({"status": "ready", "keeps_in": where, "spooled": spooled})
 
     def _let_in(self, known: Store | None, headers: Headers, body: bytes, now: float) -> Delivery:
         """An unknown store costs the same work as a known one and ends the same way."""
@@ -114,17 +116,13 @@ class Door:
 
     def _keep(self, delivery: Delivery) -> Response:
         try:
-            (accepted,) = self._inbox.accept(
-                [delivery],
-                repeat_window=self._config.receiver.dedupe_window_unidentified,
-                quota=self._config.stores[delivery.event.store].max_stored,
-            )
-        except RedisError:
+            kept = self._keeping.keep(delivery)
+        except NowhereToKeep:
             return unavailable("The delivery could not be kept; send it again.")
-        if accepted.status == "full":
+        if kept.status == "full":
             return unavailable("This store has too many events waiting; send it again later.")
         success = self._stores[delivery.event.store].scheme.success
-        return as_json({"id": accepted.id, "status": accepted.status}, success)
+        return as_json({"id": kept.id, "status": kept.status}, success)
 
 
 def healthz() -> Response:

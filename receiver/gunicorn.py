@@ -15,11 +15,12 @@ from typing import Any
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
+from redis import Redis
 
 from receiver import logs
 from receiver.app import create_app
 from receiver.config import Config, load_from_environment
-from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
 from receiver.inbox import connect, server_url
 from receiver.inbox.client import check
 from receiver.patient import PatientWorker
@@ -93,6 +94,16 @@ def die_with_the_master(server: Any, worker: Any) -> None:  # noqa: ARG001  guni
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def refuse_an_unusable_server(client: Redis, config: Config) -> None:
+    """One that is too old or wrongly set. One that is away is no reason not to start: there is the spool."""
+    try:
+        check(client, ack=config.redis.ack)
+    except ServerAway as error:
+        if config.receiver.spool == "off":
+            raise
+        logs.get("receiver").warning("starting without the Redis server; deliveries go to the spool", why=str(error))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m receiver.gunicorn", description="The public web process.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
@@ -102,7 +113,7 @@ def main() -> int:
         config = load_from_environment(explicit)
         refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
         client = connect(server_url(config.redis.url, config.data_dir), timeout=config.redis.timeout)
-        check(client, ack=config.redis.ack)
+        refuse_an_unusable_server(client, config)
         client.close()
     except StorehooksError as error:
         print(f"storehooks web: {error}", file=sys.stderr)

@@ -1,9 +1,10 @@
-"""Spool: one SQLite file for each host, in data_dir, for what the inbox does not hold. Here: refused deliveries.
+"""Spool: one SQLite file for each host, in data_dir, for what the inbox does not hold.
 
 Each kind of row has its tables and its own connection, because they want different care: a refused
 delivery may be lost in a power cut (synchronous NORMAL), one that was answered 2xx may not (FULL).
 `open_spool` makes every table, so that any process may be the first to come.
 
+    event          deliveries answered 2xx that the inbox could not take yet, in order; their ids are unique
     refused        a line for every refusal: time, store, reason, length, hash, address
     refused_body   headers and raw body of those that are kept; deleted before their lines are
 """
@@ -14,13 +15,15 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 
+from receiver.contract.event import Event
+from receiver.contract.intake import Delivery
 from receiver.contract.settings import Bounds
 
 FILE = "spool.sqlite3"
@@ -34,6 +37,10 @@ LINES_SHARE = 4
 """One part in so many of the bytes is for lines, the others are for bodies."""
 
 _SCHEMA = """
+CREATE TABLE IF NOT EXISTS event (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
+    about BLOB NOT NULL, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
 CREATE TABLE IF NOT EXISTS refused (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, store TEXT NOT NULL, named TEXT NOT NULL,
     reason TEXT NOT NULL, length INTEGER NOT NULL, hash TEXT NOT NULL, address TEXT NOT NULL);
@@ -108,6 +115,81 @@ def look_at_refusals(data_dir: Path) -> Refusals:
     nothing = sqlite3.connect(":memory:", isolation_level=None)
     nothing.executescript(_SCHEMA)
     return Refusals(nothing)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A spooled delivery and its place."""
+
+    number: int
+    delivery: Delivery
+
+
+def open_events(data_dir: Path) -> SpooledEvents:
+    return SpooledEvents(open_spool(data_dir, synchronous="FULL"))
+
+
+class SpooledEvents:
+    """Deliveries that were answered 2xx while the inbox was away. Each is on disk before `add` returns."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def add(self, delivery: Delivery) -> bool:
+        """Keep a delivery; False if it is here already."""
+        event = delivery.event
+        row = (event.id, event.store, int(event.received_at.timestamp() * 1000), pack_delivery(delivery), event.body)
+        done = self._db.execute(
+            "INSERT INTO event (id, store, at, about, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", row
+        )
+        return done.rowcount == 1
+
+    def holds(self, store: str) -> bool:
+        """Whether rows of a store are waiting."""
+        return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None
+
+    def oldest(self, many: int, *, but_not_of: Iterable[str] = ()) -> list[Row]:
+        """The first rows in order of arrival."""
+        passed_over = list(but_not_of)
+        holes = ", ".join("?" * len(passed_over))
+        rows = self._db.execute(
+            f"SELECT number, about, body FROM event WHERE store NOT IN ({holes}) ORDER BY number LIMIT ?",  # noqa: S608
+            (*passed_over, many),
+        )
+        return [Row(number, unpack_delivery(about, body)) for number, about, body in rows]
+
+    def delete(self, numbers: Iterable[int]) -> None:
+        """Forget rows that the inbox has acknowledged."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.executemany("DELETE FROM event WHERE number = ?", [(number,) for number in numbers])
+        self._db.execute("COMMIT")
+
+    def count(self) -> int:
+        return self.summary()[0]
+
+    def summary(self) -> tuple[int, float]:
+        """How many wait, and when the oldest arrived (0 if none)."""
+        many, oldest = self._db.execute("SELECT count(*), min(at) FROM event").fetchone()
+        return int(many), (oldest or 0) / 1000
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def pack_delivery(delivery: Delivery) -> bytes:
+    """Everything of a delivery but its body."""
+    event = delivery.event
+    about = {item.name: getattr(event, item.name) for item in fields(event) if item.name != "body"}
+    beside = {item.name: getattr(delivery, item.name) for item in fields(delivery) if item.name != "event"}
+    return orjson.dumps({"event": {**about, "headers": dict(event.headers)}, **beside})
+
+
+def unpack_delivery(about: bytes, body: bytes) -> Delivery:
+    told = orjson.loads(about)
+    event = told.pop("event")
+    for name in ("received_at", "occurred_at"):
+        event[name] = datetime.fromisoformat(event[name]) if event[name] else None
+    return Delivery(event=Event(**event, body=body), **told)
 
 
 class Refusals:

@@ -52,7 +52,15 @@ def free_port() -> int:
 class Process:
     """A process of the product, its output in a file, ended with the test."""
 
-    def __init__(self, command: list[str], *, log: Path, env: dict[str, str] | None = None, cwd: Path = ROOT) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        log: Path,
+        env: dict[str, str] | None = None,
+        cwd: Path = ROOT,
+        keep: tuple[int, ...] = (),
+    ) -> None:
         self.log = log
         self.command = command
         inherited = {k: v for k, v in os.environ.items() if k not in ("REDIS_URL", "PORT", "WEB_CONCURRENCY")}
@@ -66,6 +74,7 @@ class Process:
                 cwd=cwd,
                 env={**inherited, **(env or {})},
                 start_new_session=True,
+                pass_fds=keep,
                 preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  pytest has one thread here
             )
 

@@ -3,7 +3,8 @@
 StorehooksError          a sentence for a person
 ├── ConfigError          the config cannot be used; says where and how to mend it    (exit 2)
 ├── PluginError          a plugin cannot be loaded; names plugin, file and line      (exit 2)
-├── ServerUnusable       the Redis server is away, too old or wrongly set            (exit 2)
+├── ServerUnusable       the Redis server is too old or wrongly set                  (exit 2)
+│   └── ServerAway       it does not answer; the receiver can start without it
 └── Rejected             a delivery is not let in; `reason` is one of `REASONS`
 """
 
@@ -41,6 +42,10 @@ class PluginError(StorehooksError):
 
 class ServerUnusable(StorehooksError):
     """The Redis server cannot be used."""
+
+
+class ServerAway(ServerUnusable):
+    """The Redis server does not answer now."""
 
 
 class Rejected(StorehooksError):

@@ -109,6 +109,8 @@ class ReceiverSettings(Section):
     dedupe_window: Duration = 7 * 86400.0
     read_timeout: Annotated[Duration, Field(gt=0)] = 10.0
     dedupe_window_unidentified: Duration = 60.0
+    spool: Literal["on", "off"] = "on"
+    spool_bytes: Size = 1 << 30
     refused: Kept = Bounds(48 * 3600.0, 64 << 20)
 
 

@@ -12,7 +12,7 @@ from redis.connection import Connection
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from receiver.contract.errors import ServerUnusable
+from receiver.contract.errors import ServerAway, ServerUnusable
 
 OLDEST = (7, 0)
 _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
@@ -58,12 +58,10 @@ def check(client: Redis, *, ack: str = "stored") -> str:
         fsync = _setting(client, "appendfsync") if ack != "stored" else ""
         appendonly = _setting(client, "appendonly") if ack != "stored" else ""
     except RedisError as error:
-        raise ServerUnusable(
+        raise ServerAway(
             f"the Redis server at {describe(client)} does not answer: {error}. "
             "Start it, or set [redis] url (or REDIS_URL); `storehooks dev` starts an embedded one"
         ) from None
-    if ack == "replica":
-        raise ServerUnusable('ack = "replica" is not built yet; use "fsync" or "stored"')
     policy = _setting(client, "maxmemory-policy")
     if policy.startswith("allkeys"):
         raise ServerUnusable(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -122,10 +123,15 @@ class Inbox:
 
     # The receiver's side
 
-    def accept(self, deliveries: Sequence[Delivery], *, repeat_window: float = 60.0, quota: int = 0) -> list[Accepted]:
-        """Keep deliveries, each in one atomic step with its duplicate mark and a wake-up; one round trip."""
+    def accept(
+        self, deliveries: Sequence[Delivery], *, repeat_window: float = 60.0, quota: int = 0, replicas: int = 0
+    ) -> list[Accepted]:
+        """Keep deliveries, each in one atomic step with its duplicate mark and a wake-up; one round trip.
+
+        With `replicas`, they must have reached so many of them, or RedisError is raised.
+        """
         calls = [Call("accept", _accept_arguments(one, repeat_window, quota)) for one in deliveries]
-        replies = scripts.run(self.client, calls)
+        replies = scripts.run(self.client, calls, replicas=replicas)
         return [Accepted(status.decode(), found.decode()) for status, found in replies]
 
     # The workers' side
@@ -299,6 +305,10 @@ class Inbox:
         detail = orjson.dumps({"error": "no-such-handler: no worker has it any more", "reason": "no-such-handler"})
         (ended,) = scripts.run(self.client, [Call("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
         return int(ended)
+
+    def publish_spool(self, host: str, count: int, oldest: float) -> None:
+        """Say how many deliveries wait on a host, and since when; `stats` adds them up."""
+        self.client.hset(keys.SPOOLS, host, orjson.dumps({"count": count, "oldest": oldest, "at": time.time()}))
 
     def lead(self, name: str, for_ms: int) -> bool:
         """Whether `name` leads the housekeepers now. It only saves work: correctness never rests on it."""

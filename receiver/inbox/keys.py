@@ -33,6 +33,7 @@
     decl, seen     hash    handler@version -> declaration, and when it was last made (ms)
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
     replay:{name}  string  how far an interrupted replay has come
+    spools         hash    host -> what waits in its spool, JSON: count, oldest, at
     aside          hash    item -> why it was set aside: debris and poison
     leader         string  the housekeeper that saves the others the work
     journal        channel one message for each outcome
@@ -71,6 +72,7 @@ NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "decl"
 SEEN = PREFIX + "seen"
 DECLARATIONS_VERSION = PREFIX + "declv"
+SPOOLS = PREFIX + "spools"
 ASIDE = PREFIX + "aside"
 LEADER = PREFIX + "leader"
 JOURNAL = PREFIX + "journal"

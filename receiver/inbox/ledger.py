@@ -19,6 +19,7 @@ from receiver.inbox.inbox import from_ms, read_event, unpack
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
+SILENT_AFTER = 10.0
 _WORDS = {"ready": "waiting", "later": "waiting", "held": "waiting", "leased": "running"}
 
 
@@ -40,6 +41,18 @@ class SeenName:
     theirs: str
     seen: int
     last_at: datetime
+
+
+@dataclass(frozen=True)
+class Spool:
+    """What waits on one host, as of `at`; a host that has been silent since may hold more, or nothing."""
+
+    count: int
+    oldest: float
+    at: float
+
+    def silent(self, now: float) -> bool:
+        return now - self.at > SILENT_AFTER
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,11 @@ class EventRecord:
 class Ledger:
     def __init__(self, client: Redis) -> None:
         self.client = client
+
+    def spools(self) -> dict[str, Spool]:
+        """What each host last said of its spool."""
+        found: Any = self.client.hgetall(keys.SPOOLS)
+        return {host.decode(): Spool(**orjson.loads(text)) for host, text in found.items()}
 
     def counters(self) -> Counters:
         """All counters in one call, so that they are of one moment."""

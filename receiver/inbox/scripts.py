@@ -35,18 +35,26 @@ class Call(NamedTuple):
     arguments: Sequence[Argument]
 
 
-def run(client: Redis, calls: Sequence[Call]) -> list[Any]:
+class NotReplicatedError(RedisError):
+    """The server has it, and not enough of its replicas do."""
+
+
+REPLICA_MS = 400
+
+
+def run(client: Redis, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
     """Run scripts in one round trip, in order; give their replies.
 
     A server that was restarted or flushed does not know the scripts: those calls, and only those, are
-    sent again. They changed nothing the first time, so this is no retry of a write.
+    sent again. They changed nothing the first time, so this is no retry of a write. With `replicas`, as many must
+    have acknowledged it all: WAIT covers what the same connection wrote before it.
     """
-    replies = _send(client, calls)
+    replies = _send(client, calls, replicas)
     unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:
         for name in {calls[at].name for at in unknown}:
             client.script_load(script(name).text)
-        for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown]), strict=True):
+        for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown], replicas), strict=True):
             replies[at] = reply
     for reply in replies:
         if isinstance(reply, RedisError):
@@ -54,8 +62,8 @@ def run(client: Redis, calls: Sequence[Call]) -> list[Any]:
     return replies
 
 
-def _send(client: Redis, calls: Sequence[Call]) -> list[Any]:
-    if len(calls) == 1:
+def _send(client: Redis, calls: Sequence[Call], replicas: int = 0) -> list[Any]:
+    if len(calls) == 1 and not replicas:
         try:
             return [client.evalsha(script(calls[0].name).sha, 1, PREFIX, *calls[0].arguments)]
         except NoScriptError as error:
@@ -63,4 +71,13 @@ def _send(client: Redis, calls: Sequence[Call]) -> list[Any]:
     pipeline = client.pipeline(transaction=False)
     for call in calls:
         pipeline.evalsha(script(call.name).sha, 1, PREFIX, *call.arguments)
-    return pipeline.execute(raise_on_error=False)
+    if replicas:
+        pipeline.wait(replicas, REPLICA_MS)
+    replies = pipeline.execute(raise_on_error=False)
+    if replicas and not _reached(replies.pop(), replicas):
+        raise NotReplicatedError(f"fewer than {replicas} replicas have it after {REPLICA_MS} ms")
+    return replies
+
+
+def _reached(reply: Any, replicas: int) -> bool:
+    return isinstance(reply, int) and reply >= replicas

@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from receiver.contract.compose import Request, compose
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.settings import LOOPBACK
 from receiver.inbox import Ledger
-from receiver.inbox.ledger import Counters, EventRecord
+from receiver.inbox.ledger import Counters, EventRecord, Spool
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, with_config
 from workers.storeapi.samples import sample
@@ -33,7 +34,9 @@ AN_HOUR = 3600
 @with_config
 def stats(json_: bool) -> None:
     """Counts of one moment; accepted = settled + open + failed, for every store."""
-    counters = Ledger(the_server(the_config())).counters()
+    ledger = Ledger(the_server(the_config()))
+    counters, spools = ledger.counters(), ledger.spools()
+    counters.total["spooled"] = sum(spool.count for spool in spools.values())
     if json_:
         show.as_json(counters.as_json())
         return
@@ -44,7 +47,18 @@ def stats(json_: bool) -> None:
     show.table(("STORE", *(name.upper() for name in names)), rows)
     for store, counts in sorted(counters.stores.items()):
         tell_of_conflicts(store, counts)
+    tell_of_spools(spools)
     show.next_command("storehooks events")
+
+
+def tell_of_spools(spools: Mapping[str, Spool]) -> None:
+    """What waits on each host, or since when nobody knows."""
+    for host, spool in sorted(spools.items()):
+        if spool.silent(time.time()):
+            click.echo(f"\nspool of {host}: unknown since {show.clock(datetime.fromtimestamp(spool.at, UTC))}")
+        elif spool.count:
+            since = show.clock(datetime.fromtimestamp(spool.oldest, UTC))
+            click.echo(f"\nspool of {host}: {spool.count:,} deliveries wait, the oldest since {since}")
 
 
 def tell_of_conflicts(store: str, counts: Mapping[str, int]) -> None:

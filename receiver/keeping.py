@@ -1,0 +1,207 @@
+"""Keeping: where a delivery goes. Into the inbox; into the spool while the inbox cannot take it; nowhere else.
+
+The spool is this host's. While it holds rows of a store, that store's new deliveries join them, so that their order
+is kept. One process of the host at a time brings rows to the inbox, oldest first; a row is deleted only after the
+inbox has acknowledged it, and accepting is idempotent, so dying in between costs nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from redis.exceptions import RedisError
+
+from receiver import logs
+from receiver.config import Config
+from receiver.contract.intake import Delivery
+from receiver.inbox import Inbox
+from receiver.spool import FILE, SpooledEvents, open_events
+
+BREAK_SECONDS = 1.0
+LOOK_EVERY = 0.5
+GROUP = 200
+LOCK = "spool.lock"
+PRESSED, RELIEVED = 0.85, 0.75
+"""Parts of the server's maxmemory: above the first, new deliveries go to the spool; below the second, no more."""
+FREE_DISK = 32 << 20
+
+log = logs.get("keeping")
+
+
+class NowhereToKeep(Exception):
+    """Neither the inbox nor the spool can take it; the sender must send again."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    status: Literal["accepted", "duplicate", "full"]
+    id: str
+    where: Literal["redis", "spool"] = "redis"
+
+
+class Keeping:
+    def __init__(self, config: Config, inbox: Inbox) -> None:
+        self._config = config
+        self._inbox = inbox
+        self._spool_on = config.receiver.spool == "on"
+        self._file = config.data_dir / FILE
+        self._local = threading.local()
+        self._broken_until = 0.0
+        self.pressed = False
+
+    # Deliveries
+
+    def keep(self, delivery: Delivery) -> Kept:
+        """Keep a delivery for good before it is answered, or raise NowhereToKeep."""
+        if self._goes_to_the_spool(delivery.event.store):
+            return self._spool(delivery)
+        try:
+            return self._accept(delivery)
+        except RedisError as error:
+            self._break(error)
+            return self._spool(delivery)
+
+    @property
+    def broken(self) -> bool:
+        """The inbox did not answer a moment ago; it is not asked again for a moment."""
+        return time.monotonic() < self._broken_until
+
+    def ready(self) -> tuple[str, int] | None:
+        """Where a delivery would be kept now, and how many wait in the spool; None if nowhere."""
+        waiting = self._waiting()
+        try:
+            self._inbox.client.ping()
+            if not self.pressed:
+                return "redis", waiting
+        except RedisError:
+            pass
+        return ("spool", waiting) if self._spool_on and self._room_on_disk() else None
+
+    def _goes_to_the_spool(self, store: str) -> bool:
+        if not self._spool_on:
+            return False
+        return self.broken or self.pressed or (self._file.exists() and self._events().holds(store))
+
+    def _accept(self, delivery: Delivery) -> Kept:
+        store = delivery.event.store
+        (accepted,) = self._inbox.accept(
+            [delivery],
+            repeat_window=self._config.receiver.dedupe_window_unidentified,
+            quota=self._config.stores[store].max_stored,
+            replicas=int(self._config.redis.ack == "replica"),
+        )
+        return Kept(accepted.status, accepted.id)
+
+    def _break(self, error: RedisError) -> None:
+        if not self.broken:
+            log.warning("the inbox cannot take deliveries", why=type(error).__name__, spool=self._config.receiver.spool)
+        self._broken_until = time.monotonic() + BREAK_SECONDS
+
+    def _spool(self, delivery: Delivery) -> Kept:
+        if not self._spool_on:
+            raise NowhereToKeep("the inbox does not answer, and the spool is off")
+        if not self._room_on_disk():
+            raise NowhereToKeep("the inbox does not answer, and the spool's disk is nearly full")
+        try:
+            new = self._events().add(delivery)
+        except sqlite3.Error as error:
+            self._local.events = None
+            log.error("the spool cannot take deliveries", why=str(error))
+            raise NowhereToKeep("neither the inbox nor the spool can take it") from None
+        return Kept("accepted" if new else "duplicate", delivery.event.id, "spool")
+
+    def _room_on_disk(self) -> bool:
+        folder = self._config.data_dir
+        disk = os.statvfs(folder if folder.exists() else folder.parent)
+        used = sum(file.stat().st_size for file in folder.glob(f"{FILE}*")) if folder.exists() else 0
+        return disk.f_bavail * disk.f_frsize > FREE_DISK and used < self._config.receiver.spool_bytes
+
+    def _events(self) -> SpooledEvents:
+        """This thread's connection: SQLite's are not for sharing."""
+        found: SpooledEvents | None = getattr(self._local, "events", None)
+        if found is None:
+            found = self._local.events = open_events(self._config.data_dir)
+        return found
+
+    def _waiting(self) -> int:
+        return self._events().count() if self._file.exists() else 0
+
+    # Bringing rows home
+
+    def start(self) -> None:
+        """Look after the spool in a thread of its own, for as long as the process lives."""
+        threading.Thread(target=self._look_for_ever, name="spool", daemon=True).start()
+
+    def _look_for_ever(self) -> None:
+        pause = threading.Event()
+        while True:
+            try:
+                self.look_round()
+            except (RedisError, sqlite3.Error, OSError) as error:
+                log.info("the spool waits", why=type(error).__name__)
+            pause.wait(LOOK_EVERY)
+
+    def look_round(self) -> None:
+        """Judge the server's memory, bring rows to the inbox if nobody else does, and say how many are left."""
+        self.pressed = self._is_pressed()
+        self._broken_until = 0.0  # it has just answered
+        if not self._file.exists():
+            return
+        with open(self._config.data_dir / LOCK, "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            if not self.pressed:
+                self.drain()
+            self._publish()
+
+    def drain(self) -> int:
+        """Bring every row that can go to the inbox there; give how many went."""
+        gone, stuck = 0, set[str]()
+        events = self._events()
+        while rows := events.oldest(GROUP, but_not_of=stuck):
+            done = []
+            for store in dict.fromkeys(row.delivery.event.store for row in rows):
+                mine = [row for row in rows if row.delivery.event.store == store]
+                done += self._bring(store, mine, stuck)
+            events.delete(done)
+            gone += len(done)
+        if gone:
+            log.info("spooled deliveries are in the inbox", events=gone, left=events.count())
+        return gone
+
+    def _bring(self, store: str, rows: Iterable[Any], stuck: set[str]) -> list[int]:
+        """One store's rows in order, as far as the inbox takes them; what it does not take keeps its place."""
+        rows = list(rows)
+        known = self._config.stores.get(store)
+        replies = self._inbox.accept(
+            [row.delivery for row in rows],
+            repeat_window=self._config.receiver.dedupe_window_unidentified,
+            quota=known.max_stored if known else 0,
+            replicas=int(self._config.redis.ack == "replica"),
+        )
+        if any(reply.status == "full" for reply in replies):
+            stuck.add(store)
+        return [row.number for row, reply in zip(rows, replies, strict=True) if reply.status != "full"]
+
+    def _is_pressed(self) -> bool:
+        """Well before maxmemory: workers must still be able to write how runs ended."""
+        memory = self._inbox.client.info("memory")
+        most = int(memory.get("maxmemory", 0))
+        if not most:
+            return False
+        part = int(memory["used_memory"]) / most
+        return part > (RELIEVED if self.pressed else PRESSED)
+
+    def _publish(self) -> None:
+        count, oldest = self._events().summary()
+        self._inbox.publish_spool(socket.gethostname(), count, oldest)
