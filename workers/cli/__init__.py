@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
-from workers.cli import dev, events, handlers, init, look, processes
+from workers.cli import api, dev, events, handlers, init, look, processes
 from workers.cli.options import with_config
 
 
@@ -25,7 +25,7 @@ def storehooks() -> None:
     \b
     run      dev  web  worker  sandbox  init
     look     stats  send
-    nouns    events  handlers          a bare noun lists
+    nouns    events  handlers  api     a bare noun lists
     """
 
 
@@ -39,6 +39,7 @@ for command in (
     look.send,
     events.events,
     handlers.handlers,
+    api.api,
 ):
     storehooks.add_command(command)
 
