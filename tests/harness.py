@@ -172,6 +172,8 @@ drain = "10s"
 signing_secrets = ["{secret}"]
 [stores.south]
 signing_secrets = ["{other}"]
+[sandbox]
+bind = "127.0.0.1:{sandbox_port}"
 {more}
 """
 
@@ -192,6 +194,7 @@ class System:
                 redis=url,
                 data=folder / "data",
                 port=self.port,
+                sandbox_port=free_port(),
                 plugins='["shop.py"]',
                 horses=horses,
                 secret=SECRET,

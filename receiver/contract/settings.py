@@ -238,6 +238,8 @@ class SandboxSettings(Section):
     bind: Address = "127.0.0.1:8002"
     seed: int = 7
     misbehave: dict[str, float | str] = {}
+    retries: tuple[Duration, ...] = (0.5, 1, 2, 5, 15, 60, 300, 1800, 7200)
+    disable_after: int = Field(default=3, ge=1)
 
 
 class PluginSettings(BaseModel):

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
-from workers.cli import api, dev, events, handlers, init, look, processes
+from workers.cli import api, dev, events, handlers, init, look, processes, sandbox
 from workers.cli.options import with_config
 
 
@@ -33,7 +33,7 @@ for command in (
     dev.dev,
     processes.web,
     processes.worker,
-    processes.sandbox,
+    sandbox.sandbox,
     init.init,
     look.stats,
     look.send,

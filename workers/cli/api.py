@@ -233,7 +233,7 @@ def probe(config: Config, store: str, json_: bool) -> None:
     else:
         show.table(("OPERATION", "PATH", "RESULT"), [(one.full_name, one.path, result) for one, result in found])
         show.next_command("storehooks api --list      what is confirmed now")
-    if any(result.startswith("no") for _, result in found):
+    if any(result.startswith(("no:", "not known")) for _, result in found):
         raise click.exceptions.Exit(1)
 
 

@@ -120,6 +120,7 @@ class Client:
         self,
         group: str,
         name: str,
+        /,
         *path: Id,
         body: Any = None,
         query: Mapping[str, Any] | None = None,

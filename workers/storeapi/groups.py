@@ -22,7 +22,7 @@ Rows = Iterable[Mapping[str, Any]]
 class Caller(Protocol):
     """What a group needs of the client."""
 
-    def call(self, group: str, name: str, *path: Id, **fields: Any) -> Any: ...
+    def call(self, group: str, name: str, /, *path: Id, **fields: Any) -> Any: ...
 
     def has(self, group: str, name: str) -> bool: ...
 
@@ -34,14 +34,14 @@ class Group:
         self._client = client
         self._name = name or self.name
 
-    def _call(self, operation: str, *path: Id, **fields: Any) -> Any:
+    def _call(self, operation: str, /, *path: Id, **fields: Any) -> Any:
         return self._client.call(self._name, operation, *path, **fields)
 
-    def _one(self, kind: type[R], operation: str, *path: Id, **fields: Any) -> R:  # noqa: ARG002  for the type checker
+    def _one(self, kind: type[R], operation: str, /, *path: Id, **fields: Any) -> R:  # noqa: ARG002  for the type checker
         found: R = self._call(operation, *path, **fields)
         return found
 
-    def _many(self, kind: type[R], operation: str, *path: Id, **fields: Any) -> Pages[R]:  # noqa: ARG002
+    def _many(self, kind: type[R], operation: str, /, *path: Id, **fields: Any) -> Pages[R]:  # noqa: ARG002
         found: Pages[R] = self._call(operation, *path, **fields)
         return found
 
