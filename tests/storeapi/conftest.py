@@ -26,24 +26,40 @@ bind = "127.0.0.1:{port}"
 [stores.demo]
 base_url = "http://127.0.0.1:{port}"
 allow_private = true
-auth = {{ url = "/oauth/token", client_id = "the app", client_secret = "s&cret:+%" }}
+auth = {auth}
 signing_secrets = ["{secret}"]
 {store}
 """
+
+
+AUTH = '{ url = "/oauth/token", client_id = "the app", client_secret = "s&cret:+%" }'
 
 
 class SandboxRun:
     """A running sandbox store, and what an operator and an integrator do with it."""
 
     def __init__(
-        self, folder: Path, redis_url: str, *arguments: str, store: str = "", sandbox: str = "", more: str = ""
+        self,
+        folder: Path,
+        redis_url: str,
+        *arguments: str,
+        store: str = "",
+        sandbox: str = "",
+        more: str = "",
+        auth: str = AUTH,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = free_port()
         self.config_file = folder / "config.toml"
         text = CONFIG.format(
-            redis=redis_url, data=folder / "data", port=self.port, secret=SECRET, store=store, sandbox=sandbox
+            redis=redis_url,
+            data=folder / "data",
+            port=self.port,
+            secret=SECRET,
+            store=store,
+            sandbox=sandbox,
+            auth=auth,
         )
         self.config_file.write_text(text + more)
         self.arguments = arguments
@@ -103,17 +119,19 @@ def make_sandbox(tmp_path: Path, server_url: str) -> Iterator[Callable[..., Sand
         one.stop()
 
 
-@pytest.fixture
-def sandbox(make_sandbox: Callable[..., SandboxRun]) -> SandboxRun:
-    return make_sandbox()
-
-
 @pytest.fixture(scope="session")
 def shared_sandbox(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[SandboxRun]:
-    """One for all tests that only use the API as it is meant."""
+    """One process for all tests; starting one takes a second."""
     run = SandboxRun(tmp_path_factory.mktemp("shared"), server_url, "--no-shopper", "--no-subscriptions").start()
     yield run
     run.stop()
+
+
+@pytest.fixture
+def sandbox(shared_sandbox: SandboxRun) -> SandboxRun:
+    """A store as on its first day: 40 products, 20 customers, no subscriptions, good manners."""
+    shared_sandbox.do("reset")
+    return shared_sandbox
 
 
 @pytest.fixture

@@ -140,6 +140,9 @@ def call(
         raise ConfigError(f"which operation of {group}? {', '.join(names) or 'there is no such group'}")
     wanted = catalogue.get(group, operation)
     client = client_of(config, store, _redis_if_there(config))
+    if data_file and wanted.rows and Path(data_file).suffix.lower() != ".json":
+        import_file(client, group, Path(data_file), json_)
+        return
     if data_file:
         fields["body"] = _body(data_file)
     show_answer(client.call(group, wanted.name, *values, **fields), all_, json_ or not sys.stdout.isatty())
@@ -170,6 +173,31 @@ def _body(file: str) -> Any:
         return wire.loads(Path(file).read_bytes())
     except ValueError as error:
         raise ConfigError(f"{file} is not JSON: {error}") from None
+
+
+def import_file(client: Any, group: str, path: Path, json_: bool) -> None:
+    """A file of rows, with a progress bar; interrupted, the same command goes on where it stopped."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    from workers.storeapi.importer import Importer
+
+    importer = Importer(client, group, path)
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{group} from {path.name}", total=path.stat().st_size)
+        try:
+            done = importer.run(lambda now: bar.update(task, completed=now.position))
+        except (ApiError, KeyboardInterrupt):
+            bar.stop()
+            show.warn(f"stopped, and {importer.progress_file} knows where; the same command goes on from there")
+            raise
+    if json_ or not sys.stdout.isatty():
+        show.as_json({"rows": done.rows, "accepted": done.accepted, "refused": done.refused})
+    else:
+        click.echo(f"{done.rows:,} rows: {done.accepted:,} accepted, {done.refused:,} refused")
+    if done.refused:
+        show.warn(f"the refused rows, and why: {importer.report_file}")
+        raise click.exceptions.Exit(1)
 
 
 # The answer

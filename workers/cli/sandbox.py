@@ -11,7 +11,7 @@ from receiver.contract.errors import ConfigError
 from workers.cli import show
 from workers.cli.options import the_config, the_store, with_config
 
-ACTIONS = ("rotate-secret", "disable-subscriptions", "delete-subscriptions", "revoke-tokens")
+ACTIONS = ("reset", "rotate-secret", "disable-subscriptions", "delete-subscriptions", "revoke-tokens")
 
 
 @click.group(invoke_without_command=True)

@@ -77,6 +77,12 @@ class Pathologies:
             _check(name, value)
         self._values |= {name: value if name in AMOUNTS else float(value) for name, value in values.items()}
 
+    def clear(self) -> None:
+        """Behave, and count from the beginning again."""
+        with self._lock:
+            self._values = dict(AMOUNTS)
+            self._counts.clear()
+
     @property
     def values(self) -> dict[str, float | str]:
         return dict(self._values)

@@ -78,12 +78,16 @@ class SandboxServer(BaseApplication):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._state = State(path)
         shop = make_shop(config, options.store, self._state)
-        stock_the_shelves(shop, options.products)
-        if options.subscribe:
-            shop.subscribe()
+
+        def open_shop() -> None:
+            stock_the_shelves(shop, options.products)
+            if options.subscribe:
+                shop.subscribe()
+
+        open_shop()
         self._start(shop)
         registration = registration_of(config, options.store)
-        return create_app(shop, Tokens(shop, registration), registration.path)
+        return create_app(shop, Tokens(shop, registration), registration.path, open_shop)
 
     def _start(self, shop: Shop) -> None:
         settings, options = self._config.sandbox, self._options

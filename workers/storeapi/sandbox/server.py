@@ -146,8 +146,11 @@ def _endless() -> Iterator[bytes]:
         yield part
 
 
-def create_app(shop: Shop, tokens: Tokens, token_path: str) -> Flask:
-    """The sandbox's web application: the API, its token endpoint, and the controls."""
+def create_app(shop: Shop, tokens: Tokens, token_path: str, open_shop: Callable[[], None]) -> Flask:
+    """The sandbox's web application: the API, its token endpoint, and the controls.
+
+    `open_shop` puts into an empty state what a new store has.
+    """
     app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     app.json.sort_keys = False  # type: ignore[attr-defined]
@@ -156,7 +159,7 @@ def create_app(shop: Shop, tokens: Tokens, token_path: str) -> Flask:
         if do := does(operation):
             _route(app, api, operation, do)
     app.add_url_rule(token_path, "token", lambda: _token(tokens), methods=["POST"])
-    _controls(app, api)
+    _controls(app, api, open_shop)
     app.register_error_handler(HTTPException, _http_error)
     return app
 
@@ -184,9 +187,18 @@ def _http_error(problem: HTTPException) -> Response:
 # The controls: not part of the API, for whoever runs the sandbox
 
 
-def _controls(app: Flask, api: Api) -> None:
+def _controls(app: Flask, api: Api, open_shop: Callable[[], None]) -> None:
     shop = api.shop
+
+    def reset() -> None:
+        with shop.state.transaction():
+            shop.state.clear()
+            shop.pathologies.clear()
+            api.log.clear()
+            open_shop()
+
     actions = {
+        "reset": reset,
         "rotate-secret": shop.rotate_all,
         "disable-subscriptions": shop.disable_all,
         "delete-subscriptions": shop.delete_all,

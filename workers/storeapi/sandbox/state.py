@@ -59,6 +59,12 @@ class State:
         with self._lock:
             return self._db.execute(statement, values).fetchall()
 
+    def clear(self) -> None:
+        """Forget everything."""
+        with self.transaction():
+            for table in ("records", "counters", "once", "tokens", "outbox"):
+                self.execute(f"DELETE FROM {table}")  # noqa: S608
+
     def close(self) -> None:
         with self._lock:
             self._db.close()
