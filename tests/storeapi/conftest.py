@@ -98,6 +98,11 @@ class SandboxRun:
     def client(self, redis: Redis | None = None, **how: Any) -> Client:
         return client_of(self.config, "demo", redis, **how)
 
+    @staticmethod
+    def client_from(config_file: Path, redis: Redis | None = None) -> Client:
+        """A client that was told otherwise than the sandbox."""
+        return client_of(config_room.load(config_file, {}), "demo", redis)
+
     def stop(self) -> None:
         self.http.close()
         if self.process is not None:

@@ -252,10 +252,11 @@ class Client:
     def _perform(self, call: Call) -> Reply:
         """Send until it is answered, or until it is not worth it any more."""
         tries = _Tries()
+        self._wire.warm_up()
         try:
             while True:
-                self._take_a_place(call)
                 token = self._auth.bearer(refused=tries.refused_token, until=call.until)
+                self._take_a_place(call)  # last: whoever waits for a token must not leave with all the others
                 try:
                     answer = self._send(call, token)
                 except Unreachable as error:

@@ -27,13 +27,19 @@ def burst_of(rate: float) -> int:
     return max(1, math.floor(rate / 10))
 
 
+def interval_of(rate: float) -> float:
+    """Seconds between calls that come evenly. What may come at once is taken off, so that in no second, however it
+    is cut, there are more than `rate`."""
+    return 1 / (rate - (burst_of(rate) - 1)) if rate else 0.0
+
+
 class SharedGate:
     """The gate in Redis: all processes of all machines share it."""
 
     def __init__(self, redis: Redis, store: str, rate: float) -> None:
         self._redis = redis
         self._names = keys.gate(store)
-        self._interval = math.ceil(_US / rate) if rate else 0
+        self._interval = math.ceil(interval_of(rate) * _US)
         self._burst = burst_of(rate)
 
     def place(self, longest: float) -> float:
@@ -53,7 +59,7 @@ class LocalGate:
     """The same for one process without Redis."""
 
     def __init__(self, rate: float) -> None:
-        self._interval = 1 / rate if rate else 0.0
+        self._interval = interval_of(rate)
         self._ahead = (burst_of(rate) - 1) * self._interval
         self._tat = self._held = 0.0
         self._lock = threading.Lock()

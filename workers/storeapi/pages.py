@@ -69,9 +69,12 @@ class Pages(Generic[R]):
         while True:
             at = {} if cursor is None else {self._paging.cursor_param: cursor}
             document = self._ask({self._paging.size_param: self._paging.size, **at})
-            yield document
             following = follow(document, self._paging.next_cursor)
-            if following is None or following == "":
+            last = following is None or following == ""
+            if last and cursor is None:
+                self._check_it_is_all(document)
+            yield document
+            if last:
                 return
             if following == cursor:
                 self._say_it_does_not_page(self._paging.cursor_param)
@@ -79,19 +82,24 @@ class Pages(Generic[R]):
 
     def _by_link(self) -> Iterator[Any]:
         document = self._ask({self._paging.size_param: self._paging.size})
-        seen = set()
+        before = ""
         while True:
-            yield document
             link = follow(document, self._paging.next_link)
-            if not isinstance(link, str) or not link:
+            last = not isinstance(link, str) or not link
+            if last and not before:
+                self._check_it_is_all(document)
+            yield document
+            if last:
                 return
-            if link in seen:
+            if link == before:
                 self._say_it_does_not_page("its next link")
-            seen = {link}
+            before = link
             document = self._noted(self._fetch({}, link))
 
     def _once(self) -> Iterator[Any]:
-        yield self._ask({})
+        document = self._ask({})
+        self._check_it_is_all(document)
+        yield document
 
     # What an answer holds
 
@@ -114,6 +122,15 @@ class Pages(Generic[R]):
                 '[catalogue.envelope] data = "..."'
             )
         return rows
+
+    def _check_it_is_all(self, document: Any) -> None:
+        """A first page that is also the last must hold everything; else the way to the next one is not as assumed."""
+        rows = len(self._rows(document))
+        if self.total is not None and self.total > rows:
+            raise Unreadable(
+                f"the store has {self.total:,} and gave {rows:,}, with nothing that leads to the others; how it pages "
+                'is assumed: set [catalogue.paging] style = "page", "cursor" or "link", and where the next one stands'
+            )
 
     def _say_it_does_not_page(self, by: str) -> None:
         raise Unreadable(

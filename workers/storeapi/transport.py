@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpcore2
 import httpx2
 
-from workers.storeapi.errors import ForeignOrigin, TooLarge, Unreachable, UnsafeAddress
+from workers.storeapi.errors import ForeignOrigin, Refused, TooLarge, Unreachable, UnsafeAddress
 from workers.storeapi.guard import Allowed, GuardedBackend, deadline
 
 MAX_CONNECTIONS = 32
@@ -42,6 +42,10 @@ class Wire:
     allowed: Allowed = False
     max_answer: int = 32 << 20
 
+    def warm_up(self) -> None:
+        """Build the pool if this process has none: that takes a while, and a call with its place should not wait."""
+        pool(self.allowed)
+
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None, until: float
     ) -> Answer:
@@ -52,6 +56,8 @@ class Wire:
             with pool(self.allowed).stream(method, url, headers=dict(headers), content=content) as response:
                 _refuse_redirect(response)
                 return Answer(response.status_code, response.headers, self._read(response))
+        except (httpx2.InvalidURL, UnicodeError) as error:
+            raise Refused(f"this cannot be sent: {error}") from None
         except httpx2.TimeoutException as error:
             raise Unreachable(f"no answer in time ({error})", sent=not isinstance(error, _NEVER_SENT)) from None
         except httpx2.HTTPError as error:
