@@ -16,6 +16,7 @@ import pytest
 from receiver.contract.errors import ConfigError
 from tests.harness import ROOT, eventually
 from tests.storeapi.conftest import SandboxRun
+from tests.storeapi.test_paging import paging
 from workers.storeapi.importer import Importer, Progress
 from workers.storeapi.rows import LONGEST, read
 
@@ -211,7 +212,7 @@ def test_a_killed_import_is_resumed_without_a_row_lost_or_doubled(sandbox: Sandb
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_million_rows_killed_three_times(make_sandbox: Callable[..., SandboxRun], tmp_path: Path) -> None:
-    sandbox = make_sandbox()
+    sandbox = make_sandbox("--no-shopper", "--no-subscriptions", more=paging("cursor", size=1000))
     path = write_rows(tmp_path / "rows.jsonl", 1_000_000)
     process, output = kill_and_resume(sandbox, path, iter([150_000, 400_000, 700_000]))
     found = imported(sandbox)

@@ -59,7 +59,7 @@ class SandboxServer(BaseApplication):
             "worker_class": "gthread",
             "threads": THREADS,
             "keepalive": 30,
-            "graceful_timeout": 2,
+            "graceful_timeout": 6,
             "timeout": 120,
             "accesslog": None,
             "loglevel": "warning",
