@@ -92,16 +92,22 @@ class SandboxRun:
     def misbehave(self, **values: float | str) -> None:
         self.http.put("/sandbox/misbehave", json=values).raise_for_status()
 
-    def do(self, action: str) -> None:
-        self.http.post(f"/sandbox/do/{action}").raise_for_status()
+    def do(self, action: str, **query: int) -> None:
+        self.http.post(f"/sandbox/do/{action}", params=query, timeout=60).raise_for_status()
+
+    def with_config(self, more: str) -> Path:
+        """Another config for the client: this one, with more lines. The sandbox knows nothing of it."""
+        path = self.folder / f"config-{len(list(self.folder.iterdir()))}.toml"
+        path.write_text(self.config_file.read_text() + more)
+        return path
 
     def client(self, redis: Redis | None = None, **how: Any) -> Client:
         return client_of(self.config, "demo", redis, **how)
 
     @staticmethod
-    def client_from(config_file: Path, redis: Redis | None = None) -> Client:
+    def client_from(config_file: Path, redis: Redis | None = None, **how: Any) -> Client:
         """A client that was told otherwise than the sandbox."""
-        return client_of(config_room.load(config_file, {}), "demo", redis)
+        return client_of(config_room.load(config_file, {}), "demo", redis, **how)
 
     def stop(self) -> None:
         self.http.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ method = "PUT"
 path = "/api/v3/app/orders/{id}/state"
 [catalogue.webhooks]
 fields = { topic = "event", url = "address", enabled = "is_active" }
+[catalogue.products.update]
+method = "PUT"
 """
 
 
@@ -27,16 +29,20 @@ def named_lines(error: ApiError) -> str:
     return str(error).split("set\n", 1)[1]
 
 
-@pytest.fixture
-def differs(make_sandbox: Callable[..., SandboxRun]) -> SandboxRun:
-    """A sandbox with other paths and names, and a client's config that knows nothing of it."""
-    sandbox = make_sandbox("--no-shopper", "--no-subscriptions", more=OTHERWISE)
+@pytest.fixture(scope="module")
+def store_that_differs(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[SandboxRun]:
+    folder = tmp_path_factory.mktemp("differs")
+    sandbox = SandboxRun(folder, server_url, "--no-shopper", "--no-subscriptions", more=OTHERWISE).start()
     sandbox.config_file.write_text(sandbox.config_file.read_text().replace(OTHERWISE, ""))
-    return sandbox
+    yield sandbox
+    sandbox.stop()
 
 
-def set_lines(sandbox: SandboxRun, lines: str) -> None:
-    sandbox.config_file.write_text(f"{sandbox.config_file.read_text()}\n{lines}\n")
+@pytest.fixture
+def differs(store_that_differs: SandboxRun) -> SandboxRun:
+    """A sandbox with other paths and names; a client's config knows nothing of it."""
+    store_that_differs.do("reset")
+    return store_that_differs
 
 
 def test_an_operation_at_another_path_works_after_the_lines_that_the_error_named(
@@ -49,10 +55,9 @@ def test_an_operation_at_another_path_works_after_the_lines_that_the_error_named
     assert "Its path is assumed, POST /api/v3/app/orders/{id}/status, and never confirmed here" in str(caught.value)
     lines = named_lines(caught.value)
     assert lines == '[stores.demo.catalogue.orders.update_status]\nmethod = "..."\npath = "..."'
-    set_lines(
-        differs, lines.replace('method = "..."', 'method = "PUT"').replace('"..."', '"/api/v3/app/orders/{id}/state"')
-    )
-    assert differs.client(redis).orders.update_status(order.id, status="paid").status == "paid"
+    lines = lines.replace('method = "..."', 'method = "PUT"').replace('"..."', '"/api/v3/app/orders/{id}/state"')
+    told = differs.client_from(differs.with_config(lines), redis)
+    assert told.orders.update_status(order.id, status="paid").status == "paid"
 
 
 def test_fields_with_other_names_work_after_the_lines_that_the_error_named(differs: SandboxRun, redis: Redis) -> None:
@@ -62,11 +67,12 @@ def test_fields_with_other_names_work_after_the_lines_that_the_error_named(diffe
     assert "answered 422, event is required" in str(caught.value)
     lines = named_lines(caught.value)
     assert lines == '[stores.demo.catalogue.webhooks]\nfields = { topic = "..." }'
-    set_lines(differs, lines.replace('topic = "..."', 'topic = "event", url = "address", enabled = "is_active"'))
-    made = differs.client(redis).webhooks.create(topic="order.paid", url="https://a.example/hook")
+    lines = lines.replace('topic = "..."', 'topic = "event", url = "address", enabled = "is_active"')
+    told = differs.client_from(differs.with_config(lines), redis)
+    made = told.webhooks.create(topic="order.paid", url="https://a.example/hook")
     assert (made.topic, made.url, made.enabled) == ("order.paid", "https://a.example/hook", True)
     assert made["address"] == "https://a.example/hook"
-    changed = differs.client(redis).webhooks.update(made.id, url="https://b.example/hook", enabled=False)
+    changed = told.webhooks.update(made.id, url="https://b.example/hook", enabled=False)
     assert (changed.url, changed.enabled) == ("https://b.example/hook", False)
 
 
@@ -78,12 +84,9 @@ def test_reading_a_field_with_another_name_names_the_line_too(differs: SandboxRu
     assert 'set [stores.demo.catalogue.webhooks] fields = {url = "..."}' in str(caught.value)
 
 
-def test_a_405_says_what_the_store_allows(make_sandbox: Callable[..., SandboxRun]) -> None:
-    line = '\n[catalogue.products.update]\nmethod = "PUT"\n'
-    sandbox = make_sandbox("--no-shopper", "--no-subscriptions", more=line)
-    sandbox.config_file.write_text(sandbox.config_file.read_text().replace(line, ""))
+def test_a_405_says_what_the_store_allows(differs: SandboxRun) -> None:
     with pytest.raises(NotThere) as caught:
-        sandbox.client().products.update(1, price="1.00")
+        differs.client().products.update(1, price="1.00")
     assert re.search(r"never confirmed here \(the store allows .*PUT.*\)", str(caught.value))
 
 

@@ -144,12 +144,12 @@ def test_a_batch_whose_answer_was_lost_is_not_imported_twice(sandbox: SandboxRun
 
 
 def test_a_store_that_drops_faults_and_refuses_gets_every_row_once(sandbox: SandboxRun, tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", 300)
+    path = write_rows(tmp_path / "rows.jsonl", 150)
     sandbox.misbehave(drop=0.2, fault=0.2, too_many=0.2, retry_after=0)
     done = Importer(sandbox.client(), "products", path, batch=10).run()
     sandbox.misbehave(drop=0, fault=0, too_many=0)
-    assert done.accepted == 300
-    assert imported(sandbox) == {f"Row {n}": 1 for n in range(300)}
+    assert done.accepted == 150
+    assert imported(sandbox) == {f"Row {n}": 1 for n in range(150)}
 
 
 def test_another_file_under_the_same_name_is_not_taken_for_the_old_one(sandbox: SandboxRun, tmp_path: Path) -> None:
@@ -201,11 +201,11 @@ def kill_and_resume(sandbox: SandboxRun, path: Path, kills_at: Iterator[int]) ->
 
 
 def test_a_killed_import_is_resumed_without_a_row_lost_or_doubled(sandbox: SandboxRun, tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.csv", 20_000)
+    path = write_rows(tmp_path / "rows.csv", 10_000)
     process, output = kill_and_resume(sandbox, path, iter([3_000]))
-    assert json.loads(output) == {"rows": 20_000, "accepted": 20_000, "refused": 0}
+    assert json.loads(output) == {"rows": 10_000, "accepted": 10_000, "refused": 0}
     found = imported(sandbox)
-    assert (len(found), sum(found.values())) == (20_000, 20_000)
+    assert (len(found), sum(found.values())) == (10_000, 10_000)
     assert process.most_memory < 150_000_000
 
 

@@ -12,11 +12,15 @@ from workers.storeapi import Client
 from workers.storeapi.errors import Unreadable
 from workers.storeapi.records import Product
 
-NOBODY = ("--no-shopper", "--no-subscriptions")
-
 
 def paging(style: str, size: int = 100) -> str:
     return f'\n[stores.demo.catalogue.paging]\nstyle = "{style}"\nsize = {size}\n'
+
+
+def large_store(sandbox: SandboxRun, products: int, config: str) -> Client:
+    """A store with so many products, and a client that pages as `config` says."""
+    sandbox.do("reset", products=products)
+    return sandbox.client_from(sandbox.with_config(config), timeout=100)
 
 
 def add_products(client: Client, many: int) -> None:
@@ -38,11 +42,9 @@ def walk_while_more_are_added(client: Client, products: Iterator[Product]) -> li
 
 
 @pytest.mark.parametrize("style", ["page", "cursor", "link"])
-def test_every_product_comes_once_with_one_request_for_each_page(
-    make_sandbox: Callable[..., SandboxRun], style: str
-) -> None:
-    sandbox = make_sandbox(*NOBODY, "--products", "1000", more=paging(style))
-    found = [product.id for product in sandbox.client().products.list()]
+def test_every_product_comes_once_with_one_request_for_each_page(sandbox: SandboxRun, style: str) -> None:
+    client = large_store(sandbox, 1000, paging(style))
+    found = [product.id for product in client.products.list()]
     assert found == list(range(1, 1001))
     assert listing_requests(sandbox) == 10
 
@@ -55,31 +57,24 @@ def test_a_listing_asks_only_for_the_pages_that_are_read(sandbox: SandboxRun) ->
     assert listing_requests(sandbox) == 1
 
 
-def test_with_a_cursor_none_is_missing_and_none_comes_twice_while_products_are_added(
-    make_sandbox: Callable[..., SandboxRun],
-) -> None:
-    sandbox = make_sandbox(*NOBODY, "--products", "1000", more=paging("cursor"))
-    client = sandbox.client()
+def test_with_a_cursor_none_is_missing_and_none_comes_twice_while_products_are_added(sandbox: SandboxRun) -> None:
+    client = large_store(sandbox, 1000, paging("cursor"))
     ids = walk_while_more_are_added(client, iter(client.products.list()))
     assert len(ids) == len(set(ids))
     assert set(range(1, 1001)) <= set(ids)
     assert len(ids) > 1000
 
 
-def test_with_page_numbers_repeats_are_dropped_while_products_are_added(
-    make_sandbox: Callable[..., SandboxRun],
-) -> None:
+def test_with_page_numbers_repeats_are_dropped_while_products_are_added(sandbox: SandboxRun) -> None:
     """Newest first, so that each new product pushes an old one onto the next page, where it comes again."""
-    sandbox = make_sandbox(*NOBODY, "--products", "1000", more=paging("page"))
-    client = sandbox.client()
+    client = large_store(sandbox, 1000, paging("page"))
     ids = walk_while_more_are_added(client, iter(client.products.list(sort="-id")))
     assert len(ids) == len(set(ids))
     assert set(ids) == set(range(1, 1001))
 
 
-def peak_of_a_walk(sandbox: SandboxRun) -> tuple[int, int]:
-    """Records and peak memory of a whole listing; the first pages are not counted, they fill caches."""
-    client = sandbox.client(timeout=100)
+def peak_of_a_walk(client: Client) -> tuple[int, int]:
+    """Records and peak memory of a whole listing; the first page is not counted, it fills caches."""
     client.products.list().first_page()
     tracemalloc.start()
     count = sum(1 for _ in client.products.list())
@@ -88,9 +83,8 @@ def peak_of_a_walk(sandbox: SandboxRun) -> tuple[int, int]:
     return count, peak
 
 
-def test_memory_does_not_grow_with_the_listing(make_sandbox: Callable[..., SandboxRun]) -> None:
-    sandbox = make_sandbox(*NOBODY, "--products", "6000", more=paging("cursor"))
-    count, peak = peak_of_a_walk(sandbox)
+def test_memory_does_not_grow_with_the_listing(sandbox: SandboxRun) -> None:
+    count, peak = peak_of_a_walk(large_store(sandbox, 6000, paging("cursor")))
     assert count == 6000
     assert peak < 3_000_000
 
@@ -98,35 +92,31 @@ def test_memory_does_not_grow_with_the_listing(make_sandbox: Callable[..., Sandb
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("style", ["page", "cursor"])
-def test_a_hundred_thousand_products_in_constant_memory(make_sandbox: Callable[..., SandboxRun], style: str) -> None:
-    sandbox = make_sandbox(*NOBODY, "--products", "100000", more=paging(style))
-    count, peak = peak_of_a_walk(sandbox)
+def test_a_hundred_thousand_products_in_constant_memory(sandbox: SandboxRun, style: str) -> None:
+    count, peak = peak_of_a_walk(large_store(sandbox, 100_000, paging(style)))
     print(f"\n{style}: {count:,} products in {listing_requests(sandbox) - 1:,} requests, peak {peak / 1e6:.1f} MB")
     assert count == 100_000
     assert listing_requests(sandbox) == 1001  # one of them warmed up
     assert peak < 5_000_000
 
 
-def test_a_store_that_pages_otherwise_is_noticed_not_cut_short(make_sandbox: Callable[..., SandboxRun]) -> None:
-    sandbox = make_sandbox(*NOBODY, "--products", "300")
-    sandbox.config_file.write_text(sandbox.config_file.read_text() + paging("cursor"))
+def test_a_store_that_pages_otherwise_is_noticed_not_cut_short(sandbox: SandboxRun) -> None:
+    client = large_store(sandbox, 300, paging("cursor") + 'next_cursor = "meta.after"\n')
     with pytest.raises(Unreadable) as caught:
-        list(sandbox.client().products.list())
+        list(client.products.list())
     assert "has 300 and gave 100" in str(caught.value)
     assert "[catalogue.paging] style" in str(caught.value)
 
 
-def test_a_store_that_gives_the_same_page_again_is_noticed(make_sandbox: Callable[..., SandboxRun]) -> None:
-    sandbox = make_sandbox(*NOBODY, "--products", "300")
-    more = '\n[catalogue.paging]\npage_param = "seite"\n'
-    sandbox.config_file.write_text(sandbox.config_file.read_text() + more)
+def test_a_store_that_gives_the_same_page_again_is_noticed(sandbox: SandboxRun) -> None:
+    client = large_store(sandbox, 300, '\n[catalogue.paging]\npage_param = "seite"\n')
     with pytest.raises(Unreadable, match="the same page twice, so it does not go on by seite"):
-        list(sandbox.client().products.list())
+        list(client.products.list())
 
 
 def test_another_envelope_is_read_where_config_says(make_sandbox: Callable[..., SandboxRun]) -> None:
     envelope = '\n[catalogue.envelope]\ndata = "result.items"\ntotal = "result.count"\n'
-    sandbox = make_sandbox(*NOBODY, "--products", "150", more=envelope)
+    sandbox = make_sandbox("--no-shopper", "--no-subscriptions", "--products", "150", more=envelope)
     assert len(list(sandbox.client().products.list())) == 150
     sandbox.config_file.write_text(sandbox.config_file.read_text().replace("result.items", "data"))
     with pytest.raises(Unreadable, match=r"set \[catalogue.envelope\] data"):

@@ -108,10 +108,13 @@ def test_a_fault_is_not_tried_again_where_it_might_do_it_twice(sandbox: SandboxR
 
 
 def test_patience_with_faults_ends(sandbox: SandboxRun) -> None:
+    """After six at most; before that, when the next pause would not fit into the deadline."""
     sandbox.misbehave(fault=1)
+    started = time.monotonic()
     with pytest.raises(StoreFault):
-        sandbox.client().products.get(1)
-    assert len(statuses(sandbox)) == 6
+        sandbox.client(timeout=2).products.get(1)
+    assert 2 <= len(statuses(sandbox)) <= 6
+    assert time.monotonic() - started < 3
 
 
 def test_a_dropped_connection_is_tried_again_only_where_that_is_safe(sandbox: SandboxRun) -> None:
@@ -184,11 +187,19 @@ def test_retry_after_may_be_a_date() -> None:
 @pytest.mark.parametrize("kind", ["shared", "local"])
 def test_the_gate_gives_places_at_the_rate(redis: Redis, kind: str) -> None:
     gate = SharedGate(redis, "demo", 50.0) if kind == "shared" else LocalGate(50.0)
-    waits = [gate.place(10) for _ in range(51)]
-    assert waits[:5] == pytest.approx([0] * 5, abs=0.01)
-    assert waits[-1] == pytest.approx(1.0, abs=0.1), "the 51st call comes in the next second"
-    assert gate.place(0.1) < -0.5, "no place is taken that nobody can wait for"
-    assert gate.place(10) == pytest.approx(1.0 + 1 / 46, abs=0.1)
+    start = time.monotonic()
+
+    def turn() -> float:
+        """When we may go, counted from the start: however long it took to ask, it comes evenly."""
+        wait = gate.place(10)
+        return wait + time.monotonic() - start
+
+    turns = [turn() for _ in range(51)]
+    assert turns[4] < turns[5]
+    assert turns[50] - turns[5] == pytest.approx(45 / 46, abs=0.1)
+    assert turns[50] >= 0.99, "the 51st call comes in the next second"
+    assert gate.place(0.01) < 0, "no place is taken that nobody can wait for"
+    assert turn() - turns[50] == pytest.approx(1 / 46, abs=0.1)
 
 
 def busiest_second(sandbox: SandboxRun) -> int:
@@ -199,30 +210,23 @@ def busiest_second(sandbox: SandboxRun) -> int:
 
 def storm(sandbox: SandboxRun, *, calls: int, rate: int) -> tuple[int, int]:
     """How many calls of four processes succeeded, and the busiest second, with 429s at 30 % and 5xx at 10 %."""
-    text = sandbox.config_file.read_text().replace(
-        "allow_private = true", f'allow_private = true\nrate_limit = "{rate}/s"'
-    )
-    sandbox.config_file.write_text(text)
+    config = sandbox.with_config(f'\n[store_defaults]\nrate_limit = "{rate}/s"\n')
     sandbox.misbehave(too_many=0.3, retry_after=0, fault=0.1)
-    found = crowd(sandbox, processes=4, threads=4, calls=calls // 16)
+    found = crowd(sandbox, processes=4, threads=4, calls=calls // 16, config=config)
     assert [one["errors"] for one in found] == [[]] * 4
     return sum(int(str(one["ok"])) for one in found), busiest_second(sandbox)
 
 
-def test_calls_succeed_within_the_rate_limit_across_processes(
-    make_sandbox: Callable[..., SandboxRun], redis: Redis
-) -> None:
-    sandbox = make_sandbox()
-    ok, busiest = storm(sandbox, calls=160, rate=60)
-    assert ok == 160
+def test_calls_succeed_within_the_rate_limit_across_processes(sandbox: SandboxRun, redis: Redis) -> None:
+    ok, busiest = storm(sandbox, calls=96, rate=60)
+    assert ok == 96
     assert {429, 200} <= set(statuses(sandbox))
     assert busiest <= 60 + ON_THE_WAY
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_thousand_calls_succeed_with_429s_and_faults(make_sandbox: Callable[..., SandboxRun], redis: Redis) -> None:
-    sandbox = make_sandbox()
+def test_a_thousand_calls_succeed_with_429s_and_faults(sandbox: SandboxRun, redis: Redis) -> None:
     ok, busiest = storm(sandbox, calls=1008, rate=60)
     counted = statuses(sandbox)
     print(

@@ -369,18 +369,15 @@ def test_what_happens_in_the_sandbox_is_handled_behind_the_receiver(make_system:
         run.stop()
 
 
-def test_state_outlives_a_restart(make_sandbox: Callable[..., SandboxRun]) -> None:
-    sandbox = make_sandbox()
+def test_a_restart_keeps_the_state_and_the_receivers_subscriptions(make_sandbox: Callable[..., SandboxRun]) -> None:
+    sandbox = make_sandbox("--no-shopper")
     made = sandbox.client().products.create(name="Kept", price="1.00")
     assert sandbox.process is not None
     sandbox.process.kill()
     sandbox.start()
-    assert sandbox.client().products.get(made.id).name == "Kept"
-
-
-def test_there_is_a_subscription_for_every_topic_of_the_receiver(make_sandbox: Callable[..., SandboxRun]) -> None:
-    sandbox = make_sandbox("--no-shopper")
-    found = list(sandbox.client().webhooks.list())
+    client = sandbox.client()
+    assert client.products.get(made.id).name == "Kept"
+    found = list(client.webhooks.list())
     assert [one.topic for one in found] == list(TOPICS)
     assert {one.url for one in found} == {"http://127.0.0.1:8000/webhooks/demo"}
     assert SECRET not in str([one.to_json() for one in found])

@@ -33,16 +33,19 @@ def listed(shop: Shop, operation: Operation, listing: Listing, query: Mapping[st
     size = min(_number(query, paging.size_param, paging.size), LARGEST_PAGE)
     document: Json = {}
     total = shop.state.count(listing.kind, listing.parent)
-    if query.get(paging.cursor_param) or operation.paging == "cursor":
+    newest_first = query.get("sort") == "-id"
+    if query.get(paging.cursor_param):
         found = _after_cursor(shop, listing, query, size, document)
     else:
         page = _number(query, paging.page_param, 1)
-        newest_first = query.get("sort") == "-id"
         found = shop.state.page(
             listing.kind, listing.parent, offset=(page - 1) * size, limit=size, newest_first=newest_first
         )
+        more = page * size < total
         following = {**query, paging.page_param: page + 1, paging.size_param: size}
-        _put(document, paging.next_link, f"{address}?{urlencode(following)}" if page * size < total else None)
+        _put(document, paging.next_link, f"{address}?{urlencode(following)}" if more else None)
+        if not newest_first:
+            _put(document, paging.next_cursor, str(found[-1]["id"]) if more and found else None)
     names = shop.catalogue.fields.get(operation.group, {})
     _put(document, envelope.data, [_by_their_names(listing.show(one), names) for one in found])
     _put(document, envelope.total, total)

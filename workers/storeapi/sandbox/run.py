@@ -79,8 +79,8 @@ class SandboxServer(BaseApplication):
         self._state = State(path)
         shop = make_shop(config, options.store, self._state)
 
-        def open_shop() -> None:
-            stock_the_shelves(shop, options.products)
+        def open_shop(products: int | None = None) -> None:
+            stock_the_shelves(shop, options.products if products is None else products)
             if options.subscribe:
                 shop.subscribe()
 

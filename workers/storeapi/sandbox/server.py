@@ -146,10 +146,10 @@ def _endless() -> Iterator[bytes]:
         yield part
 
 
-def create_app(shop: Shop, tokens: Tokens, token_path: str, open_shop: Callable[[], None]) -> Flask:
+def create_app(shop: Shop, tokens: Tokens, token_path: str, open_shop: Callable[[int | None], None]) -> Flask:
     """The sandbox's web application: the API, its token endpoint, and the controls.
 
-    `open_shop` puts into an empty state what a new store has.
+    `open_shop` puts into an empty state what a new store has; so many products, where it is told.
     """
     app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
@@ -187,7 +187,7 @@ def _http_error(problem: HTTPException) -> Response:
 # The controls: not part of the API, for whoever runs the sandbox
 
 
-def _controls(app: Flask, api: Api, open_shop: Callable[[], None]) -> None:
+def _controls(app: Flask, api: Api, open_shop: Callable[[int | None], None]) -> None:
     shop = api.shop
 
     def reset() -> None:
@@ -195,7 +195,7 @@ def _controls(app: Flask, api: Api, open_shop: Callable[[], None]) -> None:
             shop.state.clear()
             shop.pathologies.clear()
             api.log.clear()
-            open_shop()
+            open_shop(request.args.get("products", type=int))
 
     actions = {
         "reset": reset,
