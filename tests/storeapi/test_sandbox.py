@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from workers.storeapi.catalogue import bundled
 from workers.storeapi.sandbox import orders, webhooks
 from workers.storeapi.sandbox.deliveries import Due, Sender
 from workers.storeapi.sandbox.pathologies import CHANCES, Pathologies
+from workers.storeapi.sandbox.run import make_shop as shop_of
 from workers.storeapi.sandbox.shop import TOPICS, Call, Shop
 from workers.storeapi.sandbox.shopper import Shopper, stock_the_shelves
 from workers.storeapi.sandbox.state import State
@@ -329,6 +331,17 @@ def test_a_burst_is_many_customers_at_once() -> None:
     shopper.start()
     eventually(lambda: shop.state.number("events") >= 25, 5)
     shopper.stop()
+
+
+def test_config_says_how_it_misbehaves(tmp_path: Path, server_url: str) -> None:
+    run = SandboxRun(tmp_path, server_url, sandbox="seed = 99\nmisbehave = { lose = 0.5, late_by = '2h' }")
+    shop = shop_of(run.config, "demo", State(":memory:"))
+    assert (shop.pathologies.seed, shop.pathologies.values["lose"], shop.pathologies.seconds("late_by")) == (
+        99,
+        0.5,
+        7200,
+    )
+    run.http.close()
 
 
 def test_a_wrong_pathology_is_refused_with_the_nearest() -> None:

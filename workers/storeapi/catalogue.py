@@ -18,9 +18,6 @@ from receiver.contract.settings import CatalogueSettings, GroupSettings, Operati
 State = Literal["documented", "assumed", "overridden", "added"]
 PagingStyle = Literal["page", "cursor", "link", "none"]
 
-COUNTS = {"products": 18, "orders": 11, "customers": 11, "webhooks": 9}
-"""How many operations the API's document gives each group."""
-
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
 _PATH = re.compile(r"(/([A-Za-z0-9_.~-]+|\{[a-z_]+\}))+")
 _SAFE_METHODS = frozenset({"GET", "PUT", "DELETE"})

@@ -12,6 +12,7 @@ deadline. Every error is an `ApiError` (see errors.py).
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 from collections.abc import Mapping
@@ -99,6 +100,7 @@ class Client:
         self._auth: TokenSource = StaticToken(token)
         if auth is not None and not token:
             self._auth = ClientCredentials(auth, self._wire, redis=redis, store=self.store)
+        self._evenly = bool(rate_limit)
         self._gate: Gate = SharedGate(redis, self.store, rate_limit) if redis else LocalGate(rate_limit)
         self.confirmations = Confirmations(redis, self.store)
         self.products, self.orders = Products(self), Orders(self)
@@ -109,7 +111,8 @@ class Client:
 
     def group(self, name: str) -> Group:
         """A group by its name; also one that config added."""
-        return getattr(self, name) if name in Confirmations.BUNDLED_GROUPS else Group(self, name)
+        known = {group.name: group for group in (self.products, self.orders, self.customers, self.webhooks)}
+        return known.get(name) or Group(self, name)
 
     def has(self, group: str, name: str) -> bool:
         return f"{group}.{name}" in self.catalogue.operations
@@ -277,7 +280,7 @@ class Client:
                 retry_after=-wait,
             )
         if wait:
-            time.sleep(wait)
+            time.sleep(wait if self._evenly else wait * random.uniform(1.0, 1.1))  # noqa: S311  not all at once
 
     def _send(self, call: Call, token: str) -> Answer:
         headers = {"accept": "application/json", "user-agent": "storehooks", **call.headers}
@@ -303,20 +306,20 @@ class Client:
             return
         after = retry_after(answer.headers.get("retry-after"))
         if answer.status == 429:
+            pause = after or backoff(tries.refusals)
             tries.refusals += 1
-            pause = backoff(tries.refusals - 1) if after is None else after
         elif is_fault(answer.status) and call.retry_safe and tries.faults + 1 < FAULTS:
+            pause = max(backoff(tries.faults), after or 0.0)
             tries.faults += 1
-            pause = max(backoff(tries.faults - 1), after or 0.0)
         else:
             raise error
         error.retry_after = pause if after is None else after
         if time.monotonic() + pause >= call.until:
             raise error
-        if answer.status == 429 and pause:
+        if answer.status == 429 and after != 0:
             self._gate.hold(pause)  # for every process: the store has had enough of all of us
         else:
-            time.sleep(pause)
+            time.sleep(pause)  # "Retry-After: 0" is for this call alone; a store that repeats it is not hammered
 
     def _reply(self, call: Call, answer: Answer) -> Reply:
         if call.operation:

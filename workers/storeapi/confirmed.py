@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import ClassVar
 
 from redis import Redis
 
 from workers.storeapi import keys
-from workers.storeapi.catalogue import COUNTS, Operation
+from workers.storeapi.catalogue import Operation
 
 
 class Confirmations:
     """One store's. An operation is confirmed by its first 2xx, under the method and path it was called by."""
-
-    BUNDLED_GROUPS: ClassVar[frozenset[str]] = frozenset(COUNTS)
 
     def __init__(self, redis: Redis | None, store: str) -> None:
         self._redis = redis
