@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from receiver.contract.errors import ConfigError
-from tests.harness import ROOT, eventually
+from tests.harness import ROOT
 from tests.storeapi.conftest import SandboxRun
 from tests.storeapi.test_paging import paging
 from workers.storeapi.importer import Importer, Progress
@@ -173,20 +174,30 @@ class ImportProcess:
     def __init__(self, sandbox: SandboxRun, path: Path) -> None:
         self._command = [sys.executable, "-m", "workers.cli", "api", "products", "bulk_import", "--data", str(path)]
         self._command += ["--config", str(sandbox.config_file)]
+        self._output = path.with_name("output")
         self.most_memory = 0
 
     def run(self, until: Callable[[], bool] | None = None) -> tuple[int, str]:
         """To its end, or killed as soon as `until` is true; exit code and output."""
-        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        if until is not None:
-            eventually(until, 100, what="so many rows are imported")
-            process.send_signal(signal.SIGKILL)
-        assert process.stdout is not None
-        output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        self.most_memory = max(self.most_memory, usage.ru_maxrss * 1024)
-        return process.returncode, output
+        with open(self._output, "w+") as output:
+            process = subprocess.Popen(self._command, stdout=output, cwd=ROOT)
+            while process.poll() is None:
+                self.most_memory = max(self.most_memory, peak_memory(process.pid))
+                if until is not None and until():
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+                time.sleep(0.01)
+            output.seek(0)
+            return process.returncode, output.read()
+
+
+def peak_memory(pid: int) -> int:
+    """The most a process has held since it began its program; 0 when it has just ended."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
 
 
 def kill_and_resume(sandbox: SandboxRun, path: Path, kills_at: Iterator[int]) -> tuple[ImportProcess, str]:

@@ -13,6 +13,7 @@ import orjson
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
+from receiver.contract.errors import ConfigError
 from workers.storeapi.catalogue import Operation
 from workers.storeapi.sandbox import customers, orders, products, webhooks
 from workers.storeapi.sandbox.answers import enveloped, listed
@@ -197,7 +198,7 @@ def _controls(app: Flask, api: Api, open_shop: Callable[[int | None], None]) -> 
             api.log.clear()
             open_shop(request.args.get("products", type=int))
 
-    actions = {
+    actions: dict[str, Callable[[], None]] = {
         "reset": reset,
         "rotate-secret": shop.rotate_all,
         "disable-subscriptions": shop.disable_all,
@@ -205,28 +206,25 @@ def _controls(app: Flask, api: Api, open_shop: Callable[[int | None], None]) -> 
         "revoke-tokens": shop.revoke_tokens,
     }
 
-    def status() -> Response:
-        return _json(_status(api))
-
-    def misbehave() -> Response:
-        from receiver.contract.errors import ConfigError
-
-        try:
-            shop.pathologies.set(request.get_json())
-        except ConfigError as problem:
-            return error(422, str(problem))
-        return _json(shop.pathologies.values)
-
-    def act(action: str) -> Response:
-        if action not in actions:
-            return error(404, f"there is no action {action}; there are {', '.join(actions)}")
-        actions[action]()
-        return _json({"done": action})
-
-    app.add_url_rule("/sandbox", "status", status)
+    app.add_url_rule("/sandbox", "status", lambda: _json(_status(api)))
     app.add_url_rule("/sandbox/log", "log", lambda: _json(list(api.log)))
-    app.add_url_rule("/sandbox/misbehave", "misbehave", misbehave, methods=["PUT"])
-    app.add_url_rule("/sandbox/do/<action>", "act", act, methods=["POST"])
+    app.add_url_rule("/sandbox/misbehave", "misbehave", lambda: _misbehave(shop), methods=["PUT"])
+    app.add_url_rule("/sandbox/do/<action>", "act", lambda action: _act(actions, action), methods=["POST"])
+
+
+def _misbehave(shop: Shop) -> Response:
+    try:
+        shop.pathologies.set(request.get_json())
+    except ConfigError as problem:
+        return error(422, str(problem))
+    return _json(shop.pathologies.values)
+
+
+def _act(actions: Mapping[str, Callable[[], None]], action: str) -> Response:
+    if action not in actions:
+        return error(404, f"there is no action {action}; there are {', '.join(actions)}")
+    actions[action]()
+    return _json({"done": action})
 
 
 def _status(api: Api) -> Json:
