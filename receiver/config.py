@@ -64,6 +64,8 @@ class Config(BaseSettings):
     store_defaults: dict[str, Any] = {}
     schemes: dict[str, settings.SchemeSettings] = {}
     stores: dict[settings.StoreName, settings.StoreSettings] = {}
+    catalogue: settings.CatalogueSettings = settings.CatalogueSettings()
+    sandbox: settings.SandboxSettings = settings.SandboxSettings()
 
     _path: Path | None = PrivateAttr(default=None)
     _places: dict[KeyPath, Place] = PrivateAttr(default_factory=dict)

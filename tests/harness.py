@@ -189,6 +189,8 @@ drain = "10s"
 signing_secrets = ["{secret}"]
 [stores.south]
 signing_secrets = ["{other}"]
+[sandbox]
+bind = "127.0.0.1:{sandbox_port}"
 {more}
 """
 
@@ -209,6 +211,7 @@ class System:
                 redis=url,
                 data=folder / "data",
                 port=self.port,
+                sandbox_port=free_port(),
                 plugins='["shop.py"]',
                 horses=horses,
                 secret=SECRET,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
@@ -12,6 +13,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)", re.IGNORECASE)
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _LEAST_KEPT = 1 << 20
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -59,6 +61,17 @@ def _bounds(value: Any) -> Bounds:
     return bounds
 
 
+def per_second(value: Any) -> float:
+    """`"5/s"`, `"300/m"` or `"10000/h"` as calls a second; `""` is no limit."""
+    if value == "":
+        return 0.0
+    if isinstance(value, str) and (match := _RATE.fullmatch(value.strip())):
+        return float(match[1]) / _SECONDS[match[2]]
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    raise ValueError('not a rate; write "5/s", "300/m" or "10000/h"')
+
+
 def _address(value: str) -> str:
     host, _, port = value.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -81,6 +94,7 @@ def _aware(value: datetime) -> datetime:
 
 
 Duration = Annotated[float, BeforeValidator(seconds)]
+Rate = Annotated[float, BeforeValidator(per_second)]
 Size = Annotated[int, BeforeValidator(octets)]
 Kept = Annotated[Bounds, PlainValidator(_bounds)]
 Address = Annotated[str, AfterValidator(_address)]
@@ -132,21 +146,11 @@ class RetentionSettings(Section):
     events_per_store: int = Field(default=1_000_000, ge=1)
 
 
-def per_second(value: Any) -> float:
-    """`"5/s"`, `"30/m"`, `"100/h"`, or 0 for any number."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)/(s|m|h)", value) if isinstance(value, str) else None
-    if match:
-        return float(match[1]) / _SECONDS[match[2]]
-    if value == 0:
-        return 0.0
-    raise ValueError('not a rate; write "5/s" or "30/m"')
-
-
 class LimitSettings(Section):
     """`[limits.NAME]`: what the other side can take, over all machines."""
 
     concurrency: int = Field(default=0, ge=0)
-    rate: Annotated[float, BeforeValidator(per_second)] = 0.0
+    rate: Rate = 0.0
 
 
 class SecretWindow(Section):
@@ -163,8 +167,82 @@ def _as_window(value: Any) -> Any:
 SigningSecret = Annotated[SecretWindow, BeforeValidator(_as_window)]
 
 
+class AuthSettings(Section):
+    """OAuth 2.0 client credentials at `url`, or a token that was given to us."""
+
+    url: str = ""
+    client_id: str = ""
+    client_secret: SecretStr = SecretStr("")
+    style: Literal["basic", "body"] = "basic"
+    scope: str = ""
+    extra: dict[str, str] = {}
+    token: SecretStr = SecretStr("")
+
+
+class OperationSettings(Section):
+    """What `[catalogue.GROUP.OPERATION]` may say; what it leaves out stays as the catalogue has it."""
+
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | None = None
+    path: str | None = None
+    query: tuple[str, ...] | None = None
+    needs: tuple[str, ...] | None = None
+    takes: tuple[str, ...] | None = None
+    rows: str | None = None
+    gives: Literal["one", "many", "none"] | None = None
+    record: str | None = None
+    paging: Literal["page", "cursor", "link", "none"] | None = None
+    retry_safe: bool | None = None
+    idempotency_key: bool | None = None
+
+
+class GroupSettings(BaseModel):
+    """`[catalogue.GROUP]`: names of fields, and a table for each operation that differs or is added."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+    __pydantic_extra__: dict[str, OperationSettings]
+    fields_: dict[str, str] = Field(default={}, alias="fields")
+
+
+class EnvelopeSettings(Section):
+    data: str | None = None
+    total: str | None = None
+    error: str | None = None
+
+
+class PagingSettings(Section):
+    style: Literal["page", "cursor", "link", "none"] | None = None
+    size: int | None = Field(default=None, ge=1, le=10_000)
+    size_param: str | None = None
+    page_param: str | None = None
+    cursor_param: str | None = None
+    next_cursor: str | None = None
+    next_link: str | None = None
+
+
+class CatalogueSettings(BaseModel):
+    """`[catalogue]` and `[stores.NAME.catalogue]`: how a store's API differs from what is assumed of it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+    __pydantic_extra__: dict[str, GroupSettings]
+    envelope: EnvelopeSettings = EnvelopeSettings()
+    paging: PagingSettings = PagingSettings()
+
+
+def _networks(value: Any) -> Any:
+    for item in value if isinstance(value, list | tuple) else ():
+        ip_network(item)
+    return value
+
+
+PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_networks)]
+
+
 class StoreSettings(Section):
     base_url: str = ""
+    auth: AuthSettings = AuthSettings()
+    rate_limit: Rate = 0.0
+    allow_private: PrivateNetworks = False
+    catalogue: CatalogueSettings = CatalogueSettings()
     domain: str = ""
     scheme: str = "standard-webhooks"
     signing_secrets: tuple[SigningSecret, ...] = ()
@@ -203,6 +281,16 @@ class SchemeSettings(Section):
     dedupe: Literal["id+body", "id"] | None = None
     event: SourcesSettings = SourcesSettings()
     topics: dict[str, str] = {}
+
+
+class SandboxSettings(Section):
+    """The pretend store: where it listens, and how it misbehaves (see docs/sandbox.md)."""
+
+    bind: Address = "127.0.0.1:8002"
+    seed: int = 7
+    misbehave: dict[str, float | str] = {}
+    retries: tuple[Duration, ...] = (0.5, 1, 2, 5, 15, 60, 300, 1800, 7200)
+    disable_after: int = Field(default=3, ge=1)
 
 
 class PluginSettings(BaseModel):

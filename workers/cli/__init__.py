@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
 from workers.cli import (
+    api,
     dev,
     events,
     failures,
@@ -21,6 +22,7 @@ from workers.cli import (
     look,
     processes,
     refused,
+    sandbox,
     scheme,
     stores,
     topics,
@@ -38,7 +40,7 @@ def storehooks() -> None:
     \b
     run      dev  web  worker  sandbox  init
     look     stats  topics  verify  send
-    nouns    events  failures  refused  handlers  stores  scheme          a bare noun lists
+    nouns    events  failures  refused  handlers  stores  scheme  api          a bare noun lists
     """
 
 
@@ -46,7 +48,7 @@ for command in (
     dev.dev,
     processes.web,
     processes.worker,
-    processes.sandbox,
+    sandbox.sandbox,
     init.init,
     look.stats,
     look.send,
@@ -58,6 +60,7 @@ for command in (
     stores.stores,
     refused.refused,
     scheme.scheme,
+    api.api,
 ):
     storehooks.add_command(command)
 

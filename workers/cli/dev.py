@@ -46,6 +46,8 @@ def dev(no_sandbox: bool, events: int | None) -> None:
     started = time.monotonic()
     config = the_config()
     refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
+    if config.stores and not no_sandbox:
+        refuse_a_taken_port(config.sandbox.bind, key="[sandbox] bind")
     handlers = judge_elsewhere(config)
     with only_one(config.data_dir):
         Dev(config, handlers, started, events).run(sandbox=not no_sandbox)
@@ -148,7 +150,8 @@ class Dev:
         for name in self._config.stores:
             click.echo(f"  receiver  {self._config.public_url_of(name)}")
         if sandbox and self._config.stores:
-            click.echo(f"  sandbox   a pretend store: {next(iter(self._config.stores))}'s shopper buys every 2 s")
+            store, where = next(iter(self._config.stores)), self._config.sandbox.bind
+            click.echo(f"  sandbox   http://{where}   a pretend store: {store}'s shopper buys every 2 s")
         told = "   ".join(f"{one.handler} ({', '.join(one.topics)})" for one in self._handlers)
         click.echo(f"  handlers  {told or 'none; see [workers] plugins'}\n")
 
@@ -193,6 +196,7 @@ class Dev:
         click.echo(f"  {command} send order.created                  your own event")
         click.echo(f"  {command} send order.created --tamper body    see it refused")
         click.echo(f"  {command} events                              what has arrived")
+        click.echo(f"  {command} api orders list                     the pretend store's API")
         for file in self._files:
             click.echo(f"  edit {os.path.relpath(file)}      loads when saved")
         click.echo()

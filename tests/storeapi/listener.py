@@ -1,0 +1,44 @@
+"""A raw server for tests: keeps what it was sent, answers with the bytes it was given, however slowly."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+
+class Listener:
+    def __init__(self, answer: bytes = b"HTTP/1.1 204 No Content\r\n\r\n", *, pause: float = 0.0) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.received: list[bytes] = []
+        self.connections = 0
+        self._answer = answer
+        self._pause = pause
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                self.received.append(connection.recv(65536))
+                if not self._pause:
+                    connection.sendall(self._answer)
+                    return
+                for at in range(len(self._answer)):
+                    connection.sendall(self._answer[at : at + 1])
+                    time.sleep(self._pause)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,82 @@
+"""Records: money exact, unknown fields kept, nothing lost on the way there and back."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.storeapi import wire
+from workers.storeapi.records import Customer, Order, Product, Record, RecordError, Subscription
+
+documents = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.decimals(allow_nan=False, allow_infinity=False, places=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def test_a_products_price_is_a_decimal_from_its_string() -> None:
+    product = Product({"id": 1, "name": "Mug", "price": "19.90"})
+    assert (product.id, product.name, product.price) == (1, "Mug", Decimal("19.90"))
+    assert str(product.price) == "19.90"
+
+
+@pytest.mark.parametrize("price", ["NaN", "1e5", " 1.00", "1,00", "\u0663.00", "", None, True, "1_0.00", ["1.00"]])
+def test_what_is_no_amount_is_refused(price: Any) -> None:
+    with pytest.raises(RecordError, match="price of this product is no amount"):
+        _ = Product({"price": price}).price
+
+
+def test_an_amount_that_came_as_a_number_is_exact() -> None:
+    product = Product(wire.loads(b'{"id": 1, "price": 0.1000000000000000055511151231257827}'))
+    assert product.price == Decimal("0.1000000000000000055511151231257827")
+
+
+def test_an_order_has_lines_and_a_customer() -> None:
+    line = {"product_id": 4, "quantity": 2, "price": "3.50"}
+    order = Order({"id": 1, "status": "new", "total": "7.00", "lines": [line], "customer": {"id": 9, "name": "Ada"}})
+    assert [(one.product_id, one.quantity, one.price) for one in order.lines] == [(4, 2, Decimal("3.50"))]
+    assert isinstance(order.customer, Customer)
+    assert order.customer.name == "Ada"
+    assert Order({"customer": None}).customer is None
+
+
+def test_a_field_with_another_name_is_read_and_written_by_ours() -> None:
+    subscription = Subscription({"id": 3, "address": "https://a.example"}, {"url": "address"})
+    assert subscription.url == "https://a.example"
+    assert subscription.replace(url="https://b.example").to_json() == {"id": 3, "address": "https://b.example"}
+
+
+def test_a_missing_field_says_what_is_there_and_what_to_set() -> None:
+    hint = "[stores.north.catalogue.webhooks] fields"
+    with pytest.raises(RecordError) as caught:
+        _ = Subscription({"id": 3, "address": "x"}, {}, hint).url
+    assert str(caught.value) == (
+        "this subscription has no field 'url', it has id, address; if it has another name there, "
+        'set [stores.north.catalogue.webhooks] fields = {url = "..."}'
+    )
+
+
+@given(st.dictionaries(st.text(), documents))
+def test_a_round_trip_loses_nothing(document: dict[str, Any]) -> None:
+    sent = wire.dumps(document)
+    record = Record(wire.loads(sent))
+    assert record.to_json() == document
+    again = json.loads(wire.dumps(record), parse_float=Decimal)
+    assert again == document
+
+
+def test_changing_one_field_keeps_the_unknown_ones() -> None:
+    product = Product({"id": 1, "name": "Mug", "price": "1.00", "x-colour": {"deep": [1, None]}})
+    changed = product.replace(price=Decimal("2.50"))
+    assert changed.to_json() == {"id": 1, "name": "Mug", "price": "2.50", "x-colour": {"deep": [1, None]}}
+    assert product.price == Decimal("1.00")

@@ -1,0 +1,51 @@
+"""Build: a client for a configured store. What `ctx.api`, the commands and the chores call."""
+
+from __future__ import annotations
+
+from urllib.parse import urljoin
+
+from redis import Redis
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError
+from workers.storeapi.auth import Credentials
+from workers.storeapi.catalogue import catalogue_of
+from workers.storeapi.client import CALL_SECONDS, Client
+
+
+def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout: float = CALL_SECONDS) -> Client:
+    """The client of a store in config. With Redis the token and the rate limit are shared by all processes."""
+    given = config.stores[store]
+    if not given.base_url:
+        raise ConfigError(f"{config.place('stores', store)}: stores.{store} has no base_url, the address of its API")
+    return Client(
+        given.base_url,
+        token=given.auth.token.get_secret_value(),
+        auth=_credentials(config, store),
+        store=store,
+        catalogue=catalogue_of(config, store),
+        redis=redis,
+        rate_limit=given.rate_limit,
+        allow_private=given.allow_private,
+        timeout=timeout,
+    )
+
+
+def _credentials(config: Config, store: str) -> Credentials | None:
+    given = config.stores[store]
+    auth = given.auth
+    if auth.token.get_secret_value():
+        return None
+    if not (auth.url and auth.client_id):
+        raise ConfigError(
+            f"{config.place('stores', store, 'auth')}: stores.{store}.auth needs url, client_id and client_secret "
+            "(from the developer portal), or a token"
+        )
+    return Credentials(
+        url=urljoin(given.base_url, auth.url),
+        client_id=auth.client_id,
+        client_secret=auth.client_secret.get_secret_value(),
+        style=auth.style,
+        scope=auth.scope,
+        extra=auth.extra,
+    )

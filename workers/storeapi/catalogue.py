@@ -1,0 +1,203 @@
+"""Catalogue: what the store's API offers, read from catalogue.toml and corrected by config. Pure but for that file."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any, Literal
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError
+from receiver.contract.settings import CatalogueSettings, GroupSettings, OperationSettings
+
+State = Literal["documented", "assumed", "overridden", "added"]
+PagingStyle = Literal["page", "cursor", "link", "none"]
+
+_PARAMETER = re.compile(r"\{([a-z_]+)\}")
+_PATH = re.compile(r"(/([A-Za-z0-9_.~-]+|\{[a-z_]+\}))+")
+_SAFE_METHODS = frozenset({"GET", "PUT", "DELETE"})
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of the store's API."""
+
+    group: str
+    name: str
+    method: str
+    path: str
+    state: State = "assumed"
+    query: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    rows: str = ""
+    gives: Literal["one", "many", "none"] = "one"
+    record: str = ""
+    paging: PagingStyle = "page"
+    retry_safe: bool = False
+    idempotency_key: bool = False
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.group}.{self.name}"
+
+    @property
+    def documented(self) -> bool:
+        """Whether the API's document shows it. Only one is, and only until config says otherwise."""
+        return self.state == "documented"
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names in the path, in their order."""
+        return tuple(_PARAMETER.findall(self.path))
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """The path with its parameters; `values` are escaped already."""
+        return _PARAMETER.sub(lambda found: values[found[1]], self.path)
+
+    @property
+    def body_fields(self) -> tuple[str, ...]:
+        return (self.rows,) if self.rows else (*self.needs, *self.takes)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Where in an answer things stand; a path like `meta.total`, the empty path is the answer itself."""
+
+    data: str
+    total: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Paging:
+    style: PagingStyle
+    size: int
+    size_param: str
+    page_param: str
+    cursor_param: str
+    next_cursor: str
+    next_link: str
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The operations of one store."""
+
+    operations: Mapping[str, Operation]
+    fields: Mapping[str, Mapping[str, str]]
+    envelope: Envelope
+    paging: Paging
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self.operations.values())
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(operation.group for operation in self))
+
+    def get(self, group: str, name: str) -> Operation:
+        """The operation, or ConfigError with the nearest one."""
+        found = self.operations.get(f"{group}.{name}")
+        if found is None:
+            raise ConfigError(f"the catalogue has no {group}.{name}{nearest(f'{group}.{name}', self.operations)}")
+        return found
+
+
+@cache
+def bundled() -> Catalogue:
+    """What is documented and assumed of the API, before any config."""
+    text = (resources.files(__package__) / "catalogue.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    prefix, envelope, paging = data.pop("prefix"), Envelope(**data.pop("envelope")), Paging(**data.pop("paging"))
+    operations, fields = {}, {}
+    for group, table in data.items():
+        fields[group], record = table.pop("fields"), table.pop("record")
+        for name, given in table.items():
+            given["path"] = prefix + given["path"]
+            operations[f"{group}.{name}"] = _bundled_operation(group, name, {"record": record, **given}, paging)
+    return Catalogue(operations, fields, envelope, paging)
+
+
+def _bundled_operation(group: str, name: str, given: dict[str, Any], paging: Paging) -> Operation:
+    state: State = "documented" if given.pop("documented", False) else "assumed"
+    for key in ("query", "needs", "takes"):
+        given[key] = tuple(given.get(key, ()))
+    given.setdefault("retry_safe", given["method"] in _SAFE_METHODS)
+    given.setdefault("paging", paging.style)
+    return Operation(group, name, state=state, **given)
+
+
+def catalogue_of(config: Config, store: str | None = None) -> Catalogue:
+    """The catalogue with the config's corrections: those for all stores, then those of one."""
+    found = _corrected(bundled(), config.catalogue, config, ("catalogue",))
+    if store is None:
+        return found
+    return _corrected(found, config.stores[store].catalogue, config, ("stores", store, "catalogue"))
+
+
+def _corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: tuple[str, ...]) -> Catalogue:
+    envelope = replace(base.envelope, **given.envelope.model_dump(exclude_none=True))
+    paging = replace(base.paging, **given.paging.model_dump(exclude_none=True))
+    operations = dict(base.operations)
+    if given.paging.style:
+        operations = {name: _restyled(one, given.paging.style) for name, one in operations.items()}
+    fields = dict(base.fields)
+    groups: dict[str, GroupSettings] = given.__pydantic_extra__ or {}
+    for group, table in groups.items():
+        fields[group] = {**fields.get(group, {}), **table.fields_}
+        changes: dict[str, OperationSettings] = table.__pydantic_extra__ or {}
+        for name, change in changes.items():
+            where = (*key, group, name)
+            operations[f"{group}.{name}"] = _changed(operations, where, change, config, paging)
+    return Catalogue(operations, fields, envelope, paging)
+
+
+def _restyled(operation: Operation, style: PagingStyle) -> Operation:
+    return operation if operation.paging == "none" else replace(operation, paging=style)
+
+
+def _changed(
+    operations: Mapping[str, Operation], key: tuple[str, ...], change: OperationSettings, config: Config, paging: Paging
+) -> Operation:
+    group, name = key[-2:]
+    given = change.model_dump(exclude_none=True)
+    _check_path(given.get("path"), key, config)
+    base = operations.get(f"{group}.{name}")
+    if base is None:
+        return _added(operations, key, given, config, paging)
+    if "method" in given:
+        given.setdefault("retry_safe", given["method"] in _SAFE_METHODS)
+    return replace(base, state="added" if base.state == "added" else "overridden", **given)
+
+
+def _added(
+    operations: Mapping[str, Operation], key: tuple[str, ...], given: dict[str, Any], config: Config, paging: Paging
+) -> Operation:
+    group, name = key[-2:]
+    if "method" not in given or "path" not in given:
+        raise ConfigError(
+            f"{config.place(*key)}: {'.'.join(key)}: the catalogue has no {group}.{name}"
+            f"{nearest(f'{group}.{name}', operations)}; to add an operation, set its method and path"
+        )
+    given.setdefault("retry_safe", given["method"] in _SAFE_METHODS)
+    given.setdefault("paging", paging.style)
+    return Operation(group, name, state="added", **given)
+
+
+def _check_path(path: str | None, key: tuple[str, ...], config: Config) -> None:
+    if path is not None and (not _PATH.fullmatch(path) or ".." in path):
+        raise ConfigError(
+            f"{config.place(*key, 'path')}: {'.'.join(key)}.path: write the whole path, "
+            'such as "/api/v3/app/orders/{id}/state"'
+        )
+
+
+def nearest(word: str, known: Mapping[str, Any]) -> str:
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]}?" if found else ""

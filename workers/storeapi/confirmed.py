@@ -1,0 +1,43 @@
+"""Confirmed: which operations have answered at which store, and since when. Kept in Redis, where there is one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from redis import Redis
+
+from workers.storeapi import keys
+from workers.storeapi.catalogue import Operation
+
+
+class Confirmations:
+    """One store's. An operation is confirmed by its first 2xx, under the method and path it was called by."""
+
+    def __init__(self, redis: Redis | None, store: str) -> None:
+        self._redis = redis
+        self.store = store
+        self._added: set[str] = set()
+
+    def add(self, operation: Operation) -> None:
+        """Written once in each process; calls after that cost nothing."""
+        name = self._field(operation)
+        if name not in self._added:
+            self._added.add(name)
+            if self._redis is not None:
+                self._redis.hsetnx(keys.CONFIRMED, name, f"{datetime.now(UTC):%Y-%m-%d}")
+
+    def since(self, operation: Operation) -> str:
+        """The day it first answered here; empty where it never did."""
+        name = self._field(operation)
+        if self._redis is None:
+            return "now" if name in self._added else ""
+        found = self._redis.hget(keys.CONFIRMED, name)
+        return found.decode() if isinstance(found, bytes) else ""
+
+    def _field(self, operation: Operation) -> str:
+        return f"{self.store}|{operation.full_name}|{operation.method} {operation.path}"
+
+
+def state_of(operation: Operation, since: str, store: str) -> str:
+    """documented, assumed, overridden or added; or confirmed, with the day and the store."""
+    return f"confirmed {since} at {store}" if since else operation.state

@@ -1,0 +1,138 @@
+"""Guard: where the client may connect to, and how long anything may take. Checked on the address, when connecting.
+
+A name is looked up once, here; what it resolves to is judged, and that very address is connected to. A check of
+the name beforehand would be another lookup, and the answer could have changed in between.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable
+from contextvars import ContextVar
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
+
+import httpcore2
+
+from workers.storeapi.errors import UnsafeAddress
+
+Allowed = bool | tuple[str, ...]
+"""Private addresses a store may have: none, all, or those of some networks."""
+
+deadline: ContextVar[float] = ContextVar("deadline")
+"""When the call of this thread must have ended (monotonic); everything on the wire keeps to it."""
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an address is one of the open internet, also when it wraps another one."""
+    if isinstance(address, IPv6Address):
+        if address in _NAT64:
+            return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
+        wrapped = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
+        if wrapped:
+            return is_public(wrapped)
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def may_connect(address: str, allowed: Allowed) -> bool:
+    found = ip_address(address.partition("%")[0])
+    if allowed is True or is_public(found):
+        return True
+    return any(found in ip_network(network) for network in allowed or ())
+
+
+def time_left(limit: float | None, late: type[Exception]) -> float:
+    """Seconds until the deadline of this call, at most `limit`; raises `late` when there are none."""
+    left = deadline.get() - time.monotonic()
+    if left <= 0:
+        raise late("the call's time is up")
+    return left if limit is None else min(left, limit)
+
+
+class GuardedBackend(httpcore2.NetworkBackend):
+    """The network as the client sees it: judged addresses, and a deadline on every read and write."""
+
+    def __init__(self, allowed: Allowed) -> None:
+        self._allowed = allowed
+        self._network = httpcore2.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.NetworkStream:
+        failure: Exception = httpcore2.ConnectError(f"{host} has no address")
+        for address in self._safe_addresses(host, port, time_left(timeout, httpcore2.ConnectTimeout)):
+            try:
+                left = time_left(timeout, httpcore2.ConnectTimeout)
+                stream = self._network.connect_tcp(address, port, left, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+                continue
+            return _TimedStream(stream)
+        raise failure
+
+    def _safe_addresses(self, host: str, port: int, patience: float) -> list[str]:
+        found = resolve(host, port, patience)
+        safe = [address for address in found if may_connect(address, self._allowed)]
+        if found and not safe:
+            raise UnsafeAddress(
+                f"{host} is {found[0]}, a private address, and nothing was sent; if the store really is there, set "
+                f'allow_private = ["{found[0]}/{128 if ":" in found[0] else 32}"] for it'
+            )
+        return safe
+
+
+def resolve(host: str, port: int, patience: float) -> list[str]:
+    """Every address of a name. The system's lookup has no time limit, so it is waited for from outside."""
+    answer: queue.Queue[list[str] | OSError] = queue.Queue(1)
+
+    def look_up() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answer.put(list(dict.fromkeys(str(one[4][0]) for one in found)))
+        except OSError as error:
+            answer.put(error)
+
+    threading.Thread(target=look_up, daemon=True).start()
+    try:
+        found = answer.get(timeout=patience)
+    except queue.Empty:
+        raise httpcore2.ConnectTimeout(f"looking up {host} took too long") from None
+    if isinstance(found, OSError):
+        raise httpcore2.ConnectError(f"{host} cannot be looked up: {found.strerror}")
+    return found
+
+
+class _TimedStream(httpcore2.NetworkStream):
+    """A connection on which no single read or write outlasts the call: a drip of bytes does not keep it alive."""
+
+    def __init__(self, stream: httpcore2.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, time_left(timeout, httpcore2.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, time_left(timeout, httpcore2.WriteTimeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        left = time_left(timeout, httpcore2.ConnectTimeout)
+        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
