@@ -13,7 +13,7 @@ from redis import Redis
 
 from receiver import config as config_room
 from receiver.config import Config
-from tests.harness import SECRET, Process, eventually, free_port
+from tests.harness import SECRET, Process, eventually, free_port, port_is_free
 from workers.storeapi import Client, client_of
 
 CONFIG = """
@@ -71,6 +71,7 @@ class SandboxRun:
         return config_room.load(self.config_file, {})
 
     def start(self) -> SandboxRun:
+        eventually(lambda: port_is_free(self.port), what="what listened here before is gone")
         command = [sys.executable, "-m", "workers.cli", "sandbox", *self.arguments, "--config", str(self.config_file)]
         self.process = Process(command, log=self.folder / "sandbox.log")
         eventually(self.answers, 15, what=f"the sandbox answers: {self.process.output()[-500:]}")
