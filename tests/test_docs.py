@@ -36,7 +36,7 @@ def test_a_sample_plugin_of_the_docs_handles_an_event(make_system: Callable[...,
 def commands() -> set[tuple[str, ...]]:
     found = set()
     for path in [*DOCS, ROOT / "README.md"]:
-        for words in re.findall(r"`?storehooks ((?:[a-z][a-z-]*(?: |`|$))+)", path.read_text()):
+        for words in re.findall(r"(?:`|^ {4})storehooks ((?:[a-z][a-z-]*(?: |`|$))+)", path.read_text(), flags=re.M):
             found.add(tuple(words.strip("` ").split()))
     return found
 
