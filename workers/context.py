@@ -14,6 +14,7 @@ from receiver.contract.event import Event
 
 if TYPE_CHECKING:
     from workers.effects import Effects, State
+    from workers.storeapi import Client
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ class Context:
     handler: str = ""
     event: Event | None = field(default=None, repr=False)
     effects: Effects | None = field(default=None, repr=False)
+    connect: Callable[[], Client] | None = field(default=None, repr=False)
     deadline: float = field(default=float("inf"), repr=False)
     stopped: Callable[[], bool] = field(default=lambda: False, repr=False)
 
@@ -72,6 +74,13 @@ class Context:
         """The same for every attempt and replay of this run, and for nothing else: an idempotency key."""
         place, _ = self._place(scope)
         return hashlib.sha256(f"{place}\0{self.store}\0{self.handler}\0{key}".encode()).hexdigest()[:32]
+
+    @property
+    def api(self) -> Client:
+        """The API of the event's store: authorised, rate-limited, its connections kept over many runs."""
+        if self.connect is None:
+            raise RuntimeError("this context has no way to the store's API; give it connect=")
+        return self.connect()
 
     @property
     def state(self) -> State:

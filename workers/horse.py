@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from receiver import logs
 from receiver.config import Config
@@ -29,6 +29,9 @@ from workers.context import Context, Settings, make_settings
 from workers.effects import Effects, KeptEffects
 from workers.routing import Handler, Router
 from workers.words import Busy, Drop, Fail, Retry
+
+if TYPE_CHECKING:
+    from workers.storeapi import Client
 
 EFFECT_SECONDS = 5.0
 HALF_A_MINUTE = 30.0
@@ -55,6 +58,7 @@ class Horse:
         self._config = config
         self._stopped = stopped
         self._inbox = Inbox(connect(server_url(config.redis.url, config.data_dir), timeout=EFFECT_SECONDS))
+        self._clients: dict[str, Client] = {}
         self._handlers: dict[str, tuple[Handler, Harness, float]] = {}
         for plugin in loaded:
             files = frozenset(handler.file for handler in plugin.router.handlers)
@@ -92,6 +96,14 @@ class Horse:
         """Where effects are remembered; the connection is made in this process, when first used."""
         return KeptEffects(self._inbox, keep=self._config.retention.once, at_work=timeout + HALF_A_MINUTE)
 
+    def _client_of(self, store: str) -> Client:
+        """The client of a store's API, made when a handler first asks for it and kept for the life of this horse."""
+        if store not in self._clients:
+            from workers.storeapi import client_of
+
+            self._clients[store] = client_of(self._config, store, self._inbox.client)
+        return self._clients[store]
+
     def _context(self, run: Run, harness: Harness, timeout: float) -> Context:
         if not harness.started:
             if harness.router.startup_function is not None:
@@ -111,6 +123,7 @@ class Horse:
             handler=run.handler,
             event=run.event,
             effects=self._effects_for(timeout),
+            connect=lambda: self._client_of(store),
             log=logging.getLogger(run.handler),
             deadline=time.monotonic() + timeout,
             stopped=self._stopped,

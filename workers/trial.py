@@ -20,6 +20,7 @@ from workers import plugins
 from workers.context import Context, make_settings
 from workers.effects import Effects, KeptEffects, LocalEffects
 from workers.routing import Handler
+from workers.storeapi import client_of
 from workers.words import Drop, Fail, Word
 
 
@@ -63,6 +64,7 @@ class Trial:
             handler=self._handler.name,
             event=event,
             effects=self._effects,
+            connect=lambda: client_of(self._config, event.store),
         )
 
 

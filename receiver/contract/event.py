@@ -7,8 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from receiver.contract.records import Record
 
 ID_LENGTH = 26
 UNREADABLE = "unreadable"
@@ -66,3 +70,11 @@ class Event:
     def data(self) -> Any:
         """The resource: a product, an order, a customer."""
         return follow(self.payload, self.data_path)
+
+    @cached_property
+    def record(self) -> Record | None:
+        """The resource as a Product, an Order or a Customer, money as Decimal; None where the data is no object."""
+        from receiver.contract.records import record_of
+
+        exact = json.loads(self.body, parse_float=Decimal)
+        return record_of(self.topic, follow(exact, self.data_path))
