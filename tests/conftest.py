@@ -29,8 +29,13 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _a_database_of_our_own(given: str) -> str:
-    """Tests flush: never a database that holds somebody's keys."""
-    url = given if urlsplit(given).path.strip("/") else given.rstrip("/") + "/15"
+    """Tests flush: never a database that holds somebody's keys. Each process of a parallel run has its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    parts = urlsplit(given)
+    if parts.scheme == "unix":
+        url = parts._replace(query=f"db={15 - worker}").geturl()
+    else:
+        url = parts._replace(path=f"/{int(parts.path.strip('/') or 15) - worker}").geturl()
     client = connect(url, timeout=5.0)
     if client.dbsize() and not client.exists(MARK):
         pytest.exit(f"REDIS_URL: {url} is not empty; the tests flush it, so they need an empty database", 2)

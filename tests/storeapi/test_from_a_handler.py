@@ -21,9 +21,7 @@ def test_ctx_api_and_event_record_serve_a_handler(
     make_system: Callable[..., System], make_sandbox: Callable[..., SandboxRun]
 ) -> None:
     sandbox = make_sandbox("--no-shopper")
-    own = (
-        f'base_url = "http://127.0.0.1:{sandbox.port}"\nallow_private = true\nauth = {AUTH}\n'
-    )
+    own = f'base_url = "http://127.0.0.1:{sandbox.port}"\nallow_private = true\nauth = {AUTH}\n'
     system = make_system(plugin=PLUGIN)
     text = system.config_file.read_text()
     system.config_file.write_text(text.replace("[stores.north]\n", f"[stores.north]\n{own}"))
