@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,7 +95,10 @@ def open_spool(data_dir: Path, *, synchronous: Literal["NORMAL", "FULL"]) -> sql
     """A connection to the host's file, which is made where it is missing, for its owner only."""
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / FILE
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    if not path.exists():
+        # Only where it is missing: closing a descriptor of the file drops the locks SQLite holds on it in this process.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")

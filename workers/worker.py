@@ -45,7 +45,8 @@ GONE_AFTER = 20
 """Seconds after which RQ's tools no longer show a worker that was killed."""
 AWAY_PAUSE = 0.25
 PROBATION = 0.2
-KEEP_WAITING_RUNS = 2.0
+SUSPECT_PROBATION = 3.0
+KEEP_WAITING_RUNS = 5.0
 """How long a claimed run may wait here for a horse before it is given back."""
 
 log = logs.get("worker")
@@ -223,7 +224,7 @@ class Worker(RQWorker):
         held: deque[Run] = deque()
         while self._waiting and self._stable.idle:
             run = self._waiting[0]
-            if not self._may_begin(run.handler):
+            if not self._may_begin(run):
                 held.append(self._waiting.popleft())
                 continue
             most = 1 if run.losses else self._pace.batch(run.handler)
@@ -233,14 +234,17 @@ class Worker(RQWorker):
             self._waiting = deque(one for one in self._waiting if one.item not in given)
         self._waiting.extendleft(reversed(held))
 
-    def _may_begin(self, handler: str) -> bool:
-        """A handler that has not yet ended a run here is let out alone: it might take this process down, and
-        runs that ended a moment ago are not written yet. It waits for its neighbours, but not for long.
+    def _may_begin(self, run: Run) -> bool:
+        """What might take this process down is let out alone: a run that lost its worker twice, and one of a handler
+        that has not yet ended a run here. Runs that ended a moment ago are not written yet. It waits for its
+        neighbours, but not for long.
         """
-        if self._pace.proven(handler):
+        suspect = run.losses >= 2
+        if not suspect and self._pace.proven(run.handler):
             return True
         alone = not self._stable.busy and not self._outcomes
-        if alone or time.monotonic() - self._let_out_at > PROBATION:
+        patience = SUSPECT_PROBATION if suspect else PROBATION
+        if alone or time.monotonic() - self._let_out_at > patience:
             self._let_out_at = time.monotonic()
             return True
         return False
