@@ -47,7 +47,7 @@ def test_a_command_named_in_the_docs_exists(words: tuple[str, ...]) -> None:
     for word in words:
         if not isinstance(command, click.Group):
             return
-        found = command.commands.get(word)
+        found = command.get_command(click.Context(command), word)
         assert found, " ".join(words)
         command = found
 

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -20,8 +20,10 @@ from workers import plugins
 from workers.context import Context, make_settings
 from workers.effects import Effects, KeptEffects, LocalEffects
 from workers.routing import Handler
-from workers.storeapi import client_of
 from workers.words import Drop, Fail, Word
+
+if TYPE_CHECKING:
+    from workers.storeapi import Client
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,13 @@ class Trial:
             handler=self._handler.name,
             event=event,
             effects=self._effects,
-            connect=lambda: client_of(self._config, event.store),
+            connect=lambda: self._client_of(event.store),
         )
+
+    def _client_of(self, store: str) -> Client:
+        from workers.storeapi import client_of
+
+        return client_of(self._config, store)
 
 
 def _find(loaded: list[plugins.Plugin], name: str) -> tuple[plugins.Plugin, Handler]:

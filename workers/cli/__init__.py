@@ -1,37 +1,59 @@
 """The commands. One file for each noun; a bare noun lists.
 
 Exit 0: fine. 1: a finding. 2: wrong use or config. Errors are a sentence and the fix, never a traceback.
+A command's file is loaded when the command is called: nobody waits for what the others import.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
-from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
-from workers.cli import (
-    api,
-    dev,
-    events,
-    failures,
-    handlers,
-    init,
-    look,
-    processes,
-    refused,
-    sandbox,
-    scheme,
-    stores,
-    topics,
-    verify,
-)
 from workers.cli.options import with_config
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+COMMANDS: Mapping[str, str] = {
+    "dev": "dev",
+    "web": "processes",
+    "worker": "processes",
+    "sandbox": "sandbox",
+    "init": "init",
+    "stats": "look",
+    "send": "look",
+    "topics": "topics",
+    "verify": "verify",
+    "events": "events",
+    "failures": "failures",
+    "refused": "refused",
+    "handlers": "handlers",
+    "stores": "stores",
+    "scheme": "scheme",
+    "api": "api",
+}
+"""Each command, and the file it is in."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are loaded when they are wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = getattr(import_module(f"workers.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        return found
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="storehooks")
 @with_config
 def storehooks() -> None:
@@ -42,27 +64,6 @@ def storehooks() -> None:
     look     stats  topics  verify  send
     nouns    events  failures  refused  handlers  stores  scheme  api          a bare noun lists
     """
-
-
-for command in (
-    dev.dev,
-    processes.web,
-    processes.worker,
-    sandbox.sandbox,
-    init.init,
-    look.stats,
-    look.send,
-    topics.topics,
-    verify.verify,
-    events.events,
-    handlers.handlers,
-    failures.failures,
-    stores.stores,
-    refused.refused,
-    scheme.scheme,
-    api.api,
-):
-    storehooks.add_command(command)
 
 
 def main() -> None:
@@ -77,10 +78,17 @@ def main() -> None:
     except StorehooksError as error:
         print(f"storehooks: {error}", file=sys.stderr)
         code = 2
-    except RedisError as error:
-        print(f"storehooks: the Redis server went away: {error}", file=sys.stderr)
-        code = 2
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
         code = 0
+    except Exception as error:
+        if not _is_of_redis(error):
+            raise
+        print(f"storehooks: the Redis server went away: {error}", file=sys.stderr)
+        code = 2
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_of_redis(error: Exception) -> bool:
+    """Whether the server's client raised it; asked this way so that commands without a server need not load it."""
+    return any(base.__module__ == "redis.exceptions" for base in type(error).__mro__)

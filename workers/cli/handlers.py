@@ -15,7 +15,6 @@ from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
 from workers.cli import show
 from workers.cli.options import the_config, the_server, with_config
-from workers.trial import Trial, event_from_file
 
 
 @click.group(invoke_without_command=True)
@@ -105,6 +104,8 @@ def retire(handler: str, yes: bool) -> None:
 @with_config
 def run_here(handler: str, source: str, record: bool, pdb: bool) -> None:
     """Do one run here and now, with this code. The inbox does not learn of it."""
+    from workers.trial import Trial, event_from_file
+
     config = the_config()
     trial = Trial(config, handler, record=record)
     outcome = trial.run(event_from_file(config, source) if Path(source).is_file() else _stored_event(config, source))
