@@ -172,6 +172,21 @@ local function fail_run(id, handler, run, store, detail)
   join_group(id, handler, store, 'failed', detail)
 end
 
+-- Waiting runs of a handler that nobody has any more end as failures; gives how many.
+local function end_waiting(handler, most, detail)
+  local ended = 0
+  for _, item in ipairs(redis.call('ZRANGE', P .. 'ready:' .. handler, 0, most - 1)) do
+    local id = split(item)
+    local run = read_run(id, handler)
+    redis.call('ZREM', P .. 'ready:' .. handler, item)
+    if run and run.state == 'ready' then
+      fail_run(id, handler, run, redis.call('HGET', P .. 'e:' .. id, 'store'), detail)
+      ended = ended + 1
+    end
+  end
+  return ended
+end
+
 -- Remove every trace of a closed event but its part in the counters.
 local function forget(id)
   local fields = redis.call('HGETALL', P .. 'e:' .. id)

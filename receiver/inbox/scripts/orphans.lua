@@ -16,15 +16,7 @@ if latest < NOW - 60000 then return 0 end
 
 for _, lane in ipairs(redis.call('HKEYS', P .. 'lanes')) do
   if (newest[lane] or 0) < NOW - absent then
-    for _, item in ipairs(redis.call('ZRANGE', P .. 'ready:' .. lane, 0, slice - ended - 1)) do
-      local id = split(item)
-      local run = read_run(id, lane)
-      redis.call('ZREM', P .. 'ready:' .. lane, item)
-      if run and run.state == 'ready' then
-        fail_run(id, lane, run, redis.call('HGET', P .. 'e:' .. id, 'store'), ARGV[3])
-        ended = ended + 1
-      end
-    end
+    ended = ended + end_waiting(lane, slice - ended, ARGV[3])
     if ended >= slice then break end
   end
 end
