@@ -19,7 +19,7 @@ from receiver.contract.compose import Request, compose
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.settings import LOOPBACK
 from receiver.inbox import Ledger
-from receiver.inbox.ledger import Counters, EventRecord, Spool
+from receiver.inbox.ledger import EventRecord, Spool
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, with_config
 from workers.storeapi.samples import sample
@@ -220,6 +220,3 @@ def _show_runs(record: EventRecord, took: float) -> None:
         click.echo("  no handler wants this topic; `storehooks handlers` lists what is loaded")
     state = record.summary.status
     click.echo(f"{state} after {took:.0f} ms" if state != "open" else f"still open after {took / 1000:.0f} s")
-
-
-__all__ = ["Counters", "equation", "send", "stats"]
