@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 RUN    := $(VENV)/.ready-run
 DEV    := $(VENV)/.ready-dev
 
+# Where it is set, every process we start compiles this code again, and the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run setup test check soak lock lock-check clean
 

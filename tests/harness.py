@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryFile
+from typing import IO, Any, TypeVar
 
 import httpx2
 from redis import Redis
@@ -23,6 +24,7 @@ from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
 from receiver.inbox import Inbox, Ledger, connect, embedded, server_url
+from tests.warm import Forked, Warm, can_fork
 from workers.processes import die_with_parent
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +57,54 @@ def port_is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+WARM = Warm()
+NOT_INHERITED = ("REDIS_URL", "PORT", "WEB_CONCURRENCY")
+"""They would win over the config of a test."""
+
+
+def start(
+    command: list[str],
+    output: IO[bytes],
+    error: IO[bytes],
+    *,
+    env: dict[str, str] | None = None,
+    cwd: Path = ROOT,
+    keep: tuple[int, ...] = (),
+) -> subprocess.Popen[bytes] | Forked:
+    """A process in a session of its own that ends with ours; forked where that makes no difference but time."""
+    environ = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED} | (env or {})
+    if can_fork(command, environ, keep):
+        return WARM.fork(command, env=environ, cwd=cwd, output=output, error=error)
+    parent = os.getpid()
+    return subprocess.Popen(
+        command,
+        stdout=output,
+        stderr=error,
+        stdin=subprocess.DEVNULL,
+        cwd=cwd,
+        env=environ,
+        start_new_session=True,
+        pass_fds=keep,
+        preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  pytest has one thread here
+    )
+
+
+def storehooks(
+    *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """A command as an operator gives it, and what came of it."""
+    command = [sys.executable, "-m", "workers.cli", *arguments]
+    with TemporaryFile() as output, TemporaryFile() as error:
+        process = start(command, output, error, env=env, cwd=cwd)
+        try:
+            code = process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            raise
+        said = [(file.seek(0), file.read().decode())[1] for file in (output, error)]
+    return subprocess.CompletedProcess(command, code, *said)
+
+
 class Process:
     """A process of the product, its output in a file, ended with the test."""
 
@@ -69,20 +119,8 @@ class Process:
     ) -> None:
         self.log = log
         self.command = command
-        inherited = {k: v for k, v in os.environ.items() if k not in ("REDIS_URL", "PORT", "WEB_CONCURRENCY")}
-        parent = os.getpid()
         with open(log, "ab") as output:
-            self.popen = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                cwd=cwd,
-                env={**inherited, **(env or {})},
-                start_new_session=True,
-                pass_fds=keep,
-                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  pytest has one thread here
-            )
+            self.popen = start(command, output, output, env=env, cwd=cwd, keep=keep)
 
     @property
     def pid(self) -> int:
@@ -258,9 +296,7 @@ class System:
             return False
 
     def run_cli(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "workers.cli", *arguments, "--config", str(self.config_file)]
-        environ = {**os.environ, **(env or {})}
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environ, check=False)
+        return storehooks(*arguments, "--config", str(self.config_file), env=env)
 
     # What a store does
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from receiver.inbox import Outcome
-from tests.harness import ROOT, System, eventually
+from tests.harness import ROOT, System, eventually, storehooks
 from tests.test_inbox import GREET, claim_one, route
 
 HELLO = """
@@ -131,15 +131,13 @@ def test_wrong_use_is_a_sentence_and_exit_code_2(system: System, arguments: list
 
 
 def test_config_may_stand_before_the_command_too(system: System) -> None:
-    command = [sys.executable, "-m", "workers.cli", "--config", str(system.config_file), "stats", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = storehooks("--config", str(system.config_file), "stats", "--json")
     assert json.loads(done.stdout)["accepted"] == 0
 
 
 def test_init_writes_a_config_that_works(tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "workers.cli", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+        return storehooks(*arguments, cwd=tmp_path)
 
     assert run("init").returncode == 0
     assert "hello.greet" in run("handlers").stdout

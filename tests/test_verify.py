@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from receiver.contract.compose import compose
 from receiver.contract.grammar import Secret
 from receiver.contract.stores import Store
 from receiver.spool import open_refusals
-from tests.harness import ROOT, System, eventually, own_server
+from tests.harness import ROOT, System, eventually, own_server, storehooks
 from workers.cli.captured import parse, write
 
 VECTORS = json.loads((ROOT / "tests/contract/vectors.json").read_text())
@@ -47,9 +46,7 @@ timestamp = "header:X-Acme-Time"
 
 
 def cli(config: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "workers.cli", *arguments, "--config", str(config)]
-    environ = {"PATH": "/usr/bin:/bin", **env}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environ, check=False)
+    return storehooks(*arguments, "--config", str(config), env=env)
 
 
 # The vectors

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from tests.harness import ROOT, eventually
+from tests.harness import ROOT, eventually, storehooks
 from tests.storeapi.conftest import SandboxRun
 from workers.storeapi.catalogue import bundled
 
 
 def run(sandbox: SandboxRun, *arguments: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "workers.cli", *arguments, "--config", str(config or sandbox.config_file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    return storehooks(*arguments, "--config", str(config or sandbox.config_file))
 
 
 def on_a_terminal(sandbox: SandboxRun, *arguments: str) -> str:
