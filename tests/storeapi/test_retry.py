@@ -19,9 +19,6 @@ from workers.storeapi.errors import RateLimited, StoreFault, Unreachable
 from workers.storeapi.limiter import LocalGate, SharedGate
 from workers.storeapi.retry import retry_after
 
-ON_THE_WAY = 4
-"""The gate lets calls go evenly; on the way to the store, and on a busy machine, a few may catch up with others."""
-
 
 class Later:
     """A call in a thread of its own."""
@@ -196,10 +193,10 @@ def test_the_gate_gives_places_at_the_rate(redis: Redis, kind: str) -> None:
 
     turns = [turn() for _ in range(51)]
     assert turns[4] < turns[5]
-    assert turns[50] - turns[5] == pytest.approx(45 / 46, abs=0.1)
+    assert turns[50] - turns[5] == pytest.approx(45 / 43.5, abs=0.1)
     assert turns[50] >= 0.99, "the 51st call comes in the next second"
     assert gate.place(0.01) < 0, "no place is taken that nobody can wait for"
-    assert turn() - turns[50] == pytest.approx(1 / 46, abs=0.1)
+    assert turn() - turns[50] == pytest.approx(1 / 43.5, abs=0.1)
 
 
 def busiest_second(sandbox: SandboxRun) -> int:
@@ -221,7 +218,7 @@ def test_calls_succeed_within_the_rate_limit_across_processes(sandbox: SandboxRu
     ok, busiest = storm(sandbox, calls=96, rate=60)
     assert ok == 96
     assert {429, 200} <= set(statuses(sandbox))
-    assert busiest <= 60 + ON_THE_WAY
+    assert busiest <= 60
 
 
 @pytest.mark.slow
@@ -234,4 +231,4 @@ def test_a_thousand_calls_succeed_with_429s_and_faults(sandbox: SandboxRun, redi
         f"{sum(one >= 500 for one in counted)} 5xx; busiest second {busiest} at a limit of 60/s"
     )
     assert ok == 1008
-    assert busiest <= 60 + ON_THE_WAY
+    assert busiest <= 60

@@ -12,6 +12,9 @@ from redis import Redis
 from workers.storeapi import keys
 
 _US = 1_000_000
+SLACK = 0.05
+"""Calls that leave evenly do not arrive evenly: the part of the rate left unused for those that catch up. It is also
+how many seconds a place is good for; who wakes later than that takes another."""
 
 
 class Gate(Protocol):
@@ -28,9 +31,9 @@ def burst_of(rate: float) -> int:
 
 
 def interval_of(rate: float) -> float:
-    """Seconds between calls that come evenly. What may come at once is taken off, so that in no second, however it
-    is cut, there are more than `rate`."""
-    return 1 / (rate - (burst_of(rate) - 1)) if rate else 0.0
+    """Seconds between calls that come evenly. What may come at once is taken off, and what may catch up on the way, so
+    that in no second, however it is cut, there are more than `rate`."""
+    return 1 / (rate * (1 - SLACK) - (burst_of(rate) - 1)) if rate else 0.0
 
 
 class SharedGate:
