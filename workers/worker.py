@@ -89,6 +89,7 @@ class Worker(RQWorker):
             for one in handlers
             if (name := one.details["limit"]) and (limit := self.config.limits.get(name))
         }
+        self._slotted = {handler for handler, limit in self._limits.items() if limit.concurrency}
 
     # The loop
 
@@ -176,7 +177,9 @@ class Worker(RQWorker):
         ended, returned = self._stable.poll()
         for one in ended:
             self._outcomes.append(self._judge(one))
-        self._keep_for_a_horse(returned)
+        # Behind a run that takes long there is no slot for the others: they go back, and wait where all can see them.
+        self._outcomes.extend(Outcome(run, "release") for run in returned if run.handler in self._slotted)
+        self._keep_for_a_horse(run for run in returned if run.handler not in self._slotted)
         self._dispatch()
         if ended:
             self._hungry = True
@@ -227,12 +230,19 @@ class Worker(RQWorker):
             if not self._may_begin(run):
                 held.append(self._waiting.popleft())
                 continue
-            most = 1 if run.losses else self._pace.batch(run.handler)
-            batch = [one for one in self._waiting if one.handler == run.handler and (one is run or not one.losses)]
-            self._stable.give(batch[:most])
-            given = {one.item for one in batch[:most]}
+            batch = self._batch_of(run)
+            self._stable.give(batch)
+            given = {one.item for one in batch}
             self._waiting = deque(one for one in self._waiting if one.item not in given)
         self._waiting.extendleft(reversed(held))
+
+    def _batch_of(self, first: Run) -> list[Run]:
+        """What goes to one horse together with a run. What was claimed on one slot of a limit stays together."""
+        if first.handler in self._slotted:
+            return [one for one in self._waiting if (one.handler, one.token) == (first.handler, first.token)]
+        most = 1 if first.losses else self._pace.batch(first.handler)
+        same = [one for one in self._waiting if one.handler == first.handler and (one is first or not one.losses)]
+        return same[:most]
 
     def _may_begin(self, run: Run) -> bool:
         """What might take this process down is let out alone: a run that lost its worker twice, and one of a handler
@@ -290,6 +300,7 @@ class Worker(RQWorker):
     def _lanes(self) -> dict[str, int]:
         """Which lanes to claim from and how much; each time another one is first."""
         quotas = self._pace.quotas(self._mine, idle=self._stable.idle, holding=self._stable.holding())
+        quotas |= {name: self._pace.behind_each_other(name) for name in self._slotted & quotas.keys()}
         names = [keys.ROUTING_LANE, *quotas]
         self._turn = (self._turn + 1) % len(names)
         ordered = names[self._turn :] + names[: self._turn]

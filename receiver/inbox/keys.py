@@ -17,7 +17,8 @@
     later          zset    items by due time (ms)
     held:{store}   zset    items of a paused store, in their order
     paused         set     "handler:NAME", "store:NAME"       resuming  set  stores whose held work is coming back
-    limits         hash    handler -> its limit            slots:{limit}  set  leased runs that count against it
+    limits         hash    handler -> its limit
+    slots:{limit}  hash    "token|handler" -> event ids: what one claim took, which one horse does, holds one slot
     paces          hash    limit -> when its next run may begin (ms)
     shut           hash    limit, or h:{handler} -> Busy until (ms)
     failed         zset    failed runs by time (ms)

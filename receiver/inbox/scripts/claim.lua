@@ -5,10 +5,13 @@
 -- gives {declarations' version, ms until a limit opens again (0 = none), item...}
 --       where an item is {item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source,
 --       data_path, body}
+-- What one claim takes of a lane with a concurrency holds one slot: the caller has one horse do it, one run after the
+-- other. So the next run begins without a word to the server, as long as more is ready than slots are free.
 -- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
 -- passed over while others are claimed; callers begin with another lane each time, so its turn comes.
 local token, lease, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local taken, again, size = {}, 0, 0
+local free_slots = 0 -- of the limit at hand, where it has a concurrency
 local LARGEST = 8 * 1024 * 1024 -- bytes of bodies in one claim: the server answers others meanwhile
 local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
 
@@ -49,7 +52,12 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
     redis.call('HDEL', P .. 'shut', limit ~= '' and limit or 'h:' .. lane)
   end
   if limit == '' then return want end
-  if concurrency > 0 then want = math.min(want, concurrency - slots_taken(limit, concurrency)) end
+  if concurrency > 0 then
+    free_slots = concurrency - slots_taken(limit, concurrency)
+    if free_slots < 1 then return 0 end
+    local ready = redis.call('ZCARD', P .. 'ready:' .. lane)
+    want = spacing > 0 and 1 or math.min(want, math.ceil(ready / free_slots))
+  end
   if spacing > 0 and want > 0 then
     local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
     local free = math.floor((NOW - due) / spacing) + 1
@@ -62,10 +70,15 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
   return want
 end
 
-local function took(lane, limit, spacing, burst, first, got)
+local function took(lane, limit, concurrency, spacing, burst, first, got)
   if limit == '' or got == 0 then return end
   redis.call('HSET', P .. 'limits', lane, limit)
-  for at = first, first + got - 1 do redis.call('SADD', P .. 'slots:' .. limit, taken[at][1]) end
+  if concurrency > 0 then
+    local ids = {}
+    for at = first, first + got - 1 do ids[#ids + 1] = split(taken[at][1]) end
+    redis.call('HSET', P .. 'slots:' .. limit, token .. '|' .. lane, table.concat(ids, ' '))
+    free_slots = free_slots - 1
+  end
   if spacing > 0 then
     local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
     due = math.max(due, NOW - (burst - 1) * spacing) + got * spacing
@@ -102,9 +115,10 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   end
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before
-  took(lane, limit, spacing, burst, before + 1, got)
+  took(lane, limit, concurrency, spacing, burst, before + 1, got)
   room = room - got
-  if last and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
+  local more = last and (concurrency == 0 or free_slots > 0)
+  if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
 end
 
 for at = 4, #ARGV, 6 do

@@ -15,7 +15,7 @@ local function finish(item, token, outcome, detail, delay)
   local about = redis.call('HMGET', e, 'store', 'topic', 'resource')
   local store = about[1]
   redis.call('ZREM', P .. 'leased', item)
-  free_slot(item, handler, run.queue)
+  free_slot(id, handler, run)
   run.token = ''
   if outcome == 'release' or outcome == 'busy' then
     if outcome == 'busy' then

@@ -74,21 +74,38 @@ local function wake(queue)
   redis.call('RPUSH', list, job)
 end
 
--- A limit's slots are held by leased runs. One whose run is leased no longer is free, however that came about.
+-- A limit's slots are held by leased runs: those of one claim, which one horse does one after the other, hold one.
+-- A slot none of whose runs is leased under its token any more is free, however that came about.
 local function slots_taken(limit, most)
   local slots = P .. 'slots:' .. limit
-  local held = redis.call('SCARD', slots)
+  local held = redis.call('HLEN', slots)
   if held < most then return held end
-  for _, item in ipairs(redis.call('SMEMBERS', slots)) do
-    if not redis.call('ZSCORE', P .. 'leased', item) then held = held - redis.call('SREM', slots, item) end
+  local found = redis.call('HGETALL', slots)
+  for at = 1, #found, 2 do
+    local token, handler = string.match(found[at], '^([^|]*)|(.*)$')
+    local in_use = false
+    for id in string.gmatch(found[at + 1], '%S+') do
+      local run = token and read_run(id, handler)
+      in_use = in_use or (run and run.state == 'leased' and run.token == token)
+    end
+    if not in_use then held = held - redis.call('HDEL', slots, found[at]) end
   end
   return held
 end
 
-local function free_slot(item, handler, queue)
+-- A run has ended; the last of its slot gives the slot back.
+local function free_slot(id, handler, run)
   local limit = redis.call('HGET', P .. 'limits', handler)
-  if not limit or redis.call('SREM', P .. 'slots:' .. limit, item) == 0 then return end
-  if redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then wake(queue) end
+  if not limit then return end
+  local slots, name, left = P .. 'slots:' .. limit, run.token .. '|' .. handler, {}
+  for one in string.gmatch(redis.call('HGET', slots, name) or '', '%S+') do
+    if one ~= id then left[#left + 1] = one end
+  end
+  if #left > 0 then
+    redis.call('HSET', slots, name, table.concat(left, ' '))
+  elseif redis.call('HDEL', slots, name) == 1 and redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then
+    wake(run.queue)
+  end
 end
 
 -- Held work of a store that is paused no longer goes back to its lanes, in its order.

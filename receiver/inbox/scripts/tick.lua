@@ -29,9 +29,9 @@ local ended = ARGV[5] == '0' and {} or redis.call('ZRANGEBYSCORE', P .. 'leased'
 for _, item in ipairs(ended) do
   local id, handler, run, store = open_item(item, 'leased', 'leased')
   if id then
+    free_slot(id, handler, run)
     run.losses, run.token = run.losses + 1, ''
     lapsed = lapsed + 1
-    free_slot(item, handler, run.queue)
     if run.losses > allowed then
       fail_run(id, handler, run, store, ARGV[4])
       failed = failed + 1
