@@ -188,15 +188,17 @@ def gone(pid: int) -> bool:
 class Server:
     """A real Valkey of its own, which a test may kill and start again on the same data."""
 
-    def __init__(self, folder: Path, *, extra: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, *, extra: tuple[str, ...] = (), prefix: tuple[str, ...] = ()) -> None:
         self.data_dir = folder
         self.extra = extra
+        self.prefix = prefix
+        """A program to run it under."""
         self.url = server_url("", folder)
         self.client = connect(self.url, timeout=2.0)
         self.process: Process | None = None
 
     def start(self) -> Server:
-        command = [*embedded.command(embedded.binary(), self.data_dir), *self.extra]
+        command = [*self.prefix, *embedded.command(embedded.binary(), self.data_dir), *self.extra]
         self.process = Process(command, log=self.data_dir / "server.log")
         eventually(self._answers, what="the server answers")
         return self

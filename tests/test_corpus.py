@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx2
 import pytest
 
 from tests.corpus import LIMIT, ORDER, STORES, Case, Corpus
@@ -162,7 +160,7 @@ def dripping(port: int, count: int, first: bytes, drop: bytes) -> Iterator[list[
     ],
     ids=("headers", "bodies", "chunks"),
 )
-def test_ten_times_as_many_dripping_senders_as_threads_do_not_stop_the_service(
+def test_row_21_ten_times_as_many_dripping_senders_as_threads_do_not_stop_the_service(
     web: System, kind: str, first: bytes, drop: bytes
 ) -> None:
     threads = web.config.receiver.threads * web.config.receiver.processes
@@ -217,36 +215,6 @@ def test_the_service_ends_promptly_while_senders_idle(system: System) -> None:
     assert web.processes[0].wait(5) == 0
     for connection in idle:
         connection.close()
-
-
-def test_no_delivery_fails_while_the_config_is_read_again(system: System) -> None:
-    """With connections that are kept and with one for each delivery; four senders, two HUPs."""
-    system.start("web")
-    stop, failed, sent = threading.Event(), [], []
-
-    def deliver(connection: str) -> None:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{system.port}", headers={"connection": connection}) as client:
-            while not stop.is_set():
-                made = system.request()
-                try:
-                    answer = client.post("/webhooks/north", headers=made.headers, content=made.body)
-                    sent.append(answer.status_code)
-                except httpx2.HTTPError as error:
-                    failed.append(error)
-
-    senders = [threading.Thread(target=deliver, args=(kind,)) for kind in ("keep-alive", "close") * 2]
-    for sender in senders:
-        sender.start()
-    for times in (1, 2):
-        many = len(sent)
-        eventually(lambda: len(sent) > many + 20)  # noqa: B023  judged at once
-        system.processes[0].send(signal.SIGHUP)
-        eventually(lambda: system.log("web").count("Worker exiting") == times)  # noqa: B023
-    stop.set()
-    for sender in senders:
-        sender.join()
-    assert failed == []
-    assert set(sent) == {200}
 
 
 def test_a_store_with_an_empty_secret_stops_the_start(system: System) -> None:
