@@ -151,6 +151,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     config._schemes = {name: _scheme(config, name, config.place("schemes", name)) for name in config.schemes}
     config._stores = {name: _store(config, name) for name in config.stores}
     _refuse_the_sandbox_secret_in_public(config)
+    _refuse_a_spool_older_than_the_window(config)
     return config
 
 
@@ -369,7 +370,22 @@ def _refuse_the_sandbox_secret_in_public(config: Config) -> None:
             )
 
 
+def _refuse_a_spool_older_than_the_window(config: Config) -> None:
+    given = config.receiver
+    if given.spool == "on" and given.spool_age > given.dedupe_window:
+        where = config._places.get(("receiver", "spool_age")) or config.place("receiver", "dedupe_window")
+        raise ConfigError(
+            f"{where}: receiver.spool_age ({_days(given.spool_age)}) is longer than receiver.dedupe_window "
+            f"({_days(given.dedupe_window)}): a delivery could wait until its repetition is no longer known as one; "
+            "shorten spool_age or lengthen dedupe_window"
+        )
+
+
 # Words
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / 86400:g} d" if seconds >= 86400 else f"{seconds:g} s"
 
 
 def _explain(problem: Any, places: Mapping[KeyPath, Place]) -> str:

@@ -14,6 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from receiver.spool import FILE, SpooledEvents, open_events
 
 BREAK_SECONDS = 1.0
 LOOK_EVERY = 0.5
+COMPLAIN_EVERY = 60.0
 GROUP = 200
 LOCK = "spool.lock"
 PRESSED, RELIEVED = 0.85, 0.75
@@ -55,6 +57,7 @@ class Keeping:
         self._file = config.data_dir / FILE
         self._local = threading.local()
         self._broken_until = 0.0
+        self._complain_at = 0.0
         self.pressed = False
 
     # Deliveries
@@ -147,7 +150,18 @@ class Keeping:
                 self.look_round()
             except (RedisError, sqlite3.Error, OSError) as error:
                 log.info("the spool waits", why=type(error).__name__)
+            with suppress(sqlite3.Error, OSError):
+                self._complain_if_overdue()
             pause.wait(LOOK_EVERY)
+
+    def _complain_if_overdue(self) -> None:
+        """Rows that have waited too long are kept and brought home like any other; but somebody has to know."""
+        if time.monotonic() < self._complain_at or not self._file.exists():
+            return
+        self._complain_at = time.monotonic() + COMPLAIN_EVERY
+        many, oldest = self._events().summary()
+        if many and time.time() - oldest > self._config.receiver.spool_age:
+            log.error("deliveries wait in the spool for longer than spool_age", waiting=many, since=int(oldest))
 
     def look_round(self) -> None:
         """Judge the server's memory, bring rows to the inbox if nobody else does, and say how many are left."""

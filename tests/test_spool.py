@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,29 @@ def test_stats_show_what_waits(shop: System, own_redis: Server) -> None:
     own_redis.client.hset("sh:spools", "elsewhere", json.dumps({"count": 3, "oldest": 1.0, "at": 5.0}))
     assert "spool of elsewhere: unknown since" in shop.run_cli("stats").stdout
     shop.processes[0].send(signal.SIGCONT)
+
+
+def test_what_waits_longer_than_spool_age_is_told_and_not_dropped(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    own_redis.kill()
+    system = make_system(url=own_redis.url)
+    delivery = system.delivery()
+    long_ago = replace(delivery.event, received_at=delivery.event.received_at - timedelta(days=4))
+    events = open_events(system.config.data_dir)
+    events.add(replace(delivery, event=long_ago))
+    events.close()
+    system.start("web")
+    eventually(lambda: "longer than spool_age" in system.log("web"))
+    assert system.post(system.request()).status_code == 200, "age refuses nobody"
+    own_redis.start()
+    eventually(lambda: spooled(system) == 0)
+    oldest = system.ledger.events()[-1]
+    assert oldest.id == long_ago.id
+    assert abs(oldest.received_at - long_ago.received_at) < timedelta(milliseconds=2)
+    told = {"count": 1, "oldest": time.time() - 4 * 86400, "at": time.time()}
+    own_redis.client.hset("sh:spools", "elsewhere", json.dumps(told))
+    assert "longer than [receiver] spool_age" in system.run_cli("stats").stdout
 
 
 def test_row_11_a_black_hole_is_answered_in_under_a_second(make_system: Callable[..., System]) -> None:

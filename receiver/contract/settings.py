@@ -125,7 +125,15 @@ class ReceiverSettings(Section):
     dedupe_window_unidentified: Duration = 60.0
     spool: Literal["on", "off"] = "on"
     spool_bytes: Size = 1 << 30
+    spool_age: Duration = 3 * 86400.0
     refused: Kept = Bounds(48 * 3600.0, 64 << 20)
+
+    @property
+    def remembered(self) -> float:
+        """How long a delivery's record must stay: a repetition inside the window may reach the inbox later by the
+        time it waited in a spool.
+        """
+        return self.dedupe_window + (self.spool_age if self.spool == "on" else 0)
 
 
 class WorkersSettings(Section):

@@ -34,7 +34,8 @@ AN_HOUR = 3600
 @with_config
 def stats(json_: bool) -> None:
     """Counts of one moment; accepted = settled + open + failed, for every store."""
-    ledger = Ledger(the_server(the_config()))
+    config = the_config()
+    ledger = Ledger(the_server(config))
     counters, spools = ledger.counters(), ledger.spools()
     counters.total["spooled"] = sum(spool.count for spool in spools.values())
     if json_:
@@ -47,18 +48,19 @@ def stats(json_: bool) -> None:
     show.table(("STORE", *(name.upper() for name in names)), rows)
     for store, counts in sorted(counters.stores.items()):
         tell_of_conflicts(store, counts)
-    tell_of_spools(spools)
+    tell_of_spools(spools, config.receiver.spool_age)
     show.next_command("storehooks events")
 
 
-def tell_of_spools(spools: Mapping[str, Spool]) -> None:
+def tell_of_spools(spools: Mapping[str, Spool], longest: float) -> None:
     """What waits on each host, or since when nobody knows."""
     for host, spool in sorted(spools.items()):
         if spool.silent(time.time()):
             click.echo(f"\nspool of {host}: unknown since {show.clock(datetime.fromtimestamp(spool.at, UTC))}")
         elif spool.count:
             since = show.clock(datetime.fromtimestamp(spool.oldest, UTC))
-            click.echo(f"\nspool of {host}: {spool.count:,} deliveries wait, the oldest since {since}")
+            late = ", longer than [receiver] spool_age" if time.time() - spool.oldest > longest else ""
+            click.echo(f"\nspool of {host}: {spool.count:,} deliveries wait, the oldest since {since}{late}")
 
 
 def tell_of_conflicts(store: str, counts: Mapping[str, int]) -> None:
