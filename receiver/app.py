@@ -21,7 +21,7 @@ from receiver.contract.intake import Delivery, kept_headers, receive
 from receiver.contract.scheme import Headers
 from receiver.contract.settings import is_store_name
 from receiver.contract.stores import Store, StoreIndex, decoy
-from receiver.inbox import Inbox, connect, server_url
+from receiver.inbox import Inbox, connect_to
 from receiver.inbox.counters import UNKNOWN_STORE, Tally
 from receiver.keeper import Keeper
 from receiver.keeping import Keeping, NowhereToKeep
@@ -34,7 +34,7 @@ SIGNED_BY_NOBODY = "The signature does not fit."
 def create_app(config: Config | None = None) -> Flask:
     """The WSGI app. Call it in the process that serves: it opens connections when first used."""
     config = config or load_from_environment()
-    client = connect(server_url(config.redis.url, config.data_dir), timeout=config.redis.timeout)
+    client = connect_to(config.redis, timeout=config.redis.timeout)
     keeper = Keeper(config.data_dir, config.receiver.refused)
     keeping = Keeping(config, Inbox(client))
     keeping.start()

@@ -21,7 +21,7 @@ from receiver import logs
 from receiver.app import create_app
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
-from receiver.inbox import connect, server_url
+from receiver.inbox import connect_to
 from receiver.inbox.client import check
 from receiver.patient import PatientWorker
 from receiver.ports import refuse_a_taken_port
@@ -112,7 +112,7 @@ def main() -> int:
     try:
         config = load_from_environment(explicit)
         refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
-        client = connect(server_url(config.redis.url, config.data_dir), timeout=config.redis.timeout)
+        client = connect_to(config.redis, timeout=config.redis.timeout)
         refuse_an_unusable_server(client, config)
         client.close()
     except StorehooksError as error:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import PluginError
-from receiver.inbox import Inbox, Run, connect, server_url
+from receiver.inbox import Inbox, Run, connect_to
 from workers import attempts, plugins, wire
 from workers.context import Context, Settings, make_settings
 from workers.effects import Effects, KeptEffects
@@ -57,7 +57,7 @@ class Horse:
     def __init__(self, config: Config, loaded: list[plugins.Plugin], stopped: Callable[[], bool]) -> None:
         self._config = config
         self._stopped = stopped
-        self._inbox = Inbox(connect(server_url(config.redis.url, config.data_dir), timeout=EFFECT_SECONDS))
+        self._inbox = Inbox(connect_to(config.redis, timeout=EFFECT_SECONDS))
         self._clients: dict[str, Client] = {}
         self._handlers: dict[str, tuple[Handler, Harness, float]] = {}
         for plugin in loaded:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import Inbox, connect, server_url
+from receiver.inbox import Inbox, connect_to
 from receiver.inbox.client import check
 from receiver.inbox.inbox import LEASE_MS
 from workers import chores
@@ -78,7 +78,7 @@ def run(explicit: str | None) -> int:
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     try:
         config = load_from_environment(explicit)
-        client = connect(server_url(config.redis.url, config.data_dir), timeout=max(config.redis.timeout, 2.0))
+        client = connect_to(config.redis, timeout=max(config.redis.timeout, 2.0))
         check(client, ack=config.redis.ack)
     except StorehooksError as error:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@ import orjson
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
-from receiver.inbox import Inbox, connect, server_url
+from receiver.inbox import Inbox, connect_to
 from workers import plugins
 from workers.context import Context, make_settings
 from workers.effects import Effects, KeptEffects, LocalEffects
@@ -41,7 +41,7 @@ class Trial:
         self._plugin, self._handler = _find(plugins.load(config), handler)
         self._effects: Effects = LocalEffects()
         if record:
-            inbox = Inbox(connect(server_url(config.redis.url, config.data_dir), timeout=5.0))
+            inbox = Inbox(connect_to(config.redis, timeout=5.0))
             self._effects = KeptEffects(inbox, keep=config.retention.once, at_work=60.0)
 
     def run(self, event: Event) -> TrialOutcome:

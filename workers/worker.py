@@ -26,7 +26,7 @@ from rq.worker.base import WorkerStatus
 from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect, keys, server_url
+from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, keys
 from receiver.inbox.client import check
 from receiver.inbox.inbox import Declarations
 from workers import attempts
@@ -57,8 +57,7 @@ class Worker(RQWorker):
 
     def __init__(self, config: Config, handlers: list[Declaration], *, name: str) -> None:
         self.config = config
-        self._url = server_url(config.redis.url, config.data_dir)
-        self.inbox = Inbox(connect(self._url, timeout=max(config.redis.timeout, 2.0)))
+        self.inbox = Inbox(connect_to(config.redis, timeout=max(config.redis.timeout, 2.0)))
         self._adopt(handlers)
         self._stable = Stable(config, config.workers.horses)
         self._pace = Pace(config.workers.horses)
@@ -73,7 +72,7 @@ class Worker(RQWorker):
         self._judge_at_work: Judge | None = None
         self._again_at: float | None = None
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        super().__init__(self._queues, name=name, connection=connect(self._url, timeout=2.0))
+        super().__init__(self._queues, name=name, connection=connect_to(config.redis, timeout=2.0))
         self._bell = Bell(self.inbox.client, self._queues)
         self._clock = Clock()
 
@@ -453,7 +452,7 @@ def run(explicit: str | None) -> int:
     logs.setup("worker")
     try:
         config = load_from_environment(explicit)
-        check(connect(server_url(config.redis.url, config.data_dir), timeout=2.0), ack=config.redis.ack)
+        check(connect_to(config.redis, timeout=2.0), ack=config.redis.ack)
         handlers = judge_elsewhere(config)
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)

@@ -109,9 +109,18 @@ class Section(BaseModel):
 
 class RedisSettings(Section):
     url: str = ""
+    sentinels: tuple[Address, ...] = ()
+    sentinel_name: str = "mymaster"
+    sentinel_password: SecretStr = SecretStr("")
+    ca_file: str = ""
     ack: Literal["stored", "fsync", "replica"] = "stored"
     data_dir: str = "data"
     timeout: Duration = 0.5
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is the server in data_dir, which `storehooks dev` starts."""
+        return not self.url and not self.sentinels
 
 
 class ReceiverSettings(Section):

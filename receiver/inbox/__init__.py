@@ -4,9 +4,21 @@ Law of this room: every change of state is one Lua script (`scripts/`), every ke
 (`keys`), and nothing outside this room writes a key. It may import `receiver.contract`, and no more.
 """
 
-from receiver.inbox.client import connect, server_url
+from receiver.inbox.client import connect, connect_to, server_url
 from receiver.inbox.failures import Failures
 from receiver.inbox.inbox import Claim, Declaration, Inbox, Limit, Outcome, Run
 from receiver.inbox.ledger import Ledger
 
-__all__ = ["Claim", "Declaration", "Failures", "Inbox", "Ledger", "Limit", "Outcome", "Run", "connect", "server_url"]
+__all__ = [
+    "Claim",
+    "Declaration",
+    "Failures",
+    "Inbox",
+    "Ledger",
+    "Limit",
+    "Outcome",
+    "Run",
+    "connect",
+    "connect_to",
+    "server_url",
+]

@@ -15,7 +15,7 @@ from redis import Redis
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError
 from receiver.contract.settings import per_second, seconds
-from receiver.inbox import connect, server_url
+from receiver.inbox import connect_to
 from receiver.inbox.client import check
 from receiver.spool import Refusals, look_at_refusals
 
@@ -43,7 +43,7 @@ def the_config() -> Config:
 
 def the_server(config: Config) -> Redis:
     """A connection to the server that works, or ServerUnusable."""
-    client = connect(server_url(config.redis.url, config.data_dir), timeout=max(config.redis.timeout, 5.0))
+    client = connect_to(config.redis, timeout=max(config.redis.timeout, 5.0))
     check(client)
     return client
 
