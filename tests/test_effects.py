@@ -144,6 +144,21 @@ def test_a_call_that_raises_has_not_happened(effects: object) -> None:
     assert context(effects).once("book", lambda: "booked", in_doubt="fail") == "booked"
 
 
+def test_a_late_exception_does_not_undo_what_the_next_attempt_has_done(system: System) -> None:
+    """A worker was stopped past its lease, in the middle of its call; another attempt was made, and then it woke."""
+    effects = KeptEffects(system.inbox, keep=60, at_work=60)
+    calls = []
+
+    def stopped_past_its_lease() -> None:
+        context(effects).once("book", lambda: calls.append("the next attempt") or "booked")
+        raise OSError("the connection was gone")
+
+    with pytest.raises(OSError, match="was gone"):
+        context(effects).once("book", stopped_past_its_lease)
+    assert context(effects).once("book", lambda: calls.append("again") or "booked twice") == "booked"
+    assert calls == ["the next attempt"]
+
+
 def test_scopes_reach_as_far_as_they_say(effects: object) -> None:
     assert context(effects, "event1").once("k", lambda: 1, scope="resource") == 1
     assert context(effects, "event2").once("k", lambda: 2, scope="resource") == 1

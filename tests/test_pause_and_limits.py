@@ -131,6 +131,30 @@ def test_a_paused_stores_work_is_held_and_comes_back_in_order(system: System) ->
     assert system.identity_holds()
 
 
+def test_resumed_work_of_a_store_goes_before_what_was_never_claimed(system: System) -> None:
+    """Behind a limit little is claimed, so a pause finds some of a store's work and leaves the rest in its lane."""
+    north, south = waiting(system, 6), waiting(system, 2, store="south")
+    system.inbox.pause(store="north")
+    held = system.inbox.claim({"shop.greet": 3}, room=3).runs
+    assert system.client.zcard(keys.HELD + "north") == 3 - len(held)
+    system.inbox.resume(store="north")
+    newest = waiting(system, 1)
+    claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, room=20).runs]
+    assert [one for one in claimed if one in {*north, *newest}] == [*north, *newest]
+    assert {*claimed, *(run.event.id for run in held)} == {*north, *south, *newest}
+
+
+def test_resumed_work_takes_its_turn_among_other_stores(system: System) -> None:
+    north = waiting(system, 4)
+    system.inbox.pause(store="north")
+    assert system.inbox.claim({"shop.greet": 9}, room=9).runs == ()
+    south = waiting(system, 4, store="south")
+    system.inbox.resume(store="north")
+    claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, room=20).runs]
+    assert set(claimed[:4]) & set(south), "no stampede"
+    assert [one for one in claimed if one in north] == north
+
+
 def test_a_limit_of_two_leases_two_and_a_finished_run_gives_its_slot_back(system: System) -> None:
     waiting(system, 5)
 

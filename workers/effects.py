@@ -22,7 +22,7 @@ class Effects(Protocol):
 
     def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]: ...
     def end(self, place: str, field: str, item: str, result: bytes) -> None: ...
-    def clear(self, place: str, field: str, item: str) -> None: ...
+    def clear(self, place: str, field: str, mark: bytes) -> None: ...
     def read(self, place: str, name: str) -> bytes | None: ...
     def write(self, place: str, name: str, value: bytes | None) -> None: ...
     def add(self, place: str, name: str, by: int) -> int: ...
@@ -41,7 +41,7 @@ def once(effects: Effects, place: str, field: str, item: str, call: Callable[[],
     try:
         result = call()
     except Exception:
-        effects.clear(place, field, item)
+        effects.clear(place, field, rest[0])
         raise
     try:
         remembered = orjson.dumps(result)
@@ -88,8 +88,8 @@ class KeptEffects:
     def end(self, place: str, field: str, item: str, result: bytes) -> None:
         self._inbox.once("end", place, field, item, keep=self._keep, more=(result,))
 
-    def clear(self, place: str, field: str, item: str) -> None:
-        self._inbox.once("clear", place, field, item, keep=self._keep)
+    def clear(self, place: str, field: str, mark: bytes) -> None:
+        self._inbox.once("clear", place, field, "", keep=self._keep, more=(mark,))
 
     def read(self, place: str, name: str) -> bytes | None:
         found: Any = self._inbox.client.hget(place, name)
@@ -113,12 +113,12 @@ class LocalEffects:
 
     def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]:  # noqa: ARG002
         found = self._kept.get((place, field))
-        return ["go"] if found is None else ["done", found]
+        return ["go", b""] if found is None else ["done", found]
 
     def end(self, place: str, field: str, item: str, result: bytes) -> None:  # noqa: ARG002
         self._kept[(place, field)] = result
 
-    def clear(self, place: str, field: str, item: str) -> None:  # noqa: ARG002
+    def clear(self, place: str, field: str, mark: bytes) -> None:  # noqa: ARG002
         self._kept.pop((place, field), None)
 
     def read(self, place: str, name: str) -> bytes | None:

@@ -28,6 +28,8 @@ LOSSES_ALLOWED = 5
 DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
+RESUME_SLICE = 10_000
+"""Larger than the others, since only what comes back in one step surely keeps its order; it takes the server 0.1 s."""
 
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 NAMES_KEPT = 200
@@ -250,9 +252,9 @@ class Inbox:
         """Let it begin again, in its order; give how many waiting items of a store came back."""
         total = 0
         while True:
-            (back,) = scripts.run(self.client, [Call("resume", [_pause_name(handler, store), TRIM_SLICE])])
+            (back,) = scripts.run(self.client, [Call("resume", [_pause_name(handler, store), RESUME_SLICE])])
             total += int(back)
-            if back < TRIM_SLICE:
+            if back < RESUME_SLICE:
                 return total
 
     def paused(self) -> set[str]:

@@ -37,7 +37,7 @@ end
 local function make_ready(id, handler, store)
   local fair = P .. 'fair:' .. handler
   local times = redis.call('HMGET', fair, '', store)
-  local at = math.max(tonumber(times[1] or 0), tonumber(times[2] or 0)) + 1
+  local at = math.floor(math.max(tonumber(times[1] or 0), tonumber(times[2] or 0))) + 1
   redis.call('HSET', fair, store, at)
   redis.call('ZADD', P .. 'ready:' .. handler, at, item_of(id, handler))
 end
@@ -108,9 +108,9 @@ local function free_slot(id, handler, run)
   end
 end
 
--- Held work of a store that is paused no longer goes back to its lanes, in its order.
-local function bring_back(store, most)
-  local held, back = P .. 'held:' .. store, 0
+-- Held items by lane, each lane's in its order, out of `held` and with their runs written as ready.
+local function take_held(store, most)
+  local held, lanes, back = P .. 'held:' .. store, {}, 0
   for _, item in ipairs(redis.call('ZRANGE', held, 0, most - 1)) do
     local id, handler = split(item)
     local run = read_run(id, handler)
@@ -118,12 +118,42 @@ local function bring_back(store, most)
     if run and run.state == 'held' then
       run.state = 'ready'
       write_run(id, handler, run)
-      make_ready(id, handler, store)
-      wake(run.queue)
+      lanes[handler] = lanes[handler] or { queue = run.queue }
+      table.insert(lanes[handler], id)
       back = back + 1
     end
   end
-  if redis.call('EXISTS', held) == 0 then redis.call('SREM', P .. 'resuming', store) end
+  return lanes, back
+end
+
+-- Whether work of a store waits in a lane at or after its virtual time: claims have not come to it.
+local function waits(lane, store, now)
+  if tonumber(redis.call('HGET', P .. 'fair:' .. lane, store) or 0) > now then return true end
+  for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ready:' .. lane, now, now)) do
+    local id = split(item)
+    if redis.call('HGET', P .. 'e:' .. id, 'store') == store then return true end
+  end
+  return false
+end
+
+-- Held work of a store that is paused no longer goes back to its lanes, in its order. It takes its turn among the other
+-- stores. But where some of the store's work was never claimed and so stayed in the lane (`first` call only: what is
+-- there later may be what came back), it goes before that, and so before the others: its turn had come before.
+local function bring_back(store, most, first)
+  local lanes, back = take_held(store, most)
+  for lane, ids in pairs(lanes) do
+    local now = tonumber(redis.call('HGET', P .. 'fair:' .. lane, '') or 0)
+    local before = first and waits(lane, store, now)
+    for at, id in ipairs(ids) do
+      if before then
+        redis.call('ZADD', P .. 'ready:' .. lane, now - 1 + at / (#ids + 1), item_of(id, lane))
+      else
+        make_ready(id, lane, store)
+      end
+    end
+    wake(ids.queue)
+  end
+  if redis.call('EXISTS', P .. 'held:' .. store) == 0 then redis.call('SREM', P .. 'resuming', store) end
   return back
 end
 

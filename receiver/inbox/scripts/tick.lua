@@ -48,7 +48,7 @@ for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leased', NOW + lease + 1
   redis.call('ZADD', P .. 'leased', NOW + lease, item)
 end
 
-for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do bring_back(store, slice) end
+for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do bring_back(store, slice, false) end
 
 if redis.call('EXISTS', P .. 'ready:') == 1 then wake('default') end
 local lanes = redis.call('HGETALL', P .. 'lanes')
