@@ -58,9 +58,6 @@ class InboxMachine(RuleBasedStateMachine):
         self.crashed: list[Run] = []
         self.stale: list[Run] = []
         self.forgotten: Counter[tuple[str, str]] = Counter()
-        self.marks: dict[str, tuple[str, str, bytes]] = {}
-        self.old_marks: list[tuple[str, bytes]] = []
-        self.leader = ""
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
@@ -100,7 +97,9 @@ class InboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(not run.handler for run in self.leased))
     @rule(data=st.data(), handlers=st.sets(st.sampled_from(HANDLERS)), mine=st.booleans())
     def route(self, data: st.DataObject, handlers: set[str], mine: bool) -> None:
-        event = data.draw(st.sampled_from([run for run in self.leased if not run.handler]))
+        self._route(data.draw(st.sampled_from([run for run in self.leased if not run.handler])), handlers, mine)
+
+    def _route(self, event: Run, handlers: set[str], mine: bool) -> None:
         chosen = [(name, "default", mine and name not in LIMITS) for name in sorted(handlers)]
         routed = any(self._run_state(event.event.id, name) for name in handlers)
         (reply,) = self.inbox.route([(event, chosen)], self.inbox.declarations().version)
@@ -128,6 +127,19 @@ class InboxMachine(RuleBasedStateMachine):
         if twice:  # the reply was lost and it is sent again
             assert self.inbox.finish([Outcome(run, outcome)]) == [False]  # type: ignore[arg-type]
 
+    @rule(outcome=st.sampled_from(OUTCOMES), handlers=st.sets(st.sampled_from(HANDLERS)))
+    def a_worker_does_all_it_can(self, outcome: str, handlers: set[str]) -> None:
+        """So that much has been done and much can happen to it, within few steps."""
+        self.accept("north", False)
+        self.claim(5, set(HANDLERS))
+        for event in [run for run in self.leased if not run.handler]:
+            self._route(event, handlers, True)
+        self.claim(5, set(HANDLERS))
+        for run in [run for run in self.leased if run.handler]:
+            self.inbox.finish([Outcome(run, outcome, {"result": 1})])  # type: ignore[arg-type]
+            self.leased.remove(run)
+            self.stale.append(run)
+
     @precondition(lambda self: self.stale)
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
     def a_late_finish_changes_nothing(self, data: st.DataObject, outcome: str) -> None:
@@ -152,16 +164,14 @@ class InboxMachine(RuleBasedStateMachine):
     # A person
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), handler=st.sampled_from(HANDLERS), make=st.booleans())
-    def replay(self, data: st.DataObject, handler: str, make: bool) -> None:
-        delivery = data.draw(st.sampled_from(self.known))
-        item = keys.run_item(delivery.event.id, handler)
-        before = self.client.hget(keys.EVENT + delivery.event.id, f"r:{handler}")
-        state = before.decode().split(" ")[0] if before else ""
+    @rule(data=st.data(), likely=st.booleans(), make=st.booleans())
+    def replay(self, data: st.DataObject, likely: bool, make: bool) -> None:
+        event_id, handler, state = self._pick(data, {"done", "failed", "dropped", "later"} if likely else set())
+        item = keys.run_item(event_id, handler)
         (reply,) = self.inbox.reopen([item], {}, make=make)
         if state in ("ready", "leased", "held"):
             assert reply == "open"
-        elif not self.client.exists(keys.BODY + delivery.event.id):
+        elif not self.client.exists(keys.BODY + event_id):
             assert reply == ("no-body" if state or make else "absent")
         else:
             assert reply == ("reopened" if state or make else "absent")
@@ -190,13 +200,18 @@ class InboxMachine(RuleBasedStateMachine):
         assert self.inbox.end_orphans(absent=60) == (waiting if declared else 0)
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), handler=st.sampled_from(HANDLERS))
-    def drop(self, data: st.DataObject, handler: str) -> None:
-        delivery = data.draw(st.sampled_from(self.known))
-        before = self.client.hget(keys.EVENT + delivery.event.id, f"r:{handler}")
-        state = before.decode().split(" ")[0] if before else ""
-        (reply,) = self.inbox.drop([keys.run_item(delivery.event.id, handler)], reason="because")
+    @rule(data=st.data(), likely=st.booleans())
+    def drop(self, data: st.DataObject, likely: bool) -> None:
+        event_id, handler, state = self._pick(data, {"failed", "later"} if likely else set())
+        item = keys.run_item(event_id, handler)
+        (reply,) = self.inbox.drop([item], reason="because")
         assert reply == ("dropped" if state in ("failed", "later") else "no-failure")
+        assert self.inbox.drop([item], reason="because") == ["no-failure"]
+
+    def _pick(self, data: st.DataObject, states: set[str]) -> tuple[str, str, str]:
+        """A run of an event, with its state ("" where there is none); one in these states, if there are any."""
+        every = [(one.event.id, name, self._run_state(one.event.id, name)) for one in self.known for name in HANDLERS]
+        return data.draw(st.sampled_from([run for run in every if run[2] in states] or every))
 
     @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
     def pause(self, store: str, handler: str, which: bool) -> None:
@@ -263,60 +278,6 @@ class InboxMachine(RuleBasedStateMachine):
             self.known.remove(delivery)
             self.stale = [run for run in self.stale if run.event.id != event.id]
             self.forgotten[(event.store, state)] += 1
-
-    # Effects
-
-    @rule(field=st.sampled_from("ab"), item=st.sampled_from("xy"), in_doubt=st.sampled_from(("run", "fail")))
-    def an_effect_begins(self, field: str, item: str, in_doubt: str) -> None:
-        told = self.inbox.once("begin", "o:model", field, item, keep=600, more=(600_000, in_doubt))
-        state, whose, mark = self.marks.get(field, ("", "", b""))
-        if state == "done":
-            assert told == ["done", mark]
-        elif state == "begun" and whose != item:
-            assert told == ["busy"]
-        elif state == "begun" and in_doubt == "fail":
-            assert told == ["doubt"]
-        else:
-            assert told[0] == "go"
-            self.old_marks.append((field, mark))
-            self.marks[field] = ("begun", item, told[1])
-
-    @precondition(lambda self: any(state == "begun" for state, _, _ in self.marks.values()))
-    @rule(data=st.data(), twice=st.booleans())
-    def an_effect_ends(self, data: st.DataObject, twice: bool) -> None:
-        field = data.draw(st.sampled_from([name for name, (state, _, _) in self.marks.items() if state == "begun"]))
-        _, item, mark = self.marks[field]
-        for _ in range(2 if twice else 1):
-            self.inbox.once("end", "o:model", field, item, keep=600, more=(b"7",))
-        self.old_marks.append((field, mark))
-        self.marks[field] = ("done", item, b"7")
-
-    @precondition(lambda self: any(state == "begun" for state, _, _ in self.marks.values()))
-    @rule(data=st.data())
-    def an_effect_did_not_happen(self, data: st.DataObject) -> None:
-        field = data.draw(st.sampled_from([name for name, (state, _, _) in self.marks.items() if state == "begun"]))
-        self.inbox.once("clear", "o:model", field, "", keep=600, more=(self.marks.pop(field)[2],))
-
-    @precondition(lambda self: self.old_marks)
-    @rule(data=st.data())
-    def a_late_word_that_it_did_not_happen_changes_nothing(self, data: st.DataObject) -> None:
-        field, mark = data.draw(st.sampled_from(self.old_marks))
-        if self.marks.get(field, ("", "", b""))[2] == mark:
-            return  # begun twice in one millisecond
-        before = self.client.hgetall("sh:o:model")
-        self.inbox.once("clear", "o:model", field, "", keep=600, more=(mark,))
-        assert self.client.hgetall("sh:o:model") == before
-
-    @rule(name=st.sampled_from(("one", "two")))
-    def lead(self, name: str) -> None:
-        self.leader = self.leader or name
-        assert self.inbox.lead(name, 600_000) == (name == self.leader)
-
-    @precondition(lambda self: self.leader)
-    @rule()
-    def the_leader_dies(self) -> None:
-        self.client.delete(keys.LEADER)  # as its time would
-        self.leader = ""
 
     def _run_state(self, event_id: str, handler: str) -> str:
         raw = self.client.hget(keys.EVENT + event_id, f"r:{handler}")
@@ -406,8 +367,80 @@ class InboxMachine(RuleBasedStateMachine):
         assert all(run.losses <= LOSSES_ALLOWED for run in getattr(self, "leased", []))
 
 
-def _explore(url: str, examples: int, steps: int) -> None:
-    machine = type("Machine", (InboxMachine,), {"url": url})
+class MarksMachine(RuleBasedStateMachine):
+    """What is beside events: the marks of effects, and who leads the housekeepers."""
+
+    url = ""
+
+    @initialize()
+    def start(self) -> None:
+        self.client: Redis = connect(self.url, timeout=5.0)
+        self.client.delete("sh:o:model", keys.LEADER)
+        self.inbox = Inbox(self.client)
+        self.marks: dict[str, tuple[str, str, bytes]] = {}
+        self.old_marks: list[tuple[str, bytes]] = []
+        self.leader = ""
+
+    def teardown(self) -> None:
+        if hasattr(self, "client"):
+            self.client.delete("sh:o:model", keys.LEADER)
+            self.client.close()
+
+    @rule(field=st.sampled_from("ab"), item=st.sampled_from("xy"), in_doubt=st.sampled_from(("run", "fail")))
+    def an_effect_begins(self, field: str, item: str, in_doubt: str) -> None:
+        told = self.inbox.once("begin", "o:model", field, item, keep=600, more=(600_000, in_doubt))
+        state, whose, mark = self.marks.get(field, ("", "", b""))
+        if state == "done":
+            assert told == ["done", mark]
+        elif state == "begun" and whose != item:
+            assert told == ["busy"]
+        elif state == "begun" and in_doubt == "fail":
+            assert told == ["doubt"]
+        else:
+            assert told[0] == "go"
+            self.old_marks.append((field, mark))
+            self.marks[field] = ("begun", item, told[1])
+
+    @precondition(lambda self: any(state == "begun" for state, _, _ in self.marks.values()))
+    @rule(data=st.data(), twice=st.booleans())
+    def an_effect_ends(self, data: st.DataObject, twice: bool) -> None:
+        field = data.draw(st.sampled_from([name for name, (state, _, _) in self.marks.items() if state == "begun"]))
+        _, item, mark = self.marks[field]
+        for _ in range(2 if twice else 1):
+            self.inbox.once("end", "o:model", field, item, keep=600, more=(b"7",))
+        self.old_marks.append((field, mark))
+        self.marks[field] = ("done", item, b"7")
+
+    @precondition(lambda self: any(state == "begun" for state, _, _ in self.marks.values()))
+    @rule(data=st.data())
+    def an_effect_did_not_happen(self, data: st.DataObject) -> None:
+        field = data.draw(st.sampled_from([name for name, (state, _, _) in self.marks.items() if state == "begun"]))
+        self.inbox.once("clear", "o:model", field, "", keep=600, more=(self.marks.pop(field)[2],))
+
+    @precondition(lambda self: self.old_marks)
+    @rule(data=st.data())
+    def a_late_word_that_it_did_not_happen_changes_nothing(self, data: st.DataObject) -> None:
+        field, mark = data.draw(st.sampled_from(self.old_marks))
+        if self.marks.get(field, ("", "", b""))[2] == mark:
+            return  # begun twice in one millisecond
+        before = self.client.hgetall("sh:o:model")
+        self.inbox.once("clear", "o:model", field, "", keep=600, more=(mark,))
+        assert self.client.hgetall("sh:o:model") == before
+
+    @rule(name=st.sampled_from(("one", "two")))
+    def lead(self, name: str) -> None:
+        self.leader = self.leader or name
+        assert self.inbox.lead(name, 600_000) == (name == self.leader)
+
+    @precondition(lambda self: self.leader)
+    @rule()
+    def the_leader_dies(self) -> None:
+        self.client.delete(keys.LEADER)  # as its time would
+        self.leader = ""
+
+
+def _explore(url: str, examples: int, steps: int, model: type[RuleBasedStateMachine] = InboxMachine) -> None:
+    machine = type("Machine", (model,), {"url": url})
     how = settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -424,6 +457,10 @@ def _explore(url: str, examples: int, steps: int) -> None:
 
 def test_random_sequences_keep_the_rule_and_the_identity(server_url: str) -> None:
     _explore(server_url, examples=25, steps=40)
+
+
+def test_random_sequences_of_effects_leave_the_mark_of_what_was_done(server_url: str) -> None:
+    _explore(server_url, examples=25, steps=30, model=MarksMachine)
 
 
 @pytest.mark.slow
