@@ -81,7 +81,8 @@ class Door:
         if ready is None:
             return unavailable("Neither Redis nor the spool can take a delivery.")
         where, spooled = ready
-        return as_json({"status": "ready", "keeps_in": where, "spooled": spooled})
+        since = self._keeping.waiting_since()
+        return as_json({"status": "ready", "keeps_in": where, "spooled": spooled, "waiting_since": since})
 
     def _let_in(self, known: Store | None, headers: Headers, body: bytes, now: float) -> Delivery:
         """An unknown store costs the same work as a known one and ends the same way."""

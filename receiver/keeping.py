@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from redis.exceptions import RedisError
@@ -28,6 +29,7 @@ from receiver.spool import FILE, SpooledEvents, open_events
 
 BREAK_SECONDS = 1.0
 LOOK_EVERY = 0.5
+PUBLISH_EVERY = 1.0
 COMPLAIN_EVERY = 60.0
 GROUP = 200
 LOCK = "spool.lock"
@@ -57,7 +59,7 @@ class Keeping:
         self._file = config.data_dir / FILE
         self._local = threading.local()
         self._broken_until = 0.0
-        self._complain_at = 0.0
+        self._complain_at = self._publish_at = 0.0
         self.pressed = False
 
     # Deliveries
@@ -88,9 +90,14 @@ class Keeping:
             pass
         return ("spool", waiting) if self._spool_on and self._room_on_disk() else None
 
+    def waiting_since(self) -> str | None:
+        """When the oldest delivery in the spool arrived; None if none waits."""
+        many, oldest = self._events().summary() if self._file.exists() else (0, 0.0)
+        return datetime.fromtimestamp(oldest, UTC).isoformat(timespec="seconds") if many else None
+
     def _goes_to_the_spool(self, store: str) -> bool:
         if not self._spool_on:
-            return False
+            return self.pressed  # and is pushed back: well before maxmemory, so that workers can still write
         return self.broken or self.pressed or (self._file.exists() and self._events().holds(store))
 
     def _accept(self, delivery: Delivery) -> Kept:
@@ -110,7 +117,7 @@ class Keeping:
 
     def _spool(self, delivery: Delivery) -> Kept:
         if not self._spool_on:
-            raise NowhereToKeep("the inbox does not answer, and the spool is off")
+            raise NowhereToKeep("the inbox cannot take it, and the spool is off")
         if not self._room_on_disk():
             raise NowhereToKeep("the inbox does not answer, and the spool's disk is nearly full")
         try:
@@ -189,6 +196,8 @@ class Keeping:
                 done += self._bring(store, mine, stuck)
             events.delete(done)
             gone += len(done)
+            if time.monotonic() > self._publish_at:  # a long drain must not look like silence
+                self._publish()
         if gone:
             log.info("spooled deliveries are in the inbox", events=gone, left=events.count())
         return gone
@@ -217,5 +226,6 @@ class Keeping:
         return part > (RELIEVED if self.pressed else PRESSED)
 
     def _publish(self) -> None:
+        self._publish_at = time.monotonic() + PUBLISH_EVERY
         count, oldest = self._events().summary()
         self._inbox.publish_spool(socket.gethostname(), count, oldest)

@@ -134,6 +134,7 @@ def _drain(away: System, own_redis: Server, senders: list[Sender], warm: list[st
     while left:
         at = time.monotonic()
         left = spooled(away)
+        assert not any(one.silent(time.time()) for one in away.ledger.spools().values()), "a long drain is no silence"
         worst = max(worst, time.monotonic() - at)
     took = time.monotonic() - began
     print(f"drained {waiting:,} in {took:.1f} s: {waiting / took:,.0f} a second; worst answer meanwhile {worst:.2f} s")

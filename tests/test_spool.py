@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -90,9 +90,13 @@ def test_spooled_deliveries_keep_their_time_of_arrival_and_their_order(shop: Sys
     ids = [shop.deliver(data={"id": n}) for n in range(10)]
     after = time.time()
     assert spooled(shop) == 10
-    assert shop.http.get("/readyz").json()["keeps_in"] == "spool"
+    told = shop.http.get("/readyz").json()
+    assert told["keeps_in"] == "spool"
+    assert abs(datetime.fromisoformat(told["waiting_since"]).timestamp() - before) < 2
     own_redis.start()
     eventually(lambda: spooled(shop) == 0)
+    nothing = {"status": "ready", "keeps_in": "redis", "spooled": 0, "waiting_since": None}
+    assert shop.http.get("/readyz").json() == nothing
     found = list(reversed(shop.ledger.events()))
     assert [event.id for event in found] == ids
     assert all(before - 0.01 <= event.received_at.timestamp() <= after for event in found)
@@ -194,23 +198,51 @@ def test_row_11_a_black_hole_is_answered_in_under_a_second(make_system: Callable
 # Full
 
 
-def test_row_15_near_maxmemory_deliveries_go_to_the_spool_and_drain_afterwards(
-    make_system: Callable[..., System], tmp_path: Path
-) -> None:
+@contextmanager
+def small_server(tmp_path: Path, *, filled: float) -> Iterator[Server]:
+    """A server with little memory, of which so much is taken by something else."""
     folder = tmp_path / "small"
     folder.mkdir()
     with own_server(folder, "--maxmemory", "12mb") as server:
+        while server.client.info("memory")["used_memory"] < filled * (12 << 20):
+            server.client.rpush("ballast", b"x" * 50_000)
+        yield server
+
+
+def test_row_15_near_maxmemory_deliveries_go_to_the_spool_and_drain_afterwards(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    with small_server(tmp_path, filled=0.6) as server:
         system = make_system(url=server.url, plugin=HELLO)
         system.start("web")
-        pad = "x" * 20_000
-        for n in range(600):
-            assert system.post(system.request(data={"id": n, "pad": pad})).status_code == 200
+        assert send_padded(system, 300, 20_000) == [200] * 300
         assert spooled(system) > 50
         memory = server.client.info("memory")
         assert memory["used_memory"] < memory["maxmemory"], "workers can still write"
         system.start("worker", "housekeeper", env={"STOREHOOKS_RETENTION__BODIES": "0s"})
         eventually(lambda: spooled(system) == 0, 60, what="drained while retention makes room")
-        eventually(lambda: system.ledger.counters().total["settled"] == 600, 30)
+        eventually(lambda: system.ledger.counters().total["settled"] == 300, 30)
+
+
+def test_row_15_near_maxmemory_and_with_the_spool_off_deliveries_are_pushed_back_early(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    with small_server(tmp_path, filled=0.8) as server:
+        system = make_system(url=server.url)
+        text = system.config_file.read_text().replace("[receiver]\n", '[receiver]\nspool = "off"\n', 1)
+        system.config_file.write_text(text)
+        system.start("web")
+        kept = 0
+        while (answer := system.post(system.request(data={"pad": "x" * 5_000}))).status_code == 200:
+            kept += 1
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert system.http.get("/readyz").status_code == 503
+        memory = server.client.info("memory")
+        print(f"\n{kept} kept before the first 503, at {memory['used_memory'] / memory['maxmemory']:.0%} of maxmemory")
+        assert memory["used_memory"] < memory["maxmemory"], "early: workers can still write"
+        assert system.ledger.counters().total["accepted"] == kept
+        server.client.delete("ballast")
+        eventually(lambda: system.post(system.request()).status_code == 200, what="there is room again")
 
 
 @contextmanager
