@@ -42,6 +42,7 @@ def test_one_handler_holds_at_most_half_of_the_horses() -> None:
 
 def test_a_slot_is_given_as_much_as_is_done_in_a_moment() -> None:
     assert Pace(horses=4).behind_each_other("shop.one") == 1
-    assert trained(0.05).behind_each_other("shop.one") == 4
+    assert trained(0.07).behind_each_other("shop.one") == 4
+    assert trained(0.07, runs=2).behind_each_other("shop.one") == 1
     assert trained(LONG * 1.1).behind_each_other("shop.one") == 1
     assert trained(0.0001).behind_each_other("shop.one") == LARGEST_BATCH
