@@ -398,7 +398,7 @@ def _web_on(system: System, listener: socket.socket) -> Process:
 
 
 def test_row_22_ten_times_the_sustainable_burst_is_kept_or_pushed_back(shop: System) -> None:
-    """Four threads serve; forty senders send without a pause, and take turns with a sender that is well-behaved."""
+    """Four threads serve; forty senders send without a pause."""
     with Load(shop, senders=40, pause=0) as load:
         eventually(lambda: len(load.answered) > 1000, 40)
     print(f"\nforty senders on four threads: {load}")
