@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import orjson
 from redis import Redis
+from redis.exceptions import RedisError
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
@@ -34,6 +35,7 @@ NAMES_KEPT = 200
 """How many of a store's own event names are counted one by one."""
 
 AcceptStatus = Literal["accepted", "duplicate", "full"]
+_STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
 
 
@@ -124,15 +126,39 @@ class Inbox:
     # The receiver's side
 
     def accept(
-        self, deliveries: Sequence[Delivery], *, repeat_window: float = 60.0, quota: int = 0, replicas: int = 0
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        repeat_window: float = 60.0,
+        quotas: Mapping[str, int] | None = None,
+        replicas: int = 0,
     ) -> list[Accepted]:
         """Keep deliveries, each in one atomic step with its duplicate mark and a wake-up; one round trip.
 
-        With `replicas`, they must have reached so many of them, or RedisError is raised.
+        With `quotas`, a store holds so many open events at most (0: any number). With `replicas`, they must
+        have reached so many of them, or RedisError is raised.
         """
-        calls = [Call("accept", _accept_arguments(one, repeat_window, quota)) for one in deliveries]
-        replies = scripts.run(self.client, calls, replicas=replicas)
-        return [Accepted(status.decode(), found.decode()) for status, found in replies]
+        replies = self.accept_each(deliveries, repeat_window=repeat_window, quotas=quotas, replicas=replicas)
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise reply
+        return [reply for reply in replies if isinstance(reply, Accepted)]
+
+    def accept_each(
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        repeat_window: float = 60.0,
+        quotas: Mapping[str, int] | None = None,
+        replicas: int = 0,
+    ) -> list[Accepted | RedisError]:
+        """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
+        quotas = quotas or {}
+        calls = [
+            Call("accept", _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0))) for one in deliveries
+        ]
+        replies = scripts.run_each(self.client, calls, replicas=replicas)
+        return [reply if isinstance(reply, RedisError) else _accepted(*reply) for reply in replies]
 
     # The workers' side
 
@@ -367,6 +393,10 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         delivery.first_id,
         NAMES_KEPT,
     ]
+
+
+def _accepted(status: bytes, found: bytes) -> Accepted:
+    return Accepted(_STATUSES[status], found.decode())
 
 
 def _finish_call(outcomes: Iterable[Outcome]) -> Call:
