@@ -24,7 +24,7 @@ from receiver.door import Arrival, BodyTooLong, BodyUnreadable, Door, read_body
 from receiver.keeping import Keeping, Kept, NowhereToKeep
 from receiver.patient import Connection, PatientWorker
 
-GROUP = 256
+GROUP = 128
 GROUP_BYTES = 4 << 20
 """A group must be sent, kept and acknowledged well inside the deadline of Redis."""
 
@@ -83,11 +83,17 @@ class LoopWorker(PatientWorker):
             if path is None or request.method != "POST":
                 return None
             headers, length = lower_case_headers(request)
-            body = read_body(request.body.read, length, self._limits.max_body)
+            body = self._body(connection, request, length)
         except (errors.ParseException, errors.NoMoreData, BodyTooLong, BodyUnreadable):
             return None
         address = connection.client[0] if isinstance(connection.client, tuple) else str(connection.client)
         return request, Arrival(path[1] or "", headers, body, address, time.time())
+
+    def _body(self, connection: Connection, request: Any, length: str) -> bytes:
+        """The end of a request is known by the length that its parser has now found good; chunks must be read."""
+        if length:
+            return connection.request[len(connection.request) - int(length) :]
+        return read_body(request.body.read, length, self._limits.max_body)
 
     # Keeping: in one thread, a group at a time
 
@@ -108,7 +114,10 @@ class LoopWorker(PatientWorker):
         self._keeps = False
         self._keep_the_next()  # before the answers: it is kept while they are sent
         for (asked, delivery), kept in zip(group, done.result(), strict=True):
-            self._say(asked, self._door.answer(delivery, kept))
+            try:
+                self._say(asked, self._door.answer(delivery, kept))
+            except Exception:  # noqa: BLE001  logged there
+                self.give_up_on(asked.connection)
 
     def _say(self, asked: Asked, answer: Answer) -> None:
         closes = asked.closes or not self.alive

@@ -67,6 +67,7 @@ class Connection:
         """Bytes of the request that is being served."""
         self.answer, self.goes_on = b"", False
         self.drained = 0
+        self.closed = False
 
     def take(self) -> None:
         """Make what has come the request to serve; what follows it begins the next."""
@@ -74,6 +75,13 @@ class Connection:
         self.complete = self.framing.complete
         self.held = len(self.request)
         self.framing = Framing(rest, limit=self.framing.limit)
+
+
+class PlainRequest(Request):
+    """gunicorn's, which asks of each sender whether it may say how it was forwarded. Here nobody may."""
+
+    def _peer_trusted_for_forwarded(self) -> tuple[dict[str, str], list[str]]:
+        return {}, []
 
 
 class Paper:
@@ -198,7 +206,7 @@ class PatientWorker(ThreadWorker):
 
     def parse(self, connection: Connection) -> Any:
         """gunicorn's parser, which is the judge of what is a request."""
-        request = Request(self._parsing, IterUnreader(iter([connection.request])), connection.client)
+        request = PlainRequest(self._parsing, IterUnreader(iter([connection.request])), connection.client)
         request._expected_100_continue = False  # said already, where it was waited for
         if not connection.complete:
             request.force_close()
@@ -284,7 +292,15 @@ class PatientWorker(ThreadWorker):
         if not data or connection.drained > LINGER_BYTES:
             self._close(connection)
 
+    def give_up_on(self, connection: Connection) -> None:
+        """Called while an exception is handled: what goes wrong with one connection ends that one only."""
+        self.log.exception("a connection could not be served")
+        self._close(connection)
+
     def _close(self, connection: Connection) -> None:
+        if connection.closed:
+            return
+        connection.closed = True
         self._leave(connection)
         self._watch(connection, 0)
         self._held -= len(connection.framing) + connection.held
@@ -319,12 +335,11 @@ class PatientWorker(ThreadWorker):
         connection.watched = events
 
     def _on_event(self, connection: Connection, _: Any) -> None:
-        """Something can be read or written. What goes wrong with one connection ends that one only."""
+        """Something can be read or written."""
         try:
             self._go(connection)
-        except Exception:
-            self.log.exception("a connection could not be served")
-            self._close(connection)
+        except Exception:  # noqa: BLE001  logged there
+            self.give_up_on(connection)
 
     def _go(self, connection: Connection) -> None:
         state = connection.state
@@ -361,4 +376,8 @@ class PatientWorker(ThreadWorker):
         longest = timeout if self.alive else PARTING_SECONDS / 4
         super().wait_for_and_dispatch_events(0 if self._ready else longest)
         for _ in range(len(self._ready)):
-            self.serve(self._ready.popleft())
+            connection = self._ready.popleft()
+            try:
+                self.serve(connection)
+            except Exception:  # noqa: BLE001  logged there
+                self.give_up_on(connection)

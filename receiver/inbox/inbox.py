@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Literal
 
 import orjson
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
@@ -29,6 +30,8 @@ LOSSES_ALLOWED = 5
 DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
+ACCEPT_SLICE = 128
+"""Events that one script accepts: the server does nothing else meanwhile."""
 
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 NAMES_KEPT = 200
@@ -153,12 +156,12 @@ class Inbox:
         replicas: int = 0,
     ) -> list[Accepted | RedisError]:
         """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
-        quotas = quotas or {}
-        calls = [
-            Call("accept", _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0))) for one in deliveries
-        ]
+        common = [int(repeat_window * 1000), NAMES_KEPT]
+        rows = [_accept_arguments(one, repeat_window, (quotas or {}).get(one.event.store, 0)) for one in deliveries]
+        groups = [rows[at : at + ACCEPT_SLICE] for at in range(0, len(rows), ACCEPT_SLICE)]
+        calls = [Call("accept", [*common, *chain.from_iterable(group)]) for group in groups]
         replies = scripts.run_each(self.client, calls, replicas=replicas)
-        return [reply if isinstance(reply, RedisError) else _accepted(*reply) for reply in replies]
+        return [one for group, reply in zip(groups, replies, strict=True) for one in _accepted(reply, len(group))]
 
     # The workers' side
 
@@ -386,17 +389,21 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         event.data_path,
         pack(event),
         delivery.repeat_mark if repeat_window else "",
-        int(repeat_window * 1000),
         quota,
         problem,
         hashlib.sha256(event.body).hexdigest()[:16],
         delivery.first_id,
-        NAMES_KEPT,
     ]
 
 
-def _accepted(status: bytes, found: bytes) -> Accepted:
-    return Accepted(_STATUSES[status], found.decode())
+def _accepted(reply: Any, many: int) -> list[Accepted | RedisError]:
+    """What a script says of each of its events; an error of the whole script is each one's."""
+    if isinstance(reply, RedisError):
+        return [reply] * many
+    return [
+        Accepted(_STATUSES[status], found.decode()) if status in _STATUSES else ResponseError(found.decode())
+        for status, found in reply
+    ]
 
 
 def _finish_call(outcomes: Iterable[Outcome]) -> Call:
