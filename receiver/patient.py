@@ -14,10 +14,10 @@ A connection is in one state at a time, and each state but `serving` has a deadl
 from __future__ import annotations
 
 import errno
+import gc
 import selectors
 import socket
 import time
-from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -41,8 +41,12 @@ PARTING_SECONDS = 0.2
 """At the end, how long a connection that has sent nothing stays: its request may be on the way."""
 LOOK_SECONDS = 0.05
 """How often deadlines are looked at."""
+TURN = 128
+"""Requests served in one turn of the loop, before it looks at the senders again."""
 MAX_HELD = 64 << 20
 """Bytes of requests that one process holds; beyond it the one that has been arriving longest is given up."""
+COLLECT_AFTER = 20_000
+"""Objects made and not yet freed; a request makes a few hundred, and most end with it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _REFUSED_AS: dict[type[Exception], HTTPStatus] = {
@@ -103,8 +107,8 @@ class PatientWorker(ThreadWorker):
         self._gathering: dict[Connection, None] = {}
         self._sending: dict[Connection, None] = {}
         self._lingering: dict[Connection, None] = {}
-        self._ready: deque[Connection] = deque()
-        """Those whose next request is whole; each is served once in a turn of the loop."""
+        self._ready: list[Connection] = []
+        """Those whose next request is whole; each connection is served once in a turn of the loop."""
         self._held = 0
         self._next_look = 0.0
         # gunicorn's settings look each value up through two calls, and the parser asks for twenty
@@ -112,6 +116,13 @@ class PatientWorker(ThreadWorker):
         self._parsing = SimpleNamespace(
             **plain, is_ssl=False, forwarded_allow_networks=self.cfg.forwarded_allow_networks
         )
+
+    def load_wsgi(self) -> None:
+        """What is loaded now stays, so the collector of cycles need not walk it again and again."""
+        super().load_wsgi()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
 
     # Gathering
 
@@ -200,9 +211,10 @@ class PatientWorker(ThreadWorker):
 
     # Serving: in a thread, from memory
 
-    def serve(self, connection: Connection) -> None:
-        """Have a whole request answered; `reply` is called in the end, on this thread."""
-        self.enqueue_req(connection)
+    def serve(self, ready: list[Connection]) -> None:
+        """Have whole requests answered; `reply` is called for each in the end, on this thread."""
+        for connection in ready:
+            self.enqueue_req(connection)
 
     def parse(self, connection: Connection) -> Any:
         """gunicorn's parser, which is the judge of what is a request."""
@@ -375,9 +387,5 @@ class PatientWorker(ThreadWorker):
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
         longest = timeout if self.alive else PARTING_SECONDS / 4
         super().wait_for_and_dispatch_events(0 if self._ready else longest)
-        for _ in range(len(self._ready)):
-            connection = self._ready.popleft()
-            try:
-                self.serve(connection)
-            except Exception:  # noqa: BLE001  logged there
-                self.give_up_on(connection)
+        ready, self._ready = self._ready[:TURN], self._ready[TURN:]
+        self.serve(ready)
