@@ -23,10 +23,12 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.client import check
+from receiver.loop import LoopWorker
 from receiver.patient import PatientWorker
 from receiver.ports import refuse_a_taken_port
 
 PR_SET_PDEATHSIG = 1
+WORKER_CLASSES = {"loop": LoopWorker, "threads": PatientWorker}
 
 
 class WebServer(BaseApplication):
@@ -62,7 +64,7 @@ def settings(config: Config) -> dict[str, Any]:
     return {
         "bind": [config.receiver.bind],
         "workers": config.receiver.processes,
-        "worker_class": PatientWorker,
+        "worker_class": WORKER_CLASSES[config.receiver.worker_class],
         "threads": config.receiver.threads,
         "worker_connections": 1000,
         "keepalive": 15,

@@ -14,7 +14,9 @@ import workers
 from tests.harness import ROOT
 
 EDGE = (
+    "receiver.answers",
     "receiver.app",
+    "receiver.door",
     "receiver.loop",
     "receiver.patient",
     "receiver.framing",

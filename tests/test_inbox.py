@@ -66,9 +66,11 @@ def test_equal_bodies_without_an_id_are_one_only_for_a_short_while(system: Syste
 
 
 def test_a_store_over_its_quota_is_told_so_and_others_are_not(system: System) -> None:
-    system.inbox.accept([system.delivery()], quota=1)
-    assert system.inbox.accept([system.delivery()], quota=1)[0].status == "full"
-    assert system.inbox.accept([system.delivery(store="south")], quota=1)[0].status == "accepted"
+    system.inbox.accept([system.delivery()], quotas={"north": 1, "south": 1})
+    assert system.inbox.accept([system.delivery()], quotas={"north": 1, "south": 1})[0].status == "full"
+    assert (
+        system.inbox.accept([system.delivery(store="south")], quotas={"north": 1, "south": 1})[0].status == "accepted"
+    )
 
 
 def test_wake_ups_are_coalesced(system: System) -> None:

@@ -45,7 +45,7 @@ def test_a_spooled_delivery_comes_back_as_it_was(system: System, tmp_path: Path)
     delivery = system.delivery(data={"id": 7, "name": "\u2603"})
     assert unpack_delivery(pack_delivery(delivery), delivery.event.body) == delivery
     events = open_events(tmp_path)
-    assert [events.add(delivery), events.add(delivery)] == [True, False]
+    assert [events.add([delivery]), events.add([delivery])] == [[True], [False]]
     assert events.holds("north")
     assert not events.holds("south")
     (row,) = events.oldest(10)

@@ -6,10 +6,11 @@ Law of this room: every change of state is one Lua script (`scripts/`), every ke
 
 from receiver.inbox.client import connect, connect_to, server_url
 from receiver.inbox.failures import Failures
-from receiver.inbox.inbox import Claim, Declaration, Inbox, Limit, Outcome, Run
+from receiver.inbox.inbox import Accepted, Claim, Declaration, Inbox, Limit, Outcome, Run
 from receiver.inbox.ledger import Ledger
 
 __all__ = [
+    "Accepted",
     "Claim",
     "Declaration",
     "Failures",

@@ -13,10 +13,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Literal
 
 import orjson
 from redis import Redis
+from redis.exceptions import RedisError, ResponseError
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
@@ -30,12 +32,15 @@ TICK_SLICE = 1_000
 TRIM_SLICE = 500
 RESUME_SLICE = 10_000
 """Larger than the others, since only what comes back in one step surely keeps its order; it takes the server 0.1 s."""
+ACCEPT_SLICE = 128
+"""Events that one script accepts: the server does nothing else meanwhile."""
 
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 NAMES_KEPT = 200
 """How many of a store's own event names are counted one by one."""
 
 AcceptStatus = Literal["accepted", "duplicate", "full"]
+_STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
 
 
@@ -126,15 +131,39 @@ class Inbox:
     # The receiver's side
 
     def accept(
-        self, deliveries: Sequence[Delivery], *, repeat_window: float = 60.0, quota: int = 0, replicas: int = 0
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        repeat_window: float = 60.0,
+        quotas: Mapping[str, int] | None = None,
+        replicas: int = 0,
     ) -> list[Accepted]:
         """Keep deliveries, each in one atomic step with its duplicate mark and a wake-up; one round trip.
 
-        With `replicas`, they must have reached so many of them, or RedisError is raised.
+        With `quotas`, a store holds so many open events at most (0: any number). With `replicas`, they must
+        have reached so many of them, or RedisError is raised.
         """
-        calls = [Call("accept", _accept_arguments(one, repeat_window, quota)) for one in deliveries]
-        replies = scripts.run(self.client, calls, replicas=replicas)
-        return [Accepted(status.decode(), found.decode()) for status, found in replies]
+        replies = self.accept_each(deliveries, repeat_window=repeat_window, quotas=quotas, replicas=replicas)
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise reply
+        return [reply for reply in replies if isinstance(reply, Accepted)]
+
+    def accept_each(
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        repeat_window: float = 60.0,
+        quotas: Mapping[str, int] | None = None,
+        replicas: int = 0,
+    ) -> list[Accepted | RedisError]:
+        """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
+        common = [int(repeat_window * 1000), NAMES_KEPT]
+        rows = [_accept_arguments(one, repeat_window, (quotas or {}).get(one.event.store, 0)) for one in deliveries]
+        groups = [rows[at : at + ACCEPT_SLICE] for at in range(0, len(rows), ACCEPT_SLICE)]
+        calls = [Call("accept", [*common, *chain.from_iterable(group)]) for group in groups]
+        replies = scripts.run_each(self.client, calls, replicas=replicas)
+        return [one for group, reply in zip(groups, replies, strict=True) for one in _accepted(reply, len(group))]
 
     # The workers' side
 
@@ -362,12 +391,20 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         event.data_path,
         pack(event),
         delivery.repeat_mark if repeat_window else "",
-        int(repeat_window * 1000),
         quota,
         problem,
         hashlib.sha256(event.body).hexdigest()[:16],
         delivery.first_id,
-        NAMES_KEPT,
+    ]
+
+
+def _accepted(reply: Any, many: int) -> list[Accepted | RedisError]:
+    """What a script says of each of its events; an error of the whole script is each one's."""
+    if isinstance(reply, RedisError):
+        return [reply] * many
+    return [
+        Accepted(_STATUSES[status], found.decode()) if status in _STATUSES else ResponseError(found.decode())
+        for status, found in reply
     ]
 
 

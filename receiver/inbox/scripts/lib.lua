@@ -28,17 +28,23 @@ local function read_run(id, handler)
   return { state = state, attempts = tonumber(attempts), losses = tonumber(losses), queue = queue, token = token }
 end
 
+local function run_text(run)
+  return run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token
+end
+
 local function write_run(id, handler, run)
-  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler,
-    run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token)
+  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, run_text(run))
 end
 
 -- Fair order: each store's items are one unit of virtual time apart, and none starts in the past.
+local function fair_time(handler, store)
+  local times = redis.call('HMGET', P .. 'fair:' .. handler, '', store)
+  return math.floor(math.max(tonumber(times[1] or 0), tonumber(times[2] or 0)))
+end
+
 local function make_ready(id, handler, store)
-  local fair = P .. 'fair:' .. handler
-  local times = redis.call('HMGET', fair, '', store)
-  local at = math.floor(math.max(tonumber(times[1] or 0), tonumber(times[2] or 0))) + 1
-  redis.call('HSET', fair, store, at)
+  local at = fair_time(handler, store) + 1
+  redis.call('HSET', P .. 'fair:' .. handler, store, at)
   redis.call('ZADD', P .. 'ready:' .. handler, at, item_of(id, handler))
 end
 
