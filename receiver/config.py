@@ -65,6 +65,9 @@ class Config(BaseSettings):
     schemes: dict[str, settings.SchemeSettings] = {}
     stores: dict[settings.StoreName, settings.StoreSettings] = {}
     catalogue: settings.CatalogueSettings = settings.CatalogueSettings()
+    secrets: settings.SecretsSettings = settings.SecretsSettings()
+    subscriptions: settings.SubscriptionsSettings = settings.SubscriptionsSettings()
+    api: settings.ApiSettings = settings.ApiSettings()
     sandbox: settings.SandboxSettings = settings.SandboxSettings()
 
     _path: Path | None = PrivateAttr(default=None)
@@ -304,9 +307,12 @@ def _store(config: Config, name: str) -> Store:
     given = config.stores[name]
     scheme = _scheme(config, given.scheme, config.place("stores", name, "scheme"))
     count = len(given.signing_secrets)
-    if not count:
+    if not count and not (config.secrets.key.get_secret_value() and given.base_url):
         where = config.place("stores", name)
-        raise ConfigError(f"{where}: stores.{name} has no signing_secrets; without one every delivery is refused")
+        raise ConfigError(
+            f"{where}: stores.{name} has no signing_secrets; without one every delivery is refused. Only a store "
+            "with a base_url may do without, where [secrets] key is set: its secrets are learned from its API"
+        )
     if count > MAX_SECRETS:
         where = config.place("stores", name, "signing_secrets")
         raise ConfigError(f"{where}: stores.{name} has {count} signing_secrets; keep the newest {MAX_SECRETS}")

@@ -33,6 +33,14 @@
     decl, seen     hash    handler@version -> declaration, and when it was last made (ms)
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
     replay:{name}  string  how far an interrupted replay has come
+    ring:{store}   hash    fingerprint -> a learned signing secret, sealed, with what is said of it; see keyring.py
+    rings          hash    store -> version of the keyring at its last change     ringv  string  the version
+    learning       hash    store -> a mark: its secret is under way, and a signature that fits nothing may fit soon
+    receivers      hash    receiver -> "version at": which version of the keyring it has read, and when it said so
+    check          zset    stores by when their subscriptions are looked at next (ms)
+    sub:{store}    string  what the last look found, JSON; see checks.py
+    sub:lock:{store}  string  who changes the store's subscriptions now; ends by itself
+    heals:{store}  list    what was mended at the store, JSON, the newest first
     spools         hash    host -> what waits in its spool, JSON: count, oldest, at
     aside          hash    item -> why it was set aside: debris and poison
     leader         string  the housekeeper that saves the others the work
@@ -70,6 +78,15 @@ NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "decl"
 SEEN = PREFIX + "seen"
 DECLARATIONS_VERSION = PREFIX + "declv"
+RING = PREFIX + "ring:"
+RING_VERSIONS = PREFIX + "rings"
+RING_VERSION = PREFIX + "ringv"
+LEARNING = PREFIX + "learning"
+RECEIVERS = PREFIX + "receivers"
+CHECK = PREFIX + "check"
+CHECKED = PREFIX + "sub:"
+CHECK_LOCK = PREFIX + "sub:lock:"
+HEALS = PREFIX + "heals:"
 SPOOLS = PREFIX + "spools"
 ASIDE = PREFIX + "aside"
 LEADER = PREFIX + "leader"
