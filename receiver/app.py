@@ -25,10 +25,12 @@ from receiver.inbox import Inbox, connect, server_url
 from receiver.inbox.counters import UNKNOWN_STORE, Tally
 from receiver.keeper import Keeper
 from receiver.keeping import Keeping, NowhereToKeep
+from receiver.locksmith import Locksmith
 from receiver.spool import Refusal
 
 RETRY_AFTER = "5"
 SIGNED_BY_NOBODY = "The signature does not fit."
+SIGNED_BY_NOBODY_YET = "The signature does not fit now; send it again."
 
 
 def create_app(config: Config | None = None) -> Flask:
@@ -38,7 +40,9 @@ def create_app(config: Config | None = None) -> Flask:
     keeper = Keeper(config.data_dir, config.receiver.refused)
     keeping = Keeping(config, Inbox(client))
     keeping.start()
-    door = Door(config, keeping, Tally(client), keeper)
+    locksmith = Locksmith(config, client)
+    locksmith.start()
+    door = Door(config, keeping, Tally(client), keeper, locksmith)
 
     app = Flask("receiver", static_folder=None)
     app.url_map.merge_slashes = False  # a redirect is no answer to a webhook
@@ -53,7 +57,7 @@ def create_app(config: Config | None = None) -> Flask:
 class Door:
     """Where deliveries come in."""
 
-    def __init__(self, config: Config, keeping: Keeping, tally: Tally, keeper: Keeper) -> None:
+    def __init__(self, config: Config, keeping: Keeping, tally: Tally, keeper: Keeper, locksmith: Locksmith) -> None:
         self._config = config
         self._stores = config.known_stores
         self._index = StoreIndex(config.known_stores)
@@ -61,17 +65,21 @@ class Door:
         self._keeping = keeping
         self._tally = tally
         self._keeper = keeper
+        self._locksmith = locksmith
 
     def deliver(self, store: str = "") -> Response:
         """One delivery: to a store's own URL, or to the URL of all, where it says itself which store it is of."""
         now = time.time()
         body = read_body(request.environ, self._config.receiver.max_body)
         headers = lower_case_headers(request.environ)
-        known = self._stores.get(store) if store else self._index.find(headers, body)
+        named = self._stores.get(store) if store else self._index.find(headers, body)
+        known = self._locksmith.equipped(named)
         try:
             delivery = self._let_in(known, headers, body, now)
         except Rejected as refusal:
             self._refuse(refusal, known, store, headers, body, now)
+            if self._locksmith.unsure:
+                return unavailable(SIGNED_BY_NOBODY_YET)
             return problem(HTTPStatus.UNAUTHORIZED, SIGNED_BY_NOBODY)
         return self._keep(delivery)
 

@@ -217,7 +217,7 @@ class Inbox:
         version, texts, seen, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
         live = [text for name, text in sorted(texts.items()) if int(seen.get(name, 0)) >= oldest]
-        return Declarations((version or b"0").decode(), tuple(_declaration_from(text) for text in live))
+        return Declarations((version or b"0").decode(), tuple(read_declaration(text) for text in live))
 
     # What a person decides
 
@@ -411,7 +411,7 @@ def _run_from(reply: list[Any], token: str) -> Run:
     return Run(item.decode(), handler, token, int(attempts), int(losses), event, int(replays or 0))
 
 
-def _declaration_from(text: bytes) -> Declaration:
+def read_declaration(text: bytes) -> Declaration:
     fields = orjson.loads(text)
     return Declaration(
         handler=fields["handler"],

@@ -26,6 +26,7 @@ def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout
         catalogue=catalogue_of(config, store),
         redis=redis,
         rate_limit=given.rate_limit,
+        overall_rate=config.api.rate_limit,
         allow_private=given.allow_private,
         timeout=timeout,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from workers.storeapi import keys
 from workers.storeapi.catalogue import Operation
@@ -24,7 +26,8 @@ class Confirmations:
         if name not in self._added:
             self._added.add(name)
             if self._redis is not None:
-                self._redis.hsetnx(keys.CONFIRMED, name, f"{datetime.now(UTC):%Y-%m-%d}")
+                with suppress(RedisError):  # only a note: the answer that came with it must not be lost for it
+                    self._redis.hsetnx(keys.CONFIRMED, name, f"{datetime.now(UTC):%Y-%m-%d}")
 
     def since(self, operation: Operation) -> str:
         """The day it first answered here; empty where it never did."""
