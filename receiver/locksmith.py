@@ -1,7 +1,7 @@
 """The locksmith: which secrets a store's deliveries may fit now, as one web process knows it.
 
-Law of this room: no request ever waits for it or costs the server a call. A thread looks at the keyring's version each
-second; requests read what it has found. Without `[secrets] key` there is nothing to look at, and config is all.
+Law of this room: no request ever waits for it or costs the server a call. A thread looks at the keyring's version
+twice a second; requests read what it has found. Without `[secrets] key` there is nothing to look at, and config is all.
 
 `unsure` is true while a secret may exist that this process does not know: the keyring cannot be read, or a store's
 secret is under way. Then every refusal is answered 503, whatever its store and reason, known or unknown: if only some
@@ -30,7 +30,7 @@ from receiver.contract.stores import Store
 if TYPE_CHECKING:
     from receiver.inbox.keyring import Keyring, State
 
-LOOK_EVERY = 1.0
+LOOK_EVERY = 0.5
 CONFIRM_EVERY = 4.0
 GRACE = 3.0
 """A delivery that was judged by the old secrets may ask a moment later whether we are sure."""
@@ -71,7 +71,7 @@ class Locksmith:
     # Looking
 
     def start(self) -> None:
-        """Look once, so that the first request finds everything; then each second, in a thread."""
+        """Look once, so that the first request finds everything; then twice a second, in a thread."""
         if self._ring is None:
             return
         self.look()

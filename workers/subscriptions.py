@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -18,11 +19,13 @@ from receiver.contract.records import Record, Subscription
 from receiver.contract.stores import Store
 from receiver.contract.topics import matches, their_names, translate
 from receiver.inbox import Declaration
+from workers.routing import wanted_by
 from workers.storeapi.client import Client
 from workers.storeapi.errors import ApiError
 
 Action = Literal["create", "enable", "update", "delete"]
 ORDER: tuple[Action, ...] = ("create", "enable", "update", "delete")
+PRESENT = timedelta(minutes=15)
 EVERYTHING = "*"
 """A subscription of this name is of every topic; a store that knows it needs no other."""
 
@@ -105,6 +108,32 @@ class Change:
     """Of the subscription at the store; empty for one that is to be created."""
     url: str = ""
     """What its callback shall be."""
+    rotate: bool = False
+    """Its secret is made anew."""
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """What workers have declared, each with when that was last."""
+
+    declared: tuple[tuple[Declaration, datetime], ...] = ()
+
+    @property
+    def known(self) -> bool:
+        return bool(self.declared)
+
+    @cached_property
+    def present(self) -> tuple[Declaration, ...]:
+        """Those of the last 15 minutes, counted from the newest: that all workers are stopped says nothing."""
+        newest = max((at for _, at in self.declared), default=datetime.min.replace(tzinfo=UTC))
+        return tuple(one for one, at in self.declared if newest - at <= PRESENT)
+
+    def gone(self, topic: str, store: str) -> datetime | None:
+        """When the last handler that wanted a topic was last there; None if one is, or none ever was."""
+        wanted_it = [(one, at) for one, at in self.declared if wanted_by([one], topic=topic, store=store)]
+        if not wanted_it or any(one in self.present for one, _ in wanted_it):
+            return None
+        return max(at for _, at in wanted_it)
 
 
 @dataclass(frozen=True)
@@ -255,6 +284,40 @@ def _for_unwanted(wanted: Wanted, ours: Sequence[There], gone: Callable[[str], d
             since = gone(one.topic)
             reason = f"no handler since {since:%d %b}" if since else "no handler wants it"
             yield Change("delete", one.topic, one.theirs, reason, one.id)
+
+
+def with_gaps(before: Plan, last: Mapping[str, float], now: float) -> Plan:
+    """The same plan, with since when nothing has come of what is disabled."""
+    changes = [
+        replace(change, reason=f"disabled; nothing came for {in_words(now - last[change.theirs])}")
+        if change.action == "enable" and change.theirs in last
+        else change
+        for change in before.changes
+    ]
+    return replace(before, changes=tuple(changes))
+
+
+def in_words(seconds: float) -> str:
+    """A length of time for people: `12 s`, `2 h 51 min`, `3 d 4 h`."""
+    whole = int(max(0.0, seconds))
+    days, hours, minutes = whole // 86400, whole % 86400 // 3600, whole % 3600 // 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min" if minutes else f"{whole} s"
+
+
+def remade(before: Plan) -> Plan:
+    """The same plan where a secret was under way when its process ended: what is ours there gets a new one."""
+    deleted = {change.id for change in before.changes if change.action == "delete"}
+    reason = "its secret was under way when a process ended; a new one"
+    anew = [
+        Change("update", one.topic, one.theirs, reason, one.id, rotate=True)
+        for one in before.there
+        if one.standing == "current" and one.id not in deleted
+    ]
+    return replace(before, changes=(*anew, *before.changes))
 
 
 # What the store says

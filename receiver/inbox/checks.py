@@ -19,7 +19,7 @@ from receiver.inbox import keys, scripts
 from receiver.inbox.scripts import Call
 
 HEALS_KEPT = 100
-LOCK_MS = 120_000
+LOCK_MS = 180_000
 BUSY_MS = 30_000
 """A store that somebody else is changing is looked at again after so long."""
 

@@ -20,6 +20,7 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
+from receiver.contract.topics import PROBE
 from receiver.inbox import keys, scripts
 from receiver.inbox.scripts import Call
 
@@ -351,7 +352,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         event.id,
         event.store,
         event.topic,
-        delivery.theirs,
+        delivery.theirs if event.topic != PROBE else "",
         event.delivery_id,
         event.resource_id,
         int(event.received_at.timestamp() * 1000),

@@ -4,7 +4,7 @@ A secret is sealed with AES-GCM under `[secrets] key`. What is said of it beside
 bound to it: whoever can write to Redis or to the file can neither read a secret nor make one count, or count longer.
 The file (keyfiles.py) is there so that a receiver which starts without Redis knows them too.
 
-A change makes the version grow. Receivers look at the version each second and say which one they have read, so that
+A change makes the version grow. Receivers look at the version twice a second and say which one they have read, so that
 whoever changes a secret can wait until every receiver knows.
 """
 
@@ -148,7 +148,7 @@ class Keyring:
         )
 
     def version(self) -> int:
-        """The version alone: what is asked each second."""
+        """The version alone: what is asked twice a second."""
         return int(self.client.get(keys.RING_VERSION) or 0)
 
     def sealed(self, stores: Sequence[str]) -> Sealed:

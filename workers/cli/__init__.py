@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, str] = {
     "handlers": "handlers",
     "stores": "stores",
     "scheme": "scheme",
+    "subscriptions": "subscriptions",
     "api": "api",
 }
 """Each command, and the file it is in."""
@@ -62,7 +63,7 @@ def storehooks() -> None:
     \b
     run      dev  web  worker  sandbox  init
     look     stats  topics  verify  send
-    nouns    events  failures  refused  handlers  stores  scheme  api          a bare noun lists
+    nouns    events  failures  refused  handlers  stores  subscriptions  scheme  api      a bare noun lists
     """
 
 
