@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
 from receiver.inbox.checks import Checks
@@ -15,6 +18,7 @@ from receiver.inbox.keyring import Keyring
 from tests.harness import SECRET, eventually
 from tests.subscribed import Shop, a_shop, begin_anew, changed_by
 from tests.test_keyring import KEY
+from workers.cli.captured import write
 from workers.storeapi.groups import Webhooks
 
 OTHERS = "https://mailer.example.net/in"
@@ -292,3 +296,19 @@ def test_a_store_without_an_api_is_by_hand(shop: Shop) -> None:
     refused = shop.cli("subscriptions", "plan", "--store", "north")
     assert isinstance(refused.exception, ConfigError)
     assert "no base_url or no auth" in str(refused.exception)
+
+
+def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path) -> None:
+    shop.declare("customer.created")
+    shop.apply()
+    (learned,) = ring(shop).of("demo")
+    sent = shop.cli("send", "customer.created", "--store", "demo")
+    assert sent.exit_code == 0, sent.output
+    assert f"secret {learned.fingerprint}" in sent.output
+    signed_by = shop.subscriber.equipped()
+    request = compose(signed_by, topic="customer.created", delivery_id="m1", data={"id": 1}, now=time.time())
+    (tmp_path / "request.txt").write_bytes(write(request.headers, request.body))
+    told = shop.cli("verify", "--store", "demo", "--request", str(tmp_path / "request.txt"))
+    assert told.exit_code == 0, told.output
+    assert "keyring, made for the store" in told.output
+    assert learned.text not in told.output

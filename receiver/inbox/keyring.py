@@ -93,6 +93,18 @@ class Seal:
         except (InvalidTag, ValueError, KeyError, TypeError, AttributeError):
             raise Unsealable("sealed under another key, or changed by somebody") from None
 
+    def open_all(self, sealed: Mapping[str, bytes], store: str) -> list[Learned]:
+        """A store's secrets; what this key does not open, or is another store's, is left out."""
+        found = []
+        for blob in sealed.values():
+            try:
+                one = self.open(blob)
+            except Unsealable:
+                continue
+            if one.store == store:
+                found.append(one)
+        return found
+
 
 def _bound(about: Mapping[str, Any]) -> bytes:
     return orjson.dumps(about, option=orjson.OPT_SORT_KEYS)
@@ -112,6 +124,12 @@ def equip(store: Store, learned: Iterable[Learned]) -> Store:
             mine.append(secret)
     live = [secret for secret in mine if secret.not_after is None]
     return replace(store, secrets=(*live, *store.secrets, *(one for one in mine if one not in live)))
+
+
+def learned_here(stores: Mapping[str, Store], data_dir: Path, key: str) -> dict[str, Store]:
+    """The stores with what this host's files hold: for whoever has no server to ask."""
+    seal, found = Seal(sealing_key(key)), Files(data_dir).everything()
+    return {name: equip(store, seal.open_all(found.get(name, {}), name)) for name, store in stores.items()}
 
 
 @dataclass(frozen=True)
@@ -163,16 +181,7 @@ class Keyring:
         }
 
     def opened(self, sealed: Mapping[str, bytes], store: str) -> list[Learned]:
-        """The secrets in it; what this key does not open, or is another store's, is left out."""
-        found = []
-        for blob in sealed.values():
-            try:
-                one = self.seal.open(blob) if self.seal else None
-            except Unsealable:
-                continue
-            if one is not None and one.store == store:
-                found.append(one)
-        return found
+        return self.seal.open_all(sealed, store) if self.seal else []
 
     def of(self, store: str) -> list[Learned]:
         """A store's learned secrets, the newest first: from Redis, and what is pending here."""
@@ -186,7 +195,7 @@ class Keyring:
         if self.seal is None:
             raise ConfigError(
                 f"{store} would show a signing secret, and there is no key to keep it under; set [secrets] key = "
-                '"env:STOREHOOKS_KEY" to 32 random bytes (`openssl rand -base64 32`), the same for every process'
+                '"env:KEYRING_KEY" to 32 random bytes (`openssl rand -base64 32`), the same for every process'
             )
         return self.seal
 
