@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 0.5
 CONFIRM_EVERY = 4.0
+STALE = 6.0
+"""After so long without a look we may have missed a word. Whoever changes a secret waits for us twice as long."""
 GRACE = 3.0
 """A delivery that was judged by the old secrets may ask a moment later whether we are sure."""
 
@@ -51,7 +53,7 @@ class Locksmith:
         self._learning: dict[str, tuple[str, float]] = {}
         """Store: the mark of what is under way, and until when we wait for it."""
         self._read = self._ring is None
-        self._sure_at = 0.0
+        self._sure_at = self._looked_at = 0.0
         self._confirmed_at = 0.0
 
     # What a request asks
@@ -66,7 +68,9 @@ class Locksmith:
         if self._ring is None:
             return False
         now = time.monotonic()
-        return not self._read or now < self._sure_at or any(now < until for _, until in self._learning.values())
+        if not self._read or now < self._sure_at or now - self._looked_at > STALE:
+            return True
+        return any(now < until for _, until in self._learning.values())
 
     # Looking
 
@@ -86,11 +90,12 @@ class Locksmith:
     def look(self) -> None:
         """Read what has changed, and say that it was read. Without Redis: what this host's files hold."""
         assert self._ring is not None
+        began = time.monotonic()
         try:
             changed = self._look_at_redis(self._ring)
             self._look_at_files(self._ring, changed)
             self._confirm(self._ring, changed)
-            self._read = True
+            self._read, self._looked_at = True, began
         except (RedisError, OSError) as error:
             if self._read or not self._stamp:
                 log.warning("the keyring cannot be read; this host's copy serves", why=type(error).__name__)

@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -145,6 +146,15 @@ def test_a_store_is_equipped_with_the_newest_first_and_what_ended_last() -> None
         b"ended",
     ]
     assert not store.secrets[-1].live(time.time())
+
+
+def test_many_that_have_ended_do_not_push_out_one_that_counts(ring: Keyring) -> None:
+    counts = secret(now=1.0)
+    ended = [replace(secret(f"whsec_{'QUJD' * (n + 1)}", now=100.0 + n), not_after=5.0 + n) for n in range(60)]
+    assert equip(NORTH, [*ended, counts]).secrets[0].key == b"new secret of the store"
+    ring.put([counts, *ended])
+    assert ring.tidy("north") == 60
+    assert ring.of("north") == [counts]
 
 
 def load_store() -> Store:

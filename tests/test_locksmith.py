@@ -15,7 +15,7 @@ from receiver import config as config_room
 from receiver import locksmith as room
 from receiver.contract.compose import Request, compose
 from receiver.inbox import connect, keys
-from receiver.inbox.keyring import Keyring, learn
+from receiver.inbox.keyring import LIVE_SECONDS, Keyring, learn
 from receiver.locksmith import Locksmith
 from tests.harness import SECRET, Server, System, eventually, own_server
 from tests.test_keyring import KEY, NEW
@@ -79,10 +79,25 @@ def test_while_a_secret_is_under_way_it_is_unsure_for_a_minute_at_most(
     smith.look()
     assert smith.unsure
     monkeypatch.setattr(room.time, "monotonic", lambda: now + 61)
+    smith.look()
     assert not smith.unsure
     ring.begin_learning("north")  # another one
     smith.look()
     assert smith.unsure
+
+
+def test_a_receiver_that_was_stopped_for_a_while_is_unsure_until_it_has_looked_again(
+    sealed_system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smith = locksmith_of(sealed_system)
+    smith.look()
+    assert not smith.unsure
+    now = time.monotonic()
+    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.STALE + 0.1)
+    assert smith.unsure
+    assert room.STALE + room.CONFIRM_EVERY < LIVE_SECONDS, "whoever changes a secret still waits for it then"
+    smith.look()
+    assert not smith.unsure
 
 
 def test_when_it_has_ended_a_delivery_that_was_judged_before_gets_a_moment(

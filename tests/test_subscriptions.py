@@ -19,6 +19,7 @@ from tests.harness import SECRET, eventually
 from tests.subscribed import Shop, a_shop, begin_anew, changed_by
 from tests.test_keyring import KEY
 from workers.cli.captured import write
+from workers.cli.subscriptions import with_a_bar
 from workers.storeapi.groups import Webhooks
 
 OTHERS = "https://mailer.example.net/in"
@@ -74,6 +75,26 @@ def test_apply_asks_first_and_says_so_where_nobody_can_answer(shop: Shop) -> Non
     done = shop.cli("subscriptions", "apply")
     assert "--yes" in str(done.exception)
     assert shop.listed() == {}
+
+
+@pytest.mark.parametrize(("typed", "code", "there"), [("n\n", 1, []), ("y\n", 0, ["order.paid"])])
+def test_on_a_terminal_the_answer_counts(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, there: list[str]
+) -> None:
+    monkeypatch.setattr("workers.cli.subscriptions.on_a_terminal", lambda _: True)
+    shop.declare("order.paid")
+    done = shop.cli("subscriptions", "apply", typed=typed)
+    assert done.exit_code == code, done.output
+    assert "Make 1 change at 1 store?" in done.output
+    assert shop.topics() == there
+
+
+def test_many_stores_have_a_bar_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("workers.cli.subscriptions.on_a_terminal", lambda _: True)
+    assert with_a_bar("looking", list("abcdef"), str.upper) == list("ABCDEF")
+    assert "looking" in capsys.readouterr().err
 
 
 def test_what_is_not_wanted_any_more_is_deleted_by_a_person_and_anothers_never(shop: Shop) -> None:
@@ -298,7 +319,8 @@ def test_a_store_without_an_api_is_by_hand(shop: Shop) -> None:
     assert "no base_url or no auth" in str(refused.exception)
 
 
-def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path) -> None:
+def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.cli.look.SETTLES_WITHIN", 0.0)
     shop.declare("customer.created")
     shop.apply()
     (learned,) = ring(shop).of("demo")

@@ -25,13 +25,14 @@ from receiver.contract.records import Record, RecordError
 from receiver.contract.stores import Store
 from receiver.inbox import Ledger, keys
 from receiver.inbox.checks import Checks
-from receiver.inbox.keyring import Keyring, Learned, equip, learn
+from receiver.inbox.keyring import LIVE_SECONDS, Keyring, Learned, equip, learn
 from workers.storeapi.build import client_of
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable
 from workers.subscriptions import Change, Handlers, Plan, actual, offered, ours_of, plan, remade, wanted, with_gaps
 
-RECEIVERS_WITHIN = 8.0
+RECEIVERS_WITHIN = LIVE_SECONDS + 3.0
+"""A receiver that was killed is forgotten before that."""
 PATIENCE = 300.0
 """How long a secret that was learned waits for Redis to come back before its process gives up; its file stays."""
 TRY_AGAIN = 0.25

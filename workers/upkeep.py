@@ -163,6 +163,8 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers) -> Check
         checks.healed(heal)
         gap = in_words(heal.gap) if heal.gap is not None else "unknown"
         log.warning("a subscription was mended", store=store, topic=change.topic, action=change.action, gap=gap)
+    if subscriber.keyring.seal:
+        subscriber.keyring.tidy(store)
     names = [change.theirs for change in healed if change.action == "enable"]
     return summary_of(plan, done, before=before, left=choice.left, healed=names)
 

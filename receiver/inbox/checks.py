@@ -101,8 +101,7 @@ class Checks:
         try:
             yield
         finally:
-            if self.client.get(name) == mine.encode():
-                self.client.delete(name)
+            scripts.run(self.client, [Call("unlock", [store, mine])])
 
     # What was found
 

@@ -32,6 +32,7 @@ from receiver.inbox import keys, scripts
 from receiver.inbox.keyfiles import Entry, Files, Sealed, merge
 from receiver.inbox.scripts import Call
 
+ENDED_KEPT = 7 * 86400.0
 LIVE_SECONDS = 12.0
 """A receiver that has said nothing for so long is not waited for."""
 LEARNING_SECONDS = 60.0
@@ -54,10 +55,6 @@ class Learned:
     learned_at: float
     subscription: str = ""
     not_after: float | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.not_after is not None and self.not_after < time.time()
 
     def as_secret(self, scheme: Scheme) -> Secret:
         end = datetime.fromtimestamp(self.not_after, UTC) if self.not_after is not None else None
@@ -111,10 +108,10 @@ def _bound(about: Mapping[str, Any]) -> bytes:
 
 
 def equip(store: Store, learned: Iterable[Learned]) -> Store:
-    """The store with its learned secrets, the newest first, before those of config."""
-    newest = sorted(learned, key=lambda one: -one.learned_at)[:MAX_LEARNED]
+    """The store with its learned secrets: those without an end before config's, the newest first; then the others."""
+    chosen = sorted(learned, key=lambda one: (one.not_after is not None, -one.learned_at))[:MAX_LEARNED]
     mine, seen = [], {secret.key for secret in store.secrets}
-    for one in newest:
+    for one in chosen:
         try:
             secret = one.as_secret(store.scheme)
         except ValueError:  # the scheme was changed since
@@ -123,7 +120,7 @@ def equip(store: Store, learned: Iterable[Learned]) -> Store:
             seen.add(secret.key)
             mine.append(secret)
     live = [secret for secret in mine if secret.not_after is None]
-    return replace(store, secrets=(*live, *store.secrets, *(one for one in mine if one not in live)))
+    return replace(store, secrets=(*live, *store.secrets, *mine[len(live) :]))
 
 
 def learned_here(stores: Mapping[str, Store], data_dir: Path, key: str) -> dict[str, Store]:
@@ -239,6 +236,14 @@ class Keyring:
     def drop(self, store: str, fingerprints: Iterable[str]) -> int:
         """Forget secrets; gives the version without them."""
         return self._change("drop", ((store, mark, "") for mark in fingerprints))
+
+    def tidy(self, store: str) -> int:
+        """Forget secrets that ended long ago. Until then `verify` can say that one of them would have fitted."""
+        old = time.time() - ENDED_KEPT
+        ended = [one.fingerprint for one in self.of(store) if one.not_after is not None and one.not_after < old]
+        if ended:
+            self.drop(store, ended)
+        return len(ended)
 
     # A secret that is under way
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 from redis import Redis
@@ -94,7 +94,7 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
         click.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
     _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
-    results = _with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, name, no_delete))
+    results = with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, name, no_delete))
     failed = _tell_results(dict(zip(todo, results, strict=True)))
     if failed or any(one.unknown for one in plans):
         show.next_command("storehooks subscriptions plan      what is left")
@@ -141,7 +141,7 @@ def _chosen(config: Config, store: str | None) -> list[str]:
 
 
 def _look(config: Config, redis: Redis, handlers: Handlers, stores: list[str]) -> list[Plan]:
-    return _with_a_bar("looking", stores, lambda name: Subscriber(config, name, redis).look(handlers))
+    return with_a_bar("looking", stores, lambda name: Subscriber(config, name, redis).look(handlers))
 
 
 def _apply_at(config: Config, redis: Redis, handlers: Handlers, store: str, no_delete: bool) -> list[Done] | str:
@@ -159,20 +159,24 @@ def _apply_at(config: Config, redis: Redis, handlers: Handlers, store: str, no_d
         return str(error)
 
 
-def _with_a_bar(label: str, names: list[str], work: Callable[[str], T]) -> list[T]:
+def with_a_bar(label: str, names: list[str], work: Callable[[str], T]) -> list[T]:
     """Several stores at once; a bar on a terminal where there are many."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = pool.map(work, names)
-        if len(names) < MANY or not sys.stderr.isatty():
+        if len(names) < MANY or not on_a_terminal(sys.stderr):
             return list(found)
         with click.progressbar(found, length=len(names), label=label, show_pos=True, file=sys.stderr) as bar:
             return list(bar)
 
 
+def on_a_terminal(stream: IO[str]) -> bool:
+    return stream.isatty()
+
+
 def _ask(question: str, yes: bool) -> None:
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not on_a_terminal(sys.stdin):
         raise ConfigError("this changes things at stores; on a terminal it asks first, elsewhere say --yes")
     click.confirm(question, abort=True)
 
