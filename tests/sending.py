@@ -6,9 +6,9 @@ a store, sends again what was not answered 2xx: under the same id, signed anew.
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import queue
+import socket
 import sqlite3
 import threading
 import time
@@ -24,7 +24,7 @@ from receiver.contract.scheme import Secret
 from receiver.contract.stores import Store
 
 AGAIN_AFTER = 0.25
-THREADS = 12
+THREADS = 16
 
 
 @dataclass
@@ -74,40 +74,21 @@ class Sending:
             now = time.monotonic()
             self._due.put((now, next(self._numbers), f"msg_{number:06}", "", now))
 
-    def _secrets(self, database: sqlite3.Connection) -> dict[str, str]:
-        """The store's truth at this moment: the secret of each subscription, by topic."""
-        rows = database.execute("SELECT body FROM records WHERE kind = 'webhook'").fetchall()
-        found = [orjson.loads(body) for (body,) in rows]
-        return {one["topic"]: one["secret"] for one in found if one["url"] == self.store.url and one["enabled"]}
-
     def _work(self) -> None:
-        database = sqlite3.connect(f"file:{self.state_file}?mode=ro", uri=True)
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        truth, line = Truth(self.state_file, self.store.url), Line(self.port)
         while True:
             due, _, delivery, topic, began = self._due.get()
             time.sleep(max(0.0, due - time.monotonic()))
             if not topic:
                 self.first_tries.append(time.monotonic())
-            topics = self._secrets(database)
+            topics = truth.secrets()
             topic = topic or sorted(topics)[int(delivery[4:]) % len(topics)]
-            answer = self._post(connection, self._request(topic, topics[topic], delivery))
-            self._note(answer, delivery, topic, began)
+            self._note(line.post(self._request(topic, topics[topic], delivery)), delivery, topic, began)
 
     def _request(self, topic: str, secret: str, delivery: str) -> Any:
         key = Secret(key=self.store.scheme.key_of(secret))
         signed_by = replace(self.store, secrets=(key,))
         return compose(signed_by, topic=topic, delivery_id=delivery, data={"id": delivery}, now=time.time())
-
-    def _post(self, connection: http.client.HTTPConnection, request: Any) -> tuple[str, str]:
-        try:
-            connection.request("POST", "/webhooks/demo", body=request.body, headers=request.headers)
-            response = connection.getresponse()
-            content = response.read()
-        except (OSError, http.client.HTTPException):
-            connection.close()
-            return "no answer", ""
-        event_id = str(orjson.loads(content).get("id", "")) if response.status == 200 else ""
-        return str(response.status), event_id
 
     def _note(self, answer: tuple[str, str], delivery: str, topic: str, began: float) -> None:
         status, event_id = answer
@@ -123,3 +104,65 @@ class Sending:
     def attained(self) -> float:
         """First tries a second, over the whole time."""
         return (len(self.first_tries) - 1) / (self.first_tries[-1] - self.first_tries[0])
+
+
+class Truth:
+    """The secret of each subscription at the store at this moment, by topic."""
+
+    def __init__(self, state_file: Path, url: str) -> None:
+        self._database = sqlite3.connect(f"file:{state_file}?mode=ro", uri=True)
+        self._url = url
+        self._version = -1
+        self._secrets: dict[str, str] = {}
+
+    def secrets(self) -> dict[str, str]:
+        (version,) = self._database.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            rows = self._database.execute("SELECT body FROM records WHERE kind = 'webhook'").fetchall()
+            found = [orjson.loads(body) for (body,) in rows]
+            self._secrets = {one["topic"]: one["secret"] for one in found if one["url"] == self._url}
+            self._version = version
+        return self._secrets
+
+
+class Line:
+    """One connection, kept. A client library would take more of the machine than the receiver does."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._socket: socket.socket | None = None
+
+    def post(self, request: Any) -> tuple[str, str]:
+        """Status and event id of the answer; "no answer" where there is none."""
+        head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        start = f"POST /webhooks/demo HTTP/1.1\r\nhost: here\r\n{head}content-length: {len(request.body)}\r\n\r\n"
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection(("127.0.0.1", self._port), 10)
+            self._socket.sendall(start.encode() + request.body)
+            head_bytes, body = self._read(self._socket)
+        except (OSError, ValueError):
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = None
+            return "no answer", ""
+        status = head_bytes[9:12].decode()
+        if b"connection: close" in head_bytes:
+            self._socket.close()
+            self._socket = None
+        return status, str(orjson.loads(body).get("id", "")) if status == "200" else ""
+
+    @staticmethod
+    def _read(connection: socket.socket) -> tuple[bytes, bytes]:
+        got = b""
+        while b"\r\n\r\n" not in got:
+            if not (part := connection.recv(65536)):
+                raise ValueError("closed")
+            got += part
+        head, _, body = got.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        while len(body) < length:
+            if not (part := connection.recv(65536)):
+                raise ValueError("closed")
+            body += part
+        return head.lower(), body

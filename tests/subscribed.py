@@ -147,12 +147,14 @@ def changed_by(log: Sequence[Any]) -> list[str]:
 
 
 @contextmanager
-def a_shop(base: Path, *services: str, check: str = "off", plugin: str = "") -> Iterator[Shop]:
+def a_shop(
+    base: Path, *services: str, check: str = "off", plugin: str = "", env: dict[str, str] | None = None
+) -> Iterator[Shop]:
     """A server, a system with such services, and a sandbox, all their own."""
     (base / "server").mkdir()
     with own_server(base / "server") as server:
         shop = Shop(System(folder_of(base / "system"), server.url, plugin=plugin), check=check).open()
-        shop.system.start(*services)
+        shop.system.start(*services, env=env)
         yield shop
         shop.close()
 

@@ -72,7 +72,7 @@ def prepare(shop: Shop) -> None:
 
 
 def test_a_rotation_under_two_hundred_deliveries_a_second_costs_none(tmp_path: Path) -> None:
-    with a_shop(tmp_path, "web") as shop:
+    with a_shop(tmp_path, "web", env={"WEB_CONCURRENCY": "2"}) as shop:
         prepare(shop)
         old = {one.fingerprint for one in ring(shop).of("demo")}
         sending = sending_to(shop).start()

@@ -258,6 +258,16 @@ def test_rotating_gives_new_secrets_and_the_old_ones_an_end(shop: Shop) -> None:
         shop.system.config_file.write_text(text)
 
 
+def test_rotating_ends_the_secret_that_we_had_made_for_all_of_them(shop: Shop) -> None:
+    shop.declare("customer.created", "order.paid")
+    shop.apply()
+    (shared,) = ring(shop).of("demo")
+    assert shop.cli("subscriptions", "rotate", "--store", "demo", "--yes").exit_code == 0
+    ends = {one.fingerprint: one.not_after for one in ring(shop).of("demo")}
+    assert len(ends) == 3
+    assert [mark for mark, end in ends.items() if end is not None] == [shared.fingerprint]
+
+
 def test_a_process_that_died_with_a_secret_under_way_has_it_made_anew_by_the_next(shop: Shop) -> None:
     shop.declare("customer.created")
     shop.apply()

@@ -126,14 +126,20 @@ class Subscriber:
         risky = any(change.action == "create" or change.rotate for change in changes) and self._shows
         if risky:
             self._refuse_what_could_not_be_kept(changes)
+        before, used, failed = {one.fingerprint for one in self._learned}, set[str](), False
         with self._under_way() if risky and self.keyring.seal else nullcontext():
             for change in changes:
                 try:
-                    yield Done(change, fingerprint=self._do(change))
+                    done = Done(change, fingerprint=self._do(change))
+                    used.add(done.fingerprint)
+                    yield done
                 except (ApiError, RecordError) as error:
+                    failed = True
                     yield Done(change, error=str(error))
                     if isinstance(error, Unreachable | TokenRefused | Denied):
                         return
+            if changes and all(change.rotate for change in changes) and not failed:
+                self._end(before - used)
 
     def _refuse_what_could_not_be_kept(self, changes: Iterable[Change]) -> None:
         """Before anything is created: without a key a secret that the store makes would be lost to us."""
@@ -268,6 +274,12 @@ class Subscriber:
             for one in self._learned
             if one.subscription == subscription and one.not_after is None and one.fingerprint != but
         ]
+
+    def _end(self, fingerprints: set[str]) -> None:
+        """Every secret was made anew, so the old ones end: also one that several subscriptions shared."""
+        end = time.time() + self.config.secrets.overlap
+        old = [one for one in self._learned if one.fingerprint in fingerprints and one.not_after is None]
+        self._keep([replace(one, not_after=end) for one in old])
 
     def _keep(self, entries: list[Learned]) -> None:
         """On disk at once; in Redis when it answers."""

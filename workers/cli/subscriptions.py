@@ -99,6 +99,7 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     if failed or any(one.unknown for one in plans):
         show.next_command("storehooks subscriptions plan      what is left")
         raise click.exceptions.Exit(1)
+    show.next_command("storehooks subscriptions      how they are")
 
 
 @subscriptions.command("rotate")
@@ -236,6 +237,8 @@ def _show_end(plans: list[Plan]) -> None:
 
 def _tell_results(results: dict[str, list[Done] | str]) -> int:
     """A line for each change; gives how many were not made."""
+    click.echo()
+    rows: list[tuple[str, ...]] = []
     failed = 0
     for store, done in results.items():
         if isinstance(done, str):
@@ -243,11 +246,20 @@ def _tell_results(results: dict[str, list[Done] | str]) -> int:
             click.echo(f"{store}: {show.harmless(done)}")
             continue
         failed += sum(1 for one in done if one.error)
-        for one in done:
-            secret = f"   secret {one.fingerprint}" if one.fingerprint else ""
-            told = f"FAILED: {show.harmless(one.error)}" if one.error else f"done{secret}"
-            click.echo(f"{store}  {_SIGNS[one.change.action]}  {show.harmless(one.change.topic)}   {told}")
+        rows += [(store, _sign(one), one.change.topic, _told(one)) for one in done]
+    for line in _aligned(rows):
+        click.echo(line)
     return failed
+
+
+def _sign(done: Done) -> str:
+    return "~ rotate" if done.change.rotate else _SIGNS[done.change.action]
+
+
+def _told(done: Done) -> str:
+    if done.error:
+        return f"FAILED: {done.error}"
+    return f"done, secret {done.fingerprint}" if done.fingerprint else "done"
 
 
 def _count(plans: list[Plan], no_delete: bool = False) -> str:
@@ -283,12 +295,13 @@ def _row(config: Config, name: str, last: Checked | None, heals: list[Heal], man
 
 
 def _tell_of_trouble(last: Checked | None) -> None:
-    if last is None:
+    if last is None or not (last.unknown or last.left):
         return
+    click.echo()
     if last.unknown:
-        click.echo(f"\n{last.store}: {show.harmless(last.unknown)}")
-    for one in last.left:
-        click.echo(f"\n{last.store}: {one['action']} {show.harmless(one['topic'])}: {show.harmless(one['why'])}")
+        click.echo(f"{last.store}: {show.harmless(last.unknown)}")
+    for line in _aligned([(last.store, one["action"], one["topic"], one["why"]) for one in last.left]):
+        click.echo(line)
 
 
 def _as_json(config: Config, name: str, last: Checked | None, heals: list[Heal], many: int) -> dict[str, Any]:
