@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from receiver.config import Config
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.checks import Checked, Checks, Trouble
@@ -22,7 +23,7 @@ from workers.probe import ProbeFailed, probe
 from workers.routing import wanted_by
 from workers.subscribing import handlers_of
 from workers.subscriptions import Change, Plan
-from workers.upkeep import A_DAY, Choice, check, choose, troubled
+from workers.upkeep import A_DAY, Choice, Upkeep, check, choose, troubled
 
 OTHERS = "https://mailer.example.net/in"
 NOW = 1_700_000_000.0
@@ -310,6 +311,22 @@ def test_a_store_can_be_forgotten(shop: Shop) -> None:
     look(shop)
     Checks(shop.system.client).forget("demo")
     assert Checks(shop.system.client).last(["demo"]) == {}
+
+
+def test_a_housekeeper_stops_in_time_though_a_store_does_not_answer(shop: Shop) -> None:
+    shop.http.put("/sandbox/misbehave", json={"slow": 1, "slow_by": "4s"}).raise_for_status()
+    config = replace_check(shop.system.config, 1.0)
+    upkeep = Upkeep(shop.system.config.redis.url, lambda: config)
+    upkeep.start()
+    eventually(lambda: shop.system.client.exists(keys.CHECK_LOCK + "demo"), what="it looks at the store")
+    began = time.monotonic()
+    upkeep.stop(within=0.5)
+    assert time.monotonic() - began < 2
+    shop.http.put("/sandbox/misbehave", json={"slow": 0}).raise_for_status()
+
+
+def replace_check(config: Config, seconds: float) -> Config:
+    return config.model_copy(update={"subscriptions": config.subscriptions.model_copy(update={"check": seconds})})
 
 
 # With a real worker and a real housekeeper

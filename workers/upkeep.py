@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from redis import Redis
@@ -201,7 +200,6 @@ class Upkeep:
         self._config = config
         self._redis = connect(url, timeout=max(config().redis.timeout, 2.0))
         self._checks = Checks(self._redis)
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="upkeep")
         self._busy: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
@@ -210,10 +208,12 @@ class Upkeep:
         self._thread.start()
 
     def stop(self, within: float = 5.0) -> None:
-        """Take no more; what is under way may end, for a while."""
+        """Take no more; what is under way may end, for a while. What is cut off is done by the next look."""
         self._stopping.set()
+        until = time.monotonic() + within
         self._thread.join(within)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        while self._busy and time.monotonic() < until:
+            time.sleep(0.05)
 
     def _run(self) -> None:
         pause = ROUND_EVERY
@@ -237,7 +237,7 @@ class Upkeep:
         handlers = handlers_of(self._redis) if due else Handlers()
         for store in due:
             self._busy.add(store)
-            self._pool.submit(self._look_at, config, store, handlers)
+            threading.Thread(target=self._look_at, args=(config, store, handlers), daemon=True).start()
         return len(self._busy)
 
     def _look_at(self, config: Config, store: str, handlers: Handlers) -> None:
@@ -255,9 +255,9 @@ class Upkeep:
             again = min(again, SOON)
         except Exception as error:  # noqa: BLE001  a store that answers nonsense must not end the thread's turn
             log.error("the look at a store's subscriptions broke", store=store, why=repr(error)[:300])
-        finally:
-            self._busy.discard(store)
         try:
             self._checks.next_at(store, again)
         except RedisError:
             log.info("the next look was not set; it comes when this one's time is over", store=store)
+        finally:
+            self._busy.discard(store)
