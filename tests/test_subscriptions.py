@@ -322,6 +322,21 @@ def test_without_a_key_nothing_is_created_that_would_show_a_secret(shop: Shop, m
         shop.system.config_file.write_text(text)
 
 
+def test_without_a_key_what_needs_no_secret_is_still_done(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    without = text.replace(f'key = "{KEY}"', "").replace("[stores.demo]\n", f"[stores.demo]\n{WITH_A_SECRET}\n")
+    shop.system.config_file.write_text(without + MADE_BY_THE_STORE)
+    try:
+        shop.subscriber.client.webhooks.create(topic="order.paid", url=shop.url, enabled=False)
+        shop.declare("customer.created", "order.paid")
+        done = shop.apply()
+        assert done.exit_code == 1
+        assert "set [secrets] key" in done.output
+        assert shop.topics() == ["order.paid"]
+    finally:
+        shop.system.config_file.write_text(text)
+
+
 def test_a_store_without_an_api_is_by_hand(shop: Shop) -> None:
     assert "by hand: no base_url or auth" in shop.cli("subscriptions").output
     refused = shop.cli("subscriptions", "plan", "--store", "north")

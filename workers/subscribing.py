@@ -81,6 +81,7 @@ class Subscriber:
         names = self.client.catalogue.fields.get("webhooks", {})
         self._shows = bool(names.get("secret", "secret"))
         self._settled = True
+        self._away = False
         self._version = 0
         self._learned: list[Learned] = []
         """The store's secrets in the keyring, read before anything is done: with a new one in hand, nothing is read."""
@@ -120,26 +121,41 @@ class Subscriber:
     # Carrying out
 
     def carry_out(self, changes: Iterable[Change]) -> Iterator[Done]:
-        """Each change in turn; one that fails does not keep the others, unless the store is away."""
+        """Each change in turn: what needs no secret, what does, what goes. One that fails does not keep the others,
+        unless the store is away."""
         changes = list(changes)
         self._learned = self.keyring.of(self.name) if self.keyring.seal else []
-        risky = any(change.action == "create" or change.rotate for change in changes) and self._shows
-        if risky:
-            self._refuse_what_could_not_be_kept(changes)
-        before, used, failed = {one.fingerprint for one in self._learned}, set[str](), False
-        with self._under_way() if risky and self.keyring.seal else nullcontext():
-            for change in changes:
-                try:
-                    done = Done(change, fingerprint=self._do(change))
-                    used.add(done.fingerprint)
-                    yield done
-                except (ApiError, RecordError) as error:
-                    failed = True
-                    yield Done(change, error=str(error))
-                    if isinstance(error, Unreachable | TokenRefused | Denied):
-                        return
-            if changes and all(change.rotate for change in changes) and not failed:
-                self._end(before - used)
+        self._away = False
+        gentle = [change for change in changes if change.action in ("enable", "update") and not change.rotate]
+        yield from self._each(gentle)
+        yield from self._with_secrets([change for change in changes if change.action == "create" or change.rotate])
+        yield from self._each([change for change in changes if change.action == "delete"])
+
+    def _each(self, changes: Iterable[Change]) -> Iterator[Done]:
+        for change in changes:
+            if self._away:
+                return
+            try:
+                yield Done(change, fingerprint=self._do(change))
+            except (ApiError, RecordError) as error:
+                self._away = isinstance(error, Unreachable | TokenRefused | Denied)
+                yield Done(change, error=str(error))
+
+    def _with_secrets(self, changes: list[Change]) -> Iterator[Done]:
+        """Changes that may teach us a secret; none of them is begun where it could not be kept."""
+        before = {one.fingerprint for one in self._learned}
+        done: list[Done] = []
+        try:
+            if changes and self._shows:
+                self._refuse_what_could_not_be_kept(changes)
+            with self._under_way() if changes and self._shows and self.keyring.seal else nullcontext():
+                for one in self._each(changes):
+                    done.append(one)
+                    yield one
+                if changes and all(one.change.rotate and not one.error for one in done) and len(done) == len(changes):
+                    self._end(before - {one.fingerprint for one in done})
+        except (ConfigError, ReceiversBehind) as error:
+            yield from (Done(change, error=str(error)) for change in changes[len(done) :])
 
     def _refuse_what_could_not_be_kept(self, changes: Iterable[Change]) -> None:
         """Before anything is created: without a key a secret that the store makes would be lost to us."""
@@ -213,15 +229,14 @@ class Subscriber:
 
     def _call(self, call: Callable[[], T]) -> T:
         """Rotating twice does no harm, so it is tried again; a server that is away is waited for."""
-        tries = 0
-        while True:
+        for left in reversed(range(TRIES)):
             try:
-                return self._patiently(call)
-            except Unreachable:
-                tries += 1
-                if tries == TRIES:
-                    self._settled = False
+                return patiently(call)
+            except Unreachable as error:
+                self._settled = self._settled and not error.sent
+                if not left:
                     raise
+        raise AssertionError("the last try returns or raises")
 
     def _sent_secret(self, *, make: bool) -> str:
         """The secret we choose, where the API takes one: config's newest, else one of our own. Else empty."""
@@ -286,12 +301,12 @@ class Subscriber:
         if entries:
             new = {one.fingerprint for one in entries}
             self._learned = [*entries, *(one for one in self._learned if one.fingerprint not in new)]
-            self._version = self._patiently(lambda: self.keyring.put(entries))
+            self._version = patiently(lambda: self.keyring.put(entries))
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
         self._settled = True
-        self._version = self._patiently(lambda: self.keyring.begin_learning(self.name))
+        self._version = patiently(lambda: self.keyring.begin_learning(self.name))
         try:
             self._wait_for_receivers(self._version)
         except ReceiversBehind:
@@ -299,30 +314,31 @@ class Subscriber:
             raise
         try:
             yield
-            late = self._patiently(lambda: self.keyring.wait_for_receivers(self._version, within=RECEIVERS_WITHIN))
+            late = patiently(lambda: self.keyring.wait_for_receivers(self._version, within=RECEIVERS_WITHIN))
             self._settled = self._settled and not late
         finally:
             if self._settled:
-                self._patiently(lambda: self.keyring.end_learning(self.name))
+                patiently(lambda: self.keyring.end_learning(self.name))
 
     def _wait_for_receivers(self, version: int) -> None:
-        late = self._patiently(lambda: self.keyring.wait_for_receivers(version, within=RECEIVERS_WITHIN))
+        late = patiently(lambda: self.keyring.wait_for_receivers(version, within=RECEIVERS_WITHIN))
         if late:
             raise ReceiversBehind(
                 f"{self.name}: {', '.join(late)} has not read the keyring for {RECEIVERS_WITHIN:.0f} s, so the store's "
                 "secret was not touched. A receiver that hangs must be stopped first"
             )
 
-    @staticmethod
-    def _patiently(call: Callable[[], T]) -> T:
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return call()
-            except RedisError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(TRY_AGAIN)
+
+def patiently(call: Callable[[], T]) -> T:
+    """Do something at Redis, also if it is away for a while: what was learned or done must be written down."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except RedisError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(TRY_AGAIN)
 
 
 def shown_secret(answer: Record) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -21,7 +22,7 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect
 from receiver.inbox.checks import BUSY_MS, Checked, Checks, Heal, Occupied, Trouble
 from workers.probe import ProbeFailed, probe
-from workers.subscribing import Done, Subscriber, handlers_of, is_managed, keyring_of
+from workers.subscribing import Done, Subscriber, handlers_of, is_managed, keyring_of, patiently
 from workers.subscriptions import Change, Handlers, Plan, in_words
 
 AT_ONCE = 8
@@ -159,7 +160,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers) -> Check
     healed = [one.change for one in done if not one.error and _is_heal(one.change, before)]
     for change in healed:
         heal = Heal(store, change.topic, change.theirs, change.action, time.time(), last.get(change.theirs), took)
-        checks.healed(heal)
+        patiently(partial(checks.healed, heal))
         gap = in_words(heal.gap) if heal.gap is not None else "unknown"
         log.warning("a subscription was mended", store=store, topic=change.topic, action=change.action, gap=gap)
     if subscriber.keyring.seal:
@@ -220,8 +221,8 @@ class Upkeep:
         while not self._stopping.wait(pause):
             try:
                 pause = BUSY_ROUND_EVERY if self.round() else ROUND_EVERY
-            except RedisError as error:
-                log.info("the Redis server does not answer", why=type(error).__name__)
+            except Exception as error:  # noqa: BLE001  the server or the disk is away: the thread goes on
+                log.info("no look at subscriptions now", why=repr(error)[:200])
                 pause = ROUND_EVERY
 
     def round(self) -> int:
