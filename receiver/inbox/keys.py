@@ -47,6 +47,7 @@
     journal        channel one message for each outcome
 
     rq:queue:{q}, rq:job:wake-{q}, rq:queues    the wake-up, written as RQ writes it
+    rq:workers, rq:worker:{name}                the workers that live, written by RQ; only read by us
 
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
 ready, leased, later and held; every script moves it from one to another in one step.
@@ -96,6 +97,8 @@ DEFAULT_QUEUE = "default"
 CHORES_QUEUE = "chores"
 ROUTING_LANE = ""
 WAKE = "wake-"
+RQ_WORKERS = "rq:workers"
+RQ_WORKER = "rq:worker:"
 
 
 def rq_list(queue: str) -> str:

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "worker": "processes",
     "sandbox": "sandbox",
     "init": "init",
+    "doctor": "doctor",
     "stats": "look",
     "send": "look",
     "topics": "topics",
@@ -62,7 +63,7 @@ def storehooks() -> None:
 
     \b
     run      dev  web  worker  sandbox  init
-    look     stats  topics  verify  send
+    look     doctor  stats  topics  verify  send
     nouns    events  failures  refused  handlers  stores  subscriptions  scheme  api      a bare noun lists
     """
 

@@ -94,6 +94,18 @@ class Rate(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+class Span(click.ParamType[float]):
+    """How long: `500ms`, `10s`, `5m`."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return seconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class Moment(click.ParamType[datetime]):
     """A time: `2026-11-15`, `2026-11-15T03:00`, or so long ago: `90m`, `7d`."""
 

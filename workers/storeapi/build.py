@@ -21,7 +21,7 @@ def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout
     return Client(
         given.base_url,
         token=given.auth.token.get_secret_value(),
-        auth=_credentials(config, store),
+        auth=credentials_of(config, store),
         store=store,
         catalogue=catalogue_of(config, store),
         redis=redis,
@@ -32,7 +32,8 @@ def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout
     )
 
 
-def _credentials(config: Config, store: str) -> Credentials | None:
+def credentials_of(config: Config, store: str) -> Credentials | None:
+    """What a token is fetched with; None where a token was given to us."""
     given = config.stores[store]
     auth = given.auth
     if auth.token.get_secret_value():

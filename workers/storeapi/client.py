@@ -200,6 +200,7 @@ class Client:
         key: str = "",
         timeout: float | None = None,
     ) -> Reply:
+        self.confirmations.tried(operation)
         headers = {}
         if operation.idempotency_key or key:
             headers["idempotency-key"] = key or secrets.token_hex(16)
