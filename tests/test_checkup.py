@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,10 +14,11 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.inbox import Declaration
+from receiver.inbox.checks import Checked
 from receiver.inbox.ledger import COUNTED, Counters, SeenName, Spool
 from receiver.inbox.pulse import Beat, Footprint
 from receiver.spool import Refusal, RefusedOf, open_refusals
-from workers.checkup import behind, stores, system
+from workers.checkup import ask, behind, stores, system
 from workers.checkup.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
 from workers.checkup.findings import Finding
 from workers.checkup.words import clock, size, some, span
@@ -37,6 +40,7 @@ HANDLER = Declaration(
     "erp.push", "1.0", ("product.stock",), ("*",), details={"plugin": "erp", "file": "/srv/erp.py", "line": 31}
 )
 SERVER = ServerFacts("10.0.0.5:6379", "", "Redis 7.0.15", (7, 0, 15), "yes", "always", "noeviction", GB, 4 * GB, 8 * GB)
+CHECKED = {"north": Checked("north", NOW.timestamp() - 60, wanted=6)}
 INBOX = InboxFacts(
     counters=Counters(dict.fromkeys(COUNTED, 0), {}),
     names={},
@@ -51,6 +55,7 @@ INBOX = InboxFacts(
     set_aside=0,
     footprint=Footprint(1000, 1000, 86400, 600, 1400),
     unconfirmed={},
+    checked=CHECKED,
 )
 
 
@@ -259,7 +264,7 @@ def of_store(facts: Facts, name: str = "north") -> list[str]:
 
 def test_a_store_that_is_fine_says_what_is_good_to_know(facts: Facts) -> None:
     looked = with_inbox(facts, last_events={"north": NOW - timedelta(seconds=3)})
-    assert of_store(looked) == ["ok north: token 51 min, last event 3 s ago -> "]
+    assert of_store(looked) == ["ok north: token 51 min, 6 of 6 subscriptions, last event 3 s ago -> "]
     assert of_store(looked, "south") == ["ok south: no base_url, so its API is not used, nothing came yet -> "]
 
 
@@ -276,6 +281,48 @@ def test_a_store_that_is_fine_says_what_is_good_to_know(facts: Facts) -> None:
 )
 def test_what_a_stores_api_says(facts: Facts, api: ApiFacts, says: str) -> None:
     assert of_store(replace(facts, apis={**facts.apis, "north": api}))[0].startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("checked", "says"),
+    [
+        (None, "warn north: nobody has looked at its subscriptions yet; workers look every 5 min"),
+        (Checked("north", NOW.timestamp() - 60, wanted=6), "ok north: token 51 min, 6 of 6 subscriptions"),
+        (
+            Checked("north", NOW.timestamp() - 7200, wanted=6),
+            "warn north: its subscriptions were last looked at 2 h ago",
+        ),
+        (
+            Checked("north", NOW.timestamp(), unknown="answered 404"),
+            "fail north: its subscriptions could not be looked at",
+        ),
+        (
+            Checked(
+                "north", NOW.timestamp(), wanted=6, left=({"action": "enable", "topic": "order.paid", "why": "x"},)
+            ),
+            "fail north: 6 subscriptions wanted; not made: enable order.paid -> storehooks subscriptions apply",
+        ),
+        (
+            Checked(
+                "north", NOW.timestamp(), wanted=6, left=({"action": "delete", "topic": "order.paid", "why": "x"},)
+            ),
+            "warn north: 6 subscriptions wanted; not made: delete order.paid -> storehooks subscriptions plan",
+        ),
+    ],
+)
+def test_the_subscriptions_of_a_store(facts: Facts, checked: Checked | None, says: str) -> None:
+    looked = with_inbox(facts, checked={"north": checked} if checked else {})
+    assert of_store(looked)[0].startswith(says)
+
+
+def test_a_store_that_shows_its_secret_needs_none_in_config(tmp_path: Path, facts: Facts) -> None:
+    key = "[secrets]\nkey = 'AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8='\n"
+    (tmp_path / "learns.toml").write_text(
+        f"{key}[stores.north]\nbase_url = 'https://n.example'\nauth = {{token = 't'}}\n"
+    )
+    looked = with_inbox(replace(facts, config=load(tmp_path / "learns.toml", {})), checked=CHECKED)
+    assert of_store(looked)[0].startswith("fail north: it has no signing secret: none in config, and none was learned")
+    assert of_store(with_inbox(looked, learned={"north": 2}))[0].startswith("ok north")
 
 
 def test_refusals_are_grave_only_while_nothing_is_accepted(facts: Facts) -> None:
@@ -307,8 +354,36 @@ def test_many_fine_stores_share_a_line(tmp_path: Path, facts: Facts) -> None:
     config = load(tmp_path / "many.toml", {})
     apis = {name: ApiFacts("none") for name in config.stores}
     assert one(stores.check_stores(replace(facts, config=config, apis=apis))) == (
-        "ok stores: 40 fine: s000, s001, s002, s003 and 36 more -> "
+        "ok stores: 40 without a fault: s000, s001, s002, s003 and 36 more -> "
     )
+
+
+def test_what_is_true_of_many_stores_is_said_once(tmp_path: Path, facts: Facts) -> None:
+    lines = ('base_url = "https://x.example"', 'auth = {token = "t"}', 'signing_secrets = ["c2VjcmV0IG9mIG4="]')
+    tables = ("\n".join([f"[stores.s{n:03}]", *lines, ""]) for n in range(1000))
+    (tmp_path / "many.toml").write_text("".join(tables))
+    config = load(tmp_path / "many.toml", {})
+    apis = {name: ApiFacts("late" if n < 30 else "unasked") for n, name in enumerate(config.stores)}
+    silent, fine, unasked = told(stores.check_stores(replace(facts, config=config, apis=apis)))
+    assert silent.startswith(
+        "fail stores: 30 alike: its API did not answer in time (s000, s001, s002, s003 and 26 more)"
+    )
+    assert fine.startswith("ok stores: 970 without a fault")
+    assert unasked.startswith("warn stores: the APIs of 970 were not asked")
+
+
+def test_whoever_hangs_is_left_behind_and_nobody_waits_for_him() -> None:
+    hangs = threading.Event()
+    jobs: dict[str, Callable[[], int]] = {f"slow {n}": lambda: int(hangs.wait(30)) for n in range(ask.AT_ONCE)}
+    started = time.monotonic()
+    assert ask.together({"quick": lambda: 7, "broken": lambda: 1 // 0}, started + 5) == (
+        {"quick": 7},
+        {"quick", "broken"},
+    )
+    found, begun = ask.together({**jobs, "next": lambda: 1}, started + 0.5)
+    hangs.set()
+    assert (found, begun) == ({}, set(jobs))
+    assert time.monotonic() - started < 3
 
 
 # What is gathered, and words

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from receiver.contract.grammar import Scheme
-from receiver.contract.topics import MappedBy, mapped_by, matches, translate
+from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, translate
 from receiver.inbox import Declaration
 from receiver.inbox.ledger import SeenName
 from workers.routing import wanted_by
@@ -43,6 +43,8 @@ def sent_names(
     handlers = list(handlers)
     for name in seen:
         topic = translate(name.theirs, scheme.topics) if name.theirs else ""
+        if topic == PROBE:  # that was us
+            continue
         takers = sorted(wanted_by(handlers, topic=topic, store=store)) if topic else []
         by = mapped_by(name.theirs, scheme.topics, scheme.configured)
         yield SentName(store, name.theirs, topic, by, name.seen, name.last_at, tuple(takers))

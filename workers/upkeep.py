@@ -246,6 +246,8 @@ class Upkeep:
         again = config.subscriptions.check
         try:
             with self._checks.alone(store):
+                if store in self._checks.removed():  # since its turn was given to us
+                    return
                 checked = check(config, store, self._redis, handlers)
                 self._checks.found(checked)
             again = min(again, SOON) if checked.unknown else again

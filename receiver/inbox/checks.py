@@ -6,6 +6,7 @@ It holds what the workers' check needs to remember between two looks, so that an
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,7 @@ from receiver.inbox.scripts import Call
 
 HEALS_KEPT = 100
 LOCK_MS = 180_000
+LOOK_AGAIN = 0.1
 BUSY_MS = 30_000
 """A store that somebody else is changing is looked at again after so long."""
 
@@ -83,6 +85,8 @@ class Checks:
 
     def due(self, stores: Sequence[str], *, every: float, most: int) -> list[str]:
         """Stores to look at now, each given to one caller; those seen first are spread over the time between looks."""
+        gone = self.removed()
+        stores = [store for store in stores if store not in gone]
         arguments: list[scripts.Argument] = [int(every * 1000), LOCK_MS, most, *stores]
         (found,) = scripts.run(self.client, [Call("checks", arguments)])
         return [name.decode() for name in found]
@@ -93,11 +97,13 @@ class Checks:
         self.client.zadd(keys.CHECK, {store: (now + seconds) * 1000}, xx=True)
 
     @contextmanager
-    def alone(self, store: str) -> Iterator[None]:
-        """Only one process at a time changes a store's subscriptions; else Occupied."""
-        name, mine = keys.CHECK_LOCK + store, secrets.token_hex(8)
-        if not self.client.set(name, mine, nx=True, px=LOCK_MS):
-            raise Occupied(f"{store}: somebody else changes its subscriptions just now; try again in a minute")
+    def alone(self, store: str, *, within: float = 0.0) -> Iterator[None]:
+        """Only one process at a time changes a store's subscriptions; else Occupied, after waiting so long."""
+        name, mine, until = keys.CHECK_LOCK + store, secrets.token_hex(8), time.monotonic() + within
+        while not self.client.set(name, mine, nx=True, px=LOCK_MS):
+            if time.monotonic() >= until:
+                raise Occupied(f"{store}: somebody else changes its subscriptions just now; try again in a minute")
+            time.sleep(LOOK_AGAIN)
         try:
             yield
         finally:
@@ -138,12 +144,26 @@ class Checks:
         found: Any = self.client.hgetall(keys.NAMES + store)
         return {name[2:].decode(): int(at) / 1000 for name, at in found.items() if name.startswith(b"l:")}
 
-    def forget(self, store: str) -> None:
-        """A store that was removed: nothing is looked at or mended any more."""
+    # Stores that go and come
+
+    def removed(self) -> set[str]:
+        found: Any = self.client.smembers(keys.REMOVED)
+        return {store.decode() for store in found}
+
+    def remove(self, store: str) -> None:
+        """Nothing of the store is looked at or mended any more, also by a worker that still has its config."""
         pipeline = self.client.pipeline(transaction=True)
+        pipeline.sadd(keys.REMOVED, store)
         pipeline.zrem(keys.CHECK, store)
-        pipeline.delete(keys.CHECKED + store, keys.HEALS + store)
         pipeline.execute()
+
+    def welcome(self, store: str) -> None:
+        """It is here, or here again."""
+        self.client.srem(keys.REMOVED, store)
+
+    def forget(self, store: str) -> None:
+        """What was found and mended at a store that is gone."""
+        self.client.delete(keys.CHECKED + store, keys.HEALS + store)
 
 
 def _checked(text: bytes) -> Checked:

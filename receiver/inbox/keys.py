@@ -41,6 +41,7 @@
     sub:{store}    string  what the last look found, JSON; see checks.py
     sub:lock:{store}  string  who changes the store's subscriptions now; ends by itself
     heals:{store}  list    what was mended at the store, JSON, the newest first
+    removed        set     stores that somebody removed: nothing of theirs is mended, whatever an old config says
     spools         hash    host -> what waits in its spool, JSON: count, oldest, at
     aside          hash    item -> why it was set aside: debris and poison
     leader         string  the housekeeper that saves the others the work
@@ -88,6 +89,7 @@ CHECK = PREFIX + "check"
 CHECKED = PREFIX + "sub:"
 CHECK_LOCK = PREFIX + "sub:lock:"
 HEALS = PREFIX + "heals:"
+REMOVED = PREFIX + "removed"
 SPOOLS = PREFIX + "spools"
 ASIDE = PREFIX + "aside"
 LEADER = PREFIX + "leader"

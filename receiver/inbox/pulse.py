@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from redis import Redis
 
+from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.inbox import from_ms
 
@@ -60,13 +61,13 @@ class Pulse:
         return found.decode() if found else ""
 
     def last_events(self, stores: Iterable[str]) -> dict[str, datetime]:
-        """When each store's newest event arrived."""
+        """When each store last sent something; what we sent ourselves to try the way is not the store's."""
         names = list(stores)
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
-            pipeline.zrange(keys.index_of(name), 0, 0, desc=True, withscores=True)
-        found = zip(names, pipeline.execute(), strict=True)
-        return {name: from_ms(str(int(newest[0][1]))) for name, newest in found if newest}
+            pipeline.hgetall(keys.NAMES + name)
+        last = {name: _last(fields) for name, fields in zip(names, pipeline.execute(), strict=True)}
+        return {name: from_ms(str(at)) for name, at in last.items() if at}
 
     def set_aside(self) -> int:
         """How many things nobody could read."""
@@ -96,6 +97,11 @@ class Pulse:
     def _now(self) -> float:
         seconds, micros = self.client.time()
         return float(seconds * 1000 + micros / 1000)
+
+
+def _last(fields: Mapping[bytes, bytes]) -> int:
+    times = (int(at) for name, at in fields.items() if name.startswith(b"l:") and name != b"l:" + PROBE.encode())
+    return max(times, default=0)
 
 
 def _moment(text: bytes) -> datetime:

@@ -19,16 +19,20 @@ from workers.checkup.facts import ApiFacts, ApiState, WebFacts
 from workers.storeapi.auth import seconds_left
 from workers.storeapi.build import client_of, credentials_of
 from workers.storeapi.client import Reply
-from workers.storeapi.errors import Answered, ApiError, Denied, TokenRefused, Unreachable
+from workers.storeapi.errors import Answered, ApiError, Denied, RateLimited, TokenRefused, Unreachable
 
 AT_ONCE = 32
 T = TypeVar("T")
 
 
-def together(jobs: Mapping[str, Callable[[], T]], until: float) -> dict[str, T]:
-    """Do all jobs at once, and give what is there when time is up. A job that hangs is left behind."""
+def together(jobs: Mapping[str, Callable[[], T]], until: float) -> tuple[dict[str, T], set[str]]:
+    """Do all jobs at once; give what is there when time is up, and the names of those that were begun.
+
+    A job that hangs is left behind.
+    """
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[str, T | None]] = queue.SimpleQueue()
+    begun: set[str] = set()
     for name in jobs:
         todo.put(name)
 
@@ -38,6 +42,7 @@ def together(jobs: Mapping[str, Callable[[], T]], until: float) -> dict[str, T]:
                 name = todo.get_nowait()
             except queue.Empty:
                 return
+            begun.add(name)
             done.put((name, _guarded(jobs[name])))
 
     for _ in range(min(AT_ONCE, len(jobs))):
@@ -50,7 +55,7 @@ def together(jobs: Mapping[str, Callable[[], T]], until: float) -> dict[str, T]:
             break
         if value is not None:
             found[name] = value
-    return found
+    return found, set(begun)
 
 
 def _guarded(job: Callable[[], T]) -> T | None:
@@ -147,6 +152,7 @@ def _kind(error: ConfigError | ApiError) -> ApiState:
         (ConfigError, "config"),
         (TokenRefused, "token"),
         (Denied, "denied"),
+        (RateLimited, "unasked"),
         (Unreachable, "unreachable"),
         (Answered, "answered"),
     )

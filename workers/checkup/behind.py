@@ -48,7 +48,7 @@ def place_of(handler: Declaration) -> str:
 def _stores_nobody_has(facts: Facts) -> Iterator[Finding]:
     for handler in facts.plugins.handlers:
         for pattern in handler.stores:
-            if not any(matches(pattern, store) for store in facts.config.stores):
+            if facts.config.stores and not any(matches(pattern, store) for store in facts.config.stores):
                 yield fail(
                     "handlers",
                     f"{handler.handler} is for the store {pattern}, and there is none",

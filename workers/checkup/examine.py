@@ -53,7 +53,7 @@ def facts_of(config: Config, *, patience: float = PATIENCE) -> Facts:
         **{f"web {url}": partial(ask.ask_ourselves, config, url, each / 2) for url in urls},
         **{f"api {store}": partial(ask.ask_store, config, store, redis, each) for store in config.stores},
     }
-    found = ask.together(jobs, until)
+    found, begun = ask.together(jobs, until)
     webs = {one.url: one for one in found.values() if isinstance(one, WebFacts)}
     apis = {name.removeprefix("api "): one for name, one in found.items() if isinstance(one, ApiFacts)}
     return Facts(
@@ -64,8 +64,12 @@ def facts_of(config: Config, *, patience: float = PATIENCE) -> Facts:
         plugins=gather.plugin_facts(judge, max(until, time.monotonic() + 1)),
         host=gather.host_facts(config),
         web=tuple(webs.get(url) or WebFacts(url, "no answer in time") for url in urls),
-        apis={store: apis.get(store) or ApiFacts("late") for store in config.stores},
+        apis={store: apis.get(store) or _silent(f"api {store}" in begun) for store in config.stores},
     )
+
+
+def _silent(begun: bool) -> ApiFacts:
+    return ApiFacts("late" if begun else "unasked")
 
 
 def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
+from receiver.inbox.checks import Checked
 from receiver.inbox.ledger import Counters, SeenName, Spool
 from receiver.inbox.pulse import Beat, Footprint
 from receiver.spool import RefusedOf
@@ -53,6 +54,10 @@ class InboxFacts:
     footprint: Footprint
     unconfirmed: Mapping[str, list[str]]
     """Operations a store's API was asked for that are assumed and never answered 2xx there."""
+    checked: Mapping[str, Checked] = field(default_factory=dict)
+    """What the last look at each store's subscriptions found."""
+    learned: Mapping[str, int] = field(default_factory=dict)
+    """How many signing secrets were learned from each store."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,8 @@ class HostFacts:
     """By store: of so many refused deliveries that were looked at, so many fit today's config."""
     spooled: int = 0
     spool_fault: str = ""
+    exposed: tuple[str, ...] = ()
+    """Config files with a secret in them that others on this machine can read."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class WebFacts:
     """Whether the web process answers at its own bind, whatever the public address says."""
 
 
-ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "answered", "late"]
+ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "answered", "late", "unasked"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,7 @@ class ApiFacts:
     """A store's API, asked for one product."""
 
     state: ApiState
+    """`late` was asked and is silent; `unasked` did not get its turn, for want of time or by a rate limit."""
     reason: str = ""
     ms: float = 0.0
     ahead: float | None = None

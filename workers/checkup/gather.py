@@ -5,23 +5,30 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from receiver.config import Config
+from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import PluginError, Rejected
+from receiver.contract.stores import Store
 from receiver.inbox import Failures, Inbox, Ledger, connect, server_url
+from receiver.inbox.checks import Checks
 from receiver.inbox.client import describe
+from receiver.inbox.keyring import learned_here
 from receiver.inbox.pulse import Pulse
 from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_events
 from workers.checkup.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.plugins import Judge
 from workers.release import Judge as Again
 from workers.storeapi.confirmed import unconfirmed
+from workers.subscribing import keyring_of
 
 SERVER_SECONDS = 2.0
 HOUSEKEEPER_SECONDS = 1.5
@@ -29,6 +36,7 @@ HOUSEKEEPER_SECONDS = 1.5
 LOOK_AT = 20
 """So many of a store's refused deliveries are judged again."""
 STORES_LOOKED_AT = 50
+PUBLIC = (SANDBOX_SECRET, "sandbox-secret")
 
 
 def client_for(config: Config) -> Redis:
@@ -102,6 +110,8 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         set_aside=pulse.set_aside(),
         footprint=pulse.footprint(),
         unconfirmed=unconfirmed(client, config.stores),
+        checked=Checks(client).last(list(config.stores)),
+        learned={store: len(found) for store, found in keyring_of(config, client).sealed(list(config.stores)).items()},
     )
 
 
@@ -131,16 +141,35 @@ def host_facts(config: Config) -> HostFacts:
     there = _nearest_folder(folder)
     disk = os.statvfs(there)
     writable = os.access(there, os.W_OK | os.X_OK)
-    facts = HostFacts(str(folder), writable, disk.f_bavail * disk.f_frsize)
+    facts = HostFacts(str(folder), writable, disk.f_bavail * disk.f_frsize, exposed=tuple(_exposed(config)))
     if not (folder / FILE).exists():
         return facts
     try:
         refusals = look_at_refusals(folder)
         refused = tuple(refusals.by_store())
         fitting = {one.store: _fitting(config, refusals, one) for one in refused[:STORES_LOOKED_AT]}
-        return HostFacts(facts.data_dir, writable, facts.free, refused, fitting, _spooled(folder))
+        return replace(facts, refused=refused, fitting=fitting, spooled=_spooled(folder))
     except (sqlite3.Error, OSError) as error:
-        return HostFacts(facts.data_dir, writable, facts.free, spool_fault=str(error))
+        return replace(facts, spool_fault=str(error))
+
+
+def _exposed(config: Config) -> Iterator[str]:
+    places = (config.place("stores", name) for name in config.stores)
+    for file in sorted({place.source for place in places if place and place.line}):
+        path = Path(file)
+        with suppress(OSError, ValueError):  # gone, or changed, since it was loaded
+            if path.stat().st_mode & 0o044 and any(_secrets_in(tomllib.loads(path.read_text()))):
+                yield file
+
+
+def _secrets_in(data: Mapping[str, Any]) -> Iterator[str]:
+    """Secrets that stand in the file itself; the sandbox's are everybody's."""
+    for store in data.get("stores", {}).values():
+        given = [one.get("value") if isinstance(one, dict) else one for one in store.get("signing_secrets", ())]
+        auth = store.get("auth", {})
+        for value in (*given, auth.get("client_secret"), auth.get("token")):
+            if value and not str(value).startswith(("env:", "file:")) and value not in PUBLIC:
+                yield value
 
 
 def _nearest_folder(folder: Path) -> Path:
@@ -156,9 +185,15 @@ def _spooled(folder: Path) -> int:
         events.close()
 
 
+def _known_stores(config: Config) -> Mapping[str, Store]:
+    """With what this host has learned from them."""
+    key = config.secrets.key.get_secret_value()
+    return learned_here(config.known_stores, config.data_dir, key) if key else config.known_stores
+
+
 def _fitting(config: Config, refusals: Refusals, of: RefusedOf) -> tuple[int, int]:
     """How many of the newest refused deliveries were looked at, and how many of them fit by now."""
-    again, looked, fit = Again(config), 0, 0
+    again, looked, fit = Again(config, _known_stores(config)), 0, 0
     for line in refusals.newest(store=of.store, limit=LOOK_AT):
         whole = refusals.get(line.id) if line.kept else None
         if whole is None or whole.name != of.store:

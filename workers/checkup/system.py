@@ -29,18 +29,24 @@ SPOOL_SECONDS = 60.0
 
 def check_config(facts: Facts) -> Iterator[Finding]:
     config = facts.config
-    problems = [*_no_stores(config), *_addresses(config)]
+    problems = [*_no_stores(config), *_addresses(config), *_exposed(facts)]
     many = sum(len(store.signing_secrets) for store in config.stores.values())
     many += sum(bool(store.auth.client_secret.get_secret_value()) for store in config.stores.values())
     many += sum(bool(store.auth.token.get_secret_value()) for store in config.stores.values())
     if not problems:
-        yield ok("config", f"no unknown keys, {many} secrets resolved")
+        yield ok("config", f"no unknown keys, {many:,} secrets resolved")
     yield from problems
 
 
 def _no_stores(config: Config) -> Iterator[Finding]:
     if not config.stores:
         yield fail("config", "no store is configured: every delivery is refused", fix="storehooks stores add NAME")
+
+
+def _exposed(facts: Facts) -> Iterator[Finding]:
+    for file in facts.host.exposed:
+        text = f"{file} holds secrets, and others on this machine can read it"
+        yield warn("config", text, fix=f"chmod 600 {file}; or env:NAME and file:PATH in it")
 
 
 def _addresses(config: Config) -> Iterator[Finding]:

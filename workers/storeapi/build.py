@@ -15,6 +15,8 @@ from workers.storeapi.client import CALL_SECONDS, Client
 
 def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout: float = CALL_SECONDS) -> Client:
     """The client of a store in config. With Redis the token and the rate limit are shared by all processes."""
+    if store not in config.stores:
+        raise ConfigError(f"no store is called {store} in this config, so there is no API to call")
     given = config.stores[store]
     if not given.base_url:
         raise ConfigError(f"{config.place('stores', store)}: stores.{store} has no base_url, the address of its API")
