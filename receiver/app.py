@@ -19,6 +19,7 @@ from receiver.inbox import Inbox, connect_to
 from receiver.inbox.counters import Tally
 from receiver.keeper import Keeper
 from receiver.keeping import Keeping
+from receiver.locksmith import Locksmith
 
 
 def create_app(config: Config | None = None) -> Flask:
@@ -28,10 +29,13 @@ def create_app(config: Config | None = None) -> Flask:
     keeper = Keeper(config.data_dir, config.receiver.refused)
     keeping = Keeping(config, Inbox(client))
     keeping.start()
-    views = Views(Door(config.known_stores, Tally(client), keeper), keeping, config.receiver.max_body)
+    locksmith = Locksmith(config, client)
+    locksmith.start()
+    door = Door(config.known_stores, Tally(client), keeper, locksmith)
+    views = Views(door, keeping, config.receiver.max_body)
 
     app = Flask("receiver", static_folder=None)
-    app.extensions["door"], app.extensions["keeping"] = views.door, keeping  # for a server that keeps in groups
+    app.extensions["door"], app.extensions["keeping"] = door, keeping  # for a server that keeps in groups
     app.url_map.merge_slashes = False  # a redirect is no answer to a webhook
     app.add_url_rule("/webhooks", view_func=views.deliver, methods=["POST"])
     app.add_url_rule("/webhooks/<store>", view_func=views.deliver, methods=["POST"])
@@ -43,17 +47,17 @@ def create_app(config: Config | None = None) -> Flask:
 
 class Views:
     def __init__(self, door: Door, keeping: Keeping, max_body: int) -> None:
-        self.door = door
+        self._door = door
         self._keeping = keeping
         self._max_body = max_body
 
     def deliver(self, store: str = "") -> Response:
         """One delivery: to a store's own URL, or to the URL of all, where it says itself which store it is of."""
-        judged = self.door.judge(self._arrival(store))
+        judged = self._door.judge(self._arrival(store))
         if isinstance(judged, Answer):
             return as_response(judged)
         (kept,) = self._keeping.keep_all([judged])
-        return as_response(self.door.answer(judged, kept))
+        return as_response(self._door.answer(judged, kept))
 
     def readyz(self) -> Response:
         """Can it keep an event now, and where?"""

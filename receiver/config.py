@@ -54,7 +54,7 @@ class Config(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
     )
-    include: tuple[str, ...] = ()
+    include: tuple[str, ...] = ("stores.d/*.toml",)
     redis: settings.RedisSettings = settings.RedisSettings()
     receiver: settings.ReceiverSettings = settings.ReceiverSettings()
     workers: settings.WorkersSettings = settings.WorkersSettings()
@@ -65,6 +65,9 @@ class Config(BaseSettings):
     schemes: dict[str, settings.SchemeSettings] = {}
     stores: dict[settings.StoreName, settings.StoreSettings] = {}
     catalogue: settings.CatalogueSettings = settings.CatalogueSettings()
+    secrets: settings.SecretsSettings = settings.SecretsSettings()
+    subscriptions: settings.SubscriptionsSettings = settings.SubscriptionsSettings()
+    api: settings.ApiSettings = settings.ApiSettings()
     sandbox: settings.SandboxSettings = settings.SandboxSettings()
 
     _path: Path | None = PrivateAttr(default=None)
@@ -128,8 +131,8 @@ def find(explicit: str | None, environ: Mapping[str, str]) -> Path:
     )
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """Read, merge and check; the environment wins over the files."""
+def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = None) -> Config:
+    """Read, merge and check; the environment wins over the files. `also` is one more file, on trial."""
     data: dict[str, Any] = {}
     places: dict[KeyPath, Place] = {}
     base = Path()
@@ -139,6 +142,8 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
         for pattern in _include_patterns(data, path):
             for name in sorted(glob.glob(str(base / pattern))):
                 _read_into(data, places, Path(name))
+    if also is not None:
+        _read_into(data, places, also)
     _overlay(data, _from_environment(environ, places))
     _apply_store_defaults(data)
     resolved = _resolve(data, (), base, environ, places)
@@ -212,7 +217,7 @@ def _steps(dotted: str) -> KeyPath:
 
 
 def _include_patterns(data: Mapping[str, Any], path: Path) -> list[str]:
-    patterns = data.get("include", [])
+    patterns = data.get("include", list(Config.model_fields["include"].default))
     if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
         raise ConfigError(f'{path}: include is a list of file patterns, such as ["stores.d/*.toml"]')
     return patterns
@@ -305,9 +310,12 @@ def _store(config: Config, name: str) -> Store:
     given = config.stores[name]
     scheme = _scheme(config, given.scheme, config.place("stores", name, "scheme"))
     count = len(given.signing_secrets)
-    if not count:
+    if not count and not (config.secrets.key.get_secret_value() and given.base_url):
         where = config.place("stores", name)
-        raise ConfigError(f"{where}: stores.{name} has no signing_secrets; without one every delivery is refused")
+        raise ConfigError(
+            f"{where}: stores.{name} has no signing_secrets; without one every delivery is refused. Only a store "
+            "with a base_url may do without, where [secrets] key is set: its secrets are learned from its API"
+        )
     if count > MAX_SECRETS:
         where = config.place("stores", name, "signing_secrets")
         raise ConfigError(f"{where}: stores.{name} has {count} signing_secrets; keep the newest {MAX_SECRETS}")

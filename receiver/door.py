@@ -20,9 +20,11 @@ from receiver.contract.stores import Store, StoreIndex, decoy
 from receiver.inbox.counters import UNKNOWN_STORE, Tally
 from receiver.keeper import Keeper
 from receiver.keeping import Kept, NowhereToKeep
+from receiver.locksmith import Locksmith
 from receiver.spool import Refusal
 
 SIGNED_BY_NOBODY = problem(HTTPStatus.UNAUTHORIZED, "The signature does not fit.")
+SIGNED_BY_NOBODY_YET = unavailable("The signature does not fit now; send it again.")
 NOT_KEPT = unavailable("The delivery could not be kept; send it again.")
 FULL = unavailable("This store has too many events waiting; send it again later.")
 
@@ -49,22 +51,24 @@ class BodyUnreadable(Exception):
 class Door:
     """Where deliveries come in."""
 
-    def __init__(self, stores: Mapping[str, Store], tally: Tally, keeper: Keeper) -> None:
+    def __init__(self, stores: Mapping[str, Store], tally: Tally, keeper: Keeper, locksmith: Locksmith) -> None:
         self._stores = stores
         self._index = StoreIndex(stores)
         self._decoy = decoy()
         self._tally = tally
         self._keeper = keeper
+        self._locksmith = locksmith
 
     def judge(self, arrival: Arrival) -> Delivery | Answer:
         """A delivery to keep, or the answer to one that is not let in."""
         store = arrival.store
-        known = self._stores.get(store) if store else self._index.find(arrival.headers, arrival.body)
+        named = self._stores.get(store) if store else self._index.find(arrival.headers, arrival.body)
+        known = self._locksmith.equipped(named)
         try:
             return self._let_in(known, arrival)
         except Rejected as refusal:
             self._refuse(refusal, known, arrival)
-            return SIGNED_BY_NOBODY
+            return SIGNED_BY_NOBODY_YET if self._locksmith.unsure else SIGNED_BY_NOBODY
 
     def answer(self, delivery: Delivery, kept: Kept | NowhereToKeep) -> Answer:
         """What to say once it is kept, or once it is known that it is not."""

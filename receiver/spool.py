@@ -91,6 +91,21 @@ class Refusal:
         return LINE_COST + (size if size < PAGE // 2 else -(-size // PAGE) * PAGE)
 
 
+@dataclass(frozen=True)
+class RefusedOf:
+    """The refusals of one store: how many for which reason, how many with their body, and from when to when."""
+
+    store: str
+    reasons: Mapping[str, int]
+    kept: int
+    first: float
+    last: float
+
+    @property
+    def many(self) -> int:
+        return sum(self.reasons.values())
+
+
 def open_spool(data_dir: Path, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
     """A connection to the host's file, which is made where it is missing, for its owner only."""
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -277,6 +292,23 @@ class Refusals:
         ).fetchall():
             last = rows[-1][0]
             yield [_whole(row) for row in rows]
+
+    def by_store(self) -> list[RefusedOf]:
+        """What is here of each store, under the name one would look for, the largest first."""
+        rows = self._db.execute(
+            "SELECT CASE WHEN r.store = ? AND r.named <> '' THEN r.named ELSE r.store END AS name, r.reason, count(*), "
+            "count(b.id), min(r.at), max(r.at) FROM refused r LEFT JOIN refused_body b ON b.id = r.id "
+            "GROUP BY name, r.reason ORDER BY name, count(*) DESC",
+            (UNKNOWN,),
+        ).fetchall()
+        found = []
+        for name in dict.fromkeys(row[0] for row in rows):
+            mine = [row for row in rows if row[0] == name]
+            times = [row[4] for row in mine], [row[5] for row in mine]
+            reasons = {row[1]: int(row[2]) for row in mine}
+            kept = sum(row[3] for row in mine)
+            found.append(RefusedOf(name, reasons, kept, min(times[0]) / 1000, max(times[1]) / 1000))
+        return sorted(found, key=lambda one: -one.many)
 
     def count_kept(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM refused_body").fetchone()[0])

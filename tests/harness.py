@@ -354,9 +354,12 @@ class System:
         return all(c["accepted"] == c["settled"] + c["open"] + c["failed"] for c in every)
 
     def close(self) -> None:
-        for process in reversed(self.processes):
-            if process.alive:
-                process.stop()
+        alive = [process for process in reversed(self.processes) if process.alive]
+        for process in alive:  # all at once: each needs a moment to end
+            process.send(signal.SIGCONT)
+            process.send(signal.SIGTERM)
+        for process in alive:
+            process.stop()
         self.http.close()
         self.client.close()
 

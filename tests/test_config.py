@@ -43,7 +43,7 @@ def test_the_example_shows_every_key_with_a_sentence() -> None:
     text = (ROOT / "config.example.toml").read_text()
     shown = tomllib.loads(text)
     sections = {name: field.annotation for name, field in Config.model_fields.items()}
-    for name in ("redis", "receiver", "workers"):
+    for name in ("redis", "receiver", "workers", "secrets", "subscriptions", "api"):
         assert set(shown[name]) == set(sections[name].model_fields)  # type: ignore[union-attr]
     lines = text.splitlines()
     for number, line in enumerate(lines):

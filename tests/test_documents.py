@@ -76,3 +76,13 @@ def test_the_keys_that_operating_shows_have_their_defaults(tmp_path: Path) -> No
     for sample in blocks(ROOT / "docs/operating.md", "toml"):
         (tmp_path / "config.toml").write_text(sample)
         assert load(tmp_path / "config.toml", {}).receiver == Config().receiver
+
+
+def test_the_keys_that_subscriptions_shows_are_known_and_most_are_the_defaults(tmp_path: Path) -> None:
+    environ = {"DEMO_TOKEN": "t", "DEMO_SECRET": SANDBOX_SECRET, "KEYRING_KEY": "00" * 32}
+    (tmp_path / "config.toml").write_text("".join(blocks(ROOT / "docs/subscriptions.md", "toml")))
+    shown = load(tmp_path / "config.toml", environ)
+    assert shown.subscriptions == Config().subscriptions
+    assert shown.secrets.overlap == Config().secrets.overlap
+    assert shown.api.rate_limit == 10
+    assert shown.stores["demo"].subscribe == ("order.*", "-order.deleted")

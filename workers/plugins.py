@@ -17,6 +17,7 @@ import re
 import select
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -116,22 +117,30 @@ class Judge:
         """Readable when the child has ended."""
         return self._pidfd
 
-    def verdict(self) -> list[Declaration]:
+    def verdict(self, *, within: float | None = None) -> list[Declaration]:
         """The handlers, or PluginError. Waits for the child; whatever that left running is ended."""
-        while not self._read():
-            pass
+        until = time.monotonic() + within if within is not None else None
+        while not self._read(until):
+            if until is not None and time.monotonic() >= until:
+                self._end()
+                raise PluginError("loading the plugins takes too long: something in them waits while it is imported")
+        return _handlers_in(self._answer, self._end())
+
+    def _end(self) -> int:
+        """End the child and whatever it left running; give its exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         _, status = os.waitpid(self._pid, 0)
         os.close(self._reader)
         os.close(self._pidfd)
-        return _handlers_in(self._answer, os.waitstatus_to_exitcode(status))
+        return os.waitstatus_to_exitcode(status)
 
-    def _read(self) -> bool:
+    def _read(self, until: float | None = None) -> bool:
         """Take what there is; True when nothing more will come. A process the plugin forked may hold the pipe open."""
-        ready, _, _ = select.select([self._reader, self._pidfd], [], [])
+        patience = None if until is None else max(0.0, until - time.monotonic())
+        ready, _, _ = select.select([self._reader, self._pidfd], [], [], patience)
         if self._reader not in ready:
-            return True
+            return bool(ready)
         piece = os.read(self._reader, 1 << 16)
         self._answer += piece
         return not piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, NamedTuple
@@ -126,6 +127,7 @@ class RedisSettings(Section):
 class ReceiverSettings(Section):
     bind: Address = "127.0.0.1:8000"
     public_url: str = "http://127.0.0.1:8000"
+    former_urls: tuple[str, ...] = ()
     processes: int = Field(default=2, ge=1, le=64)
     worker_class: Literal["loop", "threads"] = "loop"
     threads: int = Field(default=8, ge=1, le=256)
@@ -169,6 +171,45 @@ class LimitSettings(Section):
 
     concurrency: int = Field(default=0, ge=0)
     rate: Rate = 0.0
+
+
+def _key(value: SecretStr) -> SecretStr:
+    if value.get_secret_value():
+        sealing_key(value.get_secret_value())
+    return value
+
+
+def sealing_key(text: str) -> bytes:
+    """The 32 bytes of `[secrets] key`, as `openssl rand -base64 32` or `-hex 32` writes them."""
+    for decode in (bytes.fromhex, lambda given: b64decode(given, validate=True)):
+        try:
+            key = decode(text.strip())
+        except ValueError:
+            continue
+        if len(key) == 32:
+            return key
+    raise ValueError("not a key; write 32 random bytes in base64 or hex, as `openssl rand -base64 32` makes them")
+
+
+class SecretsSettings(Section):
+    """Signing secrets that were learned from stores: sealed under `key`; an old one counts for `overlap` more."""
+
+    key: Annotated[SecretStr, AfterValidator(_key)] = SecretStr("")
+    overlap: Duration = 86400.0
+
+
+class SubscriptionsSettings(Section):
+    """How the workers keep subscriptions alive; `check = "off"` leaves that to people."""
+
+    check: Annotated[float, BeforeValidator(lambda value: 0.0 if value == "off" else seconds(value))] = 300.0
+    prune_after: Duration = 7 * 86400.0
+    heals_a_day: int = Field(default=12, ge=0)
+
+
+class ApiSettings(Section):
+    """What holds for the APIs of all stores together."""
+
+    rate_limit: Rate = 0.0
 
 
 class SecretWindow(Section):
@@ -264,6 +305,7 @@ class StoreSettings(Section):
     domain: str = ""
     scheme: str = "standard-webhooks"
     signing_secrets: tuple[SigningSecret, ...] = ()
+    subscribe: tuple[str, ...] = ()
     url: str = ""
     max_stored: int = Field(default=0, ge=0)
     plugins: dict[str, dict[str, Any]] = {}

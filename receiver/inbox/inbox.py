@@ -22,6 +22,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
+from receiver.contract.topics import PROBE
 from receiver.inbox import keys, scripts
 from receiver.inbox.scripts import Call
 
@@ -248,7 +249,7 @@ class Inbox:
         version, texts, seen, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
         live = [text for name, text in sorted(texts.items()) if int(seen.get(name, 0)) >= oldest]
-        return Declarations((version or b"0").decode(), tuple(_declaration_from(text) for text in live))
+        return Declarations((version or b"0").decode(), tuple(read_declaration(text) for text in live))
 
     # What a person decides
 
@@ -382,7 +383,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         event.id,
         event.store,
         event.topic,
-        delivery.theirs,
+        delivery.theirs if event.topic != PROBE else "",
         event.delivery_id,
         event.resource_id,
         int(event.received_at.timestamp() * 1000),
@@ -450,7 +451,7 @@ def _run_from(reply: list[Any], token: str) -> Run:
     return Run(item.decode(), handler, token, int(attempts), int(losses), event, int(replays or 0))
 
 
-def _declaration_from(text: bytes) -> Declaration:
+def read_declaration(text: bytes) -> Declaration:
     fields = orjson.loads(text)
     return Declaration(
         handler=fields["handler"],

@@ -34,12 +34,22 @@
     decl, seen     hash    handler@version -> declaration, and when it was last made (ms)
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
     replay:{name}  string  how far an interrupted replay has come
+    ring:{store}   hash    fingerprint -> a learned signing secret, sealed, with what is said of it; see keyring.py
+    rings          hash    store -> version of the keyring at its last change     ringv  string  the version
+    learning       hash    store -> a mark: its secret is under way, and a signature that fits nothing may fit soon
+    receivers      hash    receiver -> "version at": which version of the keyring it has read, and when it said so
+    check          zset    stores by when their subscriptions are looked at next (ms)
+    sub:{store}    string  what the last look found, JSON; see checks.py
+    sub:lock:{store}  string  who changes the store's subscriptions now; ends by itself
+    heals:{store}  list    what was mended at the store, JSON, the newest first
+    removed        set     stores that somebody removed: nothing of theirs is mended, whatever an old config says
     spools         hash    host -> what waits in its spool, JSON: count, oldest, at
     aside          hash    item -> why it was set aside: debris and poison
     leader         string  the housekeeper that saves the others the work
     journal        channel one message for each outcome
 
     rq:queue:{q}, rq:job:wake-{q}, rq:queues    the wake-up, written as RQ writes it
+    rq:workers, rq:worker:{name}                the workers that live, written by RQ; only read by us
 
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
 ready, leased, later and held; every script moves it from one to another in one step.
@@ -71,6 +81,16 @@ NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "decl"
 SEEN = PREFIX + "seen"
 DECLARATIONS_VERSION = PREFIX + "declv"
+RING = PREFIX + "ring:"
+RING_VERSIONS = PREFIX + "rings"
+RING_VERSION = PREFIX + "ringv"
+LEARNING = PREFIX + "learning"
+RECEIVERS = PREFIX + "receivers"
+CHECK = PREFIX + "check"
+CHECKED = PREFIX + "sub:"
+CHECK_LOCK = PREFIX + "sub:lock:"
+HEALS = PREFIX + "heals:"
+REMOVED = PREFIX + "removed"
 SPOOLS = PREFIX + "spools"
 ASIDE = PREFIX + "aside"
 LEADER = PREFIX + "leader"
@@ -80,6 +100,8 @@ DEFAULT_QUEUE = "default"
 CHORES_QUEUE = "chores"
 ROUTING_LANE = ""
 WAKE = "wake-"
+RQ_WORKERS = "rq:workers"
+RQ_WORKER = "rq:worker:"
 
 
 def rq_list(queue: str) -> str:

@@ -14,7 +14,7 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.contract.topics import matches
 from receiver.inbox import keys
-from receiver.inbox.inbox import from_ms, read_event, unpack
+from receiver.inbox.inbox import Declaration, from_ms, read_declaration, read_event, unpack
 
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
@@ -97,6 +97,15 @@ class Ledger:
         """What each host last said of its spool."""
         found: Any = self.client.hgetall(keys.SPOOLS)
         return {host.decode(): Spool(**orjson.loads(text)) for host, text in found.items()}
+
+    def declared(self) -> list[tuple[Declaration, datetime]]:
+        """Everything that workers have ever declared, each with when that was last; the newest first."""
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.hgetall(keys.DECLARATIONS)
+        pipeline.hgetall(keys.SEEN)
+        texts, seen = pipeline.execute()
+        found = [(read_declaration(text), from_ms(seen.get(name, b"0"))) for name, text in texts.items()]
+        return sorted(found, key=lambda pair: (pair[1], pair[0].handler), reverse=True)
 
     def counters(self) -> Counters:
         """All counters in one call, so that they are of one moment."""

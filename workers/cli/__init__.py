@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "worker": "processes",
     "sandbox": "sandbox",
     "init": "init",
+    "doctor": "doctor",
     "stats": "look",
     "send": "look",
     "topics": "topics",
@@ -35,6 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "handlers": "handlers",
     "stores": "stores",
     "scheme": "scheme",
+    "subscriptions": "subscriptions",
     "api": "api",
 }
 """Each command, and the file it is in."""
@@ -61,8 +63,8 @@ def storehooks() -> None:
 
     \b
     run      dev  web  worker  sandbox  init
-    look     stats  topics  verify  send
-    nouns    events  failures  refused  handlers  stores  scheme  api          a bare noun lists
+    look     doctor  stats  topics  verify  send
+    nouns    events  failures  refused  handlers  stores  subscriptions  scheme  api      a bare noun lists
     """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from redis import Redis
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError
 from receiver.contract.settings import per_second, seconds
+from receiver.contract.stores import Store
 from receiver.inbox import connect_to
 from receiver.inbox.client import check
 from receiver.spool import Refusals, look_at_refusals
@@ -48,6 +49,16 @@ def the_server(config: Config) -> Redis:
     return client
 
 
+def the_stores(config: Config) -> Mapping[str, Store]:
+    """Every store with the secrets of config and those this host has learned; needs no server."""
+    key = config.secrets.key.get_secret_value()
+    if not key:
+        return config.known_stores
+    from receiver.inbox.keyring import learned_here  # the cipher takes a while to load
+
+    return learned_here(config.known_stores, config.data_dir, key)
+
+
 def the_refusals(config: Config) -> Refusals:
     """The refused deliveries that this host keeps."""
     try:
@@ -79,6 +90,18 @@ class Rate(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             return per_second(value) or self.fail("a rate of 0 would never end", param, ctx)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Span(click.ParamType[float]):
+    """How long: `500ms`, `10s`, `5m`."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return seconds(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

@@ -46,8 +46,9 @@ end
 -- No new run: the event to be routed was an open item of its own, and that ends here.
 end_run(id, store, false)
 if had == 0 then
-  redis.call('HSET', e, 'reason', 'unhandled')
-  count('unhandled', store, 1)
+  local probe = redis.call('HGET', e, 'topic') == 'storehooks-probe.sent' -- our own: no handler is meant to want it
+  redis.call('HSET', e, 'reason', probe and 'probe' or 'unhandled')
+  if not probe then count('unhandled', store, 1) end
   return { 'unhandled' }
 end
 return answer
