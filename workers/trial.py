@@ -16,8 +16,8 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.inbox import Inbox, connect, server_url
-from workers import plugins
-from workers.context import Context, make_settings
+from workers import plugin_settings, plugins
+from workers.context import Context
 from workers.effects import Effects, KeptEffects, LocalEffects
 from workers.routing import Handler
 from workers.words import Drop, Fail, Word
@@ -55,12 +55,10 @@ class Trial:
 
     def _context(self, event: Event) -> Context:
         start = self._plugin.router.startup_function
-        general = plugins.settings_of(self._config, self._plugin.router.name, "")
-        own = plugins.settings_of(self._config, self._plugin.router.name, event.store)
         return Context(
             store=event.store,
-            settings=make_settings(own),
-            resource=start(make_settings(general)) if start else None,
+            settings=plugin_settings.build(self._config, self._plugin.router, event.store),
+            resource=start(plugin_settings.build(self._config, self._plugin.router, "")) if start else None,
             attempt=1,
             log=logging.getLogger(self._handler.name),
             handler=self._handler.name,
@@ -77,10 +75,10 @@ class Trial:
 
 def _find(loaded: list[plugins.Plugin], name: str) -> tuple[plugins.Plugin, Handler]:
     for plugin in loaded:
-        for handler in plugin.router.handlers:
+        for handler in plugin.handlers:
             if handler.name == name:
                 return plugin, handler
-    known = ", ".join(sorted(handler.name for plugin in loaded for handler in plugin.router.handlers))
+    known = ", ".join(sorted(handler.name for plugin in loaded for handler in plugin.handlers))
     raise ConfigError(f"no handler is called {name}; loaded are: {known or 'none'}")
 
 

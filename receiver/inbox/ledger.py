@@ -78,6 +78,8 @@ class RunRecord:
     result: Any
     error: str | None
     due_at: datetime | None
+    reason: str | None = None
+    """Why it ended without a call, or as a failure of nobody's code: skipped, lost-worker, no-such-handler."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ class Ledger:
             result=detail.get("result"),
             error=detail.get("error"),
             due_at=datetime.fromtimestamp(due / 1000, UTC) if due else None,
+            reason=detail.get("reason"),
         )
 
 
