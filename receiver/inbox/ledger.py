@@ -110,6 +110,16 @@ class Ledger:
                 (stores[store] if store else total)[name] = int(value)
         return Counters(total, dict(stores))
 
+    def shut_limits(self) -> dict[str, datetime]:
+        """The limits, or h:HANDLER, that somebody said Busy of, and until when."""
+        found: Any = self.client.hgetall(keys.SHUT)
+        now: Any = self.client.time()
+        until = {_decoded(name): int(ms) for name, ms in found.items()}
+        return {name: from_ms(str(ms)) for name, ms in until.items() if ms > now[0] * 1000}
+
+    def slots_taken(self, limit: str) -> int:
+        return int(self.client.scard(keys.SLOTS + limit))
+
     def names(self, store: str) -> list[SeenName]:
         """The event names a store has really sent, the most frequent first."""
         found = {_decoded(name): int(value) for name, value in self.client.hgetall(keys.NAMES + store).items()}

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import difflib
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, PluginError
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
 from workers.cli import show
 from workers.cli.options import the_config, the_server, with_config
+
+if TYPE_CHECKING:
+    from workers.explaining import Facts
 
 
 @click.group(invoke_without_command=True)
@@ -22,7 +26,7 @@ from workers.cli.options import the_config, the_server, with_config
 @with_config
 @click.pass_context
 def handlers(context: click.Context, json_: bool) -> None:
-    """Handlers: list, pause, resume, retire, run."""
+    """Handlers: list, explain, run, pause, resume, retire."""
     if context.invoked_subcommand is None:
         context.invoke(list_handlers, json_=json_)
 
@@ -92,6 +96,61 @@ def retire(handler: str, yes: bool) -> None:
         click.confirm(f"End {waiting:,} waiting runs of {handler} as failures?", abort=True)
     click.echo(f"{handler} is retired; {inbox.retire(handler):,} waiting runs became failures")
     show.next_command("storehooks failures")
+
+
+@handlers.command("explain")
+@click.argument("event_id", metavar="EVENT")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def explain(event_id: str, json_: bool) -> None:
+    """For each handler: why it was, or was not, called for an event."""
+    from workers.explaining import explain as judge
+
+    config = the_config()
+    facts = _facts(config, event_id)
+    verdicts = judge(facts)
+    if json_:
+        show.as_json([asdict(one) for one in verdicts])
+        return
+    about = facts.event.summary
+    click.echo(f"{show.harmless(about.topic)}   {about.store}   {about.status}   {about.id}\n")
+    show.table(
+        ("HANDLER", "CALLED", "WHY", "NEXT"),
+        [(one.handler, "yes" if one.called else "no", f"{one.reason}: {one.why}"[:160], one.fix) for one in verdicts],
+    )
+    if not verdicts:
+        click.echo("no handler is loaded here, and no worker has declared one")
+    show.next_command(f"storehooks events show {about.id}", "storehooks handlers")
+
+
+def _facts(config: Config, event_id: str) -> Facts:
+    from workers.explaining import Facts
+
+    client = the_server(config)
+    ledger, inbox = Ledger(client), Inbox(client)
+    record = ledger.event(event_id)
+    if record is None:
+        raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
+    limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
+    return Facts(
+        event=record,
+        declared={one.handler: one for one in inbox.declarations().handlers},
+        loaded={one.handler: one for one in _loaded_here(config)},
+        paused=frozenset(inbox.paused()),
+        shut=ledger.shut_limits(),
+        full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
+    )
+
+
+def _loaded_here(config: Config) -> list[Declaration]:
+    """What this config loads; a plugin that cannot be loaded here is said, and no reason to explain nothing."""
+    from workers.plugins import declarations, load
+
+    try:
+        return declarations(config, load(config))
+    except PluginError as error:
+        show.warn(f"plugins of this config cannot be loaded here: {error}")
+        return []
 
 
 @handlers.command("run")
