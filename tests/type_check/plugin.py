@@ -5,6 +5,7 @@ from decimal import Decimal
 from pydantic import BaseModel
 
 from workers import Busy, Context, Drop, Event, Fail, Retry, Router
+from workers.testing import make_context, make_event
 
 
 class Settings(BaseModel):
@@ -70,3 +71,8 @@ def wrong_option(event: Event, ctx: Context) -> None:
 @router.on("order.*", retries="5")  # expect: Argument "retries" to "on" of "Router" has incompatible type "str"
 def wrong_retries(event: Event, ctx: Context) -> None:
     pass
+
+
+def test_award() -> None:
+    context = make_context(settings=Settings(level=3))
+    reveal_type(award(make_event("order.paid"), context))  # expect: Revealed type is "str"

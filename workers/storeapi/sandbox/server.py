@@ -208,6 +208,7 @@ def _controls(app: Flask, api: Api, open_shop: Callable[[int | None], None]) -> 
 
     app.add_url_rule("/sandbox", "status", lambda: _json(_status(api)))
     app.add_url_rule("/sandbox/log", "log", lambda: _json(list(api.log)))
+    app.add_url_rule("/sandbox/records", "records", lambda: _json(shop.state.records()))
     app.add_url_rule("/sandbox/misbehave", "misbehave", lambda: _misbehave(shop), methods=["PUT"])
     app.add_url_rule("/sandbox/do/<action>", "act", lambda action: _act(actions, action), methods=["POST"])
 

@@ -121,6 +121,14 @@ class State:
         found = self.execute("SELECT body FROM records WHERE kind = ? AND parent = ? ORDER BY id", kind, parent)
         return [orjson.loads(body) for (body,) in found]
 
+    def records(self) -> dict[str, list[Json]]:
+        """Everything of the store itself, by kind: what two runs of something can be compared by."""
+        found = self.execute("SELECT kind, body FROM records WHERE kind <> 'webhook' ORDER BY kind, id")
+        kinds: dict[str, list[Json]] = {}
+        for kind, body in found:
+            kinds.setdefault(kind, []).append(orjson.loads(body))
+        return kinds
+
     def page(self, kind: str, parent: int, *, offset: int, limit: int, newest_first: bool) -> list[Json]:
         order = "DESC" if newest_first else "ASC"
         found = self.execute(
