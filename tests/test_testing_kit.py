@@ -13,9 +13,10 @@ from receiver.contract.topics import matches
 from tests.harness import ROOT
 from tests.test_house_rules import loaded_by
 from workers import Context, Drop, Event, Retry
+from workers.rig import RigError
 from workers.storeapi import ApiError
 from workers.storeapi.sandbox.shop import TOPICS
-from workers.testing import make_context, make_event, sample_events
+from workers.testing import SystemUnderTest, make_context, make_event, sample_events
 
 
 def award(event: Event, ctx: Context) -> str:
@@ -149,7 +150,7 @@ def test_the_plugin_is_an_entry_point_and_leaves_others_alone(tmp_path: Path) ->
 
 def test_a_system_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0\n")
-    (tmp_path / "test_bad.py").write_text("def test_bad(system):\n    system.start('bad.py')\n")
-    done = run_pytest(tmp_path)
-    assert "bad.py:1: plugin" in done.stdout
-    assert "ZeroDivisionError" in done.stdout
+    system = SystemUnderTest(tmp_path / "system")
+    with pytest.raises(RigError, match=r"bad\.py:1: plugin .* ZeroDivisionError"):
+        system.start(tmp_path / "bad.py")
+    system.stop()

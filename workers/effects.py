@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 import orjson
@@ -108,8 +108,8 @@ class KeptEffects:
 class LocalEffects:
     """In this process, for tests and trial runs: nothing leaves it, and nothing stays."""
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], bytes] = {}
+    def __init__(self, kept: Mapping[tuple[str, str], bytes] | None = None) -> None:
+        self._kept: dict[tuple[str, str], bytes] = dict(kept or {})
 
     def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]:  # noqa: ARG002
         found = self._kept.get((place, field))

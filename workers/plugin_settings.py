@@ -28,9 +28,12 @@ def settings_of(config: Config, plugin: str, store: str) -> dict[str, Any]:
     return {**general, **own}
 
 
-def build(config: Config, router: Router, store: str) -> Any:
-    """The settings as the plugin wants them: its model, or a namespace. The store "" is the general settings."""
-    values = settings_of(config, router.name, store)
+def build(config: Config, router: Router, store: str, below: Mapping[str, Any] | None = None) -> Any:
+    """The settings as the plugin wants them: its model, or a namespace. The store "" is the general settings.
+
+    `below` are values from elsewhere, for what this config does not say.
+    """
+    values = {**(below or {}), **settings_of(config, router.name, store)}
     if router.settings is None:
         return make_settings(values)
     _refuse_unknown(config, router, store, values)

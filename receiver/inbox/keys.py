@@ -50,6 +50,7 @@ PREFIX = "sh:"
 
 EVENT = PREFIX + "e:"
 BODY = PREFIX + "b:"
+ONCE = PREFIX + "o:"
 STATE = PREFIX + "st:"
 READY = PREFIX + "ready:"
 LANES = PREFIX + "lanes"

@@ -18,6 +18,7 @@ from workers.cli import show
 from workers.cli.options import the_config, the_server, with_config
 
 if TYPE_CHECKING:
+    from workers.capsule import Capsule
     from workers.explaining import Facts
 
 
@@ -156,18 +157,27 @@ def _loaded_here(config: Config) -> list[Declaration]:
 @handlers.command("run")
 @click.argument("handler")
 @click.option(
-    "--event", "source", metavar="ID|FILE", required=True, help="An event's id, or a JSON file that holds one."
+    "--event",
+    "source",
+    metavar="ID|FILE",
+    required=True,
+    help="An event's id, a capsule, or a JSON file with an event.",
 )
+@click.option("--live", is_flag=True, help="Let ctx.api be the store's own; else it is a sandbox, made for this run.")
 @click.option("--record", is_flag=True, help="Keep what ctx.once and ctx.state remember; else nothing stays.")
 @click.option("--pdb", is_flag=True, help="Stop in the debugger where it raises.")
 @with_config
-def run_here(handler: str, source: str, record: bool, pdb: bool) -> None:
+def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> None:
     """Do one run here and now, with this code. The inbox does not learn of it."""
-    from workers.trial import Trial, event_from_file
+    from workers.trial import Trial
 
     config = the_config()
-    trial = Trial(config, handler, record=record)
-    outcome = trial.run(event_from_file(config, source) if Path(source).is_file() else _stored_event(config, source))
+    event, capsule = _event_from(config, source)
+    trial = Trial(config, handler, record=record, live=live, capsule=capsule)
+    try:
+        outcome = trial.run(event)
+    finally:
+        trial.close()
     click.echo(f"{handler}   {outcome.end}   {outcome.ms:.0f} ms   {show.harmless(outcome.said)}")
     if outcome.traceback:
         click.echo(outcome.traceback, nl=False)
@@ -177,6 +187,17 @@ def run_here(handler: str, source: str, record: bool, pdb: bool) -> None:
         debugger.post_mortem(outcome.error.__traceback__)
     if outcome.end in ("raised", "failed"):
         raise click.exceptions.Exit(1)
+
+
+def _event_from(config: Config, source: str) -> tuple[Event, Capsule | None]:
+    from workers import capsule
+    from workers.trial import event_from_file
+
+    if not Path(source).is_file():
+        return _stored_event(config, source), None
+    if found := capsule.read(Path(source)):
+        return found.event, found
+    return event_from_file(config, source), None
 
 
 def _stored_event(config: Config, event_id: str) -> Event:
