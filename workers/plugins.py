@@ -72,6 +72,25 @@ def load(config: Config) -> list[Plugin]:
     return plugins
 
 
+def load_one(config: Config, which: str) -> Plugin:
+    """One plugin, judged: by its name among those of the config, or by its file or module."""
+    if which.endswith(".py") or "/" in which:
+        return load(_with_only(config, str(Path(which).absolute())))[0]
+    loaded = load(config)
+    for plugin in loaded:
+        if plugin.name == which:
+            return plugin
+    if importlib.util.find_spec(which.partition(".")[0]) is not None:
+        return load(_with_only(config, which))[0]
+    known = ", ".join(sorted(plugin.name for plugin in loaded)) or "none"
+    raise PluginError(f"no plugin is called {which}; loaded are: {known}. A file or a module may be named too")
+
+
+def _with_only(config: Config, which: str) -> Config:
+    alone = config.workers.model_copy(update={"plugins": (which,), "installed": False})
+    return config.model_copy(update={"workers": alone})
+
+
 def _decided(config: Config, plugin: Plugin) -> tuple[Handler, ...]:
     """The plugin's handlers, judged, with what config says over what the code proposes."""
     judging.judge_router(plugin.router, plugin.origin)
@@ -159,14 +178,14 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
 class Judge:
     """Loads and judges in a child that is thrown away, so that no plugin code ever runs in the caller."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, only: str = "") -> None:
         self.config = config
         self._answer = b""
         parent = os.getpid()
         self._reader, writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            _report(config, writer, parent)
+            _report(config, writer, parent, only)
         os.close(writer)
         self._pidfd = os.pidfd_open(self._pid)
 
@@ -200,6 +219,11 @@ def judge_elsewhere(config: Config) -> list[Declaration]:
     return Judge(config).verdict()
 
 
+def judge_one(config: Config, which: str) -> list[Declaration]:
+    """Judge one plugin, by its name, file or module."""
+    return Judge(config, which).verdict()
+
+
 def _handlers_in(answer: bytes, code: int) -> list[Declaration]:
     try:
         verdict = orjson.loads(answer)
@@ -215,14 +239,16 @@ def _handlers_in(answer: bytes, code: int) -> list[Declaration]:
     ]
 
 
-def _report(config: Config, writer: int, parent: int) -> NoReturn:
+def _report(config: Config, writer: int, parent: int, only: str) -> NoReturn:
     """In the child: judge, tell the parent through the pipe, and end; nothing may climb back into the caller's code."""
     code = 1
     try:
         become_a_child(parent, keep={writer})
         signal.alarm(LOAD_SECONDS)
         try:
-            verdict: dict[str, Any] = {"handlers": declarations(config, load(config))}
+            verdict: dict[str, Any] = {
+                "handlers": declarations(config, [load_one(config, only)] if only else load(config))
+            }
         except PluginError as error:
             verdict = {"error": str(error)}
         with os.fdopen(writer, "wb") as pipe:

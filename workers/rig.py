@@ -125,6 +125,9 @@ class Rig:
         for name in names:
             wait_until(lambda name=name: self._is_ready(name), what=f"{name} is ready")  # type: ignore[misc]
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self._running[name].send_signal(number)
+
     def kill(self, name: str) -> None:
         """SIGKILL, as a crash would be."""
         process = self._running.pop(name)
@@ -133,7 +136,7 @@ class Rig:
 
     def stop(self, *names: str) -> None:
         """Stop processes in order; all of them where none is named."""
-        for name in names or tuple(reversed(self._running)):
+        for name in names or tuple(reversed(tuple(self._running))):
             process = self._running.pop(name)
             process.send_signal(signal.SIGTERM)
             try:

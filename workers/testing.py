@@ -247,7 +247,11 @@ class SandboxStore:
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """What the store holds: of "product", "order", "customer", "comment", "address", ..."""
-        return list(self._ask("GET", "/records").get(kind, []))
+        return self.records_by_kind().get(kind, [])
+
+    def records_by_kind(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything the store holds."""
+        return dict(self._ask("GET", "/records"))
 
     def place(self, kind: str, *records: Mapping[str, Any]) -> None:
         """Have these records under the ids they name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from workers.cli.options import the_config, the_server, with_config
 
 if TYPE_CHECKING:
     from workers.capsule import Capsule
+    from workers.certify.trials import Target
     from workers.explaining import Facts
 
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 @with_config
 @click.pass_context
 def handlers(context: click.Context, json_: bool) -> None:
-    """Handlers: list, explain, run, pause, resume, retire."""
+    """Handlers: list, explain, run, certify, pause, resume, retire."""
     if context.invoked_subcommand is None:
         context.invoke(list_handlers, json_=json_)
 
@@ -198,6 +200,62 @@ def _event_from(config: Config, source: str) -> tuple[Event, Capsule | None]:
     if found := capsule.read(Path(source)):
         return found.event, found
     return event_from_file(config, source), None
+
+
+@handlers.command("certify")
+@click.argument("which", metavar="PLUGIN")
+@click.option("--seed", default=7, show_default=True, help="The same seed, the same events and the same mishaps.")
+@click.option("--only", multiple=True, metavar="SCENARIO", help="Only this way of going wrong; may be repeated.")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
+    """Put a plugin (its name, file or module) through what stores and machines do; exit 1 when it breaks.
+
+    It runs in a folder of its own, on an embedded server, against a sandbox store. What the plugin sends elsewhere is
+    sent: use settings made for testing.
+    """
+    from workers.certify import report
+    from workers.certify.trials import Trials
+
+    config = the_config()
+    trials = Trials(config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_))
+    results = trials.run()
+    if json_:
+        show.as_json(report.as_json(results))
+    else:
+        for line in report.lines(results):
+            click.echo(show.harmless(line))
+    if results.findings:
+        raise click.exceptions.Exit(1)
+
+
+def _target(config: Config, which: str) -> Target:
+    """The plugin, judged in a process that is thrown away: its code runs in the rig's horses, not here."""
+    from workers.certify.trials import target_of
+    from workers.plugins import judge_one
+
+    found = judge_one(config, which)
+    if not found:
+        raise ConfigError(f"{which} has no handlers, so there is nothing to certify")
+    told = [{"topics": one.topics, "handler": one.handler} for one in found]
+    return target_of(which, found[0].version, found[0].details["plugin"], told)
+
+
+def _known_scenarios(only: tuple[str, ...]) -> tuple[str, ...]:
+    from workers.certify.plan import scenarios
+
+    known = [one.name for one in scenarios((), 0, uses_api=True)]
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"--only {name}: there are {', '.join(known)}")
+    return only
+
+
+def _progress(json_: bool) -> Callable[[str], None]:
+    """One line that changes, where a person is looking."""
+    if json_ or not sys.stderr.isatty():
+        return lambda _: None
+    return lambda name: click.echo(f"\r{name:<20}", err=True, nl=False)
 
 
 def _stored_event(config: Config, event_id: str) -> Event:
