@@ -342,7 +342,7 @@ class SystemUnderTest:
         import httpx2
 
         from receiver.contract.compose import compose
-        from workers.rig import STORE, wait_until
+        from workers.rig import STORE
         from workers.storeapi.samples import sample
 
         whole = dict(data or {}) if exact else {**sample(topic), **(data or {})}
@@ -352,13 +352,25 @@ class SystemUnderTest:
         answer = httpx2.post(store.url, headers=request.headers, content=request.body, timeout=30, trust_env=False)
         told = answer.raise_for_status().json()
 
+        return SentEvent(self._wait_for(told["id"], wait), told["status"])
+
+    def _wait_for(self, event: str, wait: Sequence[str]) -> EventRecord:
+        from workers.rig import wait_until
+
         def ended() -> EventRecord | None:
-            record = self.rig.ledger.event(told["id"])
+            record = self.rig.ledger.event(event)
             routed = record is not None and (record.runs or record.summary.status != "open")
             return record if record and routed and record.summary.status in wait else None
 
-        found = wait_until(ended, what=f"{topic} is {' or '.join(wait)}", within=SETTLES_WITHIN)
-        return SentEvent(found, told["status"])
+        return wait_until(ended, what=f"the event is {' or '.join(wait)}", within=SETTLES_WITHIN)
+
+    def hurry(self, sent: SentEvent) -> SentEvent:
+        """Do now what is delayed or waits for its next attempt, and wait until the event is settled or has failed."""
+        from receiver.inbox import keys
+
+        waiting = [run for run in self.look(sent).record.runs if run.due_at is not None]
+        self.rig.inbox.reopen([keys.run_item(sent.id, run.handler) for run in waiting], {})
+        return SentEvent(self._wait_for(sent.id, ("settled", "failed")), sent.answer)
 
     def look(self, sent: SentEvent) -> SentEvent:
         """The same event, as it is now."""
