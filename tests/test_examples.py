@@ -26,13 +26,17 @@ def module(example: str) -> Path:
     return ROOT / "examples" / example / f"{example.replace('-', '_')}.py"
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_passes_its_own_tests(example: str) -> None:
-    folder = ROOT / "examples" / example
-    done = run_pytest(folder, "-c", "pyproject.toml", "--rootdir", ".", env={"PYTHONPATH": "."})
+def test_the_examples_pass_their_own_tests() -> None:
+    """In one process, so that they share one sandbox."""
+    folders = [str(ROOT / "examples" / example) for example in EXAMPLES]
+    settings = ["-c", f"{folders[0]}/pyproject.toml", "--rootdir", str(ROOT / "examples"), "-rA"]
+    done = run_pytest(ROOT / "examples", *settings, *folders, env={"PYTHONPATH": os.pathsep.join(folders)})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    for example in EXAMPLES:
+        assert f"test_{example.replace('-', '_')}.py::" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_examples_install_and_are_found_by_their_entry_points(tmp_path: Path) -> None:
     for example in EXAMPLES:
         shutil.copytree(ROOT / "examples" / example, tmp_path / example)  # building leaves files beside the source

@@ -44,6 +44,7 @@ class Context(Generic[M]):
     """
 
     store: str
+    """The event's store."""
     settings: M
     """What config says to this plugin about this store."""
     resource: Any
@@ -51,9 +52,13 @@ class Context(Generic[M]):
     attempt: int
     """1 the first time."""
     log: logging.Logger
+    """For the worker's log, under the handler's name; never write a payload there."""
     replay: bool = False
+    """Whether somebody had this run done again."""
     handler: str = ""
+    """This handler's full name: PLUGIN.FUNCTION."""
     event: Event | None = field(default=None, repr=False)
+    """The event, as the handler is given it."""
     effects: Effects | None = field(default=None, repr=False)
     connect: Callable[[], Client] | None = field(default=None, repr=False)
     deadline: float = field(default=float("inf"), repr=False)

@@ -60,13 +60,16 @@ class State:
         self._place = f"{STATE}{plugin}:{store}"
 
     def get(self, name: str, default: Any = None) -> Any:
+        """What was set last, or the default."""
         value = self._effects.read(self._place, name)
         return default if value is None else orjson.loads(value)
 
     def set(self, name: str, value: Any) -> None:
+        """Keep a value that is JSON."""
         self._effects.write(self._place, name, orjson.dumps(value))
 
     def delete(self, name: str) -> None:
+        """Forget it."""
         self._effects.write(self._place, name, None)
 
     def add(self, name: str, by: int = 1) -> int:

@@ -243,6 +243,7 @@ class SandboxStore:
         self._ask("PUT", "/misbehave", chances)
 
     def reset(self) -> None:
+        """Back to the store's first day."""
         self._ask("POST", "/do/reset")
 
     def records(self, kind: str) -> list[dict[str, Any]]:
@@ -379,5 +380,6 @@ class SystemUnderTest:
         return SentEvent(record, sent.answer)
 
     def stop(self) -> None:
+        """End its processes; the fixture does this."""
         if self._rig is not None:
             self._rig.stop()

@@ -151,6 +151,10 @@ class Ledger:
                 break
         return found
 
+    def newest(self) -> str:
+        """The id of the event that arrived last; empty where there is none."""
+        return next((event.id for event in self.events(limit=1)), "")
+
     def event(self, event_id: str) -> EventRecord | None:
         """One event with its runs, read in one moment."""
         pipeline = self.client.pipeline(transaction=True)

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "worker": "processes",
     "sandbox": "sandbox",
     "init": "init",
+    "new-plugin": "new_plugin",
     "stats": "look",
     "send": "look",
     "topics": "topics",
@@ -49,7 +50,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = getattr(import_module(f"workers.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        found: click.Command = getattr(import_module(f"workers.cli.{COMMANDS[cmd_name]}"), cmd_name.replace("-", "_"))
         return found
 
 
@@ -60,7 +61,7 @@ def storehooks() -> None:
     """Receive the webhooks of many stores, and lose none.
 
     \b
-    run      dev  web  worker  sandbox  init
+    run      dev  web  worker  sandbox  init  new-plugin
     look     stats  topics  verify  send
     nouns    events  failures  refused  handlers  stores  scheme  api          a bare noun lists
     """

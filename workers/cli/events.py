@@ -64,11 +64,13 @@ def list_events(
 @click.option("--capsule", metavar="FILE", help="Write the event with its context to a file, to be run elsewhere.")
 @with_config
 def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
-    """One event: headers, payload, and a line for each handler."""
+    """One event: headers, payload, and a line for each handler; `last` is the newest."""
+    ledger = Ledger(the_server(the_config()))
+    event_id = ledger.newest() if event_id == "last" else event_id
     if capsule is not None:
         _write_capsule(event_id, capsule)
         return
-    record = Ledger(the_server(the_config())).event(event_id)
+    record = ledger.event(event_id)
     if record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
     if json_:

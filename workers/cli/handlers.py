@@ -106,7 +106,7 @@ def retire(handler: str, yes: bool) -> None:
 @click.option("--json", "json_", is_flag=True, help="For scripts.")
 @with_config
 def explain(event_id: str, json_: bool) -> None:
-    """For each handler: why it was, or was not, called for an event."""
+    """For each handler: why it was, or was not, called for an event; `last` is the newest."""
     from workers.explaining import explain as judge
 
     config = the_config()
@@ -131,7 +131,7 @@ def _facts(config: Config, event_id: str) -> Facts:
 
     client = the_server(config)
     ledger, inbox = Ledger(client), Inbox(client)
-    record = ledger.event(event_id)
+    record = ledger.event(ledger.newest() if event_id == "last" else event_id)
     if record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
