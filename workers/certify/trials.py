@@ -239,7 +239,7 @@ class Trials:
             )
         fresh = [one for one in failed if one not in doubtful and (one[0].about, one[1].handler) not in known]
         if scenario.kind == "ends":
-            fresh = [(step, run) for step, run in fresh if not (run.error or "").startswith("Fail:")]
+            fresh = [(step, run) for step, run in fresh if not (run.error or "").startswith(("Fail:", "Retry:"))]
         if fresh:
             told = {f"{run.handler}, {_circumstances(scenario, step)}: {run.error}" for step, run in fresh}
             what = "it raises where it should say Fail or Drop: trying again cannot help"
