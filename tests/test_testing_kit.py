@@ -132,6 +132,7 @@ def run_pytest(folder: Path, *arguments: str, env: dict[str, str] | None = None)
     )
 
 
+@pytest.mark.slow  # docs/how-to/testing.md is run always, and has the same fixtures
 def test_the_fixtures_run_the_real_pipeline_and_a_real_sandbox(tmp_path: Path) -> None:
     (tmp_path / "loyalty.py").write_text(PLUGIN)
     (tmp_path / "test_loyalty.py").write_text(THREE_LINES)

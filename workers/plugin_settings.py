@@ -69,6 +69,12 @@ def _refuse_no_model(router: Router) -> None:
             f"plugin {router.name} has settings={getattr(model, '__name__', model)!r}, "
             "which is neither a pydantic model nor a dataclass; derive it from pydantic.BaseModel"
         )
+    for key in RESERVED:
+        if key in (_known_keys(model) or ()):
+            raise PluginError(
+                f"{_model_place(router).rpartition(' ')[2]}: plugin {router.name} has a setting called {key}, which "
+                f"[plugins.{router.name}] keeps for config's own word; give it another name"
+            )
 
 
 def _refuse_unknown(config: Config, router: Router, store: str, values: Mapping[str, Any]) -> None:

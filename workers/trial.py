@@ -50,6 +50,8 @@ class Trial:
         self._live = live
         self._below = capsule.settings.get(self._plugin.name, {}) if capsule else {}
         self._sandbox: Rig | None = None
+        self._resource: Any = None
+        self._started = False
         self._folder = tempfile.TemporaryDirectory(prefix="storehooks-trial-")
         self._effects: Effects = LocalEffects(_remembered(capsule))
         if record:
@@ -68,17 +70,19 @@ class Trial:
         return TrialOutcome("done", "" if result is None else f'"{result}"', (time.perf_counter() - started) * 1000)
 
     def close(self) -> None:
+        """Let the plugin put away what its startup made, and end the sandbox."""
+        end = self._plugin.router.shutdown_function
+        if self._started and end is not None:
+            end(self._resource)
         if self._sandbox is not None:
             self._sandbox.stop()
         self._folder.cleanup()
 
     def _context(self, event: Event) -> Context:
-        router = self._plugin.router
-        start = router.startup_function
         return Context(
             store=event.store,
             settings=self._settings(event.store),
-            resource=start(self._settings("")) if start else None,
+            resource=self._start(),
             attempt=1,
             log=logging.getLogger(self._handler.name),
             handler=self._handler.name,
@@ -86,6 +90,12 @@ class Trial:
             effects=self._effects,
             connect=lambda: self._client_of(event),
         )
+
+    def _start(self) -> Any:
+        start = self._plugin.router.startup_function
+        self._resource = start(self._settings("")) if start else None
+        self._started = True
+        return self._resource
 
     def _settings(self, store: str) -> Any:
         return plugin_settings.build(self._config, self._plugin.router, store, below=self._below)

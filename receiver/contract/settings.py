@@ -303,11 +303,15 @@ class HandlerSettings(Section):
     """The name of a limit; "" is none."""
 
 
+def _as_names(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 class PluginSettings(BaseModel):
     """`[plugins.NAME]`: the plugin's own settings, kept as they are, and what config decides of its handlers."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
-    stores: tuple[str, ...] | None = None
+    stores: Annotated[tuple[str, ...] | None, BeforeValidator(_as_names)] = None
     handlers: dict[str, HandlerSettings] = {}
 
     @property

@@ -57,10 +57,11 @@ def list_handlers(json_: bool = False) -> None:
             _retries(one),
             f"{one.details['timeout']:g} s",
             one.version,
+            _conditions(one),
         )
         for one in found
     ]
-    show.table(("HANDLER", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION"), rows)
+    show.table(("HANDLER", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION", "WHEN"), rows)
     show.next_command("storehooks send order.created      see them called")
 
 
@@ -274,6 +275,14 @@ def _inbox_with(handler: str) -> Inbox:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"no worker has declared a handler {handler}{hint}")
     return inbox
+
+
+def _conditions(one: Declaration) -> str:
+    """What else must be true before it is called."""
+    details = one.details
+    told = [details["when"], f"{details['delay']:g} s after arrival" if details["delay"] else None]
+    told.append(f"limit {details['limit']}" if details["limit"] else None)
+    return ", ".join(filter(None, told))
 
 
 def _retries(one: Declaration) -> str:
