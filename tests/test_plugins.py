@@ -324,7 +324,7 @@ def raising(event, ctx):
 
 @router.on("order.*", delay=SECONDS)
 def later(event, ctx):
-    return "late"
+    return ctx.resource
 """
 
 
@@ -342,10 +342,9 @@ def test_when_delay_and_shutdown_in_the_real_pipeline(make_system: Callable[...,
     worker.kill()  # a delayed run is in the inbox, and in nobody's memory
     (worker,) = system.start("worker")
     assert system.settled(small) == "settled"
-    assert system.run_of(small, "shop.later").result == "late"
+    resource = system.run_of(small, "shop.later").result
     worker.stop()
-    (closed,) = system.folder.glob("closed-*")
-    assert closed.read_text() == f"of {closed.name.removeprefix('closed-')}"
+    assert (system.folder / f"closed-{resource.removeprefix('of ')}").read_text() == resource
     assert system.identity_holds()
 
 
