@@ -29,7 +29,9 @@ def run(name: str, status: str, attempts: int = 1, **more: Any) -> RunRecord:
 
 
 def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool = False, **facts: Any) -> Verdict:
-    about = EventSummary("e1", "north", "order.paid", "msg", "1", NOON, "webhook", facts.pop("status", "open"))
+    about = EventSummary(
+        "e1", "north", facts.pop("topic", "order.paid"), "msg", "1", NOON, "webhook", facts.pop("status", "open")
+    )
     known = {handler.handler: handler} if handler else {}
     given = {"declared": {} if loaded else known, "loaded": known if loaded else {}}
     (found,) = explain(Facts(EventRecord(about, {}, b"", runs, None), **given, **facts))
@@ -82,6 +84,18 @@ def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool =
         (verdict(handler=declared("s.a", stores="south")), False, "store", "it is for south, not north"),
         (verdict(handler=declared("s.a"), loaded=True), False, "not-loaded", "no worker does"),
         (verdict(handler=declared("s.a")), False, "not-routed", "waits to be routed"),
+        (
+            verdict(handler=declared("s.a"), paused=frozenset({"store:north"})),
+            False,
+            "paused",
+            "the store north is paused",
+        ),
+        (
+            verdict(handler=declared("s.a", topics="*"), topic="unreadable", status="failed"),
+            False,
+            "unreadable",
+            "read",
+        ),
         (verdict(handler=declared("s.a"), status="settled"), False, "added-later", "was not there when"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
@@ -152,6 +166,15 @@ def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
     shown = _explained(shop, event_id)
     assert "shop.held" in shown
     assert "storehooks handlers resume shop.held" in shown
+    newer = shop.accept("product.updated", data={"id": 55}, delivery_id="msg_newer")
+    assert [shop.ledger.find(one) for one in (event_id, "1", "last", "55", "msg_newer", "?")] == [
+        event_id,
+        event_id,
+        newer,
+        newer,
+        newer,
+        "?",
+    ]
 
 
 def _explained(system: System, event_id: str, *more: str) -> str:

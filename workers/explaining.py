@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration
 from receiver.inbox.ledger import EventRecord, RunRecord
@@ -35,7 +36,7 @@ class Verdict:
     called: bool
     reason: str
     """One of: called, running, skipped, dropped, retrying, failed, delayed, paused, limit, absent, waiting,
-    not-routed, not-loaded, topic, store, added-later."""
+    unreadable, not-routed, not-loaded, topic, store, added-later."""
     why: str
     fix: str = ""
 
@@ -104,11 +105,19 @@ def _kept_back(facts: Facts, name: str) -> Verdict:
 def _without_a_run(facts: Facts, name: str) -> Verdict:
     one = facts.declared.get(name) or facts.loaded[name]
     about = facts.event.summary
+    if about.topic == UNREADABLE:
+        return Verdict(name, False, "unreadable", "the event's body could not be read; no handler is called for it")
     if not any(matches(pattern, about.topic) for pattern in one.topics):
         return Verdict(name, False, "topic", f"it wants {', '.join(one.topics)}, not {about.topic}", _place(one))
     if not any(matches(pattern, about.store) for pattern in one.stores):
         fix = f"[plugins.{one.details.get('plugin')}] stores, or {_place(one)}"
         return Verdict(name, False, "store", f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}", fix)
+    return _missed(facts, name)
+
+
+def _missed(facts: Facts, name: str) -> Verdict:
+    """It wants such events, and has no run of this one."""
+    about = facts.event.summary
     if name not in facts.declared:
         return Verdict(
             name,
@@ -118,6 +127,10 @@ def _without_a_run(facts: Facts, name: str) -> Verdict:
             "start or HUP a worker with this config",
         )
     if not facts.event.runs and about.status == "open":
+        if f"store:{about.store}" in facts.paused:
+            return Verdict(
+                name, False, "paused", f"the store {about.store} is paused", f"storehooks stores resume {about.store}"
+            )
         return Verdict(name, False, "not-routed", "the event waits to be routed", "storehooks stats")
     again = f"storehooks events replay {_id(facts)} --handler {name}"
     return Verdict(name, False, "added-later", "it was not there when the event was routed", again)

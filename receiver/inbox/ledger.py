@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from receiver.inbox.inbox import from_ms, read_event, unpack
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
+_SEARCHED = 2_000
 SILENT_AFTER = 10.0
 _WORDS = {"ready": "waiting", "later": "waiting", "held": "waiting", "leased": "running"}
 
@@ -151,9 +153,17 @@ class Ledger:
                 break
         return found
 
-    def newest(self) -> str:
-        """The id of the event that arrived last; empty where there is none."""
-        return next((event.id for event in self.events(limit=1)), "")
+    def find(self, which: str) -> str:
+        """The id of the event that is meant: by its id, `last`, or the newest of a delivery or a resource.
+
+        Only the newest events are searched; what is not found is given back.
+        """
+        if self.client.exists(keys.EVENT + which):
+            return which
+        for event in islice(self._newest(keys.INDEX, None), _SEARCHED):
+            if which in ("last", event.delivery_id, event.resource_id):
+                return event.id
+        return which
 
     def event(self, event_id: str) -> EventRecord | None:
         """One event with its runs, read in one moment."""

@@ -64,9 +64,12 @@ def list_events(
 @click.option("--capsule", metavar="FILE", help="Write the event with its context to a file, to be run elsewhere.")
 @with_config
 def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
-    """One event: headers, payload, and a line for each handler; `last` is the newest."""
+    """One event: headers, payload, and a line for each handler.
+
+    ID is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
+    """
     ledger = Ledger(the_server(the_config()))
-    event_id = ledger.newest() if event_id == "last" else event_id
+    event_id = ledger.find(event_id)
     if capsule is not None:
         _write_capsule(event_id, capsule)
         return
@@ -104,6 +107,7 @@ def _write_capsule(event_id: str, path: str) -> None:
         click.echo(text, nl=False)
         return
     try:
+        Path(path).touch(mode=0o600)  # it holds customers' data
         Path(path).write_bytes(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

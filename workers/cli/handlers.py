@@ -107,7 +107,10 @@ def retire(handler: str, yes: bool) -> None:
 @click.option("--json", "json_", is_flag=True, help="For scripts.")
 @with_config
 def explain(event_id: str, json_: bool) -> None:
-    """For each handler: why it was, or was not, called for an event; `last` is the newest."""
+    """For each handler: why it was, or was not, called.
+
+    EVENT is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
+    """
     from workers.explaining import explain as judge
 
     config = the_config()
@@ -132,7 +135,7 @@ def _facts(config: Config, event_id: str) -> Facts:
 
     client = the_server(config)
     ledger, inbox = Ledger(client), Inbox(client)
-    record = ledger.event(ledger.newest() if event_id == "last" else event_id)
+    record = ledger.event(ledger.find(event_id))
     if record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
