@@ -7,12 +7,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from redis import Redis
 
 from receiver import config as config_room
 from receiver.contract.errors import PluginError
 from workers.certify import observe, plan, report
-from workers.certify.trials import Results, Trials, target_of
+from workers.certify.trials import Finding, Results, Trials, target_of
+from workers.cli import storehooks
 from workers.plugins import judge_one
 
 EVERY = ("product.*", "order.*", "customer.*")
@@ -63,29 +65,51 @@ def certified(folder: Path, text: str, *only: str, seed: int = 7) -> Results:
 # On the rig
 
 
+def command(folder: Path, *arguments: str) -> Result:
+    (folder / "config.toml").touch()
+    return CliRunner().invoke(storehooks, ["handlers", "certify", *arguments, "--config", str(folder / "config.toml")])
+
+
 def test_an_effect_that_is_not_idempotent_and_one_that_depends_on_the_order_are_found(tmp_path: Path) -> None:
     """Both in one plugin, since a rig takes seconds to start; each alone, and in every way, is a slow test."""
-    both = TWICE + OLDER[OLDER.index("@router") :]
-    results = certified(tmp_path, both, "redelivered", "shuffled", "missing-fields")
-    found = {one.scenario: one for one in results.findings}
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(TWICE + OLDER[OLDER.index("@router") :])
+    chosen = [word for name in ("redelivered", "shuffled", "missing-fields") for word in ("--only", name)]
+    done = command(tmp_path, str(plugin), "--json", "--seed", "9", *chosen)
+    assert done.exit_code == 1, done.output
+    told = json.loads(done.stdout)
+    found = {one["scenario"]: one for one in told["findings"]}
     assert set(found) == {"redelivered", "shuffled", "missing-fields"}
-    assert found["redelivered"].examples == ("+ paid.txt: 1001", "+ paid.txt: 1002", "+ paid.txt: 1003")
-    assert "+ ctx.state: price of 1 =" in found["shuffled"].examples[0]
-    assert "twice.remember, product.created without price: KeyError: 'price'" in found["missing-fields"].examples
-    told = report.as_json(results)
-    assert (told["idempotent"], told["order_safe"]) == (False, False)
-    assert told["findings"][0]["reproduce"].endswith("plugin.py --seed 7 --only redelivered")
+    assert found["redelivered"]["examples"] == ["+ paid.txt: 1001", "+ paid.txt: 1002", "+ paid.txt: 1003"]
+    assert "+ ctx.state: price of 1 =" in found["shuffled"]["examples"][0]
+    assert "twice.remember, product.created without price: KeyError: 'price'" in found["missing-fields"]["examples"]
+    assert (told["idempotent"], told["order_safe"], told["seed"]) == (False, False, 9)
+    assert found["redelivered"]["reproduce"].endswith("plugin.py --seed 9 --only redelivered")
     assert told["memory_mb"] > 10
     assert told["ms_longest"] >= told["ms_per_event"] > 0
-    text = "\n".join(report.lines(results))
-    assert "FAIL  shuffled" in text
-    assert "order-safe      no" in text
 
 
-def test_what_was_not_tried_is_not_said_to_be_fine(tmp_path: Path) -> None:
-    results = Results(target_of("x", "1", "x", []), 7, passed={"late": "late"})
+def test_wrong_use_is_said(tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text(TWICE)
+    assert "--only late2: there are repeated, replayed," in str(
+        command(tmp_path, str(tmp_path / "plugin.py"), "--only", "late2").exception
+    )
+    assert "there is no such file" in str(command(tmp_path, str(tmp_path / "nothing.py")).exception)
+    assert "no plugin is called nothing" in str(command(tmp_path, "nothing").exception)
+    (tmp_path / "empty.py").write_text(TWICE[: TWICE.index("@router")])
+    assert "has no handlers" in str(command(tmp_path, str(tmp_path / "empty.py")).exception)
+
+
+def test_the_report_says_what_to_do_and_not_more_than_was_tried() -> None:
+    target = target_of("shop.py", "1.2", "shop", [{"topics": ["order.*"], "handler": "shop.note"}])
+    results = Results(target, 7, 3, passed={"clean": "in order", "late": "late"})
     assert (report.is_idempotent(results), report.is_order_safe(results)) == (None, True)
-    assert "idempotent      not tried" in "\n".join(report.lines(results))
+    results.findings.append(Finding("late", "the end differs", ("+ a.txt: 1",)))
+    text = "\n".join(report.lines(results))
+    assert "ok    clean" in text
+    assert "FAIL  late" in text
+    assert "again: storehooks handlers certify shop.py --seed 7 --only late" in text
+    assert "idempotent      not tried\norder-safe      no" in text
 
 
 @pytest.mark.slow

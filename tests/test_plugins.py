@@ -130,7 +130,7 @@ def test_there_are_twelve() -> None:
     assert len(TWELVE) == 12
 
 
-@pytest.mark.parametrize("name", ["import error", "wrong arity", "bad settings"])
+@pytest.mark.parametrize("name", [name for name in TWELVE if name != "shadowing folder"])
 def test_it_stops_the_worker_with_exit_code_2_and_no_traceback(make_system: Callable[..., System], name: str) -> None:
     system = make_system(plugin=TWELVE[name].text, more=TWELVE[name].settings)
     done = system.run_cli("worker")
@@ -186,6 +186,16 @@ def test_handlers_lists_what_is_loaded(system: System) -> None:
     shown = system.run_cli("handlers").stdout
     assert "shop.one" in shown
     assert "1/2 s" in shown
+
+
+def test_one_plugin_is_found_by_its_name_its_file_or_its_module(tmp_path: Path) -> None:
+    path = write(tmp_path, Broken(HEAD + ONE, "", "", ""))
+    (tmp_path / "other_shop.py").write_text(HEAD.replace("shop", "other") + ONE)
+    loaded = config.load(path, {})
+    assert [one.handler for one in plugins.judge_one(loaded, "shop")] == ["shop.one"]
+    assert [one.handler for one in plugins.judge_one(loaded, str(tmp_path / "other_shop.py"))] == ["other.one"]
+    path.write_text('[workers]\nplugins = ["other_shop"]\n')
+    assert [one.handler for one in plugins.judge_one(config.load(path, {}), "other")] == ["other.one"]
 
 
 def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
