@@ -11,7 +11,7 @@ DEV    := $(VENV)/.ready-dev
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check soak lock lock-check clean
+.PHONY: help run setup test check soak reference lock lock-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ check: $(DEV)  ## ruff and mypy --strict
 
 soak: $(DEV)  ## the slow tests: faults and load, for minutes
 	@$(BIN)/python -m pytest -m slow -s $(ARGS)
+
+reference: $(RUN)  ## write docs/reference.md from the code
+	@PYTHONPATH=. $(BIN)/python scripts/reference.py
 
 lock: $(DEV)  ## resolve the dependencies anew into requirements/*.txt
 	@UV="$(BIN)/uv" scripts/lock

@@ -74,6 +74,7 @@ class Config(BaseSettings):
     _places: dict[KeyPath, Place] = PrivateAttr(default_factory=dict)
     _schemes: dict[str, Scheme] = PrivateAttr(default_factory=dict)
     _stores: dict[str, Store] = PrivateAttr(default_factory=dict)
+    _referred: set[KeyPath] = PrivateAttr(default_factory=set)
 
     @classmethod
     def settings_customise_sources(
@@ -112,6 +113,10 @@ class Config(BaseSettings):
             key = key[:-1]
         return None
 
+    def is_referred(self, *key: str | int) -> bool:
+        """Whether the value at `key` was written as "env:NAME" or "file:PATH": then it is likely a secret."""
+        return key in self._referred
+
     def public_url_of(self, store: str) -> str:
         return self.stores[store].url or f"{self.receiver.public_url.rstrip('/')}/webhooks/{store}"
 
@@ -146,6 +151,7 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
         _read_into(data, places, also)
     _overlay(data, _from_environment(environ, places))
     _apply_store_defaults(data)
+    referred = set(_references(data))
     resolved = _resolve(data, (), base, environ, places)
     try:
         config = Config(**resolved)
@@ -153,6 +159,7 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
         raise ConfigError("\n".join(_explain(problem, places) for problem in error.errors())) from None
     config._path = path
     config._places = places
+    config._referred = referred
     config._schemes = {name: _scheme(config, name, config.place("schemes", name)) for name in config.schemes}
     config._stores = {name: _store(config, name) for name in config.stores}
     _refuse_the_sandbox_secret_in_public(config)
@@ -281,6 +288,15 @@ def _apply_store_defaults(data: dict[str, Any]) -> None:
                 _overlay(merged, defaults)
                 _overlay(merged, store)
                 stores[name] = merged
+
+
+def _references(value: Any, key: KeyPath = ()) -> Iterator[KeyPath]:
+    """The keys whose values name a variable or a file."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _references(item, (*key, name))
+    elif isinstance(value, str) and value.startswith(("env:", "file:")):
+        yield key
 
 
 def _resolve(value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], places: Mapping[KeyPath, Place]) -> Any:

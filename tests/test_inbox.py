@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from redis import Redis
@@ -251,3 +252,26 @@ def test_declarations_are_the_union_of_all_workers(system: System) -> None:
 
 def test_an_empty_claim_is_no_error(system: System) -> None:
     assert system.inbox.claim({"": 5, "shop.greet": 5}, room=5) == Claim("0", ())
+
+
+@pytest.mark.parametrize(
+    ("arrived", "state", "due"), [(0, "later", 60), (-50, "later", 10), (-3600, "ready", 0), (3600, "later", 60)]
+)
+def test_a_delay_counts_from_arrival_and_never_beyond_itself(
+    system: System, arrived: int, state: str, due: int
+) -> None:
+    """Late deliveries are not delayed twice, and a receiver's clock that is ahead delays nothing further."""
+    delivery = system.delivery()
+    event = replace(delivery.event, received_at=delivery.event.received_at + timedelta(seconds=arrived))
+    event_id = system.inbox.accept([replace(delivery, event=event)])[0].id
+    reply = system.inbox.route([(claim_one(system.inbox), [("shop.greet", "default", 60.0)])], "0")
+    assert reply == [["routed"]]
+    item = keys.run_item(event_id, "shop.greet")
+    assert system.client.hget(keys.EVENT + event_id, "r:shop.greet").split()[0].decode() == state
+    if state == "later":
+        now = system.client.time()[0]
+        assert due - 3 <= system.client.zscore(keys.LATER, item) / 1000 - now <= due + 1
+        system.client.zadd(keys.LATER, {item: 1})
+        assert system.inbox.tick()[0] == 1
+    assert claim_one(system.inbox, "shop.greet").item == item
+    assert system.identity_holds()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 import orjson
@@ -60,13 +60,16 @@ class State:
         self._place = f"{STATE}{plugin}:{store}"
 
     def get(self, name: str, default: Any = None) -> Any:
+        """What was set last, or the default."""
         value = self._effects.read(self._place, name)
         return default if value is None else orjson.loads(value)
 
     def set(self, name: str, value: Any) -> None:
+        """Keep a value that is JSON."""
         self._effects.write(self._place, name, orjson.dumps(value))
 
     def delete(self, name: str) -> None:
+        """Forget it."""
         self._effects.write(self._place, name, None)
 
     def add(self, name: str, by: int = 1) -> int:
@@ -108,8 +111,8 @@ class KeptEffects:
 class LocalEffects:
     """In this process, for tests and trial runs: nothing leaves it, and nothing stays."""
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], bytes] = {}
+    def __init__(self, kept: Mapping[tuple[str, str], bytes] | None = None) -> None:
+        self._kept: dict[tuple[str, str], bytes] = dict(kept or {})
 
     def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]:  # noqa: ARG002
         found = self._kept.get((place, field))

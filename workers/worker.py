@@ -28,7 +28,7 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, keys
 from receiver.inbox.client import check
-from receiver.inbox.inbox import Declarations
+from receiver.inbox.inbox import Declarations, Wanted
 from workers import attempts
 from workers.bell import Bell
 from workers.jobs import WakeUp, read_job
@@ -323,11 +323,14 @@ class Worker(RQWorker):
                     again.append(event)
             events, version = again, ""
 
-    def _decide(self, event: Run, room: dict[str, int]) -> list[tuple[str, str, bool]]:
-        chosen = []
+    def _decide(self, event: Run, room: dict[str, int]) -> list[Wanted]:
+        chosen: list[Wanted] = []
         for name, wanted in wanted_by(
             self._declared.handlers, topic=event.event.topic, store=event.event.store
         ).items():
+            if delay := float(wanted.details.get("delay", 0)):
+                chosen.append((name, wanted.queue, delay))
+                continue
             mine = room.get(name, 0) > 0 and name not in self._limits
             room[name] = room.get(name, 0) - 1
             chosen.append((name, wanted.queue, mine))

@@ -152,6 +152,7 @@ class WorkersSettings(Section):
     processes: int = Field(default=1, ge=1, le=64)
     horses: int = Field(default=4, ge=1, le=64)
     plugins: tuple[str, ...] = ()
+    installed: bool = True
     retries: int | tuple[float, ...] = 8
     timeout: Duration = 60.0
     memory: Size = 1 << 30
@@ -353,7 +354,27 @@ class SandboxSettings(Section):
     disable_after: int = Field(default=3, ge=1)
 
 
+class HandlerSettings(Section):
+    """What config decides of one handler, whatever its code proposes."""
+
+    retries: Annotated[int, Field(ge=0)] | tuple[Duration, ...] | None = None
+    timeout: Annotated[Duration, Field(gt=0)] | None = None
+    limit: str | None = None
+    """The name of a limit; "" is none."""
+
+
+def _as_names(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 class PluginSettings(BaseModel):
-    """`[plugins.NAME]`: the plugin's own settings, kept as they are."""
+    """`[plugins.NAME]`: the plugin's own settings, kept as they are, and what config decides of its handlers."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+    stores: Annotated[tuple[str, ...] | None, BeforeValidator(_as_names)] = None
+    handlers: dict[str, HandlerSettings] = {}
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What is for the plugin to read."""
+        return dict(self.model_extra or {})

@@ -40,6 +40,7 @@ EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred"
 NAMES_KEPT = 200
 """How many of a store's own event names are counted one by one."""
 
+Wanted = tuple[str, str, bool | float]
 AcceptStatus = Literal["accepted", "duplicate", "full"]
 _STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
@@ -202,14 +203,16 @@ class Inbox:
         runs = tuple(_run_from(item, token) for item in items)
         return results, Claim(version.decode(), runs, again / 1000)
 
-    def route(self, decisions: Sequence[tuple[Run, Iterable[tuple[str, str, bool]]]], version: str) -> list[list[str]]:
-        """Give events their runs: for each (handler, queue, lease it to us). One round trip for all.
+    def route(self, decisions: Sequence[tuple[Run, Iterable[Wanted]]], version: str) -> list[list[str]]:
+        """Give events their runs: for each (handler, queue, how). One round trip for all.
+
+        True is leased to us, False left ready; a number of seconds is how long after its arrival it is due.
 
         Each reply is a word, and after "routed" the handlers whose runs are leased to us.
         """
         calls = []
         for run, handlers in decisions:
-            parts = [part for name, queue, mine in handlers for part in (name, queue, "1" if mine else "0")]
+            parts = [part for name, queue, how in handlers for part in (name, queue, _how(how))]
             calls.append(Call("route", [run.token, run.event.id, version, LEASE_MS, *parts]))
         return [[part.decode() for part in reply] for reply in scripts.run(self.client, calls)] if calls else []
 
@@ -350,6 +353,10 @@ class Inbox:
     def set_aside(self, item: str, why: str) -> None:
         """Note something that is none of ours, or cannot be read, for people to see."""
         self.client.hset(keys.ASIDE, item, why)
+
+
+def _how(how: bool | float) -> str:
+    return str(int(how)) if isinstance(how, bool) else f">{int(how * 1000)}"
 
 
 def _pause_name(handler: str, store: str) -> str:

@@ -14,7 +14,7 @@
     fair:{lane}    hash    virtual time of the lane (field "") and of each store in it
     lanes          hash    lane -> RQ queue that is woken for it
     leased         zset    items by end of lease (ms)
-    later          zset    items by due time (ms)
+    later          zset    items by due time (ms): retries, and runs with a delay
     held:{store}   zset    items of a paused store, in their order
     paused         set     "handler:NAME", "store:NAME"       resuming  set  stores whose held work is coming back
     limits         hash    handler -> its limit
@@ -61,6 +61,7 @@ PREFIX = "sh:"
 
 EVENT = PREFIX + "e:"
 BODY = PREFIX + "b:"
+ONCE = PREFIX + "o:"
 STATE = PREFIX + "st:"
 READY = PREFIX + "ready:"
 LANES = PREFIX + "lanes"

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from receiver.inbox.inbox import Declaration, from_ms, read_declaration, read_ev
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
+_SEARCHED = 2_000
 SILENT_AFTER = 10.0
 _WORDS = {"ready": "waiting", "later": "waiting", "held": "waiting", "leased": "running"}
 
@@ -78,6 +80,8 @@ class RunRecord:
     result: Any
     error: str | None
     due_at: datetime | None
+    reason: str | None = None
+    """Why it ended without a call, or as a failure of nobody's code: skipped, lost-worker, no-such-handler."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,16 @@ class Ledger:
                 (stores[store] if store else total)[name] = int(value)
         return Counters(total, dict(stores))
 
+    def shut_limits(self) -> dict[str, datetime]:
+        """The limits, or h:HANDLER, that somebody said Busy of, and until when."""
+        found: Any = self.client.hgetall(keys.SHUT)
+        now: Any = self.client.time()
+        until = {_decoded(name): int(ms) for name, ms in found.items()}
+        return {name: from_ms(str(ms)) for name, ms in until.items() if ms > now[0] * 1000}
+
+    def slots_taken(self, limit: str) -> int:
+        return int(self.client.scard(keys.SLOTS + limit))
+
     def names(self, store: str) -> list[SeenName]:
         """The event names a store has really sent, the most frequent first."""
         found = {_decoded(name): int(value) for name, value in self.client.hgetall(keys.NAMES + store).items()}
@@ -147,6 +161,18 @@ class Ledger:
             if len(found) >= limit:
                 break
         return found
+
+    def find(self, which: str) -> str:
+        """The id of the event that is meant: by its id, `last`, or the newest of a delivery or a resource.
+
+        Only the newest events are searched; what is not found is given back.
+        """
+        if self.client.exists(keys.EVENT + which):
+            return which
+        for event in islice(self._newest(keys.INDEX, None), _SEARCHED):
+            if which in ("last", event.delivery_id, event.resource_id):
+                return event.id
+        return which
 
     def event(self, event_id: str) -> EventRecord | None:
         """One event with its runs, read in one moment."""
@@ -196,6 +222,7 @@ class Ledger:
             result=detail.get("result"),
             error=detail.get("error"),
             due_at=datetime.fromtimestamp(due / 1000, UTC) if due else None,
+            reason=detail.get("reason"),
         )
 
 

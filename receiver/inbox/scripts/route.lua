@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- route: give an event a run for each handler that wants it.
 -- ARGV  1 token  2 id  3 version of the declarations it was routed by  4 lease (ms)
---       then for each handler: handler, queue, "1" to lease it to the caller or "0" to leave it ready
+--       then for each handler: handler, queue, and "1" to lease it to the caller, "0" to leave it ready, or ">ms": it
+--       is due so long after the event's arrival
 -- gives {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token no longer fits) or
 --       {"reroute"} (the declarations have changed). A paused handler's run is left ready, whatever was asked.
 local token, id, lease = ARGV[1], ARGV[2], tonumber(ARGV[4])
@@ -20,16 +21,21 @@ redis.call('HDEL', e, 'r:')
 redis.call('ZREM', P .. 'leased', id)
 for at = 5, #ARGV, 3 do
   local handler, queue, mine = ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1'
+  local delay = tonumber(string.match(ARGV[at + 2], '^>(%d+)$') or 0)
   if redis.call('HEXISTS', e, 'r:' .. handler) == 1 then
     had = had + 1
   else
     open = open + 1
     if mine and anything_paused and redis.call('SISMEMBER', P .. 'paused', 'handler:' .. handler) == 1 then mine = false end
     redis.call('HSET', P .. 'lanes', handler, queue)
-    local run = { state = mine and 'leased' or 'ready', attempts = 0, losses = 0, queue = queue,
-      token = mine and token or '' }
+    -- Never later than the delay from now: the receiver's clock may be ahead of ours.
+    local due = delay > 0 and math.min(tonumber(redis.call('HGET', e, 'received') or 0), NOW) + delay or 0
+    local run = { state = mine and 'leased' or due > NOW and 'later' or 'ready', attempts = 0, losses = 0,
+      queue = queue, token = mine and token or '' }
     write_run(id, handler, run)
-    if mine then
+    if due > NOW then
+      redis.call('ZADD', P .. 'later', due, item_of(id, handler))
+    elseif mine then
       answer[#answer + 1] = handler
       redis.call('ZADD', P .. 'leased', NOW + lease, item_of(id, handler))
     else
