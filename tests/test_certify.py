@@ -70,12 +70,18 @@ def command(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(storehooks, ["handlers", "certify", *arguments, "--config", str(folder / "config.toml")])
 
 
-def test_an_effect_that_is_not_idempotent_and_one_that_depends_on_the_order_are_found(tmp_path: Path) -> None:
-    """Both in one plugin, since a rig takes seconds to start; each alone, and in every way, is a slow test."""
-    plugin = tmp_path / "plugin.py"
-    plugin.write_text(TWICE + OLDER[OLDER.index("@router") :])
+def test_an_effect_that_is_not_idempotent_and_one_that_depends_on_the_order_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both in one plugin, since a rig takes seconds to start; each alone, and in every way, is a slow test.
+
+    Whoever writes a plugin has a folder with the plugin, and perhaps no config.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STOREHOOKS_CONFIG", raising=False)
+    (tmp_path / "plugin.py").write_text(TWICE + OLDER[OLDER.index("@router") :])
     chosen = [word for name in ("redelivered", "shuffled", "missing-fields") for word in ("--only", name)]
-    done = command(tmp_path, str(plugin), "--json", "--seed", "9", *chosen)
+    done = CliRunner().invoke(storehooks, ["handlers", "certify", "plugin.py", "--json", "--seed", "9", *chosen])
     assert done.exit_code == 1, done.output
     told = json.loads(done.stdout)
     found = {one["scenario"]: one for one in told["findings"]}
@@ -84,7 +90,7 @@ def test_an_effect_that_is_not_idempotent_and_one_that_depends_on_the_order_are_
     assert "+ ctx.state: price of 1 =" in found["shuffled"]["examples"][0]
     assert "twice.remember, product.created without price: KeyError: 'price'" in found["missing-fields"]["examples"]
     assert (told["idempotent"], told["order_safe"], told["seed"]) == (False, False, 9)
-    assert found["redelivered"]["reproduce"].endswith("plugin.py --seed 9 --only redelivered")
+    assert found["redelivered"]["reproduce"].endswith("certify plugin.py --seed 9 --only redelivered")
     assert told["memory_mb"] > 10
     assert told["ms_longest"] >= told["ms_per_event"] > 0
 

@@ -12,7 +12,7 @@ What is said of a path:
     [...]                                the value is one of these
     anything else                        the value is equal; 42 equals "42.00", "paid" equals "paid" only
 
-All that is said must be true. A value that is not there fits `None` and nothing else.
+All that is said must be true. A value that is not there fits `None`, alone or in a list, and nothing else.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def _faults_of_a_filter(when: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _fits(value: Any, wanted: Any) -> bool:
+    if _is_list(wanted):
+        return any(_fits(value, one) for one in wanted)
     if wanted is None or value is None:
         return value is None and wanted is None
-    if _is_list(wanted):
-        return any(_equal(value, one) for one in wanted)
     if wanted == "*":
         return True
     if isinstance(wanted, str) and (match := _COMPARISON.fullmatch(wanted)):

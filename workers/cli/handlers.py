@@ -16,7 +16,7 @@ from receiver.contract.errors import ConfigError, PluginError
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
 from workers.cli import show
-from workers.cli.options import the_config, the_server, with_config
+from workers.cli.options import the_config, the_config_or_defaults, the_server, with_config
 
 if TYPE_CHECKING:
     from workers.capsule import Capsule
@@ -221,7 +221,7 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
     from workers.certify import report
     from workers.certify.trials import Trials
 
-    config = the_config()
+    config = the_config_or_defaults()
     trials = Trials(config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_))
     results = trials.run()
     if json_:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from redis import Redis
 
-from receiver.config import Config, load_from_environment
+from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.contract.errors import ConfigError
 from receiver.contract.settings import per_second, seconds
 from receiver.contract.stores import Store
@@ -40,6 +42,15 @@ def the_config() -> Config:
     """The config this command was told to use, read now."""
     given = click.get_current_context().find_object(dict) or {}
     return load_from_environment(given.get("config"))
+
+
+def the_config_or_defaults() -> Config:
+    """The same; where no config is named and none is here, the defaults. For what needs no store of one's own."""
+    given = click.get_current_context().find_object(dict) or {}
+    named = given.get("config") or os.environ.get("STOREHOOKS_CONFIG")
+    if named or any(Path(name).is_file() for name in ("config.toml", EXAMPLE)):
+        return the_config()
+    return load(None, os.environ)
 
 
 def the_server(config: Config) -> Redis:
