@@ -166,6 +166,7 @@ def begin_anew(shop: Shop) -> Shop:
     client = shop.system.client
     if gone := [key for key in client.keys("*") if key.decode() not in kept]:
         client.delete(*gone)
+    shop.subscriber.keyring.files.pending_file.unlink(missing_ok=True)
     return shop
 
 

@@ -60,7 +60,13 @@ def test_no_secret_is_readable_in_redis_or_in_a_file(ring: Keyring, redis: Redis
 def test_the_files_are_for_the_owner_and_pending_ones_go_when_redis_has_them(ring: Keyring, tmp_path: Path) -> None:
     ring.files.write_copy(1, {})
     assert stat.S_IMODE(os.stat(tmp_path / COPY).st_mode) == 0o600
-    ring.put([secret()])
+    version = ring.put([secret()])
+    ring.confirm("slow", version - 1)
+    assert ring.bring_pending() == 0
+    assert (tmp_path / PENDING).exists(), "a receiver has not read it in Redis, and that may go away"
+    assert stat.S_IMODE(os.stat(tmp_path / PENDING).st_mode) == 0o600
+    ring.confirm("slow", version)
+    ring.bring_pending()
     assert not (tmp_path / PENDING).exists()
     assert not list(tmp_path.glob(".keyring-*"))
 
@@ -106,6 +112,17 @@ def test_what_is_learned_while_redis_is_away_is_kept_and_brought_there(own_redis
     assert ring.bring_pending() == 1
     assert [one.text for one in ring.of("north")] == [NEW]
     assert ring.files.pending() == {}
+
+
+def test_an_end_that_was_set_is_not_taken_back_by_what_is_still_pending(ring: Keyring, redis: Redis) -> None:
+    ring.put([secret()])
+    pending = ring.files.pending_file.read_bytes()
+    ring.put([replace(secret(), not_after=5.0)])
+    ring.files.pending_file.write_bytes(pending)  # a process that died left its file
+    assert [one.not_after for one in ring.of("north")] == [5.0]
+    assert ring.bring_pending() == 0
+    assert ring.files.pending() == {}
+    assert [one.not_after for one in ring.of("north")] == [5.0]
 
 
 def test_two_processes_add_pending_secrets_and_none_is_lost(tmp_path: Path, redis: Redis) -> None:

@@ -147,6 +147,19 @@ def test_what_this_host_learned_while_redis_was_away_is_known_at_once(
     assert known(system, smith)[0] == b"new secret of the store"
 
 
+def test_a_secret_that_redis_had_and_no_receiver_has_read_is_known_when_redis_goes_away(
+    own_redis: Server, make_system: Callable[..., System]
+) -> None:
+    system = make_system(more=SEALED, url=own_redis.url)
+    ring, smith = keyring_of(system), locksmith_of(system)
+    smith.look()
+    ring.put([learn(system.config.known_stores["north"], NEW, origin="rotated")])
+    ring.bring_pending()
+    own_redis.kill()
+    smith.look()
+    assert known(system, smith)[0] == b"new secret of the store"
+
+
 def test_a_redis_that_was_emptied_is_given_the_copy(sealed_system: System, redis: Redis) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
     ring.put([learn(sealed_system.config.known_stores["north"], NEW, origin="created")])

@@ -130,6 +130,8 @@ class Subscriber:
         yield from self._each(gentle)
         yield from self._with_secrets([change for change in changes if change.action == "create" or change.rotate])
         yield from self._each([change for change in changes if change.action == "delete"])
+        if self.keyring.seal:
+            patiently(self.keyring.bring_pending)
 
     def _each(self, changes: Iterable[Change]) -> Iterator[Done]:
         for change in changes:

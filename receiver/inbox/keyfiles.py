@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,8 +25,21 @@ Entry = tuple[str, str, bytes]
 
 
 def merge(first: Sealed, second: Sealed) -> Sealed:
-    """Both; what is in the second counts."""
-    return {store: {**first.get(store, {}), **second.get(store, {})} for store in {**first, **second}}
+    """Both; where they differ the second counts, but an end that was set is never taken back."""
+    found = {store: dict(blobs) for store, blobs in first.items()}
+    for store, blobs in second.items():
+        mine = found.setdefault(store, {})
+        for mark, blob in blobs.items():
+            if not (mark in mine and _has_end(mine[mark]) and not _has_end(blob)):
+                mine[mark] = blob
+    return found
+
+
+def _has_end(blob: bytes) -> bool:
+    try:
+        return orjson.loads(blob)["not_after"] is not None
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 class Files:
@@ -60,14 +73,23 @@ class Files:
             _write(self.pending_file, found)
 
     def forget_pending(self, entries: Iterable[Entry]) -> None:
-        """Redis has them. One that was sealed anew meanwhile stays."""
+        """They are known elsewhere. One that was sealed anew meanwhile stays."""
+        known = {(store, mark): blob for store, mark, blob in entries}
+        self._sift_pending(lambda store, mark, blob: known.get((store, mark)) != blob)
+
+    def drop_pending(self, store: str, marks: Collection[str]) -> None:
+        self._sift_pending(lambda of, mark, _: of != store or mark not in marks)
+
+    def _sift_pending(self, stays: Callable[[str, str, bytes], bool]) -> None:
+        if not self.pending_file.exists():
+            return
         with self._alone():
             found = self.pending()
-            for store, mark, blob in entries:
-                if found.get(store, {}).get(mark) == blob:
-                    del found[store][mark]
-            left = {store: blobs for store, blobs in found.items() if blobs}
-            if left:
+            left = {
+                store: {mark: blob for mark, blob in blobs.items() if stays(store, mark, blob)}
+                for store, blobs in found.items()
+            }
+            if any(left.values()):
                 _write(self.pending_file, left)
             else:
                 self.pending_file.unlink(missing_ok=True)

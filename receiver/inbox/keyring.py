@@ -197,23 +197,32 @@ class Keyring:
         return self.seal
 
     def put(self, entries: Sequence[Learned]) -> int:
-        """Keep secrets: at once in this host's file, then in Redis. Gives the version that has them."""
+        """Keep secrets: at once in this host's file, then in Redis. Gives the version that has them.
+
+        They stay in the file until `bring_pending` finds that every receiver knows them.
+        """
         if not entries:
             return self.version()
         seal = self.require_key(entries[0].store)
         blobs = [(one.store, one.fingerprint, seal.close(one)) for one in entries]
         self.files.add_pending(blobs)
-        version = self._write(blobs)
-        self.files.forget_pending(blobs)
-        return version
+        return self._write(blobs)
 
     def bring_pending(self) -> int:
-        """Give Redis what was learned while it was away; gives how many."""
-        blobs = self._genuine(self.files.pending())
-        if blobs:
-            self._write(blobs)
-            self.files.forget_pending(blobs)
-        return len(blobs)
+        """Give Redis what was learned while it was away, and forget what every receiver knows; gives how many were
+        brought. If Redis went away before the receivers had read a secret there, they still find it in the file."""
+        pending = self._genuine(self.files.pending())
+        if not pending:
+            return 0
+        there = self.sealed(sorted({store for store, _, _ in pending}))
+        wanted = merge(there, self.files.pending())
+        missing = [one for one in pending if wanted[one[0]].get(one[1]) == one[2] != there[one[0]].get(one[1])]
+        if missing:
+            self._write(missing)
+        changed: Any = self.client.hmget(keys.RING_VERSIONS, list(there))
+        if not self.behind(max(int(version or 0) for version in changed)):
+            self.files.forget_pending(pending)
+        return len(missing)
 
     def restore(self) -> int:
         """Redis has lost what it had: a failover, another server. Give it this host's copy again."""
@@ -235,6 +244,8 @@ class Keyring:
 
     def drop(self, store: str, fingerprints: Iterable[str]) -> int:
         """Forget secrets; gives the version without them."""
+        fingerprints = set(fingerprints)
+        self.files.drop_pending(store, fingerprints)
         return self._change("drop", ((store, mark, "") for mark in fingerprints))
 
     def tidy(self, store: str) -> int:
