@@ -63,8 +63,8 @@ from receiver.inbox.inbox import from_ms
 from receiver.spool import SpooledEvents, open_spool
 events = SpooledEvents(open_spool(Path(sys.argv[1]), synchronous=sys.argv[2]))
 for number in range(150):
-    events.add(Delivery(Event(id=f"event{number}", store="north", topic="order.created", received_at=from_ms("1000"),
-                              body=b"{}"), "orders/create"))
+    event = Event(id=f"event{number}", store="north", topic="order.created", received_at=from_ms("1000"), body=b"{}")
+    events.add([Delivery(event, "orders/create")])
     print(f"event{number}", flush=True)
 time.sleep(60)
 """
