@@ -97,7 +97,7 @@ def check(client: Redis, *, ack: str = "stored") -> str:
         appendonly = _setting(client, "appendonly") if ack != "stored" else ""
     except RedisError as error:
         raise ServerAway(
-            f"the Redis server at {describe(client)} does not answer: {error}. "
+            f"the Redis server at {describe(client)} does not answer: {str(error).rstrip('.')}. "
             "Start it, or set [redis] url (or REDIS_URL) or sentinels; `storehooks dev` starts an embedded one"
         ) from None
     policy = _setting(client, "maxmemory-policy")

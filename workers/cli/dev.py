@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -190,14 +189,15 @@ class Dev:
         click.echo(f"First event handled after {time.monotonic() - self._started:.0f} s.")
         if self._most:
             return
-        command = f"{Path(sys.argv[0]).parent.name and os.path.relpath(sys.argv[0])}"
-        click.echo("In a second terminal:\n")
-        click.echo(f"  {command} send order.created                  your own event")
-        click.echo(f"  {command} send order.created --tamper body    see it refused")
-        click.echo(f"  {command} events                              what has arrived")
-        click.echo(f"  {command} api orders list                     the pretend store's API")
-        for file in self._files:
-            click.echo(f"  edit {os.path.relpath(file)}      loads when saved")
+        click.echo("In a second terminal:")
+        has_api = any(store.base_url for store in self._config.stores.values())
+        show.next_command(
+            "storehooks send order.created  your own event",
+            "storehooks send order.created --tamper body  see it refused",
+            "storehooks events  what has arrived",
+            *(["storehooks api orders list  the pretend store's API"] if has_api else []),
+            *(f"edit {os.path.relpath(file)}  loads when saved" for file in self._files),
+        )
         click.echo()
 
     def _reload_changed_plugins(self) -> None:
@@ -275,5 +275,5 @@ class Journal:
         handler = keys.split_item(item)[1]
         result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
         took = f"{about.get('ms', 0):.0f} ms"
-        text = f"{store}  {topic:<18}{resource:<6}{handler:<14}{outcome:<8}{took:<7}{result}"
+        text = f"{store}  {topic:<16}  {resource:<5} {handler:<13} {outcome:<7} {took:<6} {result}"
         return f"{datetime.now():%H:%M:%S}  {show.harmless(text)}"

@@ -14,17 +14,14 @@ from receiver.contract.errors import ConfigError
 from receiver.inbox import Inbox, Ledger, keys
 from receiver.inbox.ledger import EventRecord, EventSummary, RunRecord
 from workers.cli import show
-from workers.cli.options import Moment, Rate, the_config, the_server, with_config
+from workers.cli.options import Moment, Noun, Rate, the_config, the_server, with_config
 from workers.replay import Replay, Selection, fitting
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Noun)
 @with_config
-@click.pass_context
-def events(context: click.Context) -> None:
+def events() -> None:
     """Events: list, show, replay."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_events)
 
 
 @events.command("list")

@@ -13,17 +13,14 @@ from receiver.inbox import Failures, Inbox, keys
 from receiver.inbox.failures import Failure, Group
 from receiver.inbox.inbox import Declarations
 from workers.cli import show
-from workers.cli.options import Rate, the_config, the_server, with_config
+from workers.cli.options import Noun, Rate, the_config, the_server, with_config
 from workers.replay import PAGE, Replay
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Noun)
 @with_config
-@click.pass_context
-def failures(context: click.Context) -> None:
+def failures() -> None:
     """Failures: list, show, replay, drop."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_failures)
 
 
 @failures.command("list")
@@ -50,9 +47,9 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
     _say_versions(groups, Inbox(client).declarations())
     worst = max(groups, key=lambda one: one.retrying + one.failed)
     show.next_command(
-        f"storehooks handlers pause {worst.handler}".ljust(50) + "stop the bleeding, nothing is lost",
-        f"storehooks failures show {worst.id}".ljust(50) + "traceback, one example event",
-        f"storehooks failures replay --group {worst.id} --first 5".ljust(50) + "with your fix; then without --first",
+        f"storehooks handlers pause {worst.handler}  stop the bleeding, nothing is lost",
+        f"storehooks failures show {worst.id}  traceback, one example event",
+        f"storehooks failures replay --group {worst.id} --first 5  with your fix; then without --first",
     )
 
 

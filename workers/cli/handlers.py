@@ -16,7 +16,7 @@ from receiver.contract.errors import ConfigError, PluginError
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
 from workers.cli import show
-from workers.cli.options import the_config, the_config_or_defaults, the_server, with_config
+from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config
 
 if TYPE_CHECKING:
     from workers.capsule import Capsule
@@ -24,14 +24,10 @@ if TYPE_CHECKING:
     from workers.explaining import Facts
 
 
-@click.group(invoke_without_command=True)
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.group(cls=Noun)
 @with_config
-@click.pass_context
-def handlers(context: click.Context, json_: bool) -> None:
+def handlers() -> None:
     """Handlers: list, explain, run, certify, pause, resume, retire."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_handlers, json_=json_)
 
 
 @handlers.command("list")
@@ -259,7 +255,7 @@ def _progress(json_: bool) -> Callable[[str], None]:
     """One line that changes, where a person is looking."""
     if json_ or not sys.stderr.isatty():
         return lambda _: None
-    return lambda name: click.echo(f"\r{name:<20}", err=True, nl=False)
+    return lambda name: click.echo(f"\r{name:<20}\r", err=True, nl=False)
 
 
 def _stored_event(config: Config, event_id: str) -> Event:

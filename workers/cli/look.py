@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,7 +52,7 @@ def stats(json_: bool) -> None:
     for store, counts in sorted(counters.stores.items()):
         tell_of_conflicts(store, counts)
     tell_of_spools(spools, config.receiver.spool_age)
-    show.next_command("storehooks events")
+    show.next_command("storehooks failures" if counters.total["failed"] else "storehooks events")
 
 
 def tell_of_spools(spools: Mapping[str, Spool], longest: float) -> None:
@@ -128,7 +129,9 @@ def send(
     if not ok:
         show.next_command(f"storehooks verify --refused last --store {name}      why")
         raise click.exceptions.Exit(1)
-    show.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}      again: a duplicate")
+    same = f" --data {shlex.quote(data_file)}" if data_file else ""
+    same += "".join(f" --set {shlex.quote(change)}" for change in changes)
+    show.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}{same}  again: a duplicate")
 
 
 def _data(topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:

@@ -25,6 +25,15 @@ from receiver.spool import Refusals, look_at_refusals
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Noun(click.Group):
+    """A noun and its commands. A bare noun lists, with every option that its `list` takes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        asks_for_help = any(one in ctx.help_option_names for one in args)
+        names_a_command = any(one in self.commands for one in args) or bool(args and not args[0].startswith("-"))
+        return super().parse_args(ctx, args if asks_for_help or names_a_command else ["list", *args])
+
+
 def with_config(function: F) -> F:
     """Give a command `--config FILE`. What is said last, nearest to the command, counts."""
 

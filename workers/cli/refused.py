@@ -14,19 +14,16 @@ from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import show
 from workers.cli.captured import write
-from workers.cli.options import the_config, the_refusals, the_server, the_store, the_stores, with_config
+from workers.cli.options import Noun, the_config, the_refusals, the_server, the_store, the_stores, with_config
 from workers.cli.verify import find_refusal
 from workers.release import Judge, Released, chosen
 from workers.release import release as let_in
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Noun)
 @with_config
-@click.pass_context
-def refused(context: click.Context) -> None:
+def refused() -> None:
     """Refused deliveries of this host: list, show, release."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_refused)
 
 
 @refused.command("list")
@@ -54,8 +51,7 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
     click.echo()
     click.echo(f"{refusals.count():,} refused on this host, {refusals.count_kept():,} of them with their body.")
     show.next_command(
-        f"{f'storehooks verify --refused {_first_kept(found)}':<34}why",
-        f"{'storehooks refused release':<34}let in what fits by now",
+        f"storehooks verify --refused {_first_kept(found)}  why", "storehooks refused release  let in what fits by now"
     )
 
 

@@ -15,16 +15,13 @@ from receiver.contract.explain import caveats
 from receiver.contract.grammar import Scheme
 from workers.cli import show
 from workers.cli.captured import read_captured
-from workers.cli.options import the_config, with_config
+from workers.cli.options import Noun, the_config, with_config
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Noun)
 @with_config
-@click.pass_context
-def scheme(context: click.Context) -> None:
+def scheme() -> None:
     """Schemes, how stores sign: list, show, detect."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_schemes)
 
 
 @scheme.command("list")

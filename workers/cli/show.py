@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -45,10 +49,21 @@ def clock(moment: datetime) -> str:
 
 
 def next_command(*lines: str) -> None:
-    """What one would type next."""
+    """What one would type next; what stands after some spaces says why, in a column of its own."""
+    halves = [re.split(r"  +", line, maxsplit=1) for line in lines]
+    typed = [re.sub(r"^storehooks\b", our_name(), half[0]) for half in halves]
+    width = max(len(one) for one in typed)
     click.echo()
-    for line in lines:
-        click.echo(f"  {line}")
+    for command, (_, *why) in zip(typed, halves, strict=True):
+        click.echo(f"  {command:<{width}}      {''.join(why)}".rstrip())
+
+
+def our_name() -> str:
+    """What to type for us: the script by its name where the shell finds it, else by its path."""
+    script = Path(sys.argv[0])
+    if script.name != "storehooks" or shutil.which("storehooks") == str(script.absolute()):
+        return "storehooks"
+    return os.path.relpath(script)
 
 
 def replay_counts(counts: Mapping[str, int]) -> None:

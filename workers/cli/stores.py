@@ -13,7 +13,7 @@ from receiver.inbox.checks import Heal
 from receiver.inbox.pulse import Pulse
 from workers.checkup.words import clock, span
 from workers.cli import show
-from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.cli.store_changes import add, remove
 
 if TYPE_CHECKING:  # it brings an HTTP client along, and `stores list` needs none
@@ -22,14 +22,10 @@ if TYPE_CHECKING:  # it brings an HTTP client along, and `stores list` needs non
 FIGURES = ("accepted", "open", "failed", "rejected")
 
 
-@click.group(invoke_without_command=True)
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.group(cls=Noun)
 @with_config
-@click.pass_context
-def stores(context: click.Context, json_: bool) -> None:
+def stores() -> None:
     """Stores: list, show, add, pause, resume, remove."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_stores, json_=json_)
 
 
 stores.add_command(add)
@@ -182,4 +178,4 @@ def _what_next(one: Standing) -> list[str]:
         return [f"storehooks verify --store {one.name} --refused last      why they were refused"]
     if one.plan and one.plan.changes:
         return [f"storehooks subscriptions apply --store {one.name}"]
-    return [f"storehooks events --store {one.name}", f"storehooks send order.created --store {one.name}"]
+    return [f"storehooks events list --store {one.name}", f"storehooks send order.created --store {one.name}"]

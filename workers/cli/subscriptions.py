@@ -17,7 +17,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.checks import Checked, Checks, Heal
 from workers.cli import show
-from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.subscribing import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
 from workers.subscriptions import Handlers, Plan, in_words
 from workers.upkeep import summary_of
@@ -28,13 +28,10 @@ _SIGNS = {"create": "+ create", "enable": "~ enable", "update": "~ update", "del
 T = TypeVar("T")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Noun)
 @with_config
-@click.pass_context
-def subscriptions(context: click.Context) -> None:
+def subscriptions() -> None:
     """Subscriptions at the stores: list, plan, apply, rotate."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_subscriptions)
 
 
 @subscriptions.command("list")
