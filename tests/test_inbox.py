@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from receiver.inbox import Claim, Declaration, Inbox, Outcome, Run, keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
@@ -220,6 +221,60 @@ def test_a_poisoned_event_is_set_aside_and_the_next_one_is_served(system: System
     claim = system.inbox.claim({"": 2}, room=2)
     assert [run.event.id for run in claim.runs] == [good]
     assert redis.hexists(keys.ASIDE, bad)
+
+
+def test_what_the_server_has_against_one_delivery_of_a_group_does_not_touch_the_others(
+    system: System, redis: Redis
+) -> None:
+    redis.hset("sh:d:north:spoiled", "a", "b")
+    first, bad, last = system.delivery(), replace(system.delivery(), repeat_mark="spoiled"), system.delivery()
+    with pytest.raises(ResponseError):
+        system.inbox.accept([first, bad, last])
+    assert [one.status for one in system.inbox.accept([first, last])] == ["duplicate", "duplicate"]
+    assert {run.event.id for run in system.inbox.claim({"": 9}, room=9).runs} == {first.event.id, last.event.id}
+    assert system.identity_holds()
+
+
+def test_a_spoiled_index_of_one_store_keeps_no_other_store_from_its_work(system: System, redis: Redis) -> None:
+    redis.set("sh:ix:south", "x")
+    deliveries = [system.delivery(), system.delivery(store="south"), system.delivery()]
+    with pytest.raises(ResponseError):
+        system.inbox.accept(deliveries)
+    assert len(system.inbox.claim({"": 9}, room=9).runs) == 3
+    assert system.identity_holds()
+
+
+def test_a_group_holds_its_own_duplicates_and_its_own_quota(system: System) -> None:
+    one, other, third = system.delivery(), system.delivery(), system.delivery()
+    answers = system.inbox.accept([one, one, other, third], quota=2)
+    assert [answer.status for answer in answers] == ["accepted", "duplicate", "accepted", "full"]
+    assert system.ledger.counters().total["open"] == 2
+    assert system.identity_holds()
+
+
+def test_large_bodies_are_accepted_by_several_calls_and_answered_in_their_order(system: System) -> None:
+    deliveries = [system.delivery(data={"id": n, "text": "x" * 100_000}) for n in range(7)]
+    answers = system.inbox.accept(deliveries)
+    assert [answer.id for answer in answers] == [one.event.id for one in deliveries]
+    assert system.ledger.names("north")[0].seen == 7
+
+
+def test_one_call_routes_events_that_have_gone_different_ways(system: System) -> None:
+    ids = [system.accept() for _ in range(4)]
+    runs = list(system.inbox.claim({"": 4}, room=4).runs)
+    version = system.inbox.declarations().version
+    lost = replace(runs[1], token="another")
+    decisions = [
+        (runs[0], [("shop.one", "default", True), ("shop.two", "default", False)]),
+        (lost, [("shop.one", "default", True)]),
+        (runs[2], []),
+        (runs[3], [("shop.two", "slow", False)]),
+    ]
+    answers = system.inbox.route(decisions, version)
+    assert answers == [["routed", "shop.one"], ["stale"], ["unhandled"], ["routed"]]
+    assert [run.event.id for run in system.inbox.claim({"shop.two": 9}, room=9).runs] == [ids[0], ids[3]]
+    assert system.status(ids[2]) == "settled"
+    assert system.identity_holds()
 
 
 def test_scripts_come_back_after_the_server_forgot_them(system: System, redis: Redis) -> None:

@@ -6,7 +6,19 @@ Law of this room: every change of state is one Lua script (`scripts/`), every ke
 
 from receiver.inbox.client import connect, server_url
 from receiver.inbox.failures import Failures
-from receiver.inbox.inbox import Claim, Declaration, Inbox, Limit, Outcome, Run
+from receiver.inbox.inbox import Claim, Declaration, Inbox, Kept, Limit, Outcome, Run
 from receiver.inbox.ledger import Ledger
 
-__all__ = ["Claim", "Declaration", "Failures", "Inbox", "Ledger", "Limit", "Outcome", "Run", "connect", "server_url"]
+__all__ = [
+    "Claim",
+    "Declaration",
+    "Failures",
+    "Inbox",
+    "Kept",
+    "Ledger",
+    "Limit",
+    "Outcome",
+    "Run",
+    "connect",
+    "server_url",
+]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import orjson
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
@@ -28,12 +29,16 @@ LOSSES_ALLOWED = 5
 DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
+LARGEST_CALL = 256 * 1024
+"""Bytes of bodies after which the next delivery is accepted by a call of its own."""
 
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
+_FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 NAMES_KEPT = 200
 """How many of a store's own event names are counted one by one."""
 
 AcceptStatus = Literal["accepted", "duplicate", "full"]
+_STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
 
 
@@ -63,6 +68,34 @@ class Declarations:
     handlers: tuple[Declaration, ...]
 
 
+class Kept:
+    """An event as the server keeps it. It is read when somebody wants it: the worker only passes it on."""
+
+    __slots__ = ("_event", "blob", "id", "values")
+
+    def __init__(self, event_id: str, values: Sequence[bytes | None], blob: bytes | None) -> None:
+        self.id = event_id
+        self.values = values
+        """In the order of EVENT_FIELDS."""
+        self.blob = blob
+        self._event: Event | None = None
+
+    @property
+    def store(self) -> str:
+        return (self.values[0] or b"").decode("utf-8", "replace")
+
+    @property
+    def topic(self) -> str:
+        return (self.values[1] or b"").decode("utf-8", "replace")
+
+    @property
+    def event(self) -> Event:
+        if self._event is None:
+            fields = {name: value or b"" for name, value in zip(_FIELD_NAMES, self.values, strict=True)}
+            self._event = read_event(self.id, fields, self.blob)
+        return self._event
+
+
 @dataclass(frozen=True)
 class Run:
     """One event for one handler, leased to us. With the handler "" it is an event to be routed."""
@@ -72,8 +105,12 @@ class Run:
     token: str
     attempts: int
     losses: int
-    event: Event
+    kept: Kept
     replays: int = 0
+
+    @property
+    def event(self) -> Event:
+        return self.kept.event
 
 
 @dataclass(frozen=True)
@@ -130,9 +167,9 @@ class Inbox:
 
         With `replicas`, they must have reached so many of them, or RedisError is raised.
         """
-        calls = [Call("accept", _accept_arguments(one, repeat_window, quota)) for one in deliveries]
+        calls = _accept_calls(deliveries, repeat_window=repeat_window, quota=quota)
         replies = scripts.run(self.client, calls, replicas=replicas)
-        return [Accepted(status.decode(), found.decode()) for status, found in replies]
+        return [_accepted(*answer) for reply in replies for answer in reply]
 
     # The workers' side
 
@@ -175,11 +212,14 @@ class Inbox:
 
         Each reply is a word, and after "routed" the handlers whose runs are leased to us.
         """
-        calls = []
+        if not decisions:
+            return []
+        arguments: list[scripts.Argument] = [version, LEASE_MS]
         for run, handlers in decisions:
             parts = [part for name, queue, mine in handlers for part in (name, queue, "1" if mine else "0")]
-            calls.append(Call("route", [run.token, run.event.id, version, LEASE_MS, *parts]))
-        return [[part.decode() for part in reply] for reply in scripts.run(self.client, calls)] if calls else []
+            arguments += (run.token, run.kept.id, len(parts) // 3, *parts)
+        (replies,) = scripts.run(self.client, [Call("route", arguments)])
+        return [[part.decode() for part in reply] for reply in replies]
 
     def renew(self, runs: Iterable[Run]) -> set[str]:
         """Keep our leases; give the items that are no longer ours."""
@@ -344,6 +384,26 @@ def from_ms(text: bytes | str) -> datetime:
     return datetime.fromtimestamp(int(text) / 1000, UTC)
 
 
+def _accept_calls(deliveries: Sequence[Delivery], *, repeat_window: float, quota: int) -> list[Call]:
+    """As few calls as there may be: no call keeps the server from others for long."""
+    calls: list[Call] = []
+    size = LARGEST_CALL
+    for one in deliveries:
+        if size >= LARGEST_CALL:
+            arguments: list[scripts.Argument] = [int(repeat_window * 1000), NAMES_KEPT]
+            calls.append(Call("accept", arguments))
+            size = 0
+        arguments += _accept_arguments(one, repeat_window, quota)
+        size += len(one.event.body)
+    return calls
+
+
+def _accepted(status: bytes, found: bytes) -> Accepted:
+    if status == b"error":
+        raise ResponseError(found.decode("utf-8", "replace"))
+    return Accepted(_STATUSES[status], found.decode())
+
+
 def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> list[scripts.Argument]:
     event = delivery.event
     problem = orjson.dumps({"error": delivery.unreadable, "reason": "unreadable"}) if delivery.unreadable else ""
@@ -360,19 +420,17 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         event.data_path,
         pack(event),
         delivery.repeat_mark if repeat_window else "",
-        int(repeat_window * 1000),
         quota,
         problem,
         hashlib.sha256(event.body).hexdigest()[:16],
         delivery.first_id,
-        NAMES_KEPT,
     ]
 
 
 def _finish_call(outcomes: Iterable[Outcome]) -> Call:
     parts: list[scripts.Argument] = []
     for one in outcomes:
-        detail = orjson.dumps(dict(one.detail))
+        detail = orjson.dumps(one.detail if isinstance(one.detail, dict) else dict(one.detail))
         parts += (one.run.item, one.run.token, one.kind, detail, int(one.delay * 1000))
     return Call("finish", parts)
 
@@ -405,10 +463,9 @@ def _moment(text: str) -> datetime | None:
 
 def _run_from(reply: list[Any], token: str) -> Run:
     item, attempts, losses, replays, *values, blob = reply
-    event_id, handler = keys.split_item(item.decode())
-    fields = {name.encode(): value or b"" for name, value in zip(EVENT_FIELDS, values, strict=True)}
-    event = read_event(event_id, fields, blob)
-    return Run(item.decode(), handler, token, int(attempts), int(losses), event, int(replays or 0))
+    name = item.decode()
+    event_id, handler = keys.split_item(name)
+    return Run(name, handler, token, int(attempts), int(losses), Kept(event_id, values, blob), int(replays or 0))
 
 
 def _declaration_from(text: bytes) -> Declaration:

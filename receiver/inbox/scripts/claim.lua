@@ -12,21 +12,26 @@ local taken, again, size = {}, 0, 0
 local LARGEST = 8 * 1024 * 1024 -- bytes of bodies in one claim: the server answers others meanwhile
 local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
 
-local function lease_run(item, id, handler, run)
+-- What is read of an item: its run first, then what the caller is told. Nil where the record is of another type.
+local function about_item(id, handler)
+  local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'p:' .. handler, 'store', 'topic', 'delivery',
+    'resource', 'received', 'occurred', 'source', 'data_path')
+  return not about.err and about or nil
+end
+
+local function lease_run(item, id, handler, run, about, leases)
+  local body = redis.pcall('GET', P .. 'b:' .. id)
+  if type(body) ~= 'string' then body = false end
   run.state, run.token = 'leased', token
   write_run(id, handler, run)
-  redis.call('ZADD', P .. 'leased', NOW + lease, item)
-  local about = redis.call('HMGET', P .. 'e:' .. id, 'p:' .. handler, 'store', 'topic', 'delivery', 'resource', 'received',
-    'occurred', 'source', 'data_path')
-  local body = redis.call('GET', P .. 'b:' .. id)
+  leases[#leases + 1], leases[#leases + 2] = NOW + lease, item
   size = size + (body and #body or 0)
-  taken[#taken + 1] = { item, run.attempts, run.losses, about[1], about[2], about[3], about[4], about[5], about[6],
-    about[7], about[8], about[9], body }
+  taken[#taken + 1] = { item, run.attempts, run.losses, about[2], about[3], about[4], about[5], about[6], about[7],
+    about[8], about[9], about[10], body }
 end
 
 -- Work of a paused store leaves the lane, so that nobody searches past it; `resume` brings it back in order.
-local function hold_if_paused(item, id, handler, run, score)
-  local store = redis.call('HGET', P .. 'e:' .. id, 'store')
+local function hold_if_paused(item, id, handler, run, store, score)
   if not store or redis.call('SISMEMBER', P .. 'paused', 'store:' .. store) == 0 then return false end
   run.state = 'held'
   write_run(id, handler, run)
@@ -81,18 +86,20 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   if anything_paused and redis.call('SISMEMBER', P .. 'paused', 'handler:' .. lane) == 1 then return end
   want = allowed(lane, want, limit, concurrency, spacing, burst)
   local found = want > 0 and redis.call('ZRANGE', ready, 0, want - 1, 'WITHSCORES') or {}
+  local gone, leases = {}, {}
   for at = 1, #found, 2 do
     local item = found[at]
     local id = split(item)
-    local run = read_run(id, lane)
+    local about = about_item(id, lane)
+    local run = about and parse_run(about[1])
     local suspect = run and run.losses > 0
     if not (suspect and #taken > 0) then
-      redis.call('ZREM', ready, item)
+      gone[#gone + 1] = item
       last = found[at + 1]
       if not run or run.state ~= 'ready' then
         set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
-      elseif not (anything_paused and hold_if_paused(item, id, lane, run, last)) then
-        lease_run(item, id, lane, run)
+      elseif not (anything_paused and hold_if_paused(item, id, lane, run, about[3], last)) then
+        lease_run(item, id, lane, run, about, leases)
       end
     end
     if size > LARGEST or (suspect and #taken == 1 and taken[1][1] == item) then
@@ -100,6 +107,8 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
       break
     end
   end
+  in_slices('ZREM', ready, gone)
+  in_slices('ZADD', P .. 'leased', leases)
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before
   took(lane, limit, spacing, burst, before + 1, got)

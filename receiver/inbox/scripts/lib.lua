@@ -3,9 +3,50 @@ local P = KEYS[1]
 local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 
+-- What a script changes many times over is gathered while it works, and written once when it ends or fails, or where
+-- it says `write_gathered()` because it reads it back: counters, fair times, and members of sorted sets.
+local counted, fair, gathered = {}, {}, {}
+
 local function count(name, store, by)
-  redis.call('HINCRBY', P .. 'n', name, by)
-  redis.call('HINCRBY', P .. 'n', name .. '|' .. store, by)
+  local own = name .. '|' .. store
+  counted[name] = (counted[name] or 0) + by
+  counted[own] = (counted[own] or 0) + by
+end
+
+-- One command with many arguments; Lua cannot hand over more than some thousands at once.
+local function in_slices(command, key, arguments)
+  for at = 1, #arguments, 2000 do
+    redis.call(command, key, unpack(arguments, at, math.min(at + 1999, #arguments)))
+  end
+end
+
+-- `gather('ZADD', key, score, member)` or `gather('ZREM', key, member)`; a script never does both to one member.
+local function gather(command, key, first, second)
+  local name = command .. key
+  local found = gathered[name]
+  if not found then
+    found = { command = command, key = key, arguments = {} }
+    gathered[name] = found
+  end
+  local arguments = found.arguments
+  arguments[#arguments + 1] = first
+  if second then arguments[#arguments + 1] = second end
+end
+
+-- Gives the first error; whatever it is, the rest is written.
+local function write_gathered()
+  local problem
+  local function try(...)
+    local ok, answer = pcall(...)
+    if not ok then problem = problem or answer end
+  end
+  for name, by in pairs(counted) do
+    if by ~= 0 then try(redis.call, 'HINCRBY', P .. 'n', name, by) end
+  end
+  for lane, times in pairs(fair) do try(in_slices, 'HSET', P .. 'fair:' .. lane, times.changed) end
+  for _, one in pairs(gathered) do try(in_slices, one.command, one.key, one.arguments) end
+  counted, fair, gathered = {}, {}, {}
+  return problem
 end
 
 local function item_of(id, handler)
@@ -19,33 +60,51 @@ local function split(item)
   return string.sub(item, 1, at - 1), string.sub(item, at + 1)
 end
 
--- A run's record, or nil where there is none or it cannot be read (pcall: a poisoned key may be of any type).
-local function read_run(id, handler)
-  local raw = redis.pcall('HGET', P .. 'e:' .. id, 'r:' .. handler)
+-- A run from its field; nil where that is none.
+local function parse_run(raw)
   if type(raw) ~= 'string' then return nil end
   local state, attempts, losses, queue, token = string.match(raw, '^(%a+) (%d+) (%d+) (%S+) (%S*)$')
   if not state then return nil end
   return { state = state, attempts = tonumber(attempts), losses = tonumber(losses), queue = queue, token = token }
 end
 
+-- A run's record, or nil where there is none or it cannot be read (pcall: a poisoned key may be of any type).
+local function read_run(id, handler)
+  return parse_run(redis.pcall('HGET', P .. 'e:' .. id, 'r:' .. handler))
+end
+
+local function packed(run)
+  return run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token
+end
+
 local function write_run(id, handler, run)
-  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler,
-    run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token)
+  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run))
+end
+
+local function fair_times(lane)
+  if not fair[lane] then
+    fair[lane] = { now = tonumber(redis.call('HGET', P .. 'fair:' .. lane, '') or 0), last = {}, changed = {} }
+  end
+  return fair[lane]
 end
 
 -- Fair order: each store's items are one unit of virtual time apart, and none starts in the past.
 local function make_ready(id, handler, store)
-  local fair = P .. 'fair:' .. handler
-  local times = redis.call('HMGET', fair, '', store)
-  local at = math.max(tonumber(times[1] or 0), tonumber(times[2] or 0)) + 1
-  redis.call('HSET', fair, store, at)
-  redis.call('ZADD', P .. 'ready:' .. handler, at, item_of(id, handler))
+  local times = fair_times(handler)
+  local last = times.last[store]
+  if not last then
+    local at = #times.changed + 1
+    last = { at = at, time = tonumber(redis.call('HGET', P .. 'fair:' .. handler, store) or 0) }
+    times.last[store], times.changed[at], times.changed[at + 1] = last, store, 0
+  end
+  last.time = math.max(times.now, last.time) + 1
+  times.changed[last.at + 1] = last.time
+  gather('ZADD', P .. 'ready:' .. handler, last.time, item_of(id, handler))
 end
 
 -- Given back untouched: it goes to the front, where it was.
 local function make_first(id, handler)
-  local at = redis.call('HGET', P .. 'fair:' .. handler, '') or 0
-  redis.call('ZADD', P .. 'ready:' .. handler, at, item_of(id, handler))
+  redis.call('ZADD', P .. 'ready:' .. handler, fair_times(handler).now, item_of(id, handler))
 end
 
 -- 2026-11-15T01:41:26.000000Z, as RQ writes its times. Days to a date after Howard Hinnant's civil_from_days.
@@ -63,8 +122,11 @@ local function iso_now()
     math.floor(s % 86400 / 3600), math.floor(s % 3600 / 60), s % 60, tonumber(clock[2]))
 end
 
--- One wake-up for a queue is enough: whoever takes it claims until nothing is ready.
+-- One wake-up for a queue is enough: whoever takes it claims until nothing is ready. Nobody takes it meanwhile.
+local woken = {}
 local function wake(queue)
+  if woken[queue] then return end
+  woken[queue] = true
   local list = 'rq:queue:' .. queue
   if redis.call('LLEN', list) > 0 then return end
   local job, stamp = 'wake-' .. queue, iso_now()
@@ -85,8 +147,14 @@ local function slots_taken(limit, most)
   return held
 end
 
+local limits = {}
+local function limit_of(handler)
+  if limits[handler] == nil then limits[handler] = redis.call('HGET', P .. 'limits', handler) end
+  return limits[handler]
+end
+
 local function free_slot(item, handler, queue)
-  local limit = redis.call('HGET', P .. 'limits', handler)
+  local limit = limit_of(handler)
   if not limit or redis.call('SREM', P .. 'slots:' .. limit, item) == 0 then return end
   if redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then wake(queue) end
 end
@@ -205,8 +273,4 @@ local function forget(id)
   redis.call('ZREM', P .. 'ix', id)
   if store then redis.call('ZREM', P .. 'ix:' .. store, id) end
   redis.call('UNLINK', P .. 'e:' .. id, P .. 'b:' .. id, P .. 'o:' .. id)
-end
-
-local function tell(item, outcome, store, topic, resource, detail)
-  redis.call('PUBLISH', P .. 'journal', cjson.encode({ item, outcome, store, topic, resource, detail }))
 end
