@@ -13,5 +13,6 @@ by a unix socket. Only processes started here are ended here. Nothing of the pro
     load        the load generator, a process of its own
     webs        the receivers that are compared; queues: the workers that are compared
     bouts/      what is measured, one file for each kind
+    plots, docs the same as pictures, and on the page docs/performance.md
     comparators/   the other side's programs, as their documentation would have one write them
 """

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import table
+from benchmarks import docs, table
 from benchmarks.bout import Bout, Pace, Result, pick, run
 from benchmarks.bouts.fanout import FanOut
 from benchmarks.bouts.growth import Growth
@@ -29,10 +29,10 @@ from receiver.inbox import embedded
 
 BOUTS: tuple[type[Bout], ...] = (Ingest, HalfSpeed, Working, Latency, FanOut, Memory, Growth, TwoWorkers)
 RESULTS = ROOT / "benchmarks" / "results"
-QUICK = Pace(seconds=0.8, rounds=3, tries=1, many=50_000)
+QUICK = Pace(seconds=0.6, rounds=3, tries=1, many=50_000)
 
 
-def arguments() -> argparse.Namespace:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="This product beside its peers.")
     names = [one.name for one in BOUTS]
     parser.add_argument("--rows", help=f"only these, with commas between: {', '.join(names)}")
@@ -42,10 +42,16 @@ def arguments() -> argparse.Namespace:
         "--quick", action="store_true", help="short turns, few rounds: shows that all works, concludes less"
     )
     parser.add_argument("--json", type=Path, default=RESULTS / "results.json", help="where the figures are written")
+    parser.add_argument("--docs", action="store_true", help="write figures and plots into docs/performance.md, too")
+    return parser
+
+
+def read_arguments() -> argparse.Namespace:
+    parser, names = arguments(), {one.name for one in BOUTS}
     given = parser.parse_args()
     given.rows = given.rows.split(",") if given.rows else []
-    if unknown := set(given.rows) - set(names):
-        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if unknown := set(given.rows) - names:
+        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}")
     return given
 
 
@@ -61,20 +67,22 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    given = arguments()
+    given = read_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
-    started, results = time.monotonic(), list[Result]()
+    pace, results = pace_of(given), list[Result]()
     say(f"{machine_line()}\n")
     try:
         for one in pick(BOUTS, given.rows):
-            results.append(run_one(one, folder, pace_of(given)))
+            results.append(run_one(one, folder, pace))
     except KeyboardInterrupt:
         say("\nstopped; nothing is left running")
         return 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    report(results, given.json, time.monotonic() - started)
+    report(results, given.json, time.monotonic() - pace.started)
+    if given.docs:
+        docs.write(results, machine_line(), given.json)
     return 0
 
 

@@ -29,6 +29,13 @@ class Pace:
     tries: int = 3
     many: int = 1_000_000
     """How many open events are many."""
+    patience: float = 14 * 60
+    """Seconds after the start from which nothing is tried again, so that the whole ends in time."""
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def time_is_up(self) -> bool:
+        return time.monotonic() > self.started + self.patience
 
 
 class Bout:
@@ -98,15 +105,17 @@ def run(bout: Bout) -> Result:
     result = Result(bout.name, bout.about)
     try:
         bout.start()
-        while result.tries < bout.pace.tries:
+        while True:
             result.tries += 1
             result.samples = run_rounds(bout, max(3, round(bout.pace.rounds * bout.share)))
             result.verdicts = [judge(target, result.samples) for target in targets_of(bout.name)]
             if all(one.concluded for one in result.verdicts):
                 break
-            again = "tried again" if result.tries < bout.pace.tries else "given up"
+            over = result.tries >= bout.pace.tries or bout.pace.time_is_up
             noisy = ", ".join(_noise(one) for one in result.verdicts if not one.concluded)
-            bout.say(f"too noisy to conclude ({noisy}): {again}")
+            bout.say(f"too noisy to conclude ({noisy}): {'given up' if over else 'tried again'}")
+            if over:
+                break
         result.extra = bout.extra()
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # the other bouts go on
         bout.say(f"did not run to its end: {error}")

@@ -23,7 +23,6 @@ from pathlib import Path
 
 SECRET_BYTES = b"benchmarks only, never a real one"
 SECRET = "whsec_" + base64.b64encode(SECRET_BYTES).decode()
-MOST_A_SECOND = 20_000
 STORE = "bench"
 LAST_ANSWERS = 2.0
 
@@ -192,9 +191,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--most", type=int, default=20_000, help="requests prepared for each second without a rate")
     parser.add_argument("--sent", type=Path, help="write when each id was sent")
     given = parser.parse_args()
-    ids, prepared = requests(given.path, int(given.seconds * (given.rate or MOST_A_SECOND)) + 1)
+    ids, prepared = requests(given.path, int(given.seconds * (given.rate or given.most)) + 1)
     load = Load(given.port, prepared, connections=given.connections, rate=given.rate)
     print("ready", flush=True)
     sys.stdin.readline()

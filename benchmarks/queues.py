@@ -62,7 +62,7 @@ class Workers:
     def _run(self, seconds: float) -> dict[str, float]:
         self.process.signal_all(signal.SIGSTOP)
         start = self.count()
-        many = int(self._speed * (seconds + WARM_UP) * 1.5) + 100
+        many = int(self._speed * (seconds + WARM_UP) * 1.3) + 100
         self.fill(many)
         self.process.signal_all(signal.SIGCONT)
         eventually(lambda: self.count() > start + 10, LONGEST, f"{self.name} goes on; {self.process.tail()}")

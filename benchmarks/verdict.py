@@ -9,8 +9,6 @@ from typing import Literal
 
 from benchmarks.targets import Target
 
-WIDEST = 0.25
-"""The widest spread of a round's ratios from which anything is concluded."""
 FEWEST = 3
 Word = Literal["stretch met", "met", "falls short", "too noisy", "skipped", "did not run"]
 
@@ -62,7 +60,7 @@ def judge(target: Target, samples: Mapping[str, Figures]) -> Verdict:
 
 
 def _word(target: Target, ratio: float, width: float) -> Word:
-    if width > WIDEST:
+    if width > target.widest:
         return "too noisy"
     if reached(ratio, target.stretch, target.better):
         return "stretch met"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from benchmarks import load, table
-from benchmarks.__main__ import BOUTS
+from benchmarks import docs, load, table
+from benchmarks.__main__ import BOUTS, arguments
 from benchmarks.bout import pick, targets_of
 from benchmarks.targets import FLAT, TARGETS, Target
-from benchmarks.verdict import WIDEST, Figures, judge, ratios, spread
+from benchmarks.verdict import Figures, judge, ratios, spread
 from tests.harness import ROOT
 
 PROMISED = {
@@ -75,7 +76,7 @@ def test_less_is_met_from_the_other_side() -> None:
 def test_nothing_is_concluded_from_rounds_that_disagree() -> None:
     verdict = judge(FASTER, measured([300, 900, 300, 900], [100, 100, 100, 100]))
     assert (verdict.word, verdict.concluded) == ("too noisy", False)
-    assert verdict.spread > WIDEST
+    assert verdict.spread > FASTER.widest
 
 
 def test_a_machine_that_slows_down_for_a_round_slows_both_sides_of_it() -> None:
@@ -146,3 +147,30 @@ def test_what_is_compared_with_stays_out_of_the_products_environment() -> None:
     assert not [
         name for name in ("celery", "dramatiq", "huey", "arq", "fastapi", "matplotlib") if f"\n{name}==" in locked
     ]
+
+
+def test_figures_go_between_the_marks_of_the_page_and_nowhere_else() -> None:
+    page = docs.PAGE.read_text()
+    assert page.count(docs.BEGIN) == page.count(docs.END) == 1
+    again = docs.put(docs.put(page, "first"), "second")
+    assert again == docs.put(page, "second")
+    assert "first" not in again.partition(docs.BEGIN)[2].partition(docs.END)[0]
+    assert again.partition(docs.BEGIN)[0] == page.partition(docs.BEGIN)[0]
+    assert again.partition(docs.END)[2] == page.partition(docs.END)[2]
+
+
+def test_the_page_shows_every_target_and_every_plot_it_names() -> None:
+    page = docs.PAGE.read_text()
+    assert [one.title for one in TARGETS if one.title not in page] == []
+    named = re.findall(r"\]\((performance/[^)]+\.png)\)", page)
+    assert named
+    assert [name for name in named if not (docs.PAGE.parent / name).is_file()] == []
+
+
+def test_what_the_page_says_to_type_is_there() -> None:
+    page, makefile = docs.PAGE.read_text(), (ROOT / "Makefile").read_text()
+    help_text = arguments().format_help()
+    assert {name for name in re.findall(r"make (bench[a-z-]*)", page) if f"\n{name}:" not in makefile} == set()
+    options = set(re.findall(r"(?<=[ =\"`])--[a-z]+", page))
+    assert options >= {"--docs", "--rows", "--runs"}
+    assert {one for one in options if one not in help_text} == set()

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from receiver.inbox import Claim, Declaration, Inbox, Outcome, Run, keys
+from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
 from tests.harness import System, eventually
 
@@ -274,6 +274,65 @@ def test_one_call_routes_events_that_have_gone_different_ways(system: System) ->
     assert answers == [["routed", "shop.one"], ["stale"], ["unhandled"], ["routed"]]
     assert [run.event.id for run in system.inbox.claim({"shop.two": 9}, room=9).runs] == [ids[0], ids[3]]
     assert system.status(ids[2]) == "settled"
+    assert system.identity_holds()
+
+
+def claim_with_routes(system: System, *handlers: tuple[str, str, bool], version: str = "", many: int = 8) -> list[Run]:
+    routes = Routes(version or system.inbox.declarations().version, {("north", "order.created"): handlers})
+    lanes = {"": many, **{name: many for name, _, _ in handlers}}
+    return list(system.inbox.settle_and_claim((), lanes, room=many, routes=routes)[1].runs)
+
+
+def test_an_event_whose_route_is_known_is_routed_in_the_step_that_claims_it(system: System) -> None:
+    event_id = system.accept()
+    runs = claim_with_routes(system, GREET, ("shop.other", "slow", False))
+    assert [(run.item, run.handler, run.event.id) for run in runs] == [
+        (f"{event_id}|shop.greet", "shop.greet", event_id)
+    ]
+    assert system.inbox.finish([Outcome(runs[0], "done")]) == [True]
+    assert system.status(event_id) == "open"
+    assert system.client.lrange("rq:queue:slow", 0, -1) == [b"wake-slow"]
+    assert system.inbox.finish([Outcome(claim_one(system.inbox, "shop.other"), "done")]) == [True]
+    assert system.status(event_id) == "settled"
+    assert system.identity_holds()
+
+
+def test_a_route_by_other_declarations_is_not_used(system: System) -> None:
+    event_id = system.accept()
+    (event,) = claim_with_routes(system, GREET, version="another")
+    assert (event.item, event.handler) == (event_id, "")
+
+
+def test_an_event_that_has_runs_already_is_routed_by_looking_at_them(system: System, redis: Redis) -> None:
+    event_id = system.accept()
+    redis.hset(keys.EVENT + event_id, "r:shop.greet", "done 1 0 default ")
+    (event,) = claim_with_routes(system, GREET)
+    assert event.handler == ""
+
+
+def test_an_event_that_lost_its_worker_is_claimed_alone_and_routed_by_itself(system: System) -> None:
+    suspect = system.accept()
+    claim_one(system.inbox)
+    lapse(system.inbox)
+    system.accept()
+    (event,) = claim_with_routes(system, GREET)
+    assert (event.item, event.handler, event.losses) == (suspect, "", 1)
+
+
+def test_what_is_routed_waits_behind_older_work_of_its_handler(system: System) -> None:
+    older = system.accept()
+    assert claim_with_routes(system, ("shop.greet", "default", False)) == []
+    newer = system.accept()
+    assert [run.event.id for run in claim_with_routes(system, GREET, many=1)] == [older]
+    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == [newer]
+
+
+def test_a_paused_handlers_run_is_left_waiting_whatever_was_asked(system: System) -> None:
+    system.accept()
+    system.inbox.pause(handler="shop.greet")
+    assert claim_with_routes(system, GREET) == []
+    system.inbox.resume(handler="shop.greet")
+    assert claim_one(system.inbox, "shop.greet").handler == "shop.greet"
     assert system.identity_holds()
 
 

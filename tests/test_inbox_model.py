@@ -25,7 +25,7 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox import Failures, Inbox, Ledger, Outcome, Run, connect, keys
+from receiver.inbox import Failures, Inbox, Ledger, Outcome, Routes, Run, connect, keys
 from receiver.inbox.inbox import LOSSES_ALLOWED, from_ms
 
 STORES = ("north", "south")
@@ -82,6 +82,23 @@ class InboxMachine(RuleBasedStateMachine):
         assert len(runs) <= many
         assert len(runs) == 1 or not any(run.losses for run in runs), "a suspect is claimed alone"
         self.leased += runs
+
+    @rule(
+        many=st.integers(1, 5),
+        stores=st.sets(st.sampled_from(STORES), min_size=1),
+        handlers=st.dictionaries(st.sampled_from(HANDLERS), st.booleans(), min_size=1),
+        lanes_first=st.booleans(),
+        version=st.sampled_from(("0", "0", "0", "7")),
+    )
+    def claim_and_route_in_one_step(
+        self, many: int, stores: set[str], handlers: dict[str, bool], lanes_first: bool, version: str
+    ) -> None:
+        chosen = [(name, "default", mine) for name, mine in sorted(handlers.items())]
+        routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
+        names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
+        _, claim = self.inbox.settle_and_claim((), dict.fromkeys(names, many), room=many, routes=routes)
+        assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
+        self.leased += claim.runs
 
     @rule(many=st.integers(1, 5))
     def claim_and_lose_the_reply(self, many: int) -> None:

@@ -21,6 +21,7 @@ class Waiting:
         self._runs: list[Run] = []
         self._since = 0.0
         self._let_out_at = 0.0
+        self._guarded_until = 0.0
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -35,6 +36,13 @@ class Waiting:
         if not self._runs:
             self._since = time.monotonic()
         self._runs.extend(runs)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a run that lost its worker before has just begun here. Until it ends or has lived a while, nothing
+        is claimed that would be lost with it.
+        """
+        return time.monotonic() < self._guarded_until and self._stable.busy
 
     def older_than(self, seconds: float) -> bool:
         return bool(self._runs) and time.monotonic() - self._since > seconds
@@ -57,6 +65,8 @@ class Waiting:
                 continue
             batch = self._take_batch(run)
             self._stable.give(batch)
+            if run.losses:
+                self._guarded_until = time.monotonic() + PROBATION
             given.update(one.item for one in batch)
             idle -= 1
             if not idle:

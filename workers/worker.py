@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from redis import Redis
@@ -32,11 +31,11 @@ from receiver.inbox.inbox import Declarations
 from workers.bell import Bell
 from workers.ends import outcome_of
 from workers.jobs import WakeUp, read_job
+from workers.known import Known
 from workers.pace import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
 from workers.plugins import judge_elsewhere
 from workers.processes import Clock, Signals
 from workers.reload import Reload
-from workers.routing import wanted_by
 from workers.stable import Ended, Stable
 from workers.waiting import Waiting
 
@@ -87,12 +86,12 @@ class Worker(RQWorker):
     def _adopt(self, handlers: list[Declaration]) -> None:
         self._mine = {one.handler: one for one in handlers}
         self._queues = sorted({keys.DEFAULT_QUEUE, keys.CHORES_QUEUE, *(one.queue for one in handlers)})
-        self._know(Declarations("", ()))
         self._limits = {
             one.handler: Limit(name, limit.concurrency, limit.rate)
             for one in handlers
             if (name := one.details["limit"]) and (limit := self.config.limits.get(name))
         }
+        self._known = Known(Declarations("", ()), limited=self._limits)
 
     # The loop
 
@@ -157,7 +156,7 @@ class Worker(RQWorker):
 
     @property
     def _wants_work(self) -> bool:
-        return self._stop_at is None and not self._waiting and self._stable.idle > 0
+        return self._stop_at is None and not self._waiting and self._stable.idle > 0 and not self._waiting.guarded
 
     @property
     def _more_to_come(self) -> bool:
@@ -225,7 +224,9 @@ class Worker(RQWorker):
                 self.inbox.finish(outcomes)
                 return
             room = LARGEST_BATCH * self._stable.idle
-            _, claim = self.inbox.settle_and_claim(outcomes, lanes, room=room, limits=self._limits)
+            _, claim = self.inbox.settle_and_claim(
+                outcomes, lanes, room=room, limits=self._limits, routes=self._known.routes
+            )
             outcomes = []
             self._hungry = bool(claim.runs)
             self._again_at = time.monotonic() + claim.again_in if claim.again_in else None
@@ -247,13 +248,13 @@ class Worker(RQWorker):
     def _route(self, events: list[Run], version: str) -> None:
         """Give each event its runs; keep those of our handlers that we have room for."""
         while events:
-            if version != self._declared.version:
-                self._know(self.inbox.declarations())
+            if version != self._known.version:
+                self._learn(self.inbox.declarations())
             room = self._pace.quotas(self._mine, idle=self._stable.idle, holding=self._stable.holding())
             for handler, many in self._waiting.by_handler().items():
                 room[handler] = room.get(handler, 0) - many
             decisions = [(event, self._decide(event, room)) for event in events]
-            replies = self.inbox.route(decisions, self._declared.version)
+            replies = self.inbox.route(decisions, self._known.version)
             again = []
             for (event, _), reply in zip(decisions, replies, strict=True):
                 if reply[0] == "routed":
@@ -264,26 +265,19 @@ class Worker(RQWorker):
 
     def _decide(self, event: Run, room: dict[str, int]) -> list[tuple[str, str, bool]]:
         chosen = []
-        for name, queue in self._wanted_by(event.kept.topic, event.kept.store):
-            mine = room.get(name, 0) > 0 and name not in self._limits
+        for name, queue, may in self._known.route(store=event.kept.store, topic=event.kept.topic):
+            chosen.append((name, queue, may and room.get(name, 0) > 0))
             room[name] = room.get(name, 0) - 1
-            chosen.append((name, queue, mine))
         return chosen
 
-    def _know(self, declared: Declarations) -> None:
+    def _learn(self, declared: Declarations) -> None:
         """By these declarations events are routed from now on."""
-        self._declared = declared
-
-        @lru_cache(maxsize=1024)
-        def handlers_for(topic: str, store: str) -> tuple[tuple[str, str], ...]:
-            found = wanted_by(declared.handlers, topic=topic, store=store)
-            return tuple((name, one.queue) for name, one in found.items())
-
-        self._wanted_by = handlers_for
+        if declared != self._known.declared:  # of one version, fewer are left when one was not declared for long
+            self._known = Known(declared, limited=self._limits)
 
     def _declare_and_read(self) -> None:
         self.inbox.declare(self._mine.values())
-        self._know(self.inbox.declarations())
+        self._learn(self.inbox.declarations())
 
     def _at_server(self, call: Callable[[], Any]) -> Any:
         """Do something at the server that may wait for another time."""

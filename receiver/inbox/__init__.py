@@ -6,7 +6,7 @@ Law of this room: every change of state is one Lua script (`scripts/`), every ke
 
 from receiver.inbox.client import connect, server_url
 from receiver.inbox.failures import Failures
-from receiver.inbox.inbox import Claim, Declaration, Inbox, Kept, Limit, Outcome, Run
+from receiver.inbox.inbox import Claim, Declaration, Inbox, Kept, Limit, Outcome, Routes, Run
 from receiver.inbox.ledger import Ledger
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Ledger",
     "Limit",
     "Outcome",
+    "Routes",
     "Run",
     "connect",
     "server_url",

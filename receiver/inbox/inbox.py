@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -135,6 +135,24 @@ NO_LIMIT = Limit("")
 
 
 @dataclass(frozen=True)
+class Routes:
+    """What a worker knows of routing: who wants the events of a store and topic, by which declarations."""
+
+    version: str = ""
+    wanted: Mapping[tuple[str, str], Sequence[tuple[str, str, bool]]] = field(default_factory=dict)
+    """(store, topic) -> (handler, queue, may its run be leased to us)."""
+
+    def arguments(self) -> Iterator[scripts.Argument]:
+        for (store, topic), handlers in self.wanted.items():
+            yield from (store, topic, len(handlers))
+            for name, queue, mine in handlers:
+                yield from (name, queue, "1" if mine else "0")
+
+
+NO_ROUTES = Routes()
+
+
+@dataclass(frozen=True)
 class Claim:
     version: str
     runs: tuple[Run, ...]
@@ -191,20 +209,25 @@ class Inbox:
         *,
         room: int,
         limits: Mapping[str, Limit] | None = None,
+        routes: Routes = NO_ROUTES,
     ) -> tuple[list[bool], Claim]:
-        """finish and claim in one round trip: what a busy worker does all day."""
+        """finish and claim in one round trip: what a busy worker does all day.
+
+        An event whose route is known is routed in the same step; it comes as the runs that are leased to us.
+        """
         token = secrets.token_hex(6)
         wanted: list[scripts.Argument] = []
         for lane, many in lanes.items():
             limit = (limits or {}).get(lane, NO_LIMIT)
             wanted += (lane, many, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
-        calls = [Call("claim", [token, LEASE_MS, room, *wanted])]
+        start: list[scripts.Argument] = [token, LEASE_MS, room, routes.version, len(lanes)]
+        calls = [Call("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))
         replies = scripts.run(self.client, calls)
         results = [result == b"ok" for result in replies[0]] if outcomes else []
         version, again, *items = replies[-1]
-        runs = tuple(_run_from(item, token) for item in items)
+        runs = tuple(run for item in items for run in _runs_from(item, token))
         return results, Claim(version.decode(), runs, again / 1000)
 
     def route(self, decisions: Sequence[tuple[Run, Iterable[tuple[str, str, bool]]]], version: str) -> list[list[str]]:
@@ -461,11 +484,15 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _run_from(reply: list[Any], token: str) -> Run:
-    item, attempts, losses, replays, *values, blob = reply
-    name = item.decode()
+def _runs_from(reply: list[Any], token: str) -> list[Run]:
+    """The item that was leased; or the runs of an event that was routed in the same step, all of one record."""
+    item, attempts, losses, replays = reply[:4]
+    name, known = item.decode(), 4 + len(EVENT_FIELDS)
     event_id, handler = keys.split_item(name)
-    return Run(name, handler, token, int(attempts), int(losses), Kept(event_id, values, blob), int(replays or 0))
+    kept, handlers = Kept(event_id, reply[4:known], reply[known]), reply[known + 1 :]
+    if handlers:
+        return [Run(f"{name}|{one}", one, token, 0, 0, kept) for one in map(bytes.decode, handlers)]
+    return [Run(name, handler, token, int(attempts), int(losses), kept, int(replays or 0))]
 
 
 def _declaration_from(text: bytes) -> Declaration:

@@ -129,7 +129,8 @@ class Ledger:
     ) -> list[EventSummary]:
         """The newest events that fit, newest first."""
         found: list[EventSummary] = []
-        for summary in self._newest(keys.index_of(store) if store else keys.INDEX, since):
+        page = _PAGE if topic or status else min(limit, _PAGE)  # nothing is read that is not shown
+        for summary in self._newest(keys.index_of(store) if store else keys.INDEX, since, page):
             if topic and not matches(topic, summary.topic):
                 continue
             if status and summary.status != status:
@@ -163,10 +164,10 @@ class Ledger:
         fields, blob = pipeline.execute()
         return read_event(event_id, fields, blob) if fields and blob else None
 
-    def _newest(self, index: str, since: datetime | None) -> Iterator[EventSummary]:
+    def _newest(self, index: str, since: datetime | None, page: int) -> Iterator[EventSummary]:
         oldest: float | str = since.timestamp() * 1000 if since else "-inf"
         start = 0
-        while ids := self.client.zrange(index, "+inf", oldest, desc=True, byscore=True, offset=start, num=_PAGE):
+        while ids := self.client.zrange(index, "+inf", oldest, desc=True, byscore=True, offset=start, num=page):
             pipeline = self.client.pipeline(transaction=False)
             for event_id in ids:
                 pipeline.hmget(keys.EVENT + _decoded(event_id), _SUMMARY)

@@ -159,6 +159,33 @@ local function free_slot(item, handler, queue)
   if redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then wake(queue) end
 end
 
+local anything_paused, paused = nil, {}
+local function is_paused(handler)
+  if anything_paused == nil then anything_paused = redis.call('EXISTS', P .. 'paused') == 1 end
+  if anything_paused and paused[handler] == nil then
+    paused[handler] = redis.call('SISMEMBER', P .. 'paused', 'handler:' .. handler) == 1
+  end
+  return anything_paused and paused[handler]
+end
+
+-- The first run of a handler for an event: its field goes to `fields`. With a token it is leased, and this is true;
+-- without one, or while the handler is paused, it is made ready.
+local lanes = {}
+local function begin_run(id, store, handler, queue, token, lease_end, fields)
+  if lanes[handler] ~= queue then redis.call('HSET', P .. 'lanes', handler, queue) end
+  lanes[handler] = queue
+  fields[#fields + 1] = 'r:' .. handler
+  if token and not is_paused(handler) then
+    fields[#fields + 1] = 'leased 0 0 ' .. queue .. ' ' .. token
+    gather('ZADD', P .. 'leased', lease_end, item_of(id, handler))
+    return true
+  end
+  fields[#fields + 1] = 'ready 0 0 ' .. queue .. ' '
+  make_ready(id, handler, store)
+  wake(queue)
+  return false
+end
+
 -- Held work of a store that is paused no longer goes back to its lanes, in its order.
 local function bring_back(store, most)
   local held, back = P .. 'held:' .. store, 0

@@ -8,20 +8,6 @@
 --       was asked.
 local lease_end = NOW + tonumber(ARGV[2])
 local up_to_date = ARGV[1] == (redis.call('GET', P .. 'declv') or '0')
-local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
-local lanes, paused = {}, {}
-
-local function is_paused(handler)
-  if anything_paused and paused[handler] == nil then
-    paused[handler] = redis.call('SISMEMBER', P .. 'paused', 'handler:' .. handler) == 1
-  end
-  return paused[handler]
-end
-
-local function note_lane(handler, queue)
-  if lanes[handler] ~= queue then redis.call('HSET', P .. 'lanes', handler, queue) end
-  lanes[handler] = queue
-end
 
 -- The event as it is, in one reading: to be routed or not, its store, its open runs, and the runs it has already.
 local function read_event(id, first, many)
@@ -29,21 +15,6 @@ local function read_event(id, first, many)
   for at = 0, many - 1 do fields[#fields + 1] = 'r:' .. ARGV[first + 3 * at] end
   local found = redis.pcall('HMGET', P .. 'e:' .. id, unpack(fields))
   return not found.err and found or {}
-end
-
--- The new run of a handler: its field goes to `fields`, and the run to ready or to the caller's leases.
-local function begin(id, store, token, handler, queue, mine, fields, answer)
-  note_lane(handler, queue)
-  fields[#fields + 1] = 'r:' .. handler
-  if mine and not is_paused(handler) then
-    fields[#fields + 1] = 'leased 0 0 ' .. queue .. ' ' .. token
-    gather('ZADD', P .. 'leased', lease_end, item_of(id, handler))
-    answer[#answer + 1] = handler
-  else
-    fields[#fields + 1] = 'ready 0 0 ' .. queue .. ' '
-    make_ready(id, handler, store)
-    wake(queue)
-  end
 end
 
 local function route(token, id, first, many)
@@ -61,7 +32,8 @@ local function route(token, id, first, many)
     if now[4 + at] then
       had = had + 1
     else
-      begin(id, store, token, ARGV[part], ARGV[part + 1], ARGV[part + 2] == '1', fields, answer)
+      local handler, wanted = ARGV[part], ARGV[part + 2] == '1' and token
+      if begin_run(id, store, handler, ARGV[part + 1], wanted, lease_end, fields) then answer[#answer + 1] = handler end
     end
   end
   redis.call('HDEL', e, 'r:')
