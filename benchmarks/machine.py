@@ -138,6 +138,10 @@ class Server:
     def empty(self) -> None:
         self.client.execute_command("FLUSHALL", "SYNC")  # else what it frees is measured a moment later
 
+    def settle(self) -> None:
+        """Wait until it no longer rewrites its file beside what it is asked, as it does after it has grown."""
+        eventually(lambda: not self.client.info("persistence")["aof_rewrite_in_progress"], 300, "the file is rewritten")
+
     def trim(self) -> None:
         """Forget what is settled, as the housekeeper would after its time."""
         inbox = Inbox(self.client)

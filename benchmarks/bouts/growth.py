@@ -34,13 +34,14 @@ class Growth(Bout):
             self._configs[name] = config_room.load(file, {})
             started = time.monotonic()
             _fill_by_two(file, many)
+            server.settle()
             self.say(f"{many:,} open events after {time.monotonic() - started:.0f} s, {server.memory() >> 20:,} MB")
 
     def turn(self, system: str) -> dict[str, float]:
         """Groups are accepted, claimed and settled in turns, so that the number of open events stays."""
         inbox, ledger = Inbox(self._servers[system].client), Ledger(self._servers[system].client)
         spent = {"ingest": 0.0, "claim": 0.0, "page": 0.0}
-        rounds = int(20 * self.pace.seconds)
+        rounds = int(40 * self.pace.seconds)
         for _ in range(rounds):
             group = list(fill.deliveries(self._configs[system], GROUP, size=SIZE))
             spent["ingest"] += _time(lambda group=group: inbox.accept(group))  # type: ignore[misc]
