@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from typing import TypeVar
 
 from benchmarks import fill, webs
 from benchmarks.bout import Bout
@@ -14,6 +16,7 @@ from benchmarks.machine import ROOT, Server
 from receiver import config as config_room
 from receiver.inbox import Inbox, Ledger, Outcome
 
+T = TypeVar("T")
 FEW = 1_000
 GROUP = 64
 SIZE = 256
@@ -40,23 +43,22 @@ class Growth(Bout):
     def turn(self, system: str) -> dict[str, float]:
         """Groups are accepted, claimed and settled in turns, so that the number of open events stays."""
         inbox, ledger = Inbox(self._servers[system].client), Ledger(self._servers[system].client)
-        spent = {"ingest": 0.0, "claim": 0.0, "page": 0.0}
-        rounds = int(40 * self.pace.seconds)
-        for _ in range(rounds):
+        spent: dict[str, list[float]] = {"ingest": [], "claim": [], "page": []}
+        for _ in range(int(40 * self.pace.seconds)):
             group = list(fill.deliveries(self._configs[system], GROUP, size=SIZE))
-            spent["ingest"] += _time(lambda group=group: inbox.accept(group))  # type: ignore[misc]
-            started = time.perf_counter()
-            claimed = inbox.claim({"": GROUP}, room=GROUP)
-            spent["claim"] += time.perf_counter() - started
-            spent["page"] += _time(lambda: ledger.events(limit=50)) * GROUP
+            _time(spent["ingest"], lambda group=group: inbox.accept(group))  # type: ignore[misc]
+            claimed = _time(spent["claim"], lambda: inbox.claim({"": GROUP}, room=GROUP))
+            _time(spent["page"], lambda: ledger.events(limit=50))
             inbox.finish([Outcome(run, "done", {}) for run in claimed.runs])
-        return {name: seconds / rounds / GROUP * 1e6 for name, seconds in spent.items()}
+        each = {"ingest": GROUP, "claim": GROUP, "page": 1}
+        return {name: median(seconds) / each[name] * 1e6 for name, seconds in spent.items()}
 
 
-def _time(call: Callable[[], object]) -> float:
+def _time(spent: list[float], call: Callable[[], T]) -> T:
     started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+    answer = call()
+    spent.append(time.perf_counter() - started)
+    return answer
 
 
 def _fill_by_two(file: Path, many: int) -> None:

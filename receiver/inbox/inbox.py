@@ -422,7 +422,7 @@ def _accept_calls(deliveries: Sequence[Delivery], *, repeat_window: float, quota
 
 
 def _accepted(status: bytes, found: bytes) -> Accepted:
-    if status == b"error":
+    if status == b"failed":
         raise ResponseError(found.decode("utf-8", "replace"))
     return Accepted(_STATUSES[status], found.decode())
 

@@ -4,7 +4,7 @@
 --       then for each delivery: id, store, topic, theirs, delivery, resource, received (ms), occurred, source, data_path,
 --       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable, as JSON, or "",
 --       digest of the body, first id or ""
--- gives for each {"accepted" | "duplicate" | "full", id}, or {"error", what the server has against it}
+-- gives for each {"accepted" | "duplicate" | "full", id}, or {"failed", what the server has against it}
 -- No allow-oom: at maxmemory new events are refused while workers drain.
 --
 -- Where the body is part of a delivery's identity, the first body under a delivery id is kept under the first id,
@@ -111,7 +111,7 @@ end
 local answers = {}
 for at = 3, #ARGV, PARTS do
   local ok, answer = pcall(accept, at)
-  answers[#answers + 1] = ok and answer or { 'error', type(answer) == 'table' and answer.err or tostring(answer) }
+  answers[#answers + 1] = ok and answer or { 'failed', type(answer) == 'table' and answer.err or tostring(answer) }
 end
 for store, own in pairs(names) do write_names(store, own) end
 return answers
