@@ -138,19 +138,20 @@ def fastapi(folder: Path) -> Web:
     return Web("fastapi", folder, command)
 
 
-def adnanh(folder: Path) -> Web:
-    """It verifies and then starts a program. That one does not exist, so that no process is charged to it."""
+def adnanh(folder: Path, *, program: str = "/bin/true", name: str = "adnanh") -> Web:
+    """It verifies, answers, and hands the delivery on by starting a program: the smallest there is."""
     rule = {"type": "payload-hmac-sha256", "secret": load.SECRET_BYTES.decode()}
     rule["parameter"] = {"source": "header", "name": "X-Hub-Signature-256"}  # type: ignore[assignment]
-    hook = {"id": load.STORE, "execute-command": str(folder / "nothing"), "trigger-rule": {"match": rule}}
-    (folder / "hooks.json").write_text(json.dumps([hook]))
+    hook = {"id": load.STORE, "execute-command": program, "trigger-rule": {"match": rule}}
+    hooks = folder / f"hooks-of-{name}.json"
+    hooks.write_text(json.dumps([hook]))
 
     def command(_: Server, port: int) -> list[str]:
-        program = shutil.which("webhook")
-        assert program
-        return [program, "-hooks", str(folder / "hooks.json"), "-ip", "127.0.0.1", "-port", str(port)]
+        webhook = shutil.which("webhook")
+        assert webhook
+        return [webhook, "-hooks", str(hooks), "-ip", "127.0.0.1", "-port", str(port)]
 
-    return Web("adnanh", folder, command, path=f"/hooks/{load.STORE}")
+    return Web(name, folder, command, path=f"/hooks/{load.STORE}")
 
 
 def adnanh_is_here() -> bool:

@@ -36,7 +36,17 @@ class Ingest(Bout):
             self._webs[name].server.sync("always")
             found[f"{name}, fsync always"] = self.turn(name)
             self._webs[name].server.sync("everysec")
+        if "adnanh" in self._webs:
+            found["adnanh, starts nothing"] = self._without_a_program()
         return found
+
+    def _without_a_program(self) -> dict[str, float]:
+        """The program it is to start is not there: it verifies and answers, and the delivery goes nowhere."""
+        web = webs.adnanh(self.folder, program="/does-not-exist", name="adnanh-alone")
+        try:
+            return web.run(seconds=self.pace.seconds)
+        finally:
+            web.stop()
 
 
 class HalfSpeed(Bout):
