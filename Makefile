@@ -12,7 +12,7 @@ PEERS  := benchmarks/.venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check soak bench bench-quick lock lock-check clean
+.PHONY: help run setup test check soak bench bench-quick reference lock lock-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench: $(RUN) $(PEERS)  ## all benchmarks beside the peers, under 20 minutes (AR
 
 bench-quick: $(RUN) $(PEERS)  ## the same in under 3 minutes: shows that it works, concludes less
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
+
+reference: $(RUN)  ## write docs/reference.md from the code
+	@PYTHONPATH=. $(BIN)/python scripts/reference.py
 
 lock: $(DEV)  ## resolve the dependencies anew into the hash-locked files
 	@UV="$(BIN)/uv" scripts/lock

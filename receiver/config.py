@@ -54,7 +54,7 @@ class Config(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
     )
-    include: tuple[str, ...] = ()
+    include: tuple[str, ...] = ("stores.d/*.toml",)
     redis: settings.RedisSettings = settings.RedisSettings()
     receiver: settings.ReceiverSettings = settings.ReceiverSettings()
     workers: settings.WorkersSettings = settings.WorkersSettings()
@@ -65,12 +65,16 @@ class Config(BaseSettings):
     schemes: dict[str, settings.SchemeSettings] = {}
     stores: dict[settings.StoreName, settings.StoreSettings] = {}
     catalogue: settings.CatalogueSettings = settings.CatalogueSettings()
+    secrets: settings.SecretsSettings = settings.SecretsSettings()
+    subscriptions: settings.SubscriptionsSettings = settings.SubscriptionsSettings()
+    api: settings.ApiSettings = settings.ApiSettings()
     sandbox: settings.SandboxSettings = settings.SandboxSettings()
 
     _path: Path | None = PrivateAttr(default=None)
     _places: dict[KeyPath, Place] = PrivateAttr(default_factory=dict)
     _schemes: dict[str, Scheme] = PrivateAttr(default_factory=dict)
     _stores: dict[str, Store] = PrivateAttr(default_factory=dict)
+    _referred: set[KeyPath] = PrivateAttr(default_factory=set)
 
     @classmethod
     def settings_customise_sources(
@@ -109,6 +113,10 @@ class Config(BaseSettings):
             key = key[:-1]
         return None
 
+    def is_referred(self, *key: str | int) -> bool:
+        """Whether the value at `key` was written as "env:NAME" or "file:PATH": then it is likely a secret."""
+        return key in self._referred
+
     def public_url_of(self, store: str) -> str:
         return self.stores[store].url or f"{self.receiver.public_url.rstrip('/')}/webhooks/{store}"
 
@@ -128,8 +136,8 @@ def find(explicit: str | None, environ: Mapping[str, str]) -> Path:
     )
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """Read, merge and check; the environment wins over the files."""
+def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = None) -> Config:
+    """Read, merge and check; the environment wins over the files. `also` is one more file, on trial."""
     data: dict[str, Any] = {}
     places: dict[KeyPath, Place] = {}
     base = Path()
@@ -139,8 +147,11 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
         for pattern in _include_patterns(data, path):
             for name in sorted(glob.glob(str(base / pattern))):
                 _read_into(data, places, Path(name))
+    if also is not None:
+        _read_into(data, places, also)
     _overlay(data, _from_environment(environ, places))
     _apply_store_defaults(data)
+    referred = set(_references(data))
     resolved = _resolve(data, (), base, environ, places)
     try:
         config = Config(**resolved)
@@ -148,9 +159,11 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
         raise ConfigError("\n".join(_explain(problem, places) for problem in error.errors())) from None
     config._path = path
     config._places = places
+    config._referred = referred
     config._schemes = {name: _scheme(config, name, config.place("schemes", name)) for name in config.schemes}
     config._stores = {name: _store(config, name) for name in config.stores}
     _refuse_the_sandbox_secret_in_public(config)
+    _refuse_a_spool_older_than_the_window(config)
     return config
 
 
@@ -211,7 +224,7 @@ def _steps(dotted: str) -> KeyPath:
 
 
 def _include_patterns(data: Mapping[str, Any], path: Path) -> list[str]:
-    patterns = data.get("include", [])
+    patterns = data.get("include", list(Config.model_fields["include"].default))
     if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
         raise ConfigError(f'{path}: include is a list of file patterns, such as ["stores.d/*.toml"]')
     return patterns
@@ -277,6 +290,15 @@ def _apply_store_defaults(data: dict[str, Any]) -> None:
                 stores[name] = merged
 
 
+def _references(value: Any, key: KeyPath = ()) -> Iterator[KeyPath]:
+    """The keys whose values name a variable or a file."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _references(item, (*key, name))
+    elif isinstance(value, str) and value.startswith(("env:", "file:")):
+        yield key
+
+
 def _resolve(value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], places: Mapping[KeyPath, Place]) -> Any:
     """Replace "env:NAME" and "file:PATH" by what they name."""
     if isinstance(value, dict):
@@ -304,9 +326,12 @@ def _store(config: Config, name: str) -> Store:
     given = config.stores[name]
     scheme = _scheme(config, given.scheme, config.place("stores", name, "scheme"))
     count = len(given.signing_secrets)
-    if not count:
+    if not count and not (config.secrets.key.get_secret_value() and given.base_url):
         where = config.place("stores", name)
-        raise ConfigError(f"{where}: stores.{name} has no signing_secrets; without one every delivery is refused")
+        raise ConfigError(
+            f"{where}: stores.{name} has no signing_secrets; without one every delivery is refused. Only a store "
+            "with a base_url may do without, where [secrets] key is set: its secrets are learned from its API"
+        )
     if count > MAX_SECRETS:
         where = config.place("stores", name, "signing_secrets")
         raise ConfigError(f"{where}: stores.{name} has {count} signing_secrets; keep the newest {MAX_SECRETS}")
@@ -369,7 +394,22 @@ def _refuse_the_sandbox_secret_in_public(config: Config) -> None:
             )
 
 
+def _refuse_a_spool_older_than_the_window(config: Config) -> None:
+    given = config.receiver
+    if given.spool == "on" and given.spool_age > given.dedupe_window:
+        where = config._places.get(("receiver", "spool_age")) or config.place("receiver", "dedupe_window")
+        raise ConfigError(
+            f"{where}: receiver.spool_age ({_days(given.spool_age)}) is longer than receiver.dedupe_window "
+            f"({_days(given.dedupe_window)}): a delivery could wait until its repetition is no longer known as one; "
+            "shorten spool_age or lengthen dedupe_window"
+        )
+
+
 # Words
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / 86400:g} d" if seconds >= 86400 else f"{seconds:g} s"
 
 
 def _explain(problem: Any, places: Mapping[KeyPath, Place]) -> str:

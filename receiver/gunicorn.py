@@ -21,12 +21,14 @@ from receiver import logs
 from receiver.app import create_app
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
-from receiver.inbox import connect, server_url
+from receiver.inbox import connect_to
 from receiver.inbox.client import check
+from receiver.loop import LoopWorker
 from receiver.patient import PatientWorker
 from receiver.ports import refuse_a_taken_port
 
 PR_SET_PDEATHSIG = 1
+WORKER_CLASSES = {"loop": LoopWorker, "threads": PatientWorker}
 
 
 class WebServer(BaseApplication):
@@ -62,7 +64,7 @@ def settings(config: Config) -> dict[str, Any]:
     return {
         "bind": [config.receiver.bind],
         "workers": config.receiver.processes,
-        "worker_class": PatientWorker,
+        "worker_class": WORKER_CLASSES[config.receiver.worker_class],
         "threads": config.receiver.threads,
         "worker_connections": 1000,
         "keepalive": 15,
@@ -112,7 +114,7 @@ def main() -> int:
     try:
         config = load_from_environment(explicit)
         refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
-        client = connect(server_url(config.redis.url, config.data_dir), timeout=config.redis.timeout)
+        client = connect_to(config.redis, timeout=config.redis.timeout)
         refuse_an_unusable_server(client, config)
         client.close()
     except StorehooksError as error:

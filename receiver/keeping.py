@@ -13,8 +13,10 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from redis.exceptions import RedisError
@@ -22,11 +24,13 @@ from redis.exceptions import RedisError
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
-from receiver.inbox import Inbox
+from receiver.inbox import Accepted, Inbox
 from receiver.spool import FILE, SpooledEvents, open_events
 
 BREAK_SECONDS = 1.0
 LOOK_EVERY = 0.5
+PUBLISH_EVERY = 1.0
+COMPLAIN_EVERY = 60.0
 GROUP = 200
 LOCK = "spool.lock"
 PRESSED, RELIEVED = 0.85, 0.75
@@ -53,21 +57,38 @@ class Keeping:
         self._inbox = inbox
         self._spool_on = config.receiver.spool == "on"
         self._file = config.data_dir / FILE
+        self._quotas = {name: store.max_stored for name, store in config.stores.items()}
         self._local = threading.local()
         self._broken_until = 0.0
+        self._complain_at = self._publish_at = 0.0
         self.pressed = False
 
     # Deliveries
 
-    def keep(self, delivery: Delivery) -> Kept:
-        """Keep a delivery for good before it is answered, or raise NowhereToKeep."""
-        if self._goes_to_the_spool(delivery.event.store):
-            return self._spool(delivery)
+    def keep_all(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+        """Keep deliveries for good before they are answered: one round trip, or one transaction, for all of them.
+
+        What is wrong with one of them is not the others' fault: then each is kept by itself.
+        """
         try:
-            return self._accept(delivery)
-        except RedisError as error:
-            self._break(error)
-            return self._spool(delivery)
+            return self._keep_group(deliveries)
+        except Exception as error:  # noqa: BLE001  whatever it is, each of them gets an answer
+            if len(deliveries) > 1:
+                return [self.keep_all([one])[0] for one in deliveries]
+            log.error("a delivery cannot be kept", why=type(error).__name__)
+            return [NowhereToKeep("it cannot be kept")]
+
+    def _keep_group(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+        spooling = {store for store in {one.event.store for one in deliveries} if self._goes_to_the_spool(store)}
+        kept: dict[int, Kept | NowhereToKeep] = {}
+        direct = [at for at, one in enumerate(deliveries) if one.event.store not in spooling]
+        if direct:
+            accepted = self._accept([deliveries[at] for at in direct])
+            kept |= {at: one for at, one in zip(direct, accepted, strict=True) if one}
+        left = [at for at in range(len(deliveries)) if at not in kept]
+        if left:
+            kept |= zip(left, self._spool([deliveries[at] for at in left]), strict=True)
+        return [kept[at] for at in range(len(deliveries))]
 
     @property
     def broken(self) -> bool:
@@ -85,38 +106,59 @@ class Keeping:
             pass
         return ("spool", waiting) if self._spool_on and self._room_on_disk() else None
 
+    def waiting_since(self) -> str | None:
+        """When the oldest delivery in the spool arrived; None if none waits."""
+        many, oldest = self._events().summary() if self._file.exists() else (0, 0.0)
+        return datetime.fromtimestamp(oldest, UTC).isoformat(timespec="seconds") if many else None
+
     def _goes_to_the_spool(self, store: str) -> bool:
         if not self._spool_on:
-            return False
+            return self.pressed  # and is pushed back: well before maxmemory, so that workers can still write
         return self.broken or self.pressed or (self._file.exists() and self._events().holds(store))
 
-    def _accept(self, delivery: Delivery) -> Kept:
-        store = delivery.event.store
-        (accepted,) = self._inbox.accept(
-            [delivery],
-            repeat_window=self._config.receiver.dedupe_window_unidentified,
-            quota=self._config.stores[store].max_stored,
-            replicas=int(self._config.redis.ack == "replica"),
-        )
-        return Kept(accepted.status, accepted.id)
+    def _accept(self, deliveries: Sequence[Delivery]) -> list[Kept | None]:
+        """What became of each in the inbox; None where it did not take it."""
+        try:
+            replies = self._inbox.accept_each(
+                deliveries,
+                repeat_window=self._config.receiver.dedupe_window_unidentified,
+                quotas=self._quotas,
+                replicas=int(self._config.redis.ack == "replica"),
+            )
+        except RedisError as error:
+            self._break(error)
+            return [None] * len(deliveries)
+        refused = [reply for reply in replies if isinstance(reply, RedisError)]
+        if refused and len(refused) == len(replies):  # where others were taken, it is not the server
+            self._break(refused[0])
+        return [Kept(reply.status, reply.id) if isinstance(reply, Accepted) else None for reply in replies]
 
     def _break(self, error: RedisError) -> None:
         if not self.broken:
             log.warning("the inbox cannot take deliveries", why=type(error).__name__, spool=self._config.receiver.spool)
         self._broken_until = time.monotonic() + BREAK_SECONDS
 
-    def _spool(self, delivery: Delivery) -> Kept:
+    def _spool(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+        problem = self._what_keeps_the_spool_shut()
+        if not problem:
+            try:
+                new = self._events().add(deliveries)
+                return [
+                    Kept("accepted" if fresh else "duplicate", one.event.id, "spool")
+                    for one, fresh in zip(deliveries, new, strict=True)
+                ]
+            except sqlite3.Error as error:
+                self._local.events = None
+                log.error("the spool cannot take deliveries", why=str(error))
+                problem = "neither the inbox nor the spool can take it"
+        return [NowhereToKeep(problem)] * len(deliveries)
+
+    def _what_keeps_the_spool_shut(self) -> str:
         if not self._spool_on:
-            raise NowhereToKeep("the inbox does not answer, and the spool is off")
+            return "the inbox cannot take it, and the spool is off"
         if not self._room_on_disk():
-            raise NowhereToKeep("the inbox does not answer, and the spool's disk is nearly full")
-        try:
-            new = self._events().add(delivery)
-        except sqlite3.Error as error:
-            self._local.events = None
-            log.error("the spool cannot take deliveries", why=str(error))
-            raise NowhereToKeep("neither the inbox nor the spool can take it") from None
-        return Kept("accepted" if new else "duplicate", delivery.event.id, "spool")
+            return "the inbox does not answer, and the spool's disk is nearly full"
+        return ""
 
     def _room_on_disk(self) -> bool:
         folder = self._config.data_dir
@@ -147,7 +189,18 @@ class Keeping:
                 self.look_round()
             except (RedisError, sqlite3.Error, OSError) as error:
                 log.info("the spool waits", why=type(error).__name__)
+            with suppress(sqlite3.Error, OSError):
+                self._complain_if_overdue()
             pause.wait(LOOK_EVERY)
+
+    def _complain_if_overdue(self) -> None:
+        """Rows that have waited too long are kept and brought home like any other; but somebody has to know."""
+        if time.monotonic() < self._complain_at or not self._file.exists():
+            return
+        self._complain_at = time.monotonic() + COMPLAIN_EVERY
+        many, oldest = self._events().summary()
+        if many and time.time() - oldest > self._config.receiver.spool_age:
+            log.error("deliveries wait in the spool for longer than spool_age", waiting=many, since=int(oldest))
 
     def look_round(self) -> None:
         """Judge the server's memory, bring rows to the inbox if nobody else does, and say how many are left."""
@@ -175,6 +228,8 @@ class Keeping:
                 done += self._bring(store, mine, stuck)
             events.delete(done)
             gone += len(done)
+            if time.monotonic() > self._publish_at:  # a long drain must not look like silence
+                self._publish()
         if gone:
             log.info("spooled deliveries are in the inbox", events=gone, left=events.count())
         return gone
@@ -182,11 +237,10 @@ class Keeping:
     def _bring(self, store: str, rows: Iterable[Any], stuck: set[str]) -> list[int]:
         """One store's rows in order, as far as the inbox takes them; what it does not take keeps its place."""
         rows = list(rows)
-        known = self._config.stores.get(store)
         replies = self._inbox.accept(
             [row.delivery for row in rows],
             repeat_window=self._config.receiver.dedupe_window_unidentified,
-            quota=known.max_stored if known else 0,
+            quotas=self._quotas,
             replicas=int(self._config.redis.ack == "replica"),
         )
         if any(reply.status == "full" for reply in replies):
@@ -203,5 +257,6 @@ class Keeping:
         return part > (RELIEVED if self.pressed else PRESSED)
 
     def _publish(self) -> None:
+        self._publish_at = time.monotonic() + PUBLISH_EVERY
         count, oldest = self._events().summary()
         self._inbox.publish_spool(socket.gethostname(), count, oldest)

@@ -1,28 +1,36 @@
-"""The gunicorn worker class: a thread is taken only for a request that has arrived whole.
+"""The gunicorn worker class that waits for senders: a thread is taken only for a request that has arrived whole.
 
 gunicorn's threads read from the socket themselves, so as many slow senders as there are threads stop the
-service. Here the main loop gathers each request without blocking, under a deadline and inside limits,
-and a thread is handed bytes, never a socket to read from. The lingering close that lets a sender read
-its refusal waits in the loop, too, and not in a thread.
+service. Here the main loop does everything that waits for a sender, without blocking: it gathers each request under a
+deadline and inside limits, sends the answer as fast as the sender reads it, and lingers until it has been read.
+A thread is handed bytes and gives bytes back; it never sees a socket.
+
+A connection is in one state at a time, and each state but `serving` has a deadline:
+
+    gathering --whole--> serving --answer--> sending --keep-alive--> gathering
+                                                     --close-------> lingering --> closed
 """
 
 from __future__ import annotations
 
 import errno
+import gc
 import selectors
 import socket
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any
 
-import orjson
 from gunicorn.http import errors
-from gunicorn.http.parser import RequestParser
-from gunicorn.workers.gthread import TConn, ThreadWorker
+from gunicorn.http.message import Request
+from gunicorn.http.unreader import IterUnreader
+from gunicorn.workers.gthread import ThreadWorker
 
+from receiver.answers import refusal
 from receiver.framing import MAX_HEAD, Framing
 
 RECEIVE = 64 * 1024
@@ -31,8 +39,14 @@ LINGER_SECONDS = 2.0
 LINGER_BYTES = 8 << 20
 PARTING_SECONDS = 0.2
 """At the end, how long a connection that has sent nothing stays: its request may be on the way."""
+LOOK_SECONDS = 0.05
+"""How often deadlines are looked at."""
+TURN = 128
+"""Requests served in one turn of the loop, before it looks at the senders again."""
 MAX_HELD = 64 << 20
 """Bytes of requests that one process holds; beyond it the one that has been arriving longest is given up."""
+COLLECT_AFTER = 20_000
+"""Objects made and not yet freed; a request makes a few hundred, and most end with it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _REFUSED_AS: dict[type[Exception], HTTPStatus] = {
@@ -40,31 +54,48 @@ _REFUSED_AS: dict[type[Exception], HTTPStatus] = {
     errors.LimitRequestHeaders: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     errors.UnsupportedTransferCoding: HTTPStatus.NOT_IMPLEMENTED,
 }
-_DETAILS = {
-    HTTPStatus.BAD_REQUEST: "This is not a request that can be read.",
-    HTTPStatus.REQUEST_TIMEOUT: "The request took too long to arrive.",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too long.",
-    HTTPStatus.REQUEST_URI_TOO_LONG: "The URL is too long.",
-    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "The headers are too many or too long.",
-    HTTPStatus.NOT_IMPLEMENTED: "This transfer coding is not known.",
-}
 
 
-class Connection(TConn):
+class Connection:
     """One sender, and what has come of its next request."""
 
-    def __init__(self, cfg: Any, sock: socket.socket, client: Any, server: Any, limit: int) -> None:
-        super().__init__(cfg, sock, client, server)
+    def __init__(self, sock: socket.socket, client: Any, server: Any, limit: int) -> None:
+        self.sock, self.client, self.server = sock, client, server
         self.framing = Framing(limit=limit)
+        self.state: dict[Connection, None] | None = None
+        """Those that are in the same state; None while it is served."""
         self.deadline = 0.0
+        self.watched = 0
         self.request, self.complete = b"", False
+        self.held = 0
+        """Bytes of the request that is being served."""
+        self.answer, self.goes_on = b"", False
         self.drained = 0
+        self.closed = False
 
     def take(self) -> None:
         """Make what has come the request to serve; what follows it begins the next."""
         self.request, rest = self.framing.split()
         self.complete = self.framing.complete
+        self.held = len(self.request)
         self.framing = Framing(rest, limit=self.framing.limit)
+
+
+class PlainRequest(Request):
+    """gunicorn's, which asks of each sender whether it may say how it was forwarded. Here nobody may."""
+
+    def _peer_trusted_for_forwarded(self) -> tuple[dict[str, str], list[str]]:
+        return {}, []
+
+
+class Paper:
+    """Stands in for the socket while a thread writes an answer."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+
+    def sendall(self, data: bytes) -> None:
+        self.written += data
 
 
 class PatientWorker(ThreadWorker):
@@ -74,10 +105,26 @@ class PatientWorker(ThreadWorker):
         super().__init__(*args, **kwargs)
         self._limits = self.app.config.receiver
         self._gathering: dict[Connection, None] = {}
+        self._sending: dict[Connection, None] = {}
         self._lingering: dict[Connection, None] = {}
+        self._ready: list[Connection] = []
+        """Those whose next request is whole; each connection is served once in a turn of the loop."""
         self._held = 0
+        self._next_look = 0.0
+        # gunicorn's settings look each value up through two calls, and the parser asks for twenty
+        plain = {name: setting.get() for name, setting in self.cfg.settings.items()}
+        self._parsing = SimpleNamespace(
+            **plain, is_ssl=False, forwarded_allow_networks=self.cfg.forwarded_allow_networks
+        )
 
-    # Gathering: on the main thread, never blocking
+    def load_wsgi(self) -> None:
+        """What is loaded now stays, so the collector of cycles need not walk it again and again."""
+        super().load_wsgi()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
+
+    # Gathering
 
     def accept(self, listener: Any) -> None:
         try:
@@ -87,29 +134,22 @@ class PatientWorker(ThreadWorker):
                 self._give_up_the_longest()
             return
         self.nr_conns += 1
-        connection = Connection(self.cfg, sock, client, listener.getsockname(), self._limits.max_body)
-        self._gather(connection, self._limits.read_timeout)
+        sock.setblocking(False)
+        self._gather(Connection(sock, client, listener.getsockname(), self._limits.max_body), self._limits.read_timeout)
         if self.nr_conns >= self.worker_connections:
             self._give_up_the_longest()
 
     def _gather(self, connection: Connection, seconds: float) -> None:
         """Wait for a request; what came with the one before may be one already."""
-        connection.sock.setblocking(False)
-        connection.deadline = time.monotonic() + seconds
-        self._gathering[connection] = None
-        self._held += len(connection.framing)
-        self._watch(connection, self._on_bytes)
-        self._go_on(connection)
+        self._enter(self._gathering, connection, seconds)
+        self._watch(connection, selectors.EVENT_READ)
+        if connection.framing:
+            self._go_on(connection)
 
     def _on_bytes(self, connection: Connection) -> None:
-        if connection not in self._gathering:
-            return  # given up since the poller saw it
-        try:
-            data = connection.sock.recv(RECEIVE)
-        except (BlockingIOError, InterruptedError):
+        data = self._receive(connection)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._on_end(connection)
             return
@@ -121,12 +161,20 @@ class PatientWorker(ThreadWorker):
         if self._held > MAX_HELD:
             self._give_up_the_longest()
 
+    def _receive(self, connection: Connection) -> bytes | None:
+        """What has come; nothing at the end, None where there is nothing yet."""
+        try:
+            return connection.sock.recv(RECEIVE)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return b""
+
     def _on_end(self, connection: Connection) -> None:
         """No more will come. What has come is answered: the sender may still listen."""
         if connection.framing:
-            self._dispatch(connection)
+            self._take(connection)
         else:
-            self._forget(connection)
             self._close(connection)
 
     def _go_on(self, connection: Connection) -> None:
@@ -134,21 +182,16 @@ class PatientWorker(ThreadWorker):
         if framing.too_long:
             self._refuse(connection, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         elif framing.ready:
-            self._dispatch(connection)
+            self._take(connection)
         elif framing.expects_continue:
             framing.expects_continue = False
-            self._say(connection, CONTINUE)
+            with suppress(OSError):  # it listens no more, and its deadline ends it
+                connection.sock.send(CONTINUE)
 
-    def _dispatch(self, connection: Connection) -> None:
-        self._forget(connection)
+    def _take(self, connection: Connection) -> None:
+        self._leave(connection)
         connection.take()
-        self._held += len(connection.request)
-        self.enqueue_req(connection)
-
-    def _forget(self, connection: Connection) -> None:
-        self._gathering.pop(connection, None)
-        self._held -= len(connection.framing)
-        self._unwatch(connection)
+        self._ready.append(connection)
 
     def _give_up_the_longest(self) -> None:
         if connection := next(iter(self._gathering), None):
@@ -159,113 +202,179 @@ class PatientWorker(ThreadWorker):
         if connection.framing:
             self._refuse(connection, HTTPStatus.REQUEST_TIMEOUT)
         else:
-            self._forget(connection)
             self._close(connection)
 
     def _refuse(self, connection: Connection, status: HTTPStatus) -> None:
-        self._forget(connection)
-        self._say(connection, refusal(status))
-        self._linger(connection)
-
-    def _say(self, connection: Connection, answer: bytes) -> None:
-        with suppress(OSError):  # it listens no more, and its deadline ends it
-            connection.sock.send(answer)
+        self._held -= len(connection.framing)
+        connection.framing = Framing(limit=connection.framing.limit)
+        self.reply(connection, refusal(status), goes_on=False)
 
     # Serving: in a thread, from memory
 
-    def handle(self, conn: Connection) -> bool:
-        """Answer one request; True where the connection goes on."""
-        request = None
-        try:
-            conn.sock.settimeout(SEND_SECONDS)
-            conn.parser = RequestParser(self.cfg, iter([conn.request]), conn.client)
-            request = next(conn.parser)
-            request._expected_100_continue = False  # said already, where it was waited for
-            if not conn.complete:
-                request.force_close()
-            return bool(self.handle_request(request, conn))
-        except errors.NoMoreData:
-            why = errors.LimitRequestHeaders("") if len(conn.request) > MAX_HEAD else errors.ParseException()
-            self.handle_error(request, conn.sock, conn.client, why)
-        except (StopIteration, OSError):
-            self.log.debug("the sender went away")
-        except Exception as error:  # noqa: BLE001  whatever it is, it ends with an answer
-            self.handle_error(request, conn.sock, conn.client, error)
-        return False
+    def serve(self, ready: list[Connection]) -> None:
+        """Have whole requests answered; `reply` is called for each in the end, on this thread."""
+        for connection in ready:
+            self.enqueue_req(connection)
 
-    def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:  # noqa: ARG002  gunicorn's
-        """One form for every refusal, and nothing of the sender's text in it or in the log."""
-        if isinstance(exc, errors.ParseException):
-            status = _REFUSED_AS.get(type(exc), HTTPStatus.BAD_REQUEST)
-        else:
+    def parse(self, connection: Connection) -> Any:
+        """gunicorn's parser, which is the judge of what is a request."""
+        request = PlainRequest(self._parsing, IterUnreader(iter([connection.request])), connection.client)
+        request._expected_100_continue = False  # said already, where it was waited for
+        if not connection.complete:
+            request.force_close()
+        return request
+
+    def handle(self, conn: Connection) -> tuple[bytes, bool]:
+        """The answer to a request, and whether the connection goes on. Never raises."""
+        paper = Paper()
+        try:
+            place = SimpleNamespace(sock=paper, client=conn.client, server=conn.server)
+            goes_on = bool(self.handle_request(self.parse(conn), place))
+            return bytes(paper.written), goes_on
+        except errors.NoMoreData:
+            too_long = len(conn.request) > MAX_HEAD
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_long else HTTPStatus.BAD_REQUEST
+        except errors.ParseException as error:
+            status = _REFUSED_AS.get(type(error), HTTPStatus.BAD_REQUEST)
+        except Exception:
             self.log.exception("a request could not be answered")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
-        try:
-            client.sendall(refusal(status))
-        except OSError:
-            self.log.debug("the sender went away")
+        return refusal(status), False
 
-    def finish_request(self, conn: Connection, fs: Future[bool]) -> None:
-        """Back on the main thread: wait for the next request, or end the connection."""
-        self._held -= len(conn.request)
-        conn.request = b""
-        if fs.cancelled() or not fs.result():
-            self._linger(conn)
-        elif conn.framing:
-            self._gather(conn, self._limits.read_timeout)
+    def finish_request(self, conn: Connection, fs: Future[tuple[bytes, bool]]) -> None:
+        """Back on the main thread, with the answer."""
+        answer, goes_on = fs.result() if not fs.cancelled() else (b"", False)
+        self.reply(conn, answer, goes_on=goes_on)
+
+    # Answering
+
+    def reply(self, connection: Connection, answer: bytes, *, goes_on: bool) -> None:
+        """Send an answer as far as the sender takes it now, and the rest when it takes more."""
+        self._held -= connection.held
+        connection.request, connection.held = b"", 0
+        connection.answer, connection.goes_on = answer, goes_on
+        self._send(connection)
+        if connection.answer:
+            self._enter(self._sending, connection, SEND_SECONDS)
+            self._watch(connection, selectors.EVENT_WRITE)
+        else:
+            self._after(connection)
+
+    def _send(self, connection: Connection) -> None:
+        try:
+            sent = connection.sock.send(connection.answer)
+            connection.answer = connection.answer[sent:]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:  # it listens no more
+            connection.answer, connection.goes_on = b"", False
+
+    def _on_room(self, connection: Connection) -> None:
+        self._send(connection)
+        if not connection.answer:
+            self._after(connection)
+
+    def _after(self, connection: Connection) -> None:
+        """An answer is out: wait for the next request, or end the connection."""
+        if not connection.goes_on:
+            self._linger(connection)
+        elif connection.framing:
+            self._gather(connection, self._limits.read_timeout)
         else:  # it was told that it may send another, so it may be doing so even when we are about to end
-            self._gather(conn, self.cfg.keepalive if self.alive else PARTING_SECONDS)
+            self._gather(connection, self.cfg.keepalive if self.alive else PARTING_SECONDS)
 
     # Ending: closing at once could cost the sender the answer that is on its way
 
     def _linger(self, connection: Connection) -> None:
+        self._held -= len(connection.framing)
+        connection.framing = Framing(limit=connection.framing.limit)
         try:
-            connection.sock.setblocking(False)
             connection.sock.shutdown(socket.SHUT_WR)
-            self._watch(connection, self._on_rest)
-        except (OSError, ValueError):
+        except OSError:
             self._close(connection)
             return
-        connection.deadline = time.monotonic() + LINGER_SECONDS
-        self._lingering[connection] = None
+        self._enter(self._lingering, connection, LINGER_SECONDS)
+        self._watch(connection, selectors.EVENT_READ)
 
     def _on_rest(self, connection: Connection) -> None:
-        if connection not in self._lingering:
+        data = self._receive(connection)
+        if data is None:
             return
-        try:
-            many = len(connection.sock.recv(RECEIVE))
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            many = 0
-        connection.drained += many
-        if not many or connection.drained > LINGER_BYTES:
-            self._end_lingering(connection)
+        connection.drained += len(data)
+        if not data or connection.drained > LINGER_BYTES:
+            self._close(connection)
 
-    def _end_lingering(self, connection: Connection) -> None:
-        self._lingering.pop(connection)
-        self._unwatch(connection)
+    def give_up_on(self, connection: Connection) -> None:
+        """Called while an exception is handled: what goes wrong with one connection ends that one only."""
+        self.log.exception("a connection could not be served")
         self._close(connection)
 
     def _close(self, connection: Connection) -> None:
+        if connection.closed:
+            return
+        connection.closed = True
+        self._leave(connection)
+        self._watch(connection, 0)
+        self._held -= len(connection.framing) + connection.held
         self.nr_conns -= 1
-        connection.close()
+        with suppress(OSError):
+            connection.sock.close()
 
-    def _watch(self, connection: Connection, callback: Callable[[Connection], None]) -> None:
-        assert self.poller
-        self.poller.register(connection.sock, selectors.EVENT_READ, lambda _: callback(connection))
+    # The loop
 
-    def _unwatch(self, connection: Connection) -> None:
+    def _enter(self, state: dict[Connection, None], connection: Connection, seconds: float) -> None:
+        self._leave(connection)
+        connection.deadline = time.monotonic() + seconds
+        connection.state = state
+        state[connection] = None
+
+    def _leave(self, connection: Connection) -> None:
+        if connection.state is not None:
+            del connection.state[connection]
+            connection.state = None
+
+    def _watch(self, connection: Connection, events: int) -> None:
+        """What the poller looks for. It stays the same from request to request, since a change costs a call."""
+        if events == connection.watched:
+            return
         assert self.poller
-        self.poller.unregister(connection.sock)
+        if not events:
+            self.poller.unregister(connection.sock)
+        elif not connection.watched:
+            self.poller.register(connection.sock, events, partial(self._on_event, connection))
+        else:
+            self.poller.modify(connection.sock, events, partial(self._on_event, connection))
+        connection.watched = events
+
+    def _on_event(self, connection: Connection, _: Any) -> None:
+        """Something can be read or written."""
+        try:
+            self._go(connection)
+        except Exception:  # noqa: BLE001  logged there
+            self.give_up_on(connection)
+
+    def _go(self, connection: Connection) -> None:
+        state = connection.state
+        if state is self._gathering:
+            self._on_bytes(connection)
+        elif state is self._sending:
+            self._on_room(connection)
+        elif state is self._lingering:
+            self._on_rest(connection)
+        else:  # it sends more, or is gone; either is looked at when this request has been answered
+            self._watch(connection, 0)
 
     def murder_pending(self) -> None:
-        """gunicorn calls this at least each second: whoever is late is given up."""
+        """gunicorn calls this in each turn: whoever is late is given up."""
         now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
         for connection in [one for one in self._gathering if one.deadline < now]:
             self._give_up(connection)
-        for connection in [one for one in self._lingering if one.deadline < now]:
-            self._end_lingering(connection)
+        for state in (self._sending, self._lingering):
+            for connection in [one for one in state if one.deadline < now]:
+                self._close(connection)
 
     def set_accept_enabled(self, enabled: bool) -> None:
         super().set_accept_enabled(enabled)
@@ -276,14 +385,7 @@ class PatientWorker(ThreadWorker):
                     connection.deadline = min(connection.deadline, parting)
 
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
-        super().wait_for_and_dispatch_events(timeout if self.alive else PARTING_SECONDS / 4)
-
-
-def refusal(status: HTTPStatus) -> bytes:
-    """An answer that ends the connection, as RFC 9457 has it."""
-    content = {"type": "about:blank", "title": status.phrase, "status": status.value}
-    body = orjson.dumps({**content, "detail": _DETAILS.get(status, status.phrase)})
-    return (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: application/problem+json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
+        longest = timeout if self.alive else PARTING_SECONDS / 4
+        super().wait_for_and_dispatch_events(0 if self._ready else longest)
+        ready, self._ready = self._ready[:TURN], self._ready[TURN:]
+        self.serve(ready)

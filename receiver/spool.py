@@ -91,6 +91,21 @@ class Refusal:
         return LINE_COST + (size if size < PAGE // 2 else -(-size // PAGE) * PAGE)
 
 
+@dataclass(frozen=True)
+class RefusedOf:
+    """The refusals of one store: how many for which reason, how many with their body, and from when to when."""
+
+    store: str
+    reasons: Mapping[str, int]
+    kept: int
+    first: float
+    last: float
+
+    @property
+    def many(self) -> int:
+        return sum(self.reasons.values())
+
+
 def open_spool(data_dir: Path, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
     """A connection to the host's file, which is made where it is missing, for its owner only."""
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -105,6 +120,18 @@ def open_spool(data_dir: Path, *, synchronous: Literal["NORMAL", "FULL"]) -> sql
     connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
     connection.executescript(_SCHEMA)
     return connection
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
 
 
 def open_refusals(data_dir: Path) -> Refusals:
@@ -133,19 +160,26 @@ def open_events(data_dir: Path) -> SpooledEvents:
 
 
 class SpooledEvents:
-    """Deliveries that were answered 2xx while the inbox was away. Each is on disk before `add` returns."""
+    """Deliveries that were answered 2xx while the inbox was away. They are on disk before `add` returns."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def add(self, delivery: Delivery) -> bool:
-        """Keep a delivery; False if it is here already."""
-        event = delivery.event
-        row = (event.id, event.store, int(event.received_at.timestamp() * 1000), pack_delivery(delivery), event.body)
-        done = self._db.execute(
-            "INSERT INTO event (id, store, at, about, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", row
-        )
-        return done.rowcount == 1
+    def add(self, deliveries: Iterable[Delivery]) -> list[bool]:
+        """Keep deliveries, all in one transaction; False for one that is here already."""
+        rows = [
+            (
+                one.event.id,
+                one.event.store,
+                int(one.event.received_at.timestamp() * 1000),
+                pack_delivery(one),
+                one.event.body,
+            )
+            for one in deliveries
+        ]
+        insert = "INSERT INTO event (id, store, at, about, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+        with transaction(self._db):
+            return [self._db.execute(insert, row).rowcount == 1 for row in rows]
 
     def holds(self, store: str) -> bool:
         """Whether rows of a store are waiting."""
@@ -163,9 +197,8 @@ class SpooledEvents:
 
     def delete(self, numbers: Iterable[int]) -> None:
         """Forget rows that the inbox has acknowledged."""
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.executemany("DELETE FROM event WHERE number = ?", [(number,) for number in numbers])
-        self._db.execute("COMMIT")
+        with transaction(self._db):
+            self._db.executemany("DELETE FROM event WHERE number = ?", [(number,) for number in numbers])
 
     def count(self) -> int:
         return self.summary()[0]
@@ -208,20 +241,20 @@ class Refusals:
 
     def add(self, refusals: Iterable[Refusal], *, bounds: Bounds, now: float) -> None:
         """Write lines and bodies, and stay inside the bounds, in one transaction."""
-        with self._transaction():
+        with transaction(self._db):
             for one in refusals:
                 self._insert(one)
             self._trim(bounds, now)
 
     def trim(self, *, bounds: Bounds, now: float) -> None:
         """Delete what is too old or too much."""
-        with self._transaction():
+        with transaction(self._db):
             self._trim(bounds, now)
 
     def delete(self, ids: Iterable[int]) -> None:
         """Forget refusals that have been let in after all."""
         every = [(one,) for one in ids]
-        with self._transaction():
+        with transaction(self._db):
             self._db.executemany("DELETE FROM refused_body WHERE id = ?", every)
             self._db.executemany("DELETE FROM refused WHERE id = ?", every)
 
@@ -259,6 +292,23 @@ class Refusals:
         ).fetchall():
             last = rows[-1][0]
             yield [_whole(row) for row in rows]
+
+    def by_store(self) -> list[RefusedOf]:
+        """What is here of each store, under the name one would look for, the largest first."""
+        rows = self._db.execute(
+            "SELECT CASE WHEN r.store = ? AND r.named <> '' THEN r.named ELSE r.store END AS name, r.reason, count(*), "
+            "count(b.id), min(r.at), max(r.at) FROM refused r LEFT JOIN refused_body b ON b.id = r.id "
+            "GROUP BY name, r.reason ORDER BY name, count(*) DESC",
+            (UNKNOWN,),
+        ).fetchall()
+        found = []
+        for name in dict.fromkeys(row[0] for row in rows):
+            mine = [row for row in rows if row[0] == name]
+            times = [row[4] for row in mine], [row[5] for row in mine]
+            reasons = {row[1]: int(row[2]) for row in mine}
+            kept = sum(row[3] for row in mine)
+            found.append(RefusedOf(name, reasons, kept, min(times[0]) / 1000, max(times[1]) / 1000))
+        return sorted(found, key=lambda one: -one.many)
 
     def count_kept(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM refused_body").fetchone()[0])
@@ -306,16 +356,6 @@ class Refusals:
             "(SELECT id FROM refused WHERE store = ? ORDER BY id DESC LIMIT -1 OFFSET ?)",
             (store, level // LINE_COST),
         )
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
 
 
 def fair_level(sizes: list[int], limit: int) -> int:

@@ -33,6 +33,12 @@ signing_secrets = ["the secret of stripe"]
 [stores.base64]
 scheme = "base64-body"
 signing_secrets = ["the secret of base64"]
+[schemes.quiet]
+extends = "hex-body"
+success = 204
+[stores.quiet]
+scheme = "quiet"
+signing_secrets = ["the secret of quiet"]
 [stores.rotating]
 signing_secrets = [
   "{NEVER}",
@@ -284,6 +290,14 @@ class Corpus:
         yield Case("an HTTP/2 preface", 400, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         yield Case("Expect: 100-continue", 200, self._with(("expect", "100-continue")), "accepted")
         yield Case("Expect: a pony", 400, self._with(("expect", "a pony")))
+        yield Case("Connection: close", 200, self._with(("connection", "close")), "accepted")
+        old = [*self.headers().items()]
+        yield Case("HTTP/1.0", 200, request(headers=old, body=ORDER, version="HTTP/1.0"), "accepted")
+        kept = [*self.headers().items(), ("connection", "keep-alive")]
+        yield Case("HTTP/1.0, to be kept", 200, request(headers=kept, body=ORDER, version="HTTP/1.0"), "accepted")
+        yield Case("a query behind the path", 200, self._at("/webhooks/north?from=shop"), "accepted")
+        yield Case("a whole URL", 200, self._at("http://hooks.example.com/webhooks/north"), "accepted")
+        yield Case("a store that is answered without content", 204, self.signed(store="quiet"))
         hello = bytes.fromhex("1603010200010001fc0303") + bytes(200)
         yield Case("TLS on the plain port", 400, hello)
         yield Case("half a head, then the end", 400, Sending((b"POST /webhooks/north HTTP/1.1\r\nHo",), end=True))
@@ -292,6 +306,9 @@ class Corpus:
 
     def _with(self, *headers: tuple[str, str]) -> bytes:
         return request(headers=[*self.headers().items(), *headers], body=ORDER)
+
+    def _at(self, path: str) -> bytes:
+        return request(path, self.headers().items(), ORDER)
 
     def slow(self) -> Iterator[Case]:
         whole = self.signed()

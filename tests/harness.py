@@ -188,15 +188,17 @@ def gone(pid: int) -> bool:
 class Server:
     """A real Valkey of its own, which a test may kill and start again on the same data."""
 
-    def __init__(self, folder: Path, *, extra: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, *, extra: tuple[str, ...] = (), prefix: tuple[str, ...] = ()) -> None:
         self.data_dir = folder
         self.extra = extra
+        self.prefix = prefix
+        """A program to run it under."""
         self.url = server_url("", folder)
         self.client = connect(self.url, timeout=2.0)
         self.process: Process | None = None
 
     def start(self) -> Server:
-        command = [*embedded.command(embedded.binary(), self.data_dir), *self.extra]
+        command = [*self.prefix, *embedded.command(embedded.binary(), self.data_dir), *self.extra]
         self.process = Process(command, log=self.data_dir / "server.log")
         eventually(self._answers, what="the server answers")
         return self
@@ -352,9 +354,12 @@ class System:
         return all(c["accepted"] == c["settled"] + c["open"] + c["failed"] for c in every)
 
     def close(self) -> None:
-        for process in reversed(self.processes):
-            if process.alive:
-                process.stop()
+        alive = [process for process in reversed(self.processes) if process.alive]
+        for process in alive:  # all at once: each needs a moment to end
+            process.send(signal.SIGCONT)
+            process.send(signal.SIGTERM)
+        for process in alive:
+            process.stop()
         self.http.close()
         self.client.close()
 

@@ -10,13 +10,14 @@ import os
 import random
 import secrets
 import signal
+import sqlite3
 import sys
 import threading
 import time
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import httpx2
 from redis.exceptions import RedisError
 
 from receiver.contract.compose import compose
+from receiver.spool import FILE
 from tests.harness import Process, Server, System, children_of, comm, eventually
 
 HANDLERS = ("shop.fast", "shop.flaky", "shop.slow")
@@ -62,6 +64,8 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     answered: dict[str, float] = field(default_factory=dict)
     refused: int = 0
+    spooled: int = 0
+    """Deliveries that went through the spool; each was answered 2xx, or its sender was cut off."""
     samples: int = 0
     wrong_samples: list[dict[str, int]] = field(default_factory=list)
     runs: int = 0
@@ -78,6 +82,7 @@ class Report:
         return (
             f"faults     {sum(self.faults.values())} ({kinds})\n"
             f"events     {len(self.answered):,} answered 2xx in {self.seconds:.0f} s; {self.refused:,} were not\n"
+            f"spool      {self.spooled:,} of them went through it ({self.spooled / max(1, len(self.answered)):.1%})\n"
             f"runs       {self.runs:,}; lost {len(self.lost)}; run twice {self.twice:,}; failures {self.failures}\n"
             f"recovery   worst time from answer (or from the server's return) to done {self.worst:.1f} s\n"
             f"identity   true in {self.samples - len(self.wrong_samples):,} of {self.samples:,} samples"
@@ -263,11 +268,21 @@ class Soak:
 
         def idle() -> bool:
             self._start_again(self.workers) if not self.workers.alive else None
-            return self.system.ledger.counters().total["open"] == 0
+            return self._spool("SELECT count(*) FROM event") == 0 and self.system.ledger.counters().total["open"] == 0
 
         eventually(idle, 60, what="everything settled")
 
+    def _spool(self, question: str) -> int:
+        """A number of the spool's file; none where deliveries never had to go there."""
+        file = self.system.config.data_dir / FILE
+        if not file.exists():
+            return 0
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+            found = connection.execute(question).fetchone()
+        return int(found[0]) if found else 0
+
     def _count(self) -> None:
+        self.report.spooled = self._spool("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
         first: dict[tuple[str, str], float] = {}
         times: Counter[tuple[str, str]] = Counter()
         for line in self.effects.read_text().splitlines():

@@ -43,7 +43,7 @@ def test_the_example_shows_every_key_with_a_sentence() -> None:
     text = (ROOT / "config.example.toml").read_text()
     shown = tomllib.loads(text)
     sections = {name: field.annotation for name, field in Config.model_fields.items()}
-    for name in ("redis", "receiver", "workers"):
+    for name in ("redis", "receiver", "workers", "secrets", "subscriptions", "api"):
         assert set(shown[name]) == set(sections[name].model_fields)  # type: ignore[union-attr]
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -105,12 +105,23 @@ def test_every_store_starts_from_the_defaults(tmp_path: Path) -> None:
         ("[stores.a]\nsigning_secrets = ['file:no']\n", "wants no: No such file or directory"),
         ("[stores.a]\n", "config.toml:1: stores.a has no signing_secrets"),
         ("[stores.A]\nsigning_secrets = ['x']\n", "a store's name is lower-case letters"),
+        (
+            STORE + "[receiver]\ndedupe_window = '2d'\nspool_age = '3d'\n",
+            "config.toml:5: receiver.spool_age (3 d) is longer than receiver.dedupe_window (2 d)",
+        ),
+        (STORE + "[receiver]\ndedupe_window = '1h'\n", "config.toml:4: receiver.spool_age (3 d) is longer than"),
         ("x = \n", "config.toml is not valid TOML"),
         ("include = 'x'\n", "include is a list of file patterns"),
     ],
 )
 def test_a_bad_file_is_refused_with_file_key_and_fix(tmp_path: Path, text: str, says: str) -> None:
     assert says in refusal(tmp_path, text)
+
+
+def test_with_the_spool_off_its_age_is_nobodys_business(tmp_path: Path) -> None:
+    found = load(tmp_path, STORE + "[receiver]\ndedupe_window = '1h'\nspool = 'off'\n").receiver
+    assert found.remembered == 3600
+    assert load(tmp_path, STORE).receiver.remembered == (7 + 3) * 86400
 
 
 def test_a_key_that_is_set_twice_in_two_files_is_refused(tmp_path: Path) -> None:

@@ -31,11 +31,12 @@ def test_a_sample_plugin_of_the_docs_handles_an_event(make_system: Callable[...,
     event_id = system.accept("order.paid", data=EVENT["order.paid"])
     assert system.settled(event_id) == "settled", [run.error for run in system.ledger.event(event_id).runs]
     assert system.ledger.event(event_id).reason is None
+    assert {run.status for run in system.ledger.event(event_id).runs} == {"done"}
 
 
 def commands() -> set[tuple[str, ...]]:
     found = set()
-    for path in [*DOCS, ROOT / "README.md"]:
+    for path in [*DOCS, *(ROOT / "docs/how-to").glob("*.md"), *(ROOT / "examples").glob("*/*.md"), ROOT / "README.md"]:
         for words in re.findall(r"(?:`|^ {4})storehooks ((?:[a-z][a-z-]*(?: |`|$))+)", path.read_text(), flags=re.M):
             found.add(tuple(words.strip("` ").split()))
     return found

@@ -15,6 +15,8 @@ from tests.harness import ROOT, System, own_server
 from workers.cli.captured import write
 
 DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
+OF_ITS_OWN = ("tutorial.md",)
+"""A page to be followed from its first line to its last; test_tutorial.py does."""
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -45,7 +47,9 @@ def as_in_the_documents(system: System) -> System:
     return system
 
 
-@pytest.mark.parametrize("document", [one for one in DOCUMENTS if commands(one)], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", [one for one in DOCUMENTS if commands(one) and one.name not in OF_ITS_OWN], ids=lambda path: path.name
+)
 def test_every_command_of_a_document_works(demo: System, document: Path) -> None:
     assert len(commands(document)) >= 5
     environ = {
@@ -76,3 +80,13 @@ def test_the_keys_that_operating_shows_have_their_defaults(tmp_path: Path) -> No
     for sample in blocks(ROOT / "docs/operating.md", "toml"):
         (tmp_path / "config.toml").write_text(sample)
         assert load(tmp_path / "config.toml", {}).receiver == Config().receiver
+
+
+def test_the_keys_that_subscriptions_shows_are_known_and_most_are_the_defaults(tmp_path: Path) -> None:
+    environ = {"DEMO_TOKEN": "t", "DEMO_SECRET": SANDBOX_SECRET, "KEYRING_KEY": "00" * 32}
+    (tmp_path / "config.toml").write_text("".join(blocks(ROOT / "docs/subscriptions.md", "toml")))
+    shown = load(tmp_path / "config.toml", environ)
+    assert shown.subscriptions == Config().subscriptions
+    assert shown.secrets.overlap == Config().secrets.overlap
+    assert shown.api.rate_limit == 10
+    assert shown.stores["demo"].subscribe == ("order.*", "-order.deleted")

@@ -14,11 +14,14 @@ import workers
 from tests.harness import ROOT
 
 EDGE = (
+    "receiver.answers",
     "receiver.app",
+    "receiver.door",
     "receiver.loop",
     "receiver.patient",
     "receiver.framing",
     "receiver.keeper",
+    "receiver.locksmith",
     "receiver.gunicorn",
     "receiver.__main__",
 )
@@ -135,6 +138,7 @@ def test_importing_workers_is_light() -> None:
 def test_the_public_web_process_loads_no_plugin_console_or_client_code() -> None:
     loaded = loaded_by("import receiver.gunicorn")
     assert not {name for name in loaded if name.partition(".")[0] in ("workers", "rq", "httpx2")}
+    assert not {name for name in loaded if name.startswith("cryptography.hazmat")}, "only where there is a keyring"
 
 
 def test_the_worker_loads_no_web_framework() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
 from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
-from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED, Wanted
 from tests.harness import System, eventually
 
 GREET = ("shop.greet", "default", True)
@@ -67,9 +68,11 @@ def test_equal_bodies_without_an_id_are_one_only_for_a_short_while(system: Syste
 
 
 def test_a_store_over_its_quota_is_told_so_and_others_are_not(system: System) -> None:
-    system.inbox.accept([system.delivery()], quota=1)
-    assert system.inbox.accept([system.delivery()], quota=1)[0].status == "full"
-    assert system.inbox.accept([system.delivery(store="south")], quota=1)[0].status == "accepted"
+    system.inbox.accept([system.delivery()], quotas={"north": 1, "south": 1})
+    assert system.inbox.accept([system.delivery()], quotas={"north": 1, "south": 1})[0].status == "full"
+    assert (
+        system.inbox.accept([system.delivery(store="south")], quotas={"north": 1, "south": 1})[0].status == "accepted"
+    )
 
 
 def test_wake_ups_are_coalesced(system: System) -> None:
@@ -246,7 +249,7 @@ def test_a_spoiled_index_of_one_store_keeps_no_other_store_from_its_work(system:
 
 def test_a_group_holds_its_own_duplicates_and_its_own_quota(system: System) -> None:
     one, other, third = system.delivery(), system.delivery(), system.delivery()
-    answers = system.inbox.accept([one, one, other, third], quota=2)
+    answers = system.inbox.accept([one, one, other, third], quotas={"north": 2})
     assert [answer.status for answer in answers] == ["accepted", "duplicate", "accepted", "full"]
     assert system.ledger.counters().total["open"] == 2
     assert system.identity_holds()
@@ -277,7 +280,7 @@ def test_one_call_routes_events_that_have_gone_different_ways(system: System) ->
     assert system.identity_holds()
 
 
-def claim_with_routes(system: System, *handlers: tuple[str, str, bool], version: str = "", many: int = 8) -> list[Run]:
+def claim_with_routes(system: System, *handlers: Wanted, version: str = "", many: int = 8) -> list[Run]:
     routes = Routes(version or system.inbox.declarations().version, {("north", "order.created"): handlers})
     lanes = {"": many, **{name: many for name, _, _ in handlers}}
     return list(system.inbox.settle_and_claim((), lanes, room=many, routes=routes)[1].runs)
@@ -317,6 +320,29 @@ def test_an_event_that_lost_its_worker_is_claimed_alone_and_routed_by_itself(sys
     system.accept()
     (event,) = claim_with_routes(system, GREET)
     assert (event.item, event.handler, event.losses) == (suspect, "", 1)
+
+
+def test_an_event_routed_in_the_step_that_claims_it_keeps_its_delays(system: System, redis: Redis) -> None:
+    event_id = system.accept()
+    assert [run.handler for run in claim_with_routes(system, GREET, ("shop.late", "slow", 60.0))] == ["shop.greet"]
+    (due,) = [score for item, score in redis.zscan_iter(keys.LATER) if item == f"{event_id}|shop.late".encode()]
+    record = system.ledger.event(event_id)
+    assert record is not None
+    assert due == record.summary.received_at.timestamp() * 1000 + 60_000
+    assert redis.llen("rq:queue:slow") == 0
+    assert system.inbox.claim({"shop.late": 9}, room=9).runs == ()
+    redis.zadd(keys.LATER, {f"{event_id}|shop.late": 1})
+    assert system.inbox.tick()[0] == 1
+    assert claim_one(system.inbox, "shop.late").event.id == event_id
+    assert system.identity_holds()
+
+
+def test_an_event_that_is_only_wanted_later_stays_open(system: System) -> None:
+    event_id = system.accept()
+    assert claim_with_routes(system, ("shop.late", "default", 60.0)) == []
+    assert system.status(event_id) == "open"
+    assert system.inbox.claim({"": 9}, room=9).runs == ()
+    assert system.identity_holds()
 
 
 def test_what_is_routed_waits_behind_older_work_of_its_handler(system: System) -> None:
@@ -363,3 +389,26 @@ def test_declarations_are_the_union_of_all_workers(system: System) -> None:
 
 def test_an_empty_claim_is_no_error(system: System) -> None:
     assert system.inbox.claim({"": 5, "shop.greet": 5}, room=5) == Claim("0", ())
+
+
+@pytest.mark.parametrize(
+    ("arrived", "state", "due"), [(0, "later", 60), (-50, "later", 10), (-3600, "ready", 0), (3600, "later", 60)]
+)
+def test_a_delay_counts_from_arrival_and_never_beyond_itself(
+    system: System, arrived: int, state: str, due: int
+) -> None:
+    """Late deliveries are not delayed twice, and a receiver's clock that is ahead delays nothing further."""
+    delivery = system.delivery()
+    event = replace(delivery.event, received_at=delivery.event.received_at + timedelta(seconds=arrived))
+    event_id = system.inbox.accept([replace(delivery, event=event)])[0].id
+    reply = system.inbox.route([(claim_one(system.inbox), [("shop.greet", "default", 60.0)])], "0")
+    assert reply == [["routed"]]
+    item = keys.run_item(event_id, "shop.greet")
+    assert system.client.hget(keys.EVENT + event_id, "r:shop.greet").split()[0].decode() == state
+    if state == "later":
+        now = system.client.time()[0]
+        assert due - 3 <= system.client.zscore(keys.LATER, item) / 1000 - now <= due + 1
+        system.client.zadd(keys.LATER, {item: 1})
+        assert system.inbox.tick()[0] == 1
+    assert claim_one(system.inbox, "shop.greet").item == item
+    assert system.identity_holds()

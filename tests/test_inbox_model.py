@@ -1,12 +1,14 @@
 """The inbox against a model: random sequences of everything that can happen keep the rule and the identity.
 
-The rule: an open item is in exactly one of ready, leased and later, and an item that is not open is in none.
-The identity: accepted = settled + open + failed, and each counter equals what the records say.
+The rule: an open item is in exactly one of ready, leased, later and held, and an item that is not open is in none.
+The identity: accepted = settled + open + failed, and each counter equals what the records say. And: no more slots of a
+limit are in use than it has, nothing open loses its body, and what an effect's mark says is what was done.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -25,13 +27,18 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox import Failures, Inbox, Ledger, Outcome, Routes, Run, connect, keys
+from receiver.inbox import Declaration, Failures, Inbox, Ledger, Limit, Outcome, Routes, Run, connect, keys
 from receiver.inbox.inbox import LOSSES_ALLOWED, from_ms
 
 STORES = ("north", "south")
 HANDLERS = ("shop.one", "shop.two", "shop.three")
 OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "release")
 STATES = ("ready", "leased", "later", "held")
+SLOTS = 2
+LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
+"""Two handlers share a limit; the first has none."""
+LONG_DELAY = 1e10
+"""Seconds after arrival, which was at the beginning of time."""
 
 
 class InboxMachine(RuleBasedStateMachine):
@@ -43,6 +50,8 @@ class InboxMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.client: Redis = connect(self.url, timeout=5.0)
         self.client.flushdb()
+        self.sent = -1
+        self.states: dict[str, str] = {}
         if os.environ.get("REDIS_URL"):
             self.client.set("storehooks-tests", 1)
         self.inbox = Inbox(self.client)
@@ -50,7 +59,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.leased: list[Run] = []
         self.crashed: list[Run] = []
         self.stale: list[Run] = []
-        self.ended: Counter[str] = Counter()
+        self.forgotten: Counter[tuple[str, str]] = Counter()
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
@@ -61,7 +70,7 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule(store=st.sampled_from(STORES), unreadable=st.booleans())
     def accept(self, store: str, unreadable: bool) -> None:
-        number = len(self.known)
+        number = self.sent = self.sent + 1
         event = Event(id=f"event{number}", store=store, topic="order.created", received_at=from_ms("1000"), body=b"{}")
         delivery = Delivery(event, "orders/create", unreadable="not JSON" if unreadable and number % 7 == 3 else "")
         self.known.append(delivery)
@@ -78,7 +87,7 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(many=st.integers(1, 5), handlers=st.sets(st.sampled_from(HANDLERS)))
     def claim(self, many: int, handlers: set[str]) -> None:
         lanes = dict.fromkeys(("", *sorted(handlers)), many)
-        runs = self.inbox.claim(lanes, room=many).runs
+        runs = self.inbox.claim(lanes, room=many, limits=LIMITS).runs
         assert len(runs) <= many
         assert len(runs) == 1 or not any(run.losses for run in runs), "a suspect is claimed alone"
         self.leased += runs
@@ -86,37 +95,50 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(
         many=st.integers(1, 5),
         stores=st.sets(st.sampled_from(STORES), min_size=1),
-        handlers=st.dictionaries(st.sampled_from(HANDLERS), st.booleans(), min_size=1),
+        handlers=st.dictionaries(st.sampled_from(HANDLERS), st.sampled_from((True, False, LONG_DELAY)), min_size=1),
         lanes_first=st.booleans(),
-        version=st.sampled_from(("0", "0", "0", "7")),
+        current=st.sampled_from((True, True, True, False)),
     )
     def claim_and_route_in_one_step(
-        self, many: int, stores: set[str], handlers: dict[str, bool], lanes_first: bool, version: str
+        self, many: int, stores: set[str], handlers: dict[str, bool | float], lanes_first: bool, current: bool
     ) -> None:
-        chosen = [(name, "default", mine) for name, mine in sorted(handlers.items())]
+        """As a worker does it: what has a limit is never leased while it is routed."""
+        version = self.inbox.declarations().version if current else "old"
+        chosen = [
+            (name, "default", how if how is not True else name not in LIMITS) for name, how in sorted(handlers.items())
+        ]
         routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
         names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
-        _, claim = self.inbox.settle_and_claim((), dict.fromkeys(names, many), room=many, routes=routes)
+        _, claim = self.inbox.settle_and_claim((), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes)
         assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
         self.leased += claim.runs
 
     @rule(many=st.integers(1, 5))
     def claim_and_lose_the_reply(self, many: int) -> None:
-        self.inbox.claim(dict.fromkeys(("", *HANDLERS), many), room=many)
+        self.inbox.claim(dict.fromkeys(("", *HANDLERS), many), room=many, limits=LIMITS)
 
     @precondition(lambda self: any(not run.handler for run in self.leased))
     @rule(data=st.data(), handlers=st.sets(st.sampled_from(HANDLERS)), mine=st.booleans())
     def route(self, data: st.DataObject, handlers: set[str], mine: bool) -> None:
-        event = data.draw(st.sampled_from([run for run in self.leased if not run.handler]))
-        chosen = [(name, "default", mine) for name in sorted(handlers)]
-        (reply,) = self.inbox.route([(event, chosen)], "0")
+        self._route(data.draw(st.sampled_from([run for run in self.leased if not run.handler])), handlers, mine)
+
+    def _route(self, event: Run, handlers: set[str], mine: bool) -> None:
+        chosen = [(name, "default", mine and name not in LIMITS) for name in sorted(handlers)]
+        routed = any(self._run_state(event.event.id, name) for name in handlers)
+        (reply,) = self.inbox.route([(event, chosen)], self.inbox.declarations().version)
         assert reply[0] == ("routed" if handlers else "unhandled")
         self.leased.remove(event)
         self.stale.append(event)
         paused = self.inbox.paused()
         if mine:
-            handlers = {name for name in handlers if f"handler:{name}" not in paused}
-            self.leased += [replace(event, item=f"{event.event.id}|{n}", handler=n) for n in sorted(handlers)]
+            assert routed or set(reply[1:]) == {n for n in handlers - LIMITS.keys() if f"handler:{n}" not in paused}
+            self.leased += [replace(event, item=f"{event.event.id}|{n}", handler=n) for n in reply[1:]]
+
+    @precondition(lambda self: any(not run.handler for run in self.leased))
+    @rule(data=st.data())
+    def route_by_old_declarations(self, data: st.DataObject) -> None:
+        event = data.draw(st.sampled_from([run for run in self.leased if not run.handler]))
+        assert self.inbox.route([(event, [])], "old") == [["reroute"]]
 
     @precondition(lambda self: any(run.handler for run in self.leased))
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES), twice=st.booleans())
@@ -127,6 +149,19 @@ class InboxMachine(RuleBasedStateMachine):
         self.stale.append(run)
         if twice:  # the reply was lost and it is sent again
             assert self.inbox.finish([Outcome(run, outcome)]) == [False]  # type: ignore[arg-type]
+
+    @rule(outcome=st.sampled_from(OUTCOMES), handlers=st.sets(st.sampled_from(HANDLERS)))
+    def a_worker_does_all_it_can(self, outcome: str, handlers: set[str]) -> None:
+        """So that much has been done and much can happen to it, within few steps."""
+        self.accept("north", False)
+        self.claim(5, set(HANDLERS))
+        for event in [run for run in self.leased if not run.handler]:
+            self._route(event, handlers, True)
+        self.claim(5, set(HANDLERS))
+        for run in [run for run in self.leased if run.handler]:
+            self.inbox.finish([Outcome(run, outcome, {"result": 1})])  # type: ignore[arg-type]
+            self.leased.remove(run)
+            self.stale.append(run)
 
     @precondition(lambda self: self.stale)
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
@@ -152,26 +187,54 @@ class InboxMachine(RuleBasedStateMachine):
     # A person
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), handler=st.sampled_from(HANDLERS), make=st.booleans())
-    def replay(self, data: st.DataObject, handler: str, make: bool) -> None:
-        delivery = data.draw(st.sampled_from(self.known))
-        item = keys.run_item(delivery.event.id, handler)
-        before = self.client.hget(keys.EVENT + delivery.event.id, f"r:{handler}")
-        state = before.decode().split(" ")[0] if before else ""
+    @rule(data=st.data(), likely=st.booleans(), make=st.booleans())
+    def replay(self, data: st.DataObject, likely: bool, make: bool) -> None:
+        event_id, handler, state = self._pick(data, {"done", "failed", "dropped", "later"} if likely else set())
+        item = keys.run_item(event_id, handler)
         (reply,) = self.inbox.reopen([item], {}, make=make)
         if state in ("ready", "leased", "held"):
             assert reply == "open"
+        elif not self.client.exists(keys.BODY + event_id):
+            assert reply == ("no-body" if state or make else "absent")
         else:
             assert reply == ("reopened" if state or make else "absent")
+            again = self.inbox.reopen([item], {}, make=make)  # the reply was lost
+            assert again == ["open" if reply == "reopened" else "absent"]
+
+    @rule(handler=st.sampled_from(HANDLERS))
+    def retire(self, handler: str) -> None:
+        waiting = self.client.zcard(keys.READY + handler)
+        assert self.inbox.retire(handler) == waiting
+        assert self.inbox.retire(handler) == 0
+        assert not any(one.handler == handler for one in self.inbox.declarations().handlers)
+
+    @rule(handlers=st.sets(st.sampled_from(HANDLERS)))
+    def declare(self, handlers: set[str]) -> None:
+        many = [Declaration(name, "1", ("*",), ("*",), "default", {}) for name in sorted(handlers)]
+        version = self.inbox.declare(many)
+        assert self.inbox.declare(many) == version, "the same again is no change"
+
+    @rule()
+    def end_orphans(self) -> None:
+        """Handlers that nobody has declared, while others are declared, have none left to wait for."""
+        declared = {one.handler for one in self.inbox.declarations().handlers}
+        gone = [name for name in HANDLERS if name not in declared and self.client.hexists(keys.LANES, name)]
+        waiting = sum(self.client.zcard(keys.READY + name) for name in gone)
+        assert self.inbox.end_orphans(absent=60) == (waiting if declared else 0)
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), handler=st.sampled_from(HANDLERS))
-    def drop(self, data: st.DataObject, handler: str) -> None:
-        delivery = data.draw(st.sampled_from(self.known))
-        before = self.client.hget(keys.EVENT + delivery.event.id, f"r:{handler}")
-        state = before.decode().split(" ")[0] if before else ""
-        (reply,) = self.inbox.drop([keys.run_item(delivery.event.id, handler)], reason="because")
+    @rule(data=st.data(), likely=st.booleans())
+    def drop(self, data: st.DataObject, likely: bool) -> None:
+        event_id, handler, state = self._pick(data, {"failed", "later"} if likely else set())
+        item = keys.run_item(event_id, handler)
+        (reply,) = self.inbox.drop([item], reason="because")
         assert reply == ("dropped" if state in ("failed", "later") else "no-failure")
+        assert self.inbox.drop([item], reason="because") == ["no-failure"]
+
+    def _pick(self, data: st.DataObject, states: set[str]) -> tuple[str, str, str]:
+        """A run of an event, with its state ("" where there is none); one in these states, if there are any."""
+        every = [(one.event.id, name, self._run_state(one.event.id, name)) for one in self.known for name in HANDLERS]
+        return data.draw(st.sampled_from([run for run in every if run[2] in states] or every))
 
     @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
     def pause(self, store: str, handler: str, which: bool) -> None:
@@ -201,9 +264,47 @@ class InboxMachine(RuleBasedStateMachine):
         work = self.client.exists(keys.READY) or any(self.client.exists(keys.READY + name) for name in HANDLERS)
         assert bool(self.client.llen("rq:queue:default")) == bool(work)
 
-    @rule()
-    def trim(self) -> None:
+    @rule(records=st.booleans(), failures=st.booleans())
+    def trim(self, records: bool, failures: bool) -> None:
+        """Everything that may go has been there for long enough; what may not stays."""
         assert self.inbox.trim(bodies=1e9, records=1e9) == (0, 0, 0)
+        self._age_all()
+        self.inbox.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0)
+        assert self.inbox.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0) == (0, 0, 0)
+        self._forget_what_is_gone({"settled"} if records else set(), {"failed"} if failures else set())
+
+    @rule(store=st.sampled_from(STORES), keep=st.integers(0, 4))
+    def trim_store(self, store: str, keep: int) -> None:
+        there = self.client.zcard(keys.index_of(store))
+        _, removed = self.inbox.trim_store(store, keep=keep, window=60)
+        assert removed <= max(0, there - keep)
+        self._forget_what_is_gone(set(), {"settled"})
+
+    def _age_all(self) -> None:
+        """As if all that is closed had been closed an hour ago."""
+        hour_ago = int(time.time() * 1000) - 3_600_000
+        for name in (keys.PREFIX + "done", keys.FAILED):
+            for item in self.client.zrange(name, 0, -1):
+                self.client.zadd(name, {item: hour_ago})
+        self.client.delete(keys.PREFIX + "worn")
+
+    def _forget_what_is_gone(self, surely: set[str], perhaps: set[str]) -> None:
+        for delivery in list(self.known):
+            event = delivery.event
+            state = self.states[event.id]
+            if self.client.exists(keys.EVENT + event.id):
+                assert state not in surely
+                continue
+            assert state in surely | perhaps, "nothing open is forgotten"
+            assert not self.client.exists(keys.BODY + event.id, "sh:o:" + event.id)
+            assert self.client.zscore(keys.INDEX, event.id) is None
+            self.known.remove(delivery)
+            self.stale = [run for run in self.stale if run.event.id != event.id]
+            self.forgotten[(event.store, state)] += 1
+
+    def _run_state(self, event_id: str, handler: str) -> str:
+        raw = self.client.hget(keys.EVENT + event_id, f"r:{handler}")
+        return raw.decode().split(" ")[0] if raw else ""
 
     # What must always hold
 
@@ -234,16 +335,38 @@ class InboxMachine(RuleBasedStateMachine):
         if not hasattr(self, "client"):
             return
         counters = Ledger(self.client).counters()
-        found: Counter[tuple[str, str]] = Counter()
+        found = Counter(self.forgotten)
+        for (store, _), many in self.forgotten.items():
+            found[(store, "accepted")] += many
+        self.states = {}
         for delivery in self.known:
             state = self.client.hget(keys.EVENT + delivery.event.id, "state").decode()
+            self.states[delivery.event.id] = state
             found[(delivery.event.store, state)] += 1
             found[(delivery.event.store, "accepted")] += 1
+            assert state != "open" or self.client.exists(keys.BODY + delivery.event.id), "work has its body"
         for store in counters.stores:
             for name in ("accepted", "settled", "open", "failed"):
                 assert counters.stores[store][name] == found[(store, name)], (store, name)
         total = counters.total
-        assert total["accepted"] == total["settled"] + total["open"] + total["failed"] == len(self.known)
+        assert (
+            total["accepted"]
+            == total["settled"] + total["open"] + total["failed"]
+            == len(self.known) + sum(self.forgotten.values())
+        )
+
+    @invariant()
+    def no_more_slots_are_in_use_than_there_are(self) -> None:
+        if not hasattr(self, "client"):
+            return
+        in_use = set()
+        for item in self.client.zrange(keys.LEASED, 0, -1):
+            event_id, handler = keys.split_item(item.decode())
+            if handler in LIMITS:
+                token = self.client.hget(keys.EVENT + event_id, f"r:{handler}").decode().split(" ")[4]
+                in_use.add(f"{token}|{handler}")
+                assert event_id in self.client.hget(keys.SLOTS + "erp", f"{token}|{handler}").decode().split()
+        assert len(in_use) <= SLOTS
 
     @invariant()
     def the_groups_count_what_failed(self) -> None:
@@ -267,8 +390,80 @@ class InboxMachine(RuleBasedStateMachine):
         assert all(run.losses <= LOSSES_ALLOWED for run in getattr(self, "leased", []))
 
 
-def _explore(url: str, examples: int, steps: int) -> None:
-    machine = type("Machine", (InboxMachine,), {"url": url})
+class MarksMachine(RuleBasedStateMachine):
+    """What is beside events: the marks of effects, and who leads the housekeepers."""
+
+    url = ""
+
+    @initialize()
+    def start(self) -> None:
+        self.client: Redis = connect(self.url, timeout=5.0)
+        self.client.delete("sh:o:model", keys.LEADER)
+        self.inbox = Inbox(self.client)
+        self.marks: dict[str, tuple[str, str, bytes]] = {}
+        self.old_marks: list[tuple[str, bytes]] = []
+        self.leader = ""
+
+    def teardown(self) -> None:
+        if hasattr(self, "client"):
+            self.client.delete("sh:o:model", keys.LEADER)
+            self.client.close()
+
+    @rule(field=st.sampled_from("ab"), item=st.sampled_from("xy"), in_doubt=st.sampled_from(("run", "fail")))
+    def an_effect_begins(self, field: str, item: str, in_doubt: str) -> None:
+        told = self.inbox.once("begin", "o:model", field, item, keep=600, more=(600_000, in_doubt))
+        state, whose, mark = self.marks.get(field, ("", "", b""))
+        if state == "done":
+            assert told == ["done", mark]
+        elif state == "begun" and whose != item:
+            assert told == ["busy"]
+        elif state == "begun" and in_doubt == "fail":
+            assert told == ["doubt"]
+        else:
+            assert told[0] == "go"
+            self.old_marks.append((field, mark))
+            self.marks[field] = ("begun", item, told[1])
+
+    @precondition(lambda self: any(state == "begun" for state, _, _ in self.marks.values()))
+    @rule(data=st.data(), twice=st.booleans())
+    def an_effect_ends(self, data: st.DataObject, twice: bool) -> None:
+        field = data.draw(st.sampled_from([name for name, (state, _, _) in self.marks.items() if state == "begun"]))
+        _, item, mark = self.marks[field]
+        for _ in range(2 if twice else 1):
+            self.inbox.once("end", "o:model", field, item, keep=600, more=(b"7",))
+        self.old_marks.append((field, mark))
+        self.marks[field] = ("done", item, b"7")
+
+    @precondition(lambda self: any(state == "begun" for state, _, _ in self.marks.values()))
+    @rule(data=st.data())
+    def an_effect_did_not_happen(self, data: st.DataObject) -> None:
+        field = data.draw(st.sampled_from([name for name, (state, _, _) in self.marks.items() if state == "begun"]))
+        self.inbox.once("clear", "o:model", field, "", keep=600, more=(self.marks.pop(field)[2],))
+
+    @precondition(lambda self: self.old_marks)
+    @rule(data=st.data())
+    def a_late_word_that_it_did_not_happen_changes_nothing(self, data: st.DataObject) -> None:
+        field, mark = data.draw(st.sampled_from(self.old_marks))
+        if self.marks.get(field, ("", "", b""))[2] == mark:
+            return  # begun twice in one millisecond
+        before = self.client.hgetall("sh:o:model")
+        self.inbox.once("clear", "o:model", field, "", keep=600, more=(mark,))
+        assert self.client.hgetall("sh:o:model") == before
+
+    @rule(name=st.sampled_from(("one", "two")))
+    def lead(self, name: str) -> None:
+        self.leader = self.leader or name
+        assert self.inbox.lead(name, 600_000) == (name == self.leader)
+
+    @precondition(lambda self: self.leader)
+    @rule()
+    def the_leader_dies(self) -> None:
+        self.client.delete(keys.LEADER)  # as its time would
+        self.leader = ""
+
+
+def _explore(url: str, examples: int, steps: int, model: type[RuleBasedStateMachine] = InboxMachine) -> None:
+    machine = type("Machine", (model,), {"url": url})
     how = settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -285,6 +480,10 @@ def _explore(url: str, examples: int, steps: int) -> None:
 
 def test_random_sequences_keep_the_rule_and_the_identity(server_url: str) -> None:
     _explore(server_url, examples=25, steps=40)
+
+
+def test_random_sequences_of_effects_leave_the_mark_of_what_was_done(server_url: str) -> None:
+    _explore(server_url, examples=25, steps=30, model=MarksMachine)
 
 
 @pytest.mark.slow

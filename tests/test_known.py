@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration
 from receiver.inbox.inbox import Declarations
 from workers.known import MOST_HANDLERS, MOST_ROUTES, Known
 
 
-def known(*handlers: str, limited: tuple[str, ...] = ()) -> Known:
-    declared = tuple(Declaration(name, "1", ("order.*",), ("*",), "default") for name in handlers)
+def known(*handlers: str, limited: tuple[str, ...] = (), delay: float = 0, topic: str = "order.*") -> Known:
+    details = {"delay": delay}
+    declared = tuple(Declaration(name, "1", (topic,), ("*",), "default", details) for name in handlers)
     return Known(Declarations("7", declared), limited=limited)
 
 
@@ -26,6 +28,22 @@ def test_events_nobody_wants_are_not_sent_along() -> None:
     one = known("shop.one")
     assert one.route(store="north", topic="product.updated") == []
     assert one.routes.wanted == {}
+
+
+def test_a_delay_is_sent_along_whatever_limit_there_is() -> None:
+    one = known("shop.one", "shop.two", limited=("shop.two",), delay=1.5)
+    assert one.route(store="north", topic="order.created") == [
+        ("shop.one", "default", 1.5),
+        ("shop.two", "default", 1.5),
+    ]
+    assert list(one.routes.arguments())[3:] == ["shop.one", "default", ">1500", "shop.two", "default", ">1500"]
+
+
+def test_a_probe_is_routed_to_nobody_and_not_sent_along() -> None:
+    one = known("shop.one", topic="*")
+    assert one.route(store="north", topic="order.created") != []
+    assert one.route(store="north", topic=PROBE) == []
+    assert list(one.routes.wanted) == [("north", "order.created")]
 
 
 def test_only_the_latest_routes_are_kept() -> None:

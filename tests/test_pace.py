@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.pace import FAST, KNOWN_AFTER, LARGEST_BATCH, Pace
+from workers.pace import FAST, KNOWN_AFTER, LARGEST_BATCH, LONG, Pace
 
 
 def trained(seconds: float, runs: int = 50) -> Pace:
@@ -38,3 +38,11 @@ def test_one_handler_holds_at_most_half_of_the_horses() -> None:
     assert pace.quotas(["shop.one"], idle=3, holding={"shop.one": 1}) == {"shop.one": 1}
     assert pace.quotas(["shop.one", "shop.two"], idle=2, holding={"shop.one": 2}) == {"shop.two": 2}
     assert Pace(horses=1).quotas(["shop.one"], idle=1, holding={}) == {"shop.one": 1}
+
+
+def test_a_slot_is_given_as_much_as_is_done_in_a_moment() -> None:
+    assert Pace(horses=4).behind_each_other("shop.one") == 1
+    assert trained(0.07).behind_each_other("shop.one") == 4
+    assert trained(0.07, runs=2).behind_each_other("shop.one") == 1
+    assert trained(LONG * 1.1).behind_each_other("shop.one") == 1
+    assert trained(0.0001).behind_each_other("shop.one") == LARGEST_BATCH

@@ -107,10 +107,20 @@ def test_health_needs_nothing_and_readiness_needs_the_server(
 ) -> None:
     system = make_system(url=own_redis.url)
     system.start("web")
-    assert system.http.get("/readyz").json() == {"status": "ready", "keeps_in": "redis", "spooled": 0}
+    assert system.http.get("/readyz").json() == {
+        "status": "ready",
+        "keeps_in": "redis",
+        "spooled": 0,
+        "waiting_since": None,
+    }
     own_redis.kill()
     assert system.http.get("/healthz").status_code == 200
-    assert system.http.get("/readyz").json() == {"status": "ready", "keeps_in": "spool", "spooled": 0}
+    assert system.http.get("/readyz").json() == {
+        "status": "ready",
+        "keeps_in": "spool",
+        "spooled": 0,
+        "waiting_since": None,
+    }
 
 
 def test_hup_takes_a_new_config_and_refuses_a_bad_one(web: System) -> None:

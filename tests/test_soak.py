@@ -26,6 +26,7 @@ def hold(report: Report) -> None:
     assert report.wrong_samples == []
     assert report.answered
     assert report.worst <= RECOVERY, report.worst_run
+    assert report.spooled or not report.faults["kill server"], "with the server away deliveries went to the spool"
 
 
 def test_nothing_is_lost_while_processes_are_killed_at_random(tmp_path: Path) -> None:

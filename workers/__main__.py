@@ -8,7 +8,7 @@ import sys
 from receiver import logs
 from receiver.config import load_from_environment
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import connect, server_url
+from receiver.inbox import connect_to
 from receiver.inbox.client import check
 from workers.plugins import judge_elsewhere
 from workers.supervisor import Supervisor, behind_the_queue
@@ -21,7 +21,7 @@ def main() -> int:
     logs.setup("supervisor")
     try:
         config = load_from_environment(explicit)
-        client = connect(server_url(config.redis.url, config.data_dir), timeout=2.0)
+        client = connect_to(config.redis, timeout=2.0)
         check(client, ack=config.redis.ack)
         client.close()
         judge_elsewhere(config)

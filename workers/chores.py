@@ -13,7 +13,7 @@ log = logs.get("chores")
 
 def retention(inbox: Inbox, config: Config) -> None:
     """Forget what is old, and what one store has too much of."""
-    window = config.receiver.dedupe_window
+    window = config.receiver.remembered
     records = max(config.retention.records, window)
     failures = max(config.retention.failures, window) if config.retention.failures else 0
     gone = [0, 0, 0]

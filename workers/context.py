@@ -8,13 +8,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from receiver.contract.event import Event
 
 if TYPE_CHECKING:
+    import typing_extensions
+
     from workers.effects import Effects, State
     from workers.storeapi import Client
+
+    M = typing_extensions.TypeVar("M", default=Any)
+else:
+    M = TypeVar("M")  # a type variable with a default is for type checkers; Python 3.11 has none
 
 T = TypeVar("T")
 
@@ -31,19 +37,28 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
 
 
 @dataclass(frozen=True)
-class Context:
-    """One attempt of one run: everything in it is for this event, this handler and this store."""
+class Context(Generic[M]):
+    """One attempt of one run: everything in it is for this event, this handler and this store.
+
+    `Context[Model]` is one whose settings are of the model the plugin's Router was given.
+    """
 
     store: str
-    settings: Any
+    """The event's store."""
+    settings: M
+    """What config says to this plugin about this store."""
     resource: Any
     """What the plugin's startup function returned in this process; None without one."""
     attempt: int
     """1 the first time."""
     log: logging.Logger
+    """For the worker's log, under the handler's name; never write a payload there."""
     replay: bool = False
+    """Whether somebody had this run done again."""
     handler: str = ""
+    """This handler's full name: PLUGIN.FUNCTION."""
     event: Event | None = field(default=None, repr=False)
+    """The event, as the handler is given it."""
     effects: Effects | None = field(default=None, repr=False)
     connect: Callable[[], Client] | None = field(default=None, repr=False)
     deadline: float = field(default=float("inf"), repr=False)

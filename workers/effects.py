@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 import orjson
@@ -22,7 +22,7 @@ class Effects(Protocol):
 
     def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]: ...
     def end(self, place: str, field: str, item: str, result: bytes) -> None: ...
-    def clear(self, place: str, field: str, item: str) -> None: ...
+    def clear(self, place: str, field: str, mark: bytes) -> None: ...
     def read(self, place: str, name: str) -> bytes | None: ...
     def write(self, place: str, name: str, value: bytes | None) -> None: ...
     def add(self, place: str, name: str, by: int) -> int: ...
@@ -41,7 +41,7 @@ def once(effects: Effects, place: str, field: str, item: str, call: Callable[[],
     try:
         result = call()
     except Exception:
-        effects.clear(place, field, item)
+        effects.clear(place, field, rest[0])
         raise
     try:
         remembered = orjson.dumps(result)
@@ -60,13 +60,16 @@ class State:
         self._place = f"{STATE}{plugin}:{store}"
 
     def get(self, name: str, default: Any = None) -> Any:
+        """What was set last, or the default."""
         value = self._effects.read(self._place, name)
         return default if value is None else orjson.loads(value)
 
     def set(self, name: str, value: Any) -> None:
+        """Keep a value that is JSON."""
         self._effects.write(self._place, name, orjson.dumps(value))
 
     def delete(self, name: str) -> None:
+        """Forget it."""
         self._effects.write(self._place, name, None)
 
     def add(self, name: str, by: int = 1) -> int:
@@ -88,8 +91,8 @@ class KeptEffects:
     def end(self, place: str, field: str, item: str, result: bytes) -> None:
         self._inbox.once("end", place, field, item, keep=self._keep, more=(result,))
 
-    def clear(self, place: str, field: str, item: str) -> None:
-        self._inbox.once("clear", place, field, item, keep=self._keep)
+    def clear(self, place: str, field: str, mark: bytes) -> None:
+        self._inbox.once("clear", place, field, "", keep=self._keep, more=(mark,))
 
     def read(self, place: str, name: str) -> bytes | None:
         found: Any = self._inbox.client.hget(place, name)
@@ -108,17 +111,17 @@ class KeptEffects:
 class LocalEffects:
     """In this process, for tests and trial runs: nothing leaves it, and nothing stays."""
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], bytes] = {}
+    def __init__(self, kept: Mapping[tuple[str, str], bytes] | None = None) -> None:
+        self._kept: dict[tuple[str, str], bytes] = dict(kept or {})
 
     def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]:  # noqa: ARG002
         found = self._kept.get((place, field))
-        return ["go"] if found is None else ["done", found]
+        return ["go", b""] if found is None else ["done", found]
 
     def end(self, place: str, field: str, item: str, result: bytes) -> None:  # noqa: ARG002
         self._kept[(place, field)] = result
 
-    def clear(self, place: str, field: str, item: str) -> None:  # noqa: ARG002
+    def clear(self, place: str, field: str, mark: bytes) -> None:  # noqa: ARG002
         self._kept.pop((place, field), None)
 
     def read(self, place: str, name: str) -> bytes | None:

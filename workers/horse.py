@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import PluginError
-from receiver.inbox import Inbox, Run, connect, server_url
-from workers import attempts, plugins, wire
-from workers.context import Context, Settings, make_settings
+from receiver.inbox import Inbox, Run, connect_to
+from workers import attempts, conditions, plugin_settings, plugins, wire
+from workers.context import Context
 from workers.effects import Effects, KeptEffects
 from workers.routing import Handler, Router
 from workers.words import Busy, Drop, Fail, Retry
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 EFFECT_SECONDS = 5.0
 HALF_A_MINUTE = 30.0
+SHUTDOWN_SECONDS = 1.5
+
+log = logs.get("horse")
 
 
 class RunTimeout(BaseException):
@@ -50,20 +53,22 @@ class Harness:
     files: frozenset[str]
     resource: Any = None
     started: bool = False
-    settings: dict[str, Settings] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 class Horse:
     def __init__(self, config: Config, loaded: list[plugins.Plugin], stopped: Callable[[], bool]) -> None:
         self._config = config
         self._stopped = stopped
-        self._inbox = Inbox(connect(server_url(config.redis.url, config.data_dir), timeout=EFFECT_SECONDS))
+        self._inbox = Inbox(connect_to(config.redis, timeout=EFFECT_SECONDS))
         self._clients: dict[str, Client] = {}
+        self._harnesses: list[Harness] = []
         self._handlers: dict[str, tuple[Handler, Harness, float]] = {}
         for plugin in loaded:
-            files = frozenset(handler.file for handler in plugin.router.handlers)
+            files = frozenset(handler.file for handler in plugin.handlers)
             harness = Harness(plugin.router, plugin.version, files)
-            for handler in plugin.router.handlers:
+            self._harnesses.append(harness)
+            for handler in plugin.handlers:
                 timeout = float(handler.timeout or config.workers.timeout)
                 self._handlers[handler.name] = (handler, harness, timeout)
 
@@ -82,13 +87,17 @@ class Horse:
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout)
             try:
-                result = handler.function(run.event, self._context(run, harness, timeout))
+                untrue = conditions.false_part(handler.when, run.event)
+                result = handler.function(run.event, self._context(run, harness, timeout)) if not untrue else None
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
             ended = _end_by(error, harness.files)
         else:
             ended = {"end": "done", "detail": {"result": _as_result(result)}}
+            if untrue:
+                told = {"result": attempts.shorten(f"skipped: {untrue}"), "reason": "skipped"}
+                ended = {"end": "dropped", "detail": told}
         ended["detail"]["version"] = harness.version
         return ended
 
@@ -107,13 +116,12 @@ class Horse:
     def _context(self, run: Run, harness: Harness, timeout: float) -> Context:
         if not harness.started:
             if harness.router.startup_function is not None:
-                general = plugins.settings_of(self._config, harness.router.name, "")
-                harness.resource = harness.router.startup_function(make_settings(general))
+                general = plugin_settings.build(self._config, harness.router, "")
+                harness.resource = harness.router.startup_function(general)
             harness.started = True
         store = run.event.store
         if store not in harness.settings:
-            values = plugins.settings_of(self._config, harness.router.name, store)
-            harness.settings[store] = make_settings(values)
+            harness.settings[store] = plugin_settings.build(self._config, harness.router, store)
         return Context(
             store=store,
             settings=harness.settings[store],
@@ -128,6 +136,19 @@ class Horse:
             deadline=time.monotonic() + timeout,
             stopped=self._stopped,
         )
+
+    def shut_down(self) -> None:
+        """Let the plugins that were started put away what they hold. What goes wrong there hurts nobody any more."""
+        for harness in self._harnesses:
+            if not harness.started or harness.router.shutdown_function is None:
+                continue
+            try:
+                signal.setitimer(signal.ITIMER_REAL, SHUTDOWN_SECONDS)
+                harness.router.shutdown_function(harness.resource)
+            except BaseException as error:  # noqa: BLE001  plugins raise anything
+                log.warning("a shutdown went wrong", plugin=harness.router.name, why=type(error).__name__)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable[[], bool]) -> None:
@@ -152,6 +173,7 @@ def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable
                 if not purse.pay(number):
                     break
                 channel.sendall(wire.pack_message(horse.perform(run)))
+    horse.shut_down()
 
 
 class Purse:

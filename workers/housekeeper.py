@@ -13,17 +13,21 @@ import signal
 import socket
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import Inbox, connect, server_url
+from receiver.inbox import Inbox, connect_to
 from receiver.inbox.client import check
 from receiver.inbox.inbox import LEASE_MS
 from workers import chores
 from workers.processes import Clock, Signals
+
+if TYPE_CHECKING:
+    from workers.upkeep import Upkeep
 
 TICK_EVERY = 0.5
 LEADS_FOR_MS = 2_000
@@ -39,6 +43,7 @@ class Housekeeper:
         self._config = config
         self._clock = Clock()
         self._no_lapses_before = 0.0
+        self._upkeep: Upkeep | None = None
 
     def round(self) -> None:
         """A tick and what is due of the schedule, if we lead."""
@@ -59,6 +64,19 @@ class Housekeeper:
         except StorehooksError as error:
             log.error("config refused, the old one stays", why=str(error))
 
+    def look_after_subscriptions(self) -> None:
+        """In threads of their own: stores answer slowly, and ticks must not wait for them."""
+        managed = any(store.base_url for store in self._config.stores.values())
+        if self._upkeep is None and managed and self._config.subscriptions.check:
+            from workers.upkeep import Upkeep  # it brings an HTTP client along
+
+            self._upkeep = Upkeep(lambda: self._config)
+            self._upkeep.start()
+
+    def stop(self) -> None:
+        if self._upkeep is not None:
+            self._upkeep.stop()
+
     def _tick(self) -> None:
         """After an outage workers get one lease's time to report before leases lapse."""
         due, lapsed, failed = self.inbox.tick(lapses=time.monotonic() >= self._no_lapses_before)
@@ -78,18 +96,21 @@ def run(explicit: str | None) -> int:
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     try:
         config = load_from_environment(explicit)
-        client = connect(server_url(config.redis.url, config.data_dir), timeout=max(config.redis.timeout, 2.0))
+        client = connect_to(config.redis, timeout=max(config.redis.timeout, 2.0))
         check(client, ack=config.redis.ack)
     except StorehooksError as error:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)
         return 2
     housekeeper = Housekeeper(Inbox(client), config)
+    housekeeper.look_after_subscriptions()
     while not {signal.SIGTERM, signal.SIGINT} & set(signals.seen):
         if signal.SIGHUP in signals.seen:
             signals.seen.remove(signal.SIGHUP)
             housekeeper.read_again(explicit)
+            housekeeper.look_after_subscriptions()
         housekeeper.round()
         signals.wait(TICK_EVERY)
+    housekeeper.stop()
     return 0
 
 

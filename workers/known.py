@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from receiver.inbox import Routes
-from receiver.inbox.inbox import Declarations
+from receiver.inbox import Declaration, Routes
+from receiver.inbox.inbox import Declarations, Wanted
 from workers.routing import wanted_by
 
 MOST_ROUTES = 16
@@ -20,21 +20,23 @@ class Known:
         self.declared = declared
         self.version = declared.version
         self._limited = limited
-        self._found: dict[tuple[str, str], list[tuple[str, str, bool]]] = {}
+        self._found: dict[tuple[str, str], list[Wanted]] = {}
         self.routes = Routes()
 
-    def route(self, *, store: str, topic: str) -> list[tuple[str, str, bool]]:
-        """(handler, queue, may its run be leased to us) for each that wants such an event. A limit counts at the
-        claim of a run, so what has one is never leased while it is routed.
-        """
+    def route(self, *, store: str, topic: str) -> list[Wanted]:
+        """The handlers that want such an event. True says of one that its run may be leased to us."""
         found = self._found.get((store, topic))
         if found is None:
             wanted = wanted_by(self.declared.handlers, topic=topic, store=store)
-            found = [(name, one.queue, name not in self._limited) for name, one in wanted.items()]
+            found = [(name, one.queue, self._how(one)) for name, one in wanted.items()]
             self._remember(store, topic, found)
         return found
 
-    def _remember(self, store: str, topic: str, found: list[tuple[str, str, bool]]) -> None:
+    def _how(self, wanted: Declaration) -> bool | float:
+        """Its delay, where it has one. A limit counts at the claim of a run, so what has one is never leased here."""
+        return float(wanted.details.get("delay", 0)) or wanted.handler not in self._limited
+
+    def _remember(self, store: str, topic: str, found: list[Wanted]) -> None:
         """The latest are kept. An event that nobody wants is not sent along: its end is written by routing it."""
         while len(self._found) >= MOST_ROUTES:
             del self._found[next(iter(self._found))]

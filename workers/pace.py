@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 BATCH_SECONDS = 0.05
+SLOT_SECONDS = 0.3
+"""How much work one slot of a limit is given at once. A run that waits behind another waits for the limit anyway."""
 LARGEST_BATCH = 64
 FAST = 0.010
 KNOWN_AFTER = 8
+SLOT_KNOWN_AFTER = 3
 WEIGHT = 0.1
 SLOWEST = 60.0
 ROUTES_AT_ONCE = 64
@@ -48,6 +51,13 @@ class Pace:
         if known is None or known.runs < KNOWN_AFTER or known.mean > FAST:
             return 1
         return min(LARGEST_BATCH, int(BATCH_SECONDS / max(known.mean, 1e-6)))
+
+    def behind_each_other(self, handler: str) -> int:
+        """How many runs of a handler one slot of its limit is given at once: so many as are done in a moment."""
+        known = self._measures.get(handler)
+        if known is None or known.runs < SLOT_KNOWN_AFTER or known.mean > LONG:
+            return 1
+        return max(1, min(LARGEST_BATCH, int(SLOT_SECONDS / max(known.mean, 1e-6))))
 
     def quotas(self, handlers: Iterable[str], *, idle: int, holding: Mapping[str, int]) -> dict[str, int]:
         """How many runs of each handler may be claimed now, given the idle horses and those it holds."""

@@ -7,19 +7,17 @@ Law of this room: it imports plugin code, so it runs in a horse, in a process th
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import importlib
 import importlib.util
-import inspect
-import math
 import os
-import re
 import select
 import signal
 import sys
-import traceback
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -29,15 +27,17 @@ import orjson
 
 from receiver.config import Config
 from receiver.contract.errors import PluginError
+from receiver.contract.settings import HandlerSettings, PluginSettings, seconds
 from receiver.inbox import Declaration
+from workers import conditions, judging, plugin_settings
+from workers.plugin_settings import settings_of
 from workers.processes import become_a_child
 from workers.routing import Handler, Router
 
+__all__ = ["GROUP", "Judge", "Plugin", "declarations", "judge_elsewhere", "load", "settings_of"]
+
 GROUP = "storehooks.handlers"
 LOAD_SECONDS = 60
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
-_QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_TOPIC = re.compile(r"\*|[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,110 @@ class Plugin:
     router: Router
     version: str
     origin: str
+    handlers: tuple[Handler, ...] = ()
+    """As config decides them."""
+
+    @property
+    def name(self) -> str:
+        return self.router.name
 
 
 def load(config: Config) -> list[Plugin]:
     """Every plugin of this config and this environment, judged. PluginError names what is wrong with which."""
-    plugins = [*_from_entry_points(), *_from_config(config)]
+    _refuse_shadows(config)
+    found = [*_from_entry_points(config), *_from_config(config)]
+    _refuse_two_of_a_name(found)
+    plugins = [replace(plugin, handlers=_decided(config, plugin)) for plugin in found]
     seen: dict[str, Handler] = {}
     for plugin in plugins:
-        for handler in plugin.router.handlers:
-            _judge(handler)
-            if handler.limit is not None and handler.limit not in config.limits:
-                raise PluginError(
-                    f"{handler.file}:{handler.line}: {handler.name} has limit={handler.limit!r}, and config has no "
-                    f'[limits.{handler.limit}]; write it with concurrency = 2 or rate = "5/s"'
-                )
+        for handler in plugin.handlers:
+            _refuse_unknown_limit(config, handler)
             if other := seen.get(handler.name):
                 raise PluginError(
                     f"{handler.file}:{handler.line}: two handlers are called {handler.name}; the other is at "
                     f"{other.file}:{other.line}. Rename one, or give it name=..."
                 )
             seen[handler.name] = handler
+        plugin_settings.check(config, plugin.router, plugin.handlers)
     return plugins
+
+
+def load_one(config: Config, which: str) -> Plugin:
+    """One plugin, judged: by its name among those of the config, or by its file or module."""
+    if which.endswith(".py") or "/" in which:
+        return load(_with_only(config, str(Path(which).absolute())))[0]
+    loaded = load(config)
+    for plugin in loaded:
+        if plugin.name == which:
+            return plugin
+    if importlib.util.find_spec(which.partition(".")[0]) is not None:
+        return load(_with_only(config, which))[0]
+    known = ", ".join(sorted(plugin.name for plugin in loaded)) or "none"
+    raise PluginError(f"no plugin is called {which}; loaded are: {known}. A file or a module may be named too")
+
+
+def _with_only(config: Config, which: str) -> Config:
+    alone = config.workers.model_copy(update={"plugins": (which,), "installed": False})
+    return config.model_copy(update={"workers": alone})
+
+
+def _decided(config: Config, plugin: Plugin) -> tuple[Handler, ...]:
+    """The plugin's handlers, judged, with what config says over what the code proposes."""
+    judging.judge_router(plugin.router, plugin.origin)
+    for handler in plugin.router.handlers:
+        judging.judge(handler)
+    given = config.plugins.get(plugin.name)
+    if given is None:
+        return tuple(plugin.router.handlers)
+    known = [handler.own_name for handler in plugin.router.handlers]
+    for name in given.handlers:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+            where = config.place("plugins", plugin.name, "handlers", name)
+            raise PluginError(f"{where}: plugin {plugin.name} has no handler {name}; {hint}")
+    return tuple(_overridden(handler, given) for handler in plugin.router.handlers)
+
+
+def _overridden(handler: Handler, given: PluginSettings) -> Handler:
+    own = given.handlers.get(handler.own_name, HandlerSettings())
+    return replace(
+        handler,
+        stores=handler.stores if given.stores is None else given.stores,
+        retries=handler.retries if own.retries is None else own.retries,
+        timeout=handler.timeout if own.timeout is None else own.timeout,
+        limit=handler.limit if own.limit is None else own.limit or None,
+    )
+
+
+def _refuse_two_of_a_name(plugins: list[Plugin]) -> None:
+    seen: dict[str, Plugin] = {}
+    for plugin in plugins:
+        if other := seen.get(plugin.name):
+            if other.router is plugin.router:
+                raise PluginError(
+                    f"plugin {plugin.name} is loaded twice: {other.origin}, and {plugin.origin}; keep one"
+                )
+            raise PluginError(
+                f"two plugins are called {plugin.name}: {other.origin}, and {plugin.origin}; rename the Router of one"
+            )
+        seen[plugin.name] = plugin
+
+
+def _refuse_unknown_limit(config: Config, handler: Handler) -> None:
+    if handler.limit is not None and handler.limit not in config.limits:
+        raise PluginError(
+            f"{handler.file}:{handler.line}: {handler.name} has limit={handler.limit!r}, and config has no "
+            f'[limits.{handler.limit}]; write it with concurrency = 2 or rate = "5/s"'
+        )
+
+
+def _refuse_shadows(config: Config) -> None:
+    base = _base(config)
+    folders = [Path(), base, *judging.searched_before_ours()]
+    folders += [(base / name).parent for name in config.workers.plugins if name.endswith(".py")]
+    where = config.place("workers", "plugins") or config.path or "config"
+    judging.refuse_a_shadow(folders, f"{where}: plugins cannot be loaded")
 
 
 def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
@@ -78,37 +161,32 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
             stores=handler.stores,
             queue=handler.queue,
             details={
-                "plugin": plugin.router.name,
+                "plugin": plugin.name,
                 "retries": config.workers.retries if handler.retries is None else handler.retries,
                 "timeout": handler.timeout or config.workers.timeout,
                 "limit": handler.limit,
+                "delay": seconds(handler.delay),
+                "when": conditions.described(handler.when),
                 "file": handler.file,
                 "line": handler.line,
             },
         )
         for plugin in plugins
-        for handler in plugin.router.handlers
+        for handler in plugin.handlers
     ]
-
-
-def settings_of(config: Config, plugin: str, store: str) -> dict[str, Any]:
-    """`[plugins.NAME]`, with `[stores.STORE.plugins.NAME]` over it."""
-    general = config.plugins[plugin].model_dump() if plugin in config.plugins else {}
-    own = config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
-    return {**general, **own}
 
 
 class Judge:
     """Loads and judges in a child that is thrown away, so that no plugin code ever runs in the caller."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, only: str = "") -> None:
         self.config = config
         self._answer = b""
         parent = os.getpid()
         self._reader, writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            _report(config, writer, parent)
+            _report(config, writer, parent, only)
         os.close(writer)
         self._pidfd = os.pidfd_open(self._pid)
 
@@ -116,22 +194,30 @@ class Judge:
         """Readable when the child has ended."""
         return self._pidfd
 
-    def verdict(self) -> list[Declaration]:
+    def verdict(self, *, within: float | None = None) -> list[Declaration]:
         """The handlers, or PluginError. Waits for the child; whatever that left running is ended."""
-        while not self._read():
-            pass
+        until = time.monotonic() + within if within is not None else None
+        while not self._read(until):
+            if until is not None and time.monotonic() >= until:
+                self._end()
+                raise PluginError("loading the plugins takes too long: something in them waits while it is imported")
+        return _handlers_in(self._answer, self._end())
+
+    def _end(self) -> int:
+        """End the child and whatever it left running; give its exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         _, status = os.waitpid(self._pid, 0)
         os.close(self._reader)
         os.close(self._pidfd)
-        return _handlers_in(self._answer, os.waitstatus_to_exitcode(status))
+        return os.waitstatus_to_exitcode(status)
 
-    def _read(self) -> bool:
+    def _read(self, until: float | None = None) -> bool:
         """Take what there is; True when nothing more will come. A process the plugin forked may hold the pipe open."""
-        ready, _, _ = select.select([self._reader, self._pidfd], [], [])
+        patience = None if until is None else max(0.0, until - time.monotonic())
+        ready, _, _ = select.select([self._reader, self._pidfd], [], [], patience)
         if self._reader not in ready:
-            return True
+            return bool(ready)
         piece = os.read(self._reader, 1 << 16)
         self._answer += piece
         return not piece
@@ -140,6 +226,11 @@ class Judge:
 def judge_elsewhere(config: Config) -> list[Declaration]:
     """Judge the plugins of a config, and wait for the verdict."""
     return Judge(config).verdict()
+
+
+def judge_one(config: Config, which: str) -> list[Declaration]:
+    """Judge one plugin, by its name, file or module."""
+    return Judge(config, which).verdict()
 
 
 def _handlers_in(answer: bytes, code: int) -> list[Declaration]:
@@ -157,14 +248,16 @@ def _handlers_in(answer: bytes, code: int) -> list[Declaration]:
     ]
 
 
-def _report(config: Config, writer: int, parent: int) -> NoReturn:
+def _report(config: Config, writer: int, parent: int, only: str) -> NoReturn:
     """In the child: judge, tell the parent through the pipe, and end; nothing may climb back into the caller's code."""
     code = 1
     try:
         become_a_child(parent, keep={writer})
         signal.alarm(LOAD_SECONDS)
         try:
-            verdict: dict[str, Any] = {"handlers": declarations(config, load(config))}
+            verdict: dict[str, Any] = {
+                "handlers": declarations(config, [load_one(config, only)] if only else load(config))
+            }
         except PluginError as error:
             verdict = {"error": str(error)}
         with os.fdopen(writer, "wb") as pipe:
@@ -189,7 +282,9 @@ def _exit_words(code: int) -> str:
 # Finding
 
 
-def _from_entry_points() -> Iterator[Plugin]:
+def _from_entry_points(config: Config) -> Iterator[Plugin]:
+    if not config.workers.installed:
+        return
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         origin = f"entry point {point.name} = {point.value}"
         found = _guarded(origin, point.load)
@@ -201,8 +296,15 @@ def _distribution_version(point: EntryPoint) -> str:
     return point.dist.version if point.dist else "?"
 
 
+def _base(config: Config) -> Path:
+    return config.path.parent if config.path else Path()
+
+
 def _from_config(config: Config) -> Iterator[Plugin]:
-    base = config.path.parent if config.path else Path()
+    """Modules are found beside the config too, after everything that is installed."""
+    base = _base(config)
+    if any(not name.endswith(".py") for name in config.workers.plugins) and str(base.absolute()) not in sys.path:
+        sys.path.append(str(base.absolute()))
     for name in config.workers.plugins:
         module = _import_file(base / name) if name.endswith(".py") else _import_module(name)
         yield Plugin(_router_of(module, name), _module_version(module), name)
@@ -230,29 +332,26 @@ def _guarded(origin: str, load_it: Any) -> Any:
     """Run a plugin's import; whatever it raises becomes one sentence with the plugin's own file and line."""
     try:
         return load_it()
-    except SyntaxError as error:
-        raise PluginError(f"{error.filename}:{error.lineno}: {origin} has a syntax error: {error.msg}") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything while it is imported
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        outside = [f for f in traceback.extract_tb(error.__traceback__) if not _is_ours(f.filename)]
-        frame = outside[-1] if outside else frame
-        raise PluginError(
-            f"{frame.filename}:{frame.lineno}: {origin} cannot be loaded: {type(error).__name__}: {error}"
-        ) from None
-
-
-def _is_ours(filename: str) -> bool:
-    return "importlib" in filename or Path(filename).parent == Path(__file__).parent
+        raise judging.import_error(origin, error) from None
 
 
 def _router_of(module: Any, origin: str) -> Router:
-    routers = list({id(value): value for value in vars(module).values() if isinstance(value, Router)}.values())
+    """The module's one router; those that another one includes are parts of it."""
+    found = list({id(value): value for value in vars(module).values() if isinstance(value, Router)}.values())
+    parts = {id(part) for one in found for part in one.included}
+    routers = [one for one in found if id(one) not in parts]
     if len(routers) == 1:
         return routers[0]
     file = getattr(module, "__file__", origin)
     if not routers:
-        raise PluginError(f'{file}: {origin} has no Router; write `router = Router("{Path(origin).stem}")`')
-    raise PluginError(f"{file}: {origin} has {len(routers)} Routers; keep one for each plugin")
+        raise PluginError(
+            f"{file}:1: {origin} has no Router; write `from workers import Router` and "
+            f'`router = Router("{Path(origin).stem}")`'
+        )
+    raise PluginError(
+        f"{file}:1: {origin} has {len(routers)} Routers; keep one for each plugin, and let it include the others"
+    )
 
 
 def _module_version(module: ModuleType) -> str:
@@ -261,56 +360,3 @@ def _module_version(module: ModuleType) -> str:
         return str(version)
     file = getattr(module, "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:7] if file else "?"
-
-
-# Judging
-
-
-def _judge(handler: Handler) -> None:
-    """Refuse a handler that could not run, before anything is routed to it."""
-    if not inspect.isfunction(handler.function):
-        raise PluginError(f"{handler.name} is not a plain function; write `def` and call what you need from it")
-    for fault in _faults(handler):
-        raise PluginError(f"{handler.file}:{handler.line}: {handler.name} {fault}")
-
-
-def _faults(handler: Handler) -> Iterator[str]:
-    if not _NAME.fullmatch(handler.name):
-        yield "has a name that is not letters, digits, _ and -"
-    if inspect.iscoroutinefunction(handler.function):
-        yield "is async; write `def` and call asyncio.run() inside where you need it"
-    if not _takes_event_and_context(handler):
-        yield "must take two arguments: def handler(event, ctx)"
-    if not handler.topics:
-        yield 'names no topic; write @router.on("order.created") or @router.on("*")'
-    for topic in handler.topics:
-        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
-            yield f'asks for the topic {topic!r}; topics look like "order.created" or "order.*"'
-    if not all(isinstance(store, str) for store in handler.stores):
-        yield f'has stores={handler.stores!r}; stores are names, such as "north" or "*"'
-    if not isinstance(handler.queue, str) or not _QUEUE.fullmatch(handler.queue):
-        yield f"has queue={handler.queue!r}; a queue's name is letters, digits, _ and -, at most 64"
-    if handler.limit is not None and not isinstance(handler.limit, str):
-        yield f"has limit={handler.limit!r}; a limit is the name of a [limits.NAME] in config"
-    yield from _wrong_numbers(handler)
-
-
-def _wrong_numbers(handler: Handler) -> Iterator[str]:
-    delays = handler.retries if isinstance(handler.retries, tuple) else ()
-    count = handler.retries if isinstance(handler.retries, int) else 0
-    if not all(_is_seconds(one) for one in delays) or count < 0:
-        yield "has retries= that are neither a number nor delays in seconds"
-    if handler.timeout is not None and not (_is_seconds(handler.timeout) and handler.timeout > 0):
-        yield "has a timeout= that is no number of seconds"
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-
-
-def _takes_event_and_context(handler: Handler) -> bool:
-    try:
-        inspect.signature(handler.function).bind(object(), object())
-    except (TypeError, ValueError):
-        return False
-    return True

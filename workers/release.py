@@ -6,7 +6,7 @@ It may be repeated and it may be killed: whatever was let in is found again as a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from receiver.config import Config
@@ -35,9 +35,9 @@ class Released:
 class Judge:
     """Says whether a refused delivery fits today, as of the time it came."""
 
-    def __init__(self, config: Config) -> None:
-        self._stores = config.known_stores
-        self._index = StoreIndex(config.known_stores)
+    def __init__(self, config: Config, stores: Mapping[str, Store] | None = None) -> None:
+        self._stores = config.known_stores if stores is None else stores
+        self._index = StoreIndex(self._stores)
         self._window = config.receiver.dedupe_window_unidentified
         self._firsts: dict[tuple[str, str], tuple[float, str]] = {}
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from receiver.contract.event import Event
-from receiver.contract.topics import matches
+from receiver.contract.topics import PROBE, matches
+from workers.conditions import When
+from workers.context import Context
 
 if TYPE_CHECKING:
     from receiver.inbox import Declaration
-    from workers.context import Context
 
-HandlerFunction = Callable[[Event, "Context"], Any]
-F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S", bound=Callable[..., Any])
+HandlerFunction = Callable[[Event, Context[Any]], Any]
+F = TypeVar("F", bound=HandlerFunction)
+S = TypeVar("S", bound=Callable[[Any], Any])
 
 
 @dataclass(frozen=True)
@@ -26,51 +28,89 @@ class Handler:
     function: HandlerFunction
     topics: tuple[str, ...]
     stores: tuple[str, ...] = ("*",)
+    when: When | None = None
     retries: int | tuple[float, ...] | None = None
     timeout: float | None = None
     limit: str | None = None
     queue: str = "default"
+    delay: float | str = 0.0
+
+    @property
+    def own_name(self) -> str:
+        """Its name within its plugin: what `[plugins.NAME.handlers]` calls it."""
+        return self.name.rpartition(".")[2]
 
     @property
     def file(self) -> str:
-        return self.function.__code__.co_filename
+        return str(getattr(self._code, "co_filename", "?"))
 
     @property
     def line(self) -> int:
-        return self.function.__code__.co_firstlineno
+        return int(getattr(self._code, "co_firstlineno", 0))
+
+    @property
+    def _code(self) -> Any:
+        """Of the function its author wrote, below any decorators that say what they wrap."""
+        return getattr(inspect.unwrap(self.function), "__code__", None)
 
 
 class Router:
-    """A plugin's handlers. `Router("loyalty")` in a module is all a plugin needs to be one."""
+    """A plugin's handlers. `router = Router("loyalty")` in a module is all a plugin needs to be one.
 
-    def __init__(self, name: str) -> None:
+    `settings` is a pydantic model or a dataclass: what config says of the plugin is checked by it when the worker
+    starts, and `ctx.settings` is one. A router without a name is a part, for another one to include.
+    """
+
+    def __init__(self, name: str = "", *, settings: type[Any] | None = None) -> None:
         self.name = name
-        self.handlers: list[Handler] = []
-        self.startup_function: Callable[..., Any] | None = None
+        self.settings = settings
+        self.included: list[Router] = []
+        self.startup_function: Callable[[Any], Any] | None = None
+        self.shutdown_function: Callable[[Any], Any] | None = None
+        self._own: list[Handler] = []
+
+    @property
+    def handlers(self) -> list[Handler]:
+        """Its own handlers and those of the routers it includes, all under its name."""
+        return [replace(one, name=f"{self.name}.{one.name}") for one in self._all()]
 
     def on(
         self,
         *topics: str,
         stores: str | Sequence[str] = "*",
+        when: When | None = None,
         retries: int | Sequence[float] | None = None,
         timeout: float | None = None,
         limit: str | None = None,
         queue: str = "default",
+        delay: float | str = 0.0,
         name: str | None = None,
     ) -> Callable[[F], F]:
-        """Call the function for events of these topics (`"order.paid"`, `"order.*"`). Gives it back unchanged."""
+        """Call the function for events of these topics (`"order.paid"`, `"order.*"`). Gives it back unchanged.
+
+        stores   names of stores, or patterns
+        when     a function (event) -> bool, or conditions on the data: `{"total": "> 100"}`; else it is not called
+        retries  delays in seconds between attempts, or how many with growing delays; 0 is none
+        timeout  seconds one run may take
+        limit    the name of a `[limits.NAME]` in config: what the other side can take
+        queue    the RQ queue whose workers do it
+        delay    how long after its arrival an event is handled: seconds, or "10m", "2h", "1d"
+        name     its name, where that should outlive the function's
+        """
 
         def register(function: F) -> F:
-            self.handlers.append(
+            self._own.append(
                 Handler(
-                    name=f"{self.name}.{name or function.__name__}",
+                    name=name or str(getattr(function, "__name__", type(function).__name__)),
                     function=function,
                     topics=topics,
                     stores=(stores,) if isinstance(stores, str) else tuple(stores),
-                    retries=retries if retries is None or isinstance(retries, int) else tuple(retries),
+                    when=when,
+                    retries=tuple(retries) if isinstance(retries, list | tuple) else retries,  # type: ignore[arg-type]
                     timeout=timeout,
                     limit=limit,
                     queue=queue,
+                    delay=delay,
                 )
             )
             return function
@@ -78,13 +118,31 @@ class Router:
         return register
 
     def startup(self, function: S) -> S:
-        """Call the function once in each horse; what it returns is `ctx.resource`."""
+        """Call the function with the plugin's settings, once in each horse; what it returns is `ctx.resource`."""
         self.startup_function = function
         return function
+
+    def shutdown(self, function: S) -> S:
+        """Call the function with `ctx.resource` when a horse ends in order. One that is killed calls nothing."""
+        self.shutdown_function = function
+        return function
+
+    def include(self, other: Router) -> None:
+        """Take another router's handlers as one's own, also those that are added to it later."""
+        if other is self or self in other.included:
+            raise ValueError("a router cannot include itself")
+        self.included.append(other)
+
+    def _all(self) -> Iterator[Handler]:
+        yield from self._own
+        for other in self.included:
+            yield from other._all()
 
 
 def wanted_by(declarations: Iterable[Declaration], *, topic: str, store: str) -> dict[str, Declaration]:
     """The handlers that want an event, by name. Two versions of one handler are one handler."""
+    if topic == PROBE:
+        return {}
     return {
         one.handler: one
         for one in declarations

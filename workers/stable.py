@@ -22,7 +22,7 @@ from receiver import logs
 from receiver.config import Config
 from receiver.inbox import Run
 from workers import horse, wire
-from workers.processes import become_a_child, death_words, name_process
+from workers.processes import become_a_child, death_words, name_process, wait_for
 from workers.wire import Lines
 
 GRACE = 2.0
@@ -192,7 +192,14 @@ class Stable:
             self._retire_if_due(stall)
 
     def close(self) -> None:
-        """End all horses and wait for them."""
+        """End all horses and wait for them: idle ones in order, so that their plugins can shut down."""
+        deadline = time.monotonic() + GRACE
+        idle = [stall for stall in self._stalls.values() if stall.idle]
+        for stall in idle:
+            self._stop_listening(stall)
+            stall.channel.close()
+        for stall in idle:
+            wait_for(stall.pidfd, max(0.0, deadline - time.monotonic()))
         for stall in list(self._stalls.values()):
             self._kill(stall, "stopped")
             os.waitpid(stall.pid, 0)

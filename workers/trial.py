@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,14 +17,16 @@ import orjson
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
-from receiver.inbox import Inbox, connect, server_url
-from workers import plugins
-from workers.context import Context, make_settings
+from receiver.inbox import Inbox, connect_to
+from workers import conditions, plugin_settings, plugins
+from workers.context import Context
 from workers.effects import Effects, KeptEffects, LocalEffects
 from workers.routing import Handler
 from workers.words import Drop, Fail, Word
 
 if TYPE_CHECKING:
+    from workers.capsule import Capsule
+    from workers.rig import Rig
     from workers.storeapi import Client
 
 
@@ -36,51 +40,112 @@ class TrialOutcome:
 
 
 class Trial:
-    def __init__(self, config: Config, handler: str, *, record: bool) -> None:
+    """`live` lets `ctx.api` be the store's own; else it is a sandbox, started when the handler first asks for it."""
+
+    def __init__(
+        self, config: Config, handler: str, *, record: bool, live: bool = False, capsule: Capsule | None = None
+    ) -> None:
         self._config = config
         self._plugin, self._handler = _find(plugins.load(config), handler)
-        self._effects: Effects = LocalEffects()
+        self._live = live
+        self._below = capsule.settings.get(self._plugin.name, {}) if capsule else {}
+        self._sandbox: Rig | None = None
+        self._resource: Any = None
+        self._started = False
+        self._folder = tempfile.TemporaryDirectory(prefix="storehooks-trial-")
+        self._effects: Effects = LocalEffects(_remembered(capsule))
         if record:
-            inbox = Inbox(connect(server_url(config.redis.url, config.data_dir), timeout=5.0))
+            inbox = Inbox(connect_to(config.redis, timeout=5.0))
             self._effects = KeptEffects(inbox, keep=config.retention.once, at_work=60.0)
 
     def run(self, event: Event) -> TrialOutcome:
         started = time.perf_counter()
         try:
+            if untrue := conditions.false_part(self._handler.when, event):
+                return TrialOutcome("skipped", untrue, (time.perf_counter() - started) * 1000)
             result = self._handler.function(event, self._context(event))
         except Exception as error:  # noqa: BLE001  whatever a handler raises
             took = (time.perf_counter() - started) * 1000
             return _raised(error, took)
         return TrialOutcome("done", "" if result is None else f'"{result}"', (time.perf_counter() - started) * 1000)
 
+    def close(self) -> None:
+        """Let the plugin put away what its startup made, and end the sandbox."""
+        end = self._plugin.router.shutdown_function
+        if self._started and end is not None:
+            end(self._resource)
+        if self._sandbox is not None:
+            self._sandbox.stop()
+        self._folder.cleanup()
+
     def _context(self, event: Event) -> Context:
-        start = self._plugin.router.startup_function
-        general = plugins.settings_of(self._config, self._plugin.router.name, "")
-        own = plugins.settings_of(self._config, self._plugin.router.name, event.store)
         return Context(
             store=event.store,
-            settings=make_settings(own),
-            resource=start(make_settings(general)) if start else None,
+            settings=self._settings(event.store),
+            resource=self._start(),
             attempt=1,
             log=logging.getLogger(self._handler.name),
             handler=self._handler.name,
             event=event,
             effects=self._effects,
-            connect=lambda: self._client_of(event.store),
+            connect=lambda: self._client_of(event),
         )
 
-    def _client_of(self, store: str) -> Client:
+    def _start(self) -> Any:
+        start = self._plugin.router.startup_function
+        self._resource = start(self._settings("")) if start else None
+        self._started = True
+        return self._resource
+
+    def _settings(self, store: str) -> Any:
+        return plugin_settings.build(self._config, self._plugin.router, store, below=self._below)
+
+    def _client_of(self, event: Event) -> Client:
         from workers.storeapi import client_of
 
-        return client_of(self._config, store)
+        if self._live:
+            return client_of(self._config, event.store)
+        from workers.rig import STORE
+
+        return client_of(self._sandbox_with(event).config, STORE)
+
+    def _sandbox_with(self, event: Event) -> Rig:
+        """A pretend store that holds what the event is about."""
+        if self._sandbox is None:
+            from workers.rig import Rig
+            from workers.testing import SandboxStore
+
+            self._sandbox = Rig(Path(self._folder.name))
+            self._sandbox.start("sandbox")
+            for kind, record in _scene(event):
+                SandboxStore(self._sandbox).place(kind, record)
+        return self._sandbox
+
+
+def _scene(event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The event's resource and its customer, as far as a store could hold them."""
+    kind, data = event.topic.partition(".")[0], event.data
+    if kind not in ("product", "order", "customer") or not isinstance(data, dict):
+        return
+    bare: dict[str, Any] = {"customer": {"metadata": {}}, "product": {"stock": 0}, "order": {"lines": []}}
+    if isinstance(data.get("id"), int):
+        yield kind, {**bare[kind], **data}
+    buyer = data.get("customer")
+    if kind == "order" and isinstance(buyer, dict) and isinstance(buyer.get("id"), int):
+        yield "customer", {**bare["customer"], **buyer}
+
+
+def _remembered(capsule: Capsule | None) -> dict[tuple[str, str], bytes]:
+    marks = capsule.once if capsule else {}
+    return {(f"o:{capsule.event.id}", name): orjson.dumps(result) for name, result in marks.items()} if capsule else {}
 
 
 def _find(loaded: list[plugins.Plugin], name: str) -> tuple[plugins.Plugin, Handler]:
     for plugin in loaded:
-        for handler in plugin.router.handlers:
+        for handler in plugin.handlers:
             if handler.name == name:
                 return plugin, handler
-    known = ", ".join(sorted(handler.name for plugin in loaded for handler in plugin.router.handlers))
+    known = ", ".join(sorted(handler.name for plugin in loaded for handler in plugin.handlers))
     raise ConfigError(f"no handler is called {name}; loaded are: {known or 'none'}")
 
 

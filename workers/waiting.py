@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from receiver.inbox import Run
 from workers.pace import Pace
@@ -22,6 +22,8 @@ class Waiting:
         self._since = 0.0
         self._let_out_at = 0.0
         self._guarded_until = 0.0
+        self.slotted: Collection[str] = ()
+        """Handlers whose limit has slots: what was claimed together holds one, and one horse does it."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -74,17 +76,28 @@ class Waiting:
 
     def _take_batch(self, first: Run) -> list[Run]:
         """The first run and others of its handler, as many as one horse is given; out of what waits."""
-        most = 1 if first.losses else self._pace.batch(first.handler)
+        most = self._most_with(first)
         batch, rest = [first], []
         for run in self._runs:
             if run is first:
                 continue
-            if len(batch) < most and run.handler == first.handler and not run.losses:
+            if len(batch) < most and self._goes_with(first, run):
                 batch.append(run)
             else:
                 rest.append(run)
         self._runs = rest
         return batch
+
+    def _most_with(self, first: Run) -> int:
+        if first.handler in self.slotted:
+            return len(self._runs)
+        return 1 if first.losses else self._pace.batch(first.handler)
+
+    def _goes_with(self, first: Run, run: Run) -> bool:
+        """Whether one horse may do both. What was claimed on one slot of a limit stays together, and alone."""
+        if first.handler in self.slotted:
+            return (run.handler, run.token) == (first.handler, first.token)
+        return run.handler == first.handler and not run.losses
 
     def _may_begin(self, run: Run, unwritten: bool) -> bool:
         """What might take this process down is let out alone: a run that lost its worker twice, and one of a handler

@@ -25,17 +25,17 @@ from rq.worker.base import WorkerStatus
 from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect, keys, server_url
+from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, keys
 from receiver.inbox.client import check
-from receiver.inbox.inbox import Declarations
+from receiver.inbox.inbox import Declarations, Wanted
 from workers.bell import Bell
 from workers.ends import outcome_of
 from workers.jobs import WakeUp, read_job
 from workers.known import Known
+from workers.new_config import NewConfig
 from workers.pace import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
 from workers.plugins import judge_elsewhere
 from workers.processes import Clock, Signals
-from workers.reload import Reload
 from workers.stable import Ended, Stable
 from workers.waiting import Waiting
 
@@ -58,12 +58,11 @@ class Worker(RQWorker):
 
     def __init__(self, config: Config, handlers: list[Declaration], *, name: str) -> None:
         self.config = config
-        self._url = server_url(config.redis.url, config.data_dir)
-        self.inbox = Inbox(connect(self._url, timeout=max(config.redis.timeout, 2.0)))
-        self._adopt(handlers)
+        self.inbox = Inbox(connect_to(config.redis, timeout=max(config.redis.timeout, 2.0)))
         self._stable = Stable(config, config.workers.horses)
         self._pace = Pace(config.workers.horses)
         self._waiting = Waiting(self._stable, self._pace)
+        self._adopt(handlers)
         self._outcomes: list[Outcome] = []
         self._write_by = 0.0
         self._hungry = True
@@ -72,12 +71,12 @@ class Worker(RQWorker):
         self._turn = 0
         self._again_at: float | None = None
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        super().__init__(self._queues, name=name, connection=connect(self._url, timeout=2.0))
+        super().__init__(self._queues, name=name, connection=connect_to(config.redis, timeout=2.0))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._stable.fileno, selectors.EVENT_READ)
         self._selector.register(self._signals, selectors.EVENT_READ, self._signals)
         self._bell = Bell(self.inbox.client, self._queues, self._selector)
-        self._reload = Reload(self._selector)
+        self._new_config = NewConfig(self._selector)
         self._clock = Clock()
 
     def _set_connection(self, connection: Redis) -> Redis:
@@ -91,6 +90,8 @@ class Worker(RQWorker):
             for one in handlers
             if (name := one.details["limit"]) and (limit := self.config.limits.get(name))
         }
+        self._slotted = {handler for handler, limit in self._limits.items() if limit.concurrency}
+        self._waiting.slotted = self._slotted
         self._known = Known(Declarations("", ()), limited=self._limits)
 
     # The loop
@@ -128,7 +129,7 @@ class Worker(RQWorker):
         for key, _ in self._selector.select(self._patience()):
             if key.data is self._bell:
                 self._answer_the_bell()
-            elif key.data is self._reload:
+            elif key.data is self._new_config:
                 self._hear_the_verdict()
             elif key.data is self._signals:
                 self._signals.clear()
@@ -185,7 +186,9 @@ class Worker(RQWorker):
         for one in ended:
             self._measure(one)
             self._outcomes.append(outcome_of(one, self._mine.get(one.run.handler)))
-        self._keep_for_a_horse(returned)
+        # Behind a run that takes long there is no slot for the others: they go back, and wait where all can see them.
+        self._outcomes.extend(Outcome(run, "release") for run in returned if run.handler in self._slotted)
+        self._keep_for_a_horse(run for run in returned if run.handler not in self._slotted)
         self._waiting.dispatch(unwritten=bool(self._outcomes))
         if ended:
             self._hungry = True
@@ -240,6 +243,7 @@ class Worker(RQWorker):
     def _lanes(self) -> dict[str, int]:
         """Which lanes to claim from and how much; each time another one is first."""
         quotas = self._pace.quotas(self._mine, idle=self._stable.idle, holding=self._stable.holding())
+        quotas |= {name: self._pace.behind_each_other(name) for name in self._slotted & quotas.keys()}
         names = [keys.ROUTING_LANE, *quotas]
         self._turn = (self._turn + 1) % len(names)
         ordered = names[self._turn :] + names[: self._turn]
@@ -263,11 +267,11 @@ class Worker(RQWorker):
                     again.append(event)
             events, version = again, ""
 
-    def _decide(self, event: Run, room: dict[str, int]) -> list[tuple[str, str, bool]]:
-        chosen = []
-        for name, queue, may in self._known.route(store=event.kept.store, topic=event.kept.topic):
-            chosen.append((name, queue, may and room.get(name, 0) > 0))
-            room[name] = room.get(name, 0) - 1
+    def _decide(self, event: Run, room: dict[str, int]) -> list[Wanted]:
+        chosen: list[Wanted] = []
+        for name, queue, how in self._known.route(store=event.kept.store, topic=event.kept.topic):
+            chosen.append((name, queue, room.get(name, 0) > 0 if how is True else how))
+            room[name] = room.get(name, 0) - (how is True)
         return chosen
 
     def _learn(self, declared: Declarations) -> None:
@@ -334,7 +338,7 @@ class Worker(RQWorker):
 
     def _hear_the_verdict(self) -> None:
         """Take the new handlers, or keep the old ones if the new are no good."""
-        judged = self._reload.verdict()
+        judged = self._new_config.verdict()
         if judged is None:
             return
         self.config, handlers = judged
@@ -346,7 +350,7 @@ class Worker(RQWorker):
 
     def _heed_signals(self) -> None:
         seen, self._signals.seen = self._signals.seen, []
-        if signal.SIGHUP in seen and not self._reload.begin(self.config.path):
+        if signal.SIGHUP in seen and not self._new_config.begin(self.config.path):
             self._signals.seen.append(signal.SIGHUP)  # one after the other
         if self._stop_at is None and (signal.SIGTERM in seen or signal.SIGINT in seen):
             self._stop_at = time.monotonic() + self.config.workers.drain
@@ -378,7 +382,7 @@ def run(explicit: str | None) -> int:
     logs.setup("worker")
     try:
         config = load_from_environment(explicit)
-        check(connect(server_url(config.redis.url, config.data_dir), timeout=2.0), ack=config.redis.ack)
+        check(connect_to(config.redis, timeout=2.0), ack=config.redis.ack)
         handlers = judge_elsewhere(config)
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)

@@ -49,15 +49,25 @@ class Event:
     """One event of one store. `data` is the resource itself, whatever envelope the store uses."""
 
     id: str
+    """Ours; the same for every redelivery."""
     store: str
+    """The store's name in the config."""
     topic: str
+    """Such as order.paid, whatever the store calls it."""
     received_at: datetime
+    """When it reached us."""
     body: bytes = field(repr=False)
+    """The raw bytes, as they were signed."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those that came with it; names in lower case."""
     delivery_id: str = ""
+    """Theirs; empty where the store gives none."""
     resource_id: str = ""
+    """The id of the product, order or customer, as text."""
     occurred_at: datetime | None = None
+    """When it happened, as the store says; None where it does not."""
     source: str = "webhook"
+    """How it came: webhook, send, replay, ..."""
     data_path: str = ""
     """Where in the payload the resource stands; empty when the payload is the resource."""
 

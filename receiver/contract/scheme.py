@@ -32,6 +32,7 @@ from receiver.contract.presets import PRESETS, STANDARD_WEBHOOKS
 
 __all__ = [
     "MAX_CANDIDATES",
+    "MAX_LEARNED",
     "MAX_SECRETS",
     "MAX_SIGNATURE_HEADER",
     "PRESETS",
@@ -62,6 +63,9 @@ Pairs = list[tuple[str, str]]
 
 MAX_CANDIDATES = 16
 MAX_SECRETS = 16
+"""Of a store in config."""
+MAX_LEARNED = 48
+"""Of a store in the keyring: each subscription may have its own, and an old one beside it for a while."""
 MAX_SIGNATURE_HEADER = 4096
 _DIGITS = re.compile(r"[0-9]{1,16}")
 _RFC3339 = re.compile(
@@ -210,7 +214,7 @@ def fitting_secret(
     Every secret is tried on every candidate, so that the time taken tells nothing.
     """
     fits: list[Secret] = []
-    for secret in secrets[:MAX_SECRETS]:
+    for secret in secrets[: MAX_SECRETS + MAX_LEARNED]:
         expected = hmac.digest(secret.key, content, scheme.digest)
         for candidate in candidates:
             if hmac.compare_digest(expected, candidate):

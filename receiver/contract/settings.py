@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, NamedTuple
@@ -109,15 +110,26 @@ class Section(BaseModel):
 
 class RedisSettings(Section):
     url: str = ""
+    sentinels: tuple[Address, ...] = ()
+    sentinel_name: str = "mymaster"
+    sentinel_password: SecretStr = SecretStr("")
+    ca_file: str = ""
     ack: Literal["stored", "fsync", "replica"] = "stored"
     data_dir: str = "data"
     timeout: Duration = 0.5
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is the server in data_dir, which `storehooks dev` starts."""
+        return not self.url and not self.sentinels
 
 
 class ReceiverSettings(Section):
     bind: Address = "127.0.0.1:8000"
     public_url: str = "http://127.0.0.1:8000"
+    former_urls: tuple[str, ...] = ()
     processes: int = Field(default=2, ge=1, le=64)
+    worker_class: Literal["loop", "threads"] = "loop"
     threads: int = Field(default=8, ge=1, le=256)
     max_body: Size = 1 << 20
     dedupe_window: Duration = 7 * 86400.0
@@ -125,13 +137,22 @@ class ReceiverSettings(Section):
     dedupe_window_unidentified: Duration = 60.0
     spool: Literal["on", "off"] = "on"
     spool_bytes: Size = 1 << 30
+    spool_age: Duration = 3 * 86400.0
     refused: Kept = Bounds(48 * 3600.0, 64 << 20)
+
+    @property
+    def remembered(self) -> float:
+        """How long a delivery's record must stay: a repetition inside the window may reach the inbox later by the
+        time it waited in a spool.
+        """
+        return self.dedupe_window + (self.spool_age if self.spool == "on" else 0)
 
 
 class WorkersSettings(Section):
     processes: int = Field(default=1, ge=1, le=64)
     horses: int = Field(default=4, ge=1, le=64)
     plugins: tuple[str, ...] = ()
+    installed: bool = True
     retries: int | tuple[float, ...] = 8
     timeout: Duration = 60.0
     memory: Size = 1 << 30
@@ -151,6 +172,45 @@ class LimitSettings(Section):
 
     concurrency: int = Field(default=0, ge=0)
     rate: Rate = 0.0
+
+
+def _key(value: SecretStr) -> SecretStr:
+    if value.get_secret_value():
+        sealing_key(value.get_secret_value())
+    return value
+
+
+def sealing_key(text: str) -> bytes:
+    """The 32 bytes of `[secrets] key`, as `openssl rand -base64 32` or `-hex 32` writes them."""
+    for decode in (bytes.fromhex, lambda given: b64decode(given, validate=True)):
+        try:
+            key = decode(text.strip())
+        except ValueError:
+            continue
+        if len(key) == 32:
+            return key
+    raise ValueError("not a key; write 32 random bytes in base64 or hex, as `openssl rand -base64 32` makes them")
+
+
+class SecretsSettings(Section):
+    """Signing secrets that were learned from stores: sealed under `key`; an old one counts for `overlap` more."""
+
+    key: Annotated[SecretStr, AfterValidator(_key)] = SecretStr("")
+    overlap: Duration = 86400.0
+
+
+class SubscriptionsSettings(Section):
+    """How the workers keep subscriptions alive; `check = "off"` leaves that to people."""
+
+    check: Annotated[float, BeforeValidator(lambda value: 0.0 if value == "off" else seconds(value))] = 300.0
+    prune_after: Duration = 7 * 86400.0
+    heals_a_day: int = Field(default=12, ge=0)
+
+
+class ApiSettings(Section):
+    """What holds for the APIs of all stores together."""
+
+    rate_limit: Rate = 0.0
 
 
 class SecretWindow(Section):
@@ -246,6 +306,7 @@ class StoreSettings(Section):
     domain: str = ""
     scheme: str = "standard-webhooks"
     signing_secrets: tuple[SigningSecret, ...] = ()
+    subscribe: tuple[str, ...] = ()
     url: str = ""
     max_stored: int = Field(default=0, ge=0)
     plugins: dict[str, dict[str, Any]] = {}
@@ -293,7 +354,27 @@ class SandboxSettings(Section):
     disable_after: int = Field(default=3, ge=1)
 
 
+class HandlerSettings(Section):
+    """What config decides of one handler, whatever its code proposes."""
+
+    retries: Annotated[int, Field(ge=0)] | tuple[Duration, ...] | None = None
+    timeout: Annotated[Duration, Field(gt=0)] | None = None
+    limit: str | None = None
+    """The name of a limit; "" is none."""
+
+
+def _as_names(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 class PluginSettings(BaseModel):
-    """`[plugins.NAME]`: the plugin's own settings, kept as they are."""
+    """`[plugins.NAME]`: the plugin's own settings, kept as they are, and what config decides of its handlers."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+    stores: Annotated[tuple[str, ...] | None, BeforeValidator(_as_names)] = None
+    handlers: dict[str, HandlerSettings] = {}
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What is for the plugin to read."""
+        return dict(self.model_extra or {})

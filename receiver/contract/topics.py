@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal
 
+PROBE = "storehooks-probe.sent"
+"""Our own event, by which we see that our public URL takes deliveries. It goes to no handler."""
 MappedBy = Literal["config", "preset", "rule"]
 
 _SEPARATORS = re.compile(r"[/.:\s]+")

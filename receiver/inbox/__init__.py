@@ -4,12 +4,13 @@ Law of this room: every change of state is one Lua script (`scripts/`), every ke
 (`keys`), and nothing outside this room writes a key. It may import `receiver.contract`, and no more.
 """
 
-from receiver.inbox.client import connect, server_url
+from receiver.inbox.client import connect, connect_to, server_url
 from receiver.inbox.failures import Failures
-from receiver.inbox.inbox import Claim, Declaration, Inbox, Kept, Limit, Outcome, Routes, Run
+from receiver.inbox.inbox import Accepted, Claim, Declaration, Inbox, Kept, Limit, Outcome, Routes, Run
 from receiver.inbox.ledger import Ledger
 
 __all__ = [
+    "Accepted",
     "Claim",
     "Declaration",
     "Failures",
@@ -21,5 +22,6 @@ __all__ = [
     "Routes",
     "Run",
     "connect",
+    "connect_to",
     "server_url",
 ]

@@ -1,20 +1,29 @@
-"""Connections to the server: short explicit timeouts, no hidden retries of writes, a version we can use."""
+"""Connections to the server: short explicit timeouts, no hidden retries of writes, a version we can use.
+
+With sentinels, each new connection asks them who the primary is; one that was demoted refuses writes, is left, and
+the next connection finds the new one. TLS is `rediss://`, verified by the system's authorities or by `ca_file`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection
+from redis.connection import Connection, parse_url
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from receiver.contract.errors import ServerAway, ServerUnusable
+from receiver.contract.settings import RedisSettings
 
 OLDEST = (7, 0)
+SENTINEL_SECONDS = 0.25
+"""How long one sentinel may take to answer: a delivery may be waiting, and there are others to ask."""
 _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
 
 
@@ -32,16 +41,45 @@ def server_url(url: str, data_dir: Path) -> str:
     return url or f"unix://{socket_path(data_dir)}"
 
 
-def connect(url: str, *, timeout: float) -> Redis:
+def connect(url: str, *, timeout: float, ca_file: str = "") -> Redis:
     """A client that gives up after `timeout` and never sends a write twice by itself. Connects when first used."""
-    return Redis.from_url(
-        url,
-        socket_timeout=timeout,
-        socket_connect_timeout=timeout,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-        decode_responses=False,
-    )
+    return Redis.from_url(url, **_patience(timeout), **_authority(url, ca_file))
+
+
+def connect_to(given: RedisSettings, *, timeout: float) -> Redis:
+    """A client of the configured server: the one of `url`, the one the sentinels name, or the embedded one."""
+    if not given.sentinels:
+        url = server_url(given.url, Path(given.data_dir).absolute())
+        return connect(url, timeout=timeout, ca_file=given.ca_file)
+    how = dict(parse_url(given.url or "redis://"))
+    for name in ("host", "port"):  # the sentinels say where; the URL says as whom, to which database, and by TLS
+        how.pop(name, None)
+    tls = {"ssl": how.pop("connection_class", None) is not None, **_authority(given.url, given.ca_file)}
+    password = given.sentinel_password.get_secret_value()
+    to_sentinels = {**_patience(min(timeout, SENTINEL_SECONDS)), **tls, "password": password or None}
+    named = [_host_and_port(address) for address in given.sentinels]
+    sentinel = Sentinel(named, sentinel_kwargs=to_sentinels)
+    primary: Redis = sentinel.master_for(given.sentinel_name, **how, **_patience(timeout), **tls)
+    return primary
+
+
+def _patience(timeout: float) -> dict[str, Any]:
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "decode_responses": False,
+    }
+
+
+def _authority(url: str, ca_file: str) -> dict[str, str]:
+    return {"ssl_ca_certs": ca_file} if ca_file and url.startswith("rediss://") else {}
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def open_connection(client: Redis) -> Connection:
@@ -60,7 +98,7 @@ def check(client: Redis, *, ack: str = "stored") -> str:
     except RedisError as error:
         raise ServerAway(
             f"the Redis server at {describe(client)} does not answer: {error}. "
-            "Start it, or set [redis] url (or REDIS_URL); `storehooks dev` starts an embedded one"
+            "Start it, or set [redis] url (or REDIS_URL) or sentinels; `storehooks dev` starts an embedded one"
         ) from None
     policy = _setting(client, "maxmemory-policy")
     if policy.startswith("allkeys"):
@@ -84,7 +122,10 @@ def check(client: Redis, *, ack: str = "stored") -> str:
 
 def describe(client: Redis) -> str:
     """Where a client connects to, without its password."""
-    given = client.connection_pool.connection_kwargs
+    pool = client.connection_pool
+    if isinstance(pool, SentinelConnectionPool):
+        return f"{pool.service_name} (by its sentinels)"
+    given = pool.connection_kwargs
     return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")
 
 

@@ -17,10 +17,11 @@ from typing import Any, Literal
 
 import orjson
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
+from receiver.contract.topics import PROBE
 from receiver.inbox import keys, scripts
 from receiver.inbox.scripts import Call
 
@@ -29,14 +30,21 @@ LOSSES_ALLOWED = 5
 DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
-LARGEST_CALL = 256 * 1024
-"""Bytes of bodies after which the next delivery is accepted by a call of its own."""
+RESUME_SLICE = 10_000
+"""Larger than the others, since only what comes back in one step surely keeps its order; it takes the server 0.1 s."""
+ACCEPT_SLICE = 128
+"""Events that one script accepts: the server does nothing else meanwhile."""
+ACCEPT_BYTES = 256 * 1024
+"""Bytes of bodies after which the next event is accepted by a script of its own, for the same reason."""
 
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 NAMES_KEPT = 200
 """How many of a store's own event names are counted one by one."""
 
+Wanted = tuple[str, str, bool | float]
+"""A handler that is to have a run, its queue, and how: leased to us (True), left ready (False), or due so many seconds
+after the event's arrival."""
 AcceptStatus = Literal["accepted", "duplicate", "full"]
 _STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
 OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
@@ -139,14 +147,14 @@ class Routes:
     """What a worker knows of routing: who wants the events of a store and topic, by which declarations."""
 
     version: str = ""
-    wanted: Mapping[tuple[str, str], Sequence[tuple[str, str, bool]]] = field(default_factory=dict)
-    """(store, topic) -> (handler, queue, may its run be leased to us)."""
+    wanted: Mapping[tuple[str, str], Sequence[Wanted]] = field(default_factory=dict)
+    """By (store, topic)."""
 
     def arguments(self) -> Iterator[scripts.Argument]:
         for (store, topic), handlers in self.wanted.items():
             yield from (store, topic, len(handlers))
-            for name, queue, mine in handlers:
-                yield from (name, queue, "1" if mine else "0")
+            for name, queue, how in handlers:
+                yield from (name, queue, _how(how))
 
 
 NO_ROUTES = Routes()
@@ -179,15 +187,37 @@ class Inbox:
     # The receiver's side
 
     def accept(
-        self, deliveries: Sequence[Delivery], *, repeat_window: float = 60.0, quota: int = 0, replicas: int = 0
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        repeat_window: float = 60.0,
+        quotas: Mapping[str, int] | None = None,
+        replicas: int = 0,
     ) -> list[Accepted]:
         """Keep deliveries, each in one atomic step with its duplicate mark and a wake-up; one round trip.
 
-        With `replicas`, they must have reached so many of them, or RedisError is raised.
+        With `quotas`, a store holds so many open events at most (0: any number). With `replicas`, they must
+        have reached so many of them, or RedisError is raised.
         """
-        calls = _accept_calls(deliveries, repeat_window=repeat_window, quota=quota)
-        replies = scripts.run(self.client, calls, replicas=replicas)
-        return [_accepted(*answer) for reply in replies for answer in reply]
+        replies = self.accept_each(deliveries, repeat_window=repeat_window, quotas=quotas, replicas=replicas)
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise reply
+        return [reply for reply in replies if isinstance(reply, Accepted)]
+
+    def accept_each(
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        repeat_window: float = 60.0,
+        quotas: Mapping[str, int] | None = None,
+        replicas: int = 0,
+    ) -> list[Accepted | RedisError]:
+        """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
+        groups = list(_groups(deliveries))
+        calls = [_accept_call(group, repeat_window, quotas or {}) for group in groups]
+        replies = scripts.run_each(self.client, calls, replicas=replicas)
+        return [one for group, reply in zip(groups, replies, strict=True) for one in _accepted(reply, len(group))]
 
     # The workers' side
 
@@ -230,8 +260,10 @@ class Inbox:
         runs = tuple(run for item in items for run in _runs_from(item, token))
         return results, Claim(version.decode(), runs, again / 1000)
 
-    def route(self, decisions: Sequence[tuple[Run, Iterable[tuple[str, str, bool]]]], version: str) -> list[list[str]]:
-        """Give events their runs: for each (handler, queue, lease it to us). One round trip for all.
+    def route(self, decisions: Sequence[tuple[Run, Iterable[Wanted]]], version: str) -> list[list[str]]:
+        """Give events their runs: for each (handler, queue, how). One round trip for all.
+
+        True is leased to us, False left ready; a number of seconds is how long after its arrival it is due.
 
         Each reply is a word, and after "routed" the handlers whose runs are leased to us.
         """
@@ -239,7 +271,7 @@ class Inbox:
             return []
         arguments: list[scripts.Argument] = [version, LEASE_MS]
         for run, handlers in decisions:
-            parts = [part for name, queue, mine in handlers for part in (name, queue, "1" if mine else "0")]
+            parts = [part for name, queue, how in handlers for part in (name, queue, _how(how))]
             arguments += (run.token, run.kept.id, len(parts) // 3, *parts)
         (replies,) = scripts.run(self.client, [Call("route", arguments)])
         return [[part.decode() for part in reply] for reply in replies]
@@ -280,7 +312,7 @@ class Inbox:
         version, texts, seen, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
         live = [text for name, text in sorted(texts.items()) if int(seen.get(name, 0)) >= oldest]
-        return Declarations((version or b"0").decode(), tuple(_declaration_from(text) for text in live))
+        return Declarations((version or b"0").decode(), tuple(read_declaration(text) for text in live))
 
     # What a person decides
 
@@ -313,9 +345,9 @@ class Inbox:
         """Let it begin again, in its order; give how many waiting items of a store came back."""
         total = 0
         while True:
-            (back,) = scripts.run(self.client, [Call("resume", [_pause_name(handler, store), TRIM_SLICE])])
+            (back,) = scripts.run(self.client, [Call("resume", [_pause_name(handler, store), RESUME_SLICE])])
             total += int(back)
-            if back < TRIM_SLICE:
+            if back < RESUME_SLICE:
                 return total
 
     def paused(self) -> set[str]:
@@ -383,6 +415,10 @@ class Inbox:
         self.client.hset(keys.ASIDE, item, why)
 
 
+def _how(how: bool | float) -> str:
+    return str(int(how)) if isinstance(how, bool) else f">{int(how * 1000)}"
+
+
 def _pause_name(handler: str, store: str) -> str:
     if bool(handler) == bool(store):
         raise ValueError("a handler or a store")
@@ -407,24 +443,25 @@ def from_ms(text: bytes | str) -> datetime:
     return datetime.fromtimestamp(int(text) / 1000, UTC)
 
 
-def _accept_calls(deliveries: Sequence[Delivery], *, repeat_window: float, quota: int) -> list[Call]:
-    """As few calls as there may be: no call keeps the server from others for long."""
-    calls: list[Call] = []
-    size = LARGEST_CALL
+def _groups(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
+    """As few groups as there may be: none keeps the server from others for long."""
+    group: list[Delivery] = []
+    size = 0
     for one in deliveries:
-        if size >= LARGEST_CALL:
-            arguments: list[scripts.Argument] = [int(repeat_window * 1000), NAMES_KEPT]
-            calls.append(Call("accept", arguments))
-            size = 0
-        arguments += _accept_arguments(one, repeat_window, quota)
+        if len(group) >= ACCEPT_SLICE or size >= ACCEPT_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
         size += len(one.event.body)
-    return calls
+    if group:
+        yield group
 
 
-def _accepted(status: bytes, found: bytes) -> Accepted:
-    if status == b"failed":
-        raise ResponseError(found.decode("utf-8", "replace"))
-    return Accepted(_STATUSES[status], found.decode())
+def _accept_call(deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> Call:
+    arguments: list[scripts.Argument] = [int(repeat_window * 1000), NAMES_KEPT]
+    for one in deliveries:
+        arguments += _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0))
+    return Call("accept", arguments)
 
 
 def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> list[scripts.Argument]:
@@ -434,7 +471,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         event.id,
         event.store,
         event.topic,
-        delivery.theirs,
+        delivery.theirs if event.topic != PROBE else "",
         event.delivery_id,
         event.resource_id,
         int(event.received_at.timestamp() * 1000),
@@ -447,6 +484,16 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         problem,
         hashlib.sha256(event.body).hexdigest()[:16],
         delivery.first_id,
+    ]
+
+
+def _accepted(reply: Any, many: int) -> list[Accepted | RedisError]:
+    """What a script says of each of its events; an error of the whole script is each one's."""
+    if isinstance(reply, RedisError):
+        return [reply] * many
+    return [
+        Accepted(_STATUSES[status], found.decode()) if status in _STATUSES else ResponseError(found.decode())
+        for status, found in reply
     ]
 
 
@@ -495,7 +542,7 @@ def _runs_from(reply: list[Any], token: str) -> list[Run]:
     return [Run(name, handler, token, int(attempts), int(losses), kept, int(replays or 0))]
 
 
-def _declaration_from(text: bytes) -> Declaration:
+def read_declaration(text: bytes) -> Declaration:
     fields = orjson.loads(text)
     return Declaration(
         handler=fields["handler"],

@@ -14,10 +14,11 @@
     fair:{lane}    hash    virtual time of the lane (field "") and of each store in it
     lanes          hash    lane -> RQ queue that is woken for it
     leased         zset    items by end of lease (ms)
-    later          zset    items by due time (ms)
+    later          zset    items by due time (ms): retries, and runs with a delay
     held:{store}   zset    items of a paused store, in their order
     paused         set     "handler:NAME", "store:NAME"       resuming  set  stores whose held work is coming back
-    limits         hash    handler -> its limit            slots:{limit}  set  leased runs that count against it
+    limits         hash    handler -> its limit
+    slots:{limit}  hash    "token|handler" -> event ids: what one claim took, which one horse does, holds one slot
     paces          hash    limit -> when its next run may begin (ms)
     shut           hash    limit, or h:{handler} -> Busy until (ms)
     failed         zset    failed runs by time (ms)
@@ -33,12 +34,22 @@
     decl, seen     hash    handler@version -> declaration, and when it was last made (ms)
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
     replay:{name}  string  how far an interrupted replay has come
+    ring:{store}   hash    fingerprint -> a learned signing secret, sealed, with what is said of it; see keyring.py
+    rings          hash    store -> version of the keyring at its last change     ringv  string  the version
+    learning       hash    store -> a mark: its secret is under way, and a signature that fits nothing may fit soon
+    receivers      hash    receiver -> "version at": which version of the keyring it has read, and when it said so
+    check          zset    stores by when their subscriptions are looked at next (ms)
+    sub:{store}    string  what the last look found, JSON; see checks.py
+    sub:lock:{store}  string  who changes the store's subscriptions now; ends by itself
+    heals:{store}  list    what was mended at the store, JSON, the newest first
+    removed        set     stores that somebody removed: nothing of theirs is mended, whatever an old config says
     spools         hash    host -> what waits in its spool, JSON: count, oldest, at
     aside          hash    item -> why it was set aside: debris and poison
     leader         string  the housekeeper that saves the others the work
     journal        channel outcomes, a list of them in each message
 
     rq:queue:{q}, rq:job:wake-{q}, rq:queues    the wake-up, written as RQ writes it
+    rq:workers, rq:worker:{name}                the workers that live, written by RQ; only read by us
 
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
 ready, leased, later and held; every script moves it from one to another in one step.
@@ -50,6 +61,7 @@ PREFIX = "sh:"
 
 EVENT = PREFIX + "e:"
 BODY = PREFIX + "b:"
+ONCE = PREFIX + "o:"
 STATE = PREFIX + "st:"
 READY = PREFIX + "ready:"
 LANES = PREFIX + "lanes"
@@ -70,6 +82,16 @@ NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "decl"
 SEEN = PREFIX + "seen"
 DECLARATIONS_VERSION = PREFIX + "declv"
+RING = PREFIX + "ring:"
+RING_VERSIONS = PREFIX + "rings"
+RING_VERSION = PREFIX + "ringv"
+LEARNING = PREFIX + "learning"
+RECEIVERS = PREFIX + "receivers"
+CHECK = PREFIX + "check"
+CHECKED = PREFIX + "sub:"
+CHECK_LOCK = PREFIX + "sub:lock:"
+HEALS = PREFIX + "heals:"
+REMOVED = PREFIX + "removed"
 SPOOLS = PREFIX + "spools"
 ASIDE = PREFIX + "aside"
 LEADER = PREFIX + "leader"
@@ -79,6 +101,8 @@ DEFAULT_QUEUE = "default"
 CHORES_QUEUE = "chores"
 ROUTING_LANE = ""
 WAKE = "wake-"
+RQ_WORKERS = "rq:workers"
+RQ_WORKER = "rq:worker:"
 
 
 def rq_list(queue: str) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -14,11 +15,12 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.contract.topics import matches
 from receiver.inbox import keys
-from receiver.inbox.inbox import from_ms, read_event, unpack
+from receiver.inbox.inbox import Declaration, from_ms, read_declaration, read_event, unpack
 
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
+_SEARCHED = 2_000
 SILENT_AFTER = 10.0
 _WORDS = {"ready": "waiting", "later": "waiting", "held": "waiting", "leased": "running"}
 
@@ -78,6 +80,8 @@ class RunRecord:
     result: Any
     error: str | None
     due_at: datetime | None
+    reason: str | None = None
+    """Why it ended without a call, or as a failure of nobody's code: skipped, lost-worker, no-such-handler."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,15 @@ class Ledger:
         found: Any = self.client.hgetall(keys.SPOOLS)
         return {host.decode(): Spool(**orjson.loads(text)) for host, text in found.items()}
 
+    def declared(self) -> list[tuple[Declaration, datetime]]:
+        """Everything that workers have ever declared, each with when that was last; the newest first."""
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.hgetall(keys.DECLARATIONS)
+        pipeline.hgetall(keys.SEEN)
+        texts, seen = pipeline.execute()
+        found = [(read_declaration(text), from_ms(seen.get(name, b"0"))) for name, text in texts.items()]
+        return sorted(found, key=lambda pair: (pair[1], pair[0].handler), reverse=True)
+
     def counters(self) -> Counters:
         """All counters in one call, so that they are of one moment."""
         total = dict.fromkeys(COUNTED, 0)
@@ -107,6 +120,16 @@ class Ledger:
             if name in COUNTED:
                 (stores[store] if store else total)[name] = int(value)
         return Counters(total, dict(stores))
+
+    def shut_limits(self) -> dict[str, datetime]:
+        """The limits, or h:HANDLER, that somebody said Busy of, and until when."""
+        found: Any = self.client.hgetall(keys.SHUT)
+        now: Any = self.client.time()
+        until = {_decoded(name): int(ms) for name, ms in found.items()}
+        return {name: from_ms(str(ms)) for name, ms in until.items() if ms > now[0] * 1000}
+
+    def slots_taken(self, limit: str) -> int:
+        return int(self.client.scard(keys.SLOTS + limit))
 
     def names(self, store: str) -> list[SeenName]:
         """The event names a store has really sent, the most frequent first."""
@@ -140,6 +163,18 @@ class Ledger:
                 break
         return found
 
+    def find(self, which: str) -> str:
+        """The id of the event that is meant: by its id, `last`, or the newest of a delivery or a resource.
+
+        Only the newest events are searched; what is not found is given back.
+        """
+        if self.client.exists(keys.EVENT + which):
+            return which
+        for event in islice(self._newest(keys.INDEX, None), _SEARCHED):
+            if which in ("last", event.delivery_id, event.resource_id):
+                return event.id
+        return which
+
     def event(self, event_id: str) -> EventRecord | None:
         """One event with its runs, read in one moment."""
         pipeline = self.client.pipeline(transaction=True)
@@ -164,7 +199,7 @@ class Ledger:
         fields, blob = pipeline.execute()
         return read_event(event_id, fields, blob) if fields and blob else None
 
-    def _newest(self, index: str, since: datetime | None, page: int) -> Iterator[EventSummary]:
+    def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
         oldest: float | str = since.timestamp() * 1000 if since else "-inf"
         start = 0
         while ids := self.client.zrange(index, "+inf", oldest, desc=True, byscore=True, offset=start, num=page):
@@ -188,6 +223,7 @@ class Ledger:
             result=detail.get("result"),
             error=detail.get("error"),
             due_at=datetime.fromtimestamp(due / 1000, UTC) if due else None,
+            reason=detail.get("reason"),
         )
 
 

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from redis import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from receiver.inbox.keys import PREFIX
 
@@ -59,6 +59,15 @@ def run(client: Redis, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]
     sent again. They changed nothing the first time, so this is no retry of a write. With `replicas`, as many must
     have acknowledged it all: WAIT covers what the same connection wrote before it.
     """
+    replies = run_each(client, calls, replicas=replicas)
+    for reply in replies:
+        if isinstance(reply, RedisError):
+            raise reply
+    return replies
+
+
+def run_each(client: Redis, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
+    """`run`, but an error of one script is its own reply and nobody else's."""
     replies = _send(client, calls, replicas)
     unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:
@@ -66,9 +75,6 @@ def run(client: Redis, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]
             client.script_load(script(name).text)
         for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown], replicas), strict=True):
             replies[at] = reply
-    for reply in replies:
-        if isinstance(reply, RedisError):
-            raise reply
     return replies
 
 
@@ -76,7 +82,7 @@ def _send(client: Redis, calls: Sequence[Call], replicas: int = 0) -> list[Any]:
     if len(calls) == 1 and not replicas:
         try:
             return [client.evalsha(script(calls[0].name).sha, 1, PREFIX, *calls[0].arguments)]
-        except NoScriptError as error:
+        except ResponseError as error:  # NOSCRIPT is one; the server has answered, so it is this call's alone
             return [error]
     pipeline = client.pipeline(transaction=False)
     for call in calls:

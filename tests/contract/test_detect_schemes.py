@@ -37,9 +37,9 @@ def mac(text: str, content: bytes, algorithm: str = "sha256") -> bytes:
 
 
 def timed(headers: dict[str, str], body: bytes, secret: str, url: str = "") -> Detection:
-    start = time.perf_counter()
+    start = time.process_time()
     found = detect({**ORDINARY, **headers}, body, secret, url=url)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     return found
 
 

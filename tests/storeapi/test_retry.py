@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from tests.harness import eventually, free_port
-from tests.storeapi.conftest import SandboxRun
+from receiver import config as config_room
+from tests.harness import SECRET, eventually, free_port
+from tests.storeapi.conftest import AUTH, SandboxRun
 from tests.storeapi.listener import Listener
 from tests.storeapi.test_auth import crowd
-from workers.storeapi import Client
+from workers.storeapi import Client, client_of
 from workers.storeapi.errors import RateLimited, StoreFault, Unreachable
 from workers.storeapi.limiter import LocalGate, SharedGate
 from workers.storeapi.retry import retry_after
@@ -219,6 +220,18 @@ def test_calls_succeed_within_the_rate_limit_across_processes(sandbox: SandboxRu
     assert ok == 96
     assert {429, 200} <= set(statuses(sandbox))
     assert busiest <= 60
+
+
+def test_the_calls_to_all_stores_share_one_limit_where_config_has_one(sandbox: SandboxRun, redis: Redis) -> None:
+    more = f'[stores.two]\nbase_url = "http://127.0.0.1:{sandbox.port}"\nallow_private = true\nauth = {AUTH}\n'
+    file = sandbox.with_config(f'{more}signing_secrets = ["{SECRET}"]\n[api]\nrate_limit = "20/s"\n')
+    config = config_room.load(file, {})
+    clients = [client_of(config, store, redis) for store in ("demo", "two")]
+    for number in range(12):
+        clients[number % 2].products.get(1)
+    came = [when for when, *_ in sandbox.log()]
+    assert len(came) == 12
+    assert came[-1] - came[0] > 0.5, "twelve calls at 20 a second"
 
 
 @pytest.mark.slow

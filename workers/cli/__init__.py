@@ -25,6 +25,8 @@ COMMANDS: Mapping[str, str] = {
     "worker": "processes",
     "sandbox": "sandbox",
     "init": "init",
+    "doctor": "doctor",
+    "new-plugin": "new_plugin",
     "stats": "look",
     "send": "look",
     "topics": "topics",
@@ -35,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "handlers": "handlers",
     "stores": "stores",
     "scheme": "scheme",
+    "subscriptions": "subscriptions",
     "api": "api",
 }
 """Each command, and the file it is in."""
@@ -49,7 +52,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = getattr(import_module(f"workers.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        found: click.Command = getattr(import_module(f"workers.cli.{COMMANDS[cmd_name]}"), cmd_name.replace("-", "_"))
         return found
 
 
@@ -60,9 +63,9 @@ def storehooks() -> None:
     """Receive the webhooks of many stores, and lose none.
 
     \b
-    run      dev  web  worker  sandbox  init
-    look     stats  topics  verify  send
-    nouns    events  failures  refused  handlers  stores  scheme  api          a bare noun lists
+    run      dev  web  worker  sandbox  init  new-plugin
+    look     doctor  stats  topics  verify  send
+    nouns    events  failures  refused  handlers  stores  subscriptions  scheme  api      a bare noun lists
     """
 
 

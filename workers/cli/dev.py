@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from receiver import __version__
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, ServerUnusable
-from receiver.inbox import Declaration, Ledger, connect, embedded, keys, server_url
+from receiver.inbox import Declaration, Ledger, connect_to, embedded, keys
 from receiver.inbox.client import check, socket_path
 from receiver.ports import refuse_a_taken_port
 from workers.cli import show
@@ -86,8 +86,7 @@ class Dev:
         self._handlers = handlers
         self._started = started
         self._most = events
-        self._url = server_url(config.redis.url, config.data_dir)
-        self._client = connect(self._url, timeout=2.0)
+        self._client = connect_to(config.redis, timeout=2.0)
         self._ledger = Ledger(self._client)
         self._supervisor = Supervisor(say=self._say, patience=STOP_SECONDS)
         self._logs = config.data_dir / "logs"
@@ -111,7 +110,7 @@ class Dev:
     # Starting
 
     def _start_server(self) -> str:
-        if not self._config.redis.url:
+        if self._config.redis.embedded:
             program = embedded.binary()
             embedded.version_of(program)
             command = embedded.command(program, self._config.data_dir)
@@ -145,7 +144,7 @@ class Dev:
         return Program("sandbox", command, stage=3, output=self._logs / "sandbox.log")
 
     def _banner(self, server: str, sandbox: bool) -> None:
-        where = f"embedded {server}, data in {self._config.redis.data_dir}" if not self._config.redis.url else server
+        where = f"embedded {server}, data in {self._config.redis.data_dir}" if self._config.redis.embedded else server
         click.echo(f"storehooks {__version__}, {where}, config {self._config.path}\n")
         for name in self._config.stores:
             click.echo(f"  receiver  {self._config.public_url_of(name)}")
@@ -235,7 +234,7 @@ class Dev:
             self._journal.close()
         self._client.close()
         self._supervisor.stop_children()
-        if not self._config.redis.url:
+        if self._config.redis.embedded:
             socket_path(self._config.data_dir).unlink(missing_ok=True)
         if summary:
             took = time.monotonic() - asked

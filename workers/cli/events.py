@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -60,10 +61,19 @@ def list_events(
 @events.command("show")
 @click.argument("event_id", metavar="ID")
 @click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.option("--capsule", metavar="FILE", help="Write the event with its context to a file, to be run elsewhere.")
 @with_config
-def show_event(event_id: str, json_: bool) -> None:
-    """One event: headers, payload, and a line for each handler."""
-    record = Ledger(the_server(the_config())).event(event_id)
+def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
+    """One event: headers, payload, and a line for each handler.
+
+    ID is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
+    """
+    ledger = Ledger(the_server(the_config()))
+    event_id = ledger.find(event_id)
+    if capsule is not None:
+        _write_capsule(event_id, capsule)
+        return
+    record = ledger.event(event_id)
     if record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
     if json_:
@@ -86,6 +96,23 @@ def show_event(event_id: str, json_: bool) -> None:
         show.harmless(record.body.decode("utf-8", "replace"))[:2000] if record.body else "the body is gone by age"
     )
     show.next_command(f"storehooks events show {about.id} --json")
+
+
+def _write_capsule(event_id: str, path: str) -> None:
+    from workers.capsule import write
+
+    config = the_config()
+    text = write(config, the_server(config), event_id)
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(path).touch(mode=0o600)  # it holds customers' data
+        Path(path).write_bytes(text)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    click.echo(f"wrote {path}, {len(text):,} bytes: headers and payload as they came, settings without secrets")
+    show.next_command(f"storehooks handlers run HANDLER --event {path}      there, with that code, against a sandbox")
 
 
 @events.command("replay")

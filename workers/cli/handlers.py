@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, PluginError
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
 from workers.cli import show
-from workers.cli.options import the_config, the_server, with_config
+from workers.cli.options import the_config, the_config_or_defaults, the_server, with_config
+
+if TYPE_CHECKING:
+    from workers.capsule import Capsule
+    from workers.certify.trials import Target
+    from workers.explaining import Facts
 
 
 @click.group(invoke_without_command=True)
@@ -22,7 +29,7 @@ from workers.cli.options import the_config, the_server, with_config
 @with_config
 @click.pass_context
 def handlers(context: click.Context, json_: bool) -> None:
-    """Handlers: list, pause, resume, retire, run."""
+    """Handlers: list, explain, run, certify, pause, resume, retire."""
     if context.invoked_subcommand is None:
         context.invoke(list_handlers, json_=json_)
 
@@ -50,10 +57,11 @@ def list_handlers(json_: bool = False) -> None:
             _retries(one),
             f"{one.details['timeout']:g} s",
             one.version,
+            _conditions(one),
         )
         for one in found
     ]
-    show.table(("HANDLER", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION"), rows)
+    show.table(("HANDLER", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION", "WHEN"), rows)
     show.next_command("storehooks send order.created      see them called")
 
 
@@ -95,21 +103,88 @@ def retire(handler: str, yes: bool) -> None:
     show.next_command("storehooks failures")
 
 
+@handlers.command("explain")
+@click.argument("event_id", metavar="EVENT")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def explain(event_id: str, json_: bool) -> None:
+    """For each handler: why it was, or was not, called.
+
+    EVENT is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
+    """
+    from workers.explaining import explain as judge
+
+    config = the_config()
+    facts = _facts(config, event_id)
+    verdicts = judge(facts)
+    if json_:
+        show.as_json([asdict(one) for one in verdicts])
+        return
+    about = facts.event.summary
+    click.echo(f"{show.harmless(about.topic)}   {about.store}   {about.status}   {about.id}\n")
+    show.table(
+        ("HANDLER", "CALLED", "WHY", "NEXT"),
+        [(one.handler, "yes" if one.called else "no", f"{one.reason}: {one.why}"[:160], one.fix) for one in verdicts],
+    )
+    if not verdicts:
+        click.echo("no handler is loaded here, and no worker has declared one")
+    show.next_command(f"storehooks events show {about.id}", "storehooks handlers")
+
+
+def _facts(config: Config, event_id: str) -> Facts:
+    from workers.explaining import Facts
+
+    client = the_server(config)
+    ledger, inbox = Ledger(client), Inbox(client)
+    record = ledger.event(ledger.find(event_id))
+    if record is None:
+        raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
+    limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
+    return Facts(
+        event=record,
+        declared={one.handler: one for one in inbox.declarations().handlers},
+        loaded={one.handler: one for one in _loaded_here(config)},
+        paused=frozenset(inbox.paused()),
+        shut=ledger.shut_limits(),
+        full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
+    )
+
+
+def _loaded_here(config: Config) -> list[Declaration]:
+    """What this config loads; a plugin that cannot be loaded here is said, and no reason to explain nothing."""
+    from workers.plugins import declarations, load
+
+    try:
+        return declarations(config, load(config))
+    except PluginError as error:
+        show.warn(f"plugins of this config cannot be loaded here: {error}")
+        return []
+
+
 @handlers.command("run")
 @click.argument("handler")
 @click.option(
-    "--event", "source", metavar="ID|FILE", required=True, help="An event's id, or a JSON file that holds one."
+    "--event",
+    "source",
+    metavar="ID|FILE",
+    required=True,
+    help="An event's id, a capsule, or a JSON file with an event.",
 )
+@click.option("--live", is_flag=True, help="Let ctx.api be the store's own; else it is a sandbox, made for this run.")
 @click.option("--record", is_flag=True, help="Keep what ctx.once and ctx.state remember; else nothing stays.")
 @click.option("--pdb", is_flag=True, help="Stop in the debugger where it raises.")
 @with_config
-def run_here(handler: str, source: str, record: bool, pdb: bool) -> None:
+def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> None:
     """Do one run here and now, with this code. The inbox does not learn of it."""
-    from workers.trial import Trial, event_from_file
+    from workers.trial import Trial
 
     config = the_config()
-    trial = Trial(config, handler, record=record)
-    outcome = trial.run(event_from_file(config, source) if Path(source).is_file() else _stored_event(config, source))
+    event, capsule = _event_from(config, source)
+    trial = Trial(config, handler, record=record, live=live, capsule=capsule)
+    try:
+        outcome = trial.run(event)
+    finally:
+        trial.close()
     click.echo(f"{handler}   {outcome.end}   {outcome.ms:.0f} ms   {show.harmless(outcome.said)}")
     if outcome.traceback:
         click.echo(outcome.traceback, nl=False)
@@ -119,6 +194,73 @@ def run_here(handler: str, source: str, record: bool, pdb: bool) -> None:
         debugger.post_mortem(outcome.error.__traceback__)
     if outcome.end in ("raised", "failed"):
         raise click.exceptions.Exit(1)
+
+
+def _event_from(config: Config, source: str) -> tuple[Event, Capsule | None]:
+    from workers import capsule
+    from workers.trial import event_from_file
+
+    if not Path(source).is_file():
+        return _stored_event(config, source), None
+    if found := capsule.read(Path(source)):
+        return found.event, found
+    return event_from_file(config, source), None
+
+
+@handlers.command("certify")
+@click.argument("which", metavar="PLUGIN")
+@click.option("--seed", default=7, show_default=True, help="The same seed, the same events and the same mishaps.")
+@click.option("--only", multiple=True, metavar="SCENARIO", help="Only this way of going wrong; may be repeated.")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
+    """Put a plugin (its name, file or module) through what stores and machines do; exit 1 when it breaks.
+
+    It runs in a folder of its own, on an embedded server, against a sandbox store. What the plugin sends elsewhere is
+    sent: use settings made for testing.
+    """
+    from workers.certify import report
+    from workers.certify.trials import Trials
+
+    config = the_config_or_defaults()
+    trials = Trials(config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_))
+    results = trials.run()
+    if json_:
+        show.as_json(report.as_json(results))
+    else:
+        for line in report.lines(results):
+            click.echo(show.harmless(line))
+    if results.findings:
+        raise click.exceptions.Exit(1)
+
+
+def _target(config: Config, which: str) -> Target:
+    """The plugin, judged in a process that is thrown away: its code runs in the rig's horses, not here."""
+    from workers.certify.trials import target_of
+    from workers.plugins import judge_one
+
+    found = judge_one(config, which)
+    if not found:
+        raise ConfigError(f"{which} has no handlers, so there is nothing to certify")
+    told = [{"topics": one.topics, "handler": one.handler} for one in found]
+    return target_of(which, found[0].version, found[0].details["plugin"], told)
+
+
+def _known_scenarios(only: tuple[str, ...]) -> tuple[str, ...]:
+    from workers.certify.plan import scenarios
+
+    known = [one.name for one in scenarios((), 0, uses_api=True)]
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"--only {name}: there are {', '.join(known)}")
+    return only
+
+
+def _progress(json_: bool) -> Callable[[str], None]:
+    """One line that changes, where a person is looking."""
+    if json_ or not sys.stderr.isatty():
+        return lambda _: None
+    return lambda name: click.echo(f"\r{name:<20}", err=True, nl=False)
 
 
 def _stored_event(config: Config, event_id: str) -> Event:
@@ -137,6 +279,14 @@ def _inbox_with(handler: str) -> Inbox:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"no worker has declared a handler {handler}{hint}")
     return inbox
+
+
+def _conditions(one: Declaration) -> str:
+    """What else must be true before it is called."""
+    details = one.details
+    told = [details["when"], f"{details['delay']:g} s after arrival" if details["delay"] else None]
+    told.append(f"limit {details['limit']}" if details["limit"] else None)
+    return ", ".join(filter(None, told))
 
 
 def _retries(one: Declaration) -> str:

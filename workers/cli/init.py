@@ -58,4 +58,5 @@ def init(store: str) -> None:
     next_command(
         "storehooks dev                    start it, with a pretend store",
         "storehooks handlers               what is loaded",
+        "storehooks new-plugin NAME        a plugin with settings, tests and an entry point",
     )

@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.settings import LOOPBACK
+from receiver.contract.stores import Store
 from receiver.inbox import Ledger
 from receiver.inbox.ledger import EventRecord, Spool
 from workers.cli import show
-from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.cli.options import the_config, the_server, the_store, the_stores, with_config
 from workers.storeapi.samples import sample
 
 SETTLES_WITHIN = 5.0
@@ -34,7 +36,8 @@ AN_HOUR = 3600
 @with_config
 def stats(json_: bool) -> None:
     """Counts of one moment; accepted = settled + open + failed, for every store."""
-    ledger = Ledger(the_server(the_config()))
+    config = the_config()
+    ledger = Ledger(the_server(config))
     counters, spools = ledger.counters(), ledger.spools()
     counters.total["spooled"] = sum(spool.count for spool in spools.values())
     if json_:
@@ -47,18 +50,19 @@ def stats(json_: bool) -> None:
     show.table(("STORE", *(name.upper() for name in names)), rows)
     for store, counts in sorted(counters.stores.items()):
         tell_of_conflicts(store, counts)
-    tell_of_spools(spools)
+    tell_of_spools(spools, config.receiver.spool_age)
     show.next_command("storehooks events")
 
 
-def tell_of_spools(spools: Mapping[str, Spool]) -> None:
+def tell_of_spools(spools: Mapping[str, Spool], longest: float) -> None:
     """What waits on each host, or since when nobody knows."""
     for host, spool in sorted(spools.items()):
         if spool.silent(time.time()):
             click.echo(f"\nspool of {host}: unknown since {show.clock(datetime.fromtimestamp(spool.at, UTC))}")
         elif spool.count:
             since = show.clock(datetime.fromtimestamp(spool.oldest, UTC))
-            click.echo(f"\nspool of {host}: {spool.count:,} deliveries wait, the oldest since {since}")
+            late = ", longer than [receiver] spool_age" if time.time() - spool.oldest > longest else ""
+            click.echo(f"\nspool of {host}: {spool.count:,} deliveries wait, the oldest since {since}{late}")
 
 
 def tell_of_conflicts(store: str, counts: Mapping[str, int]) -> None:
@@ -117,7 +121,7 @@ def send(
     click.echo(f"to      {url}{only}")
     kind, size = "your" if data_file else "sample", f"{len(request.body):,}"
     click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set a.b=v changes it)")
-    secret = config.known_stores[name].secrets[0]
+    secret = _signer(config, name).secrets[0]
     click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {show.harmless(delivery_id)}")
     for _ in range(2 if twice else 1):
         ok = _send_and_follow(config, url, request)
@@ -156,7 +160,7 @@ def _value(text: str) -> Any:
 
 def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str, tamper: str | None) -> Request:
     now = time.time() - (AN_HOUR if tamper == "time" else 0)
-    store = config.known_stores[name]
+    store = _signer(config, name)
     if tamper == "time" and not (store.scheme.timestamp and store.scheme.tolerance):
         raise ConfigError(f"{store.scheme.name} signs no time, so there is none to spoil; try --tamper body")
     request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now)
@@ -169,6 +173,15 @@ def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str,
         flipped = value[:at] + ("A" if value[at] != "A" else "B") + value[at + 1 :]
         return Request({**request.headers, header: flipped}, request.body)
     return request
+
+
+def _signer(config: Config, name: str) -> Store:
+    """The store with the one secret we sign with: the newest that counts, of config or learned."""
+    store = the_stores(config)[name]
+    live = [secret for secret in store.secrets if secret.live(time.time())]
+    if not live:
+        raise ConfigError(f"{name} has no secret that counts here; `storehooks subscriptions apply` has one made")
+    return replace(store, secrets=(live[0],))
 
 
 def _ask_if_public(url: str, yes: bool) -> None:

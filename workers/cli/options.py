@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from redis import Redis
 
-from receiver.config import Config, load_from_environment
+from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.contract.errors import ConfigError
 from receiver.contract.settings import per_second, seconds
-from receiver.inbox import connect, server_url
+from receiver.contract.stores import Store
+from receiver.inbox import connect_to
 from receiver.inbox.client import check
 from receiver.spool import Refusals, look_at_refusals
 
@@ -41,11 +44,30 @@ def the_config() -> Config:
     return load_from_environment(given.get("config"))
 
 
+def the_config_or_defaults() -> Config:
+    """The same; where no config is named and none is here, the defaults. For what needs no store of one's own."""
+    given = click.get_current_context().find_object(dict) or {}
+    named = given.get("config") or os.environ.get("STOREHOOKS_CONFIG")
+    if named or any(Path(name).is_file() for name in ("config.toml", EXAMPLE)):
+        return the_config()
+    return load(None, os.environ)
+
+
 def the_server(config: Config) -> Redis:
     """A connection to the server that works, or ServerUnusable."""
-    client = connect(server_url(config.redis.url, config.data_dir), timeout=max(config.redis.timeout, 5.0))
+    client = connect_to(config.redis, timeout=max(config.redis.timeout, 5.0))
     check(client)
     return client
+
+
+def the_stores(config: Config) -> Mapping[str, Store]:
+    """Every store with the secrets of config and those this host has learned; needs no server."""
+    key = config.secrets.key.get_secret_value()
+    if not key:
+        return config.known_stores
+    from receiver.inbox.keyring import learned_here  # the cipher takes a while to load
+
+    return learned_here(config.known_stores, config.data_dir, key)
 
 
 def the_refusals(config: Config) -> Refusals:
@@ -79,6 +101,18 @@ class Rate(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             return per_second(value) or self.fail("a rate of 0 would never end", param, ctx)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Span(click.ParamType[float]):
+    """How long: `500ms`, `10s`, `5m`."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return seconds(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

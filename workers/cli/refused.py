@@ -14,7 +14,7 @@ from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import show
 from workers.cli.captured import write
-from workers.cli.options import the_config, the_refusals, the_server, the_store, with_config
+from workers.cli.options import the_config, the_refusals, the_server, the_store, the_stores, with_config
 from workers.cli.verify import find_refusal
 from workers.release import Judge, Released, chosen
 from workers.release import release as let_in
@@ -107,7 +107,7 @@ def _first_kept(found: list[Refusal]) -> int:
 
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    inbox, refusals, judge = Inbox(the_server(config)), the_refusals(config), Judge(config)
+    inbox, refusals, judge = Inbox(the_server(config)), the_refusals(config), Judge(config, the_stores(config))
     with click.progressbar(
         length=refusals.count_kept(), label="judging", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
@@ -115,7 +115,7 @@ def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    judge, told = Judge(config), Released()
+    judge, told = Judge(config, the_stores(config)), Released()
     for batch in chosen(the_refusals(config), judge, store=store, ids=ids):
         for refusal in batch:
             try:

@@ -1,41 +1,82 @@
-"""stores: who sends to us, and whether their work may begin."""
+"""stores: who sends to us, how each of them is, and whether their work may begin."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from receiver.config import Config
 from receiver.inbox import Inbox, Ledger, keys
+from receiver.inbox.checks import Heal
+from receiver.inbox.pulse import Pulse
+from workers.checkup.words import clock, span
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.cli.store_changes import add, remove
+
+if TYPE_CHECKING:  # it brings an HTTP client along, and `stores list` needs none
+    from workers.standing import Standing
+
+FIGURES = ("accepted", "open", "failed", "rejected")
 
 
 @click.group(invoke_without_command=True)
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
 @with_config
 @click.pass_context
-def stores(context: click.Context) -> None:
-    """Stores: list, pause, resume."""
+def stores(context: click.Context, json_: bool) -> None:
+    """Stores: list, show, add, pause, resume, remove."""
     if context.invoked_subcommand is None:
-        context.invoke(list_stores)
+        context.invoke(list_stores, json_=json_)
+
+
+stores.add_command(add)
+stores.add_command(remove)
 
 
 @stores.command("list")
 @click.option("--json", "json_", is_flag=True, help="For scripts.")
 @with_config
 def list_stores(json_: bool = False) -> None:
-    """Every configured store, with its figures."""
+    """Every configured store with its figures, those with the most failures and open events first."""
     config = the_config()
     client = the_server(config)
     counters, paused = Ledger(client).counters().stores, Inbox(client).paused()
+    last = Pulse(client).last_events(config.stores)
     found = [_about(config, name, counters.get(name, {}), f"store:{name}" in paused) for name in sorted(config.stores)]
+    found = [{**one, "last_event": last.get(one["store"])} for one in found]
+    found.sort(key=lambda one: (-one["failed"], -one["open"], one["store"]))
     if json_:
         show.as_json(found)
         return
-    headings = ("store", "scheme", "state", "accepted", "open", "failed", "rejected")
-    show.table([name.upper() for name in headings], [[one[name] for name in headings] for one in found])
-    show.next_command("storehooks events --store NAME")
+    if not found:
+        click.echo("no store is configured")
+        show.next_command("storehooks stores add NAME")
+        return
+    headings = ("store", "scheme", "state", *FIGURES)
+    rows = [[*(one[name] for name in headings), _ago(one["last_event"])] for one in found]
+    show.table([*(name.upper() for name in headings), "LAST EVENT"], rows)
+    show.next_command(f"storehooks stores show {found[0]['store']}", "storehooks stores add NAME")
+
+
+@stores.command("show")
+@click.argument("store", required=False)
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def show_store(store: str | None, json_: bool) -> None:
+    """All there is to know of one store; its API is asked, too."""
+    from workers.standing import standing_of
+
+    config = the_config()
+    name = the_store(config, store)
+    standing = standing_of(config, name, the_server(config))
+    if json_:
+        show.as_json(standing.as_json(datetime.now(UTC)))
+        return
+    _tell(standing, datetime.now(UTC))
+    show.next_command(*_what_next(standing))
 
 
 @stores.command("pause")
@@ -63,5 +104,82 @@ def resume(store: str) -> None:
 
 
 def _about(config: Config, name: str, counts: dict[str, int], paused: bool) -> dict[str, Any]:
-    figures = {figure: counts.get(figure, 0) for figure in ("accepted", "open", "failed", "rejected")}
+    figures = {figure: counts.get(figure, 0) for figure in FIGURES}
     return {"store": name, "scheme": config.stores[name].scheme, "state": "paused" if paused else "on", **figures}
+
+
+def _ago(moment: datetime | None) -> str:
+    return f"{span((datetime.now(UTC) - moment).total_seconds())} ago" if moment else "never"
+
+
+def _tell(one: Standing, now: datetime) -> None:
+    click.echo(f"{one.name}   {'paused' if one.paused else 'on'}   {one.scheme}   {one.place}\n")
+    _line("sends to", one.callback)
+    for number, secret in enumerate(one.secrets):
+        _line("secrets" if not number else "", f"{secret.fingerprint}  {secret.origin}{_end(secret.not_after, now)}")
+    if not one.secrets:
+        _line("secrets", "none yet: they are learned when its subscriptions are made")
+    _line("token", _token(one))
+    for number, text in enumerate(_subscriptions(one)):
+        _line("subscriptions" if not number else "", text)
+    _line("last event", f"{_ago(one.last_event.received_at)}, {one.last_event.topic}" if one.last_event else "never")
+    if one.counts:
+        _line("events", ", ".join(f"{figure} {one.counts.get(figure, 0):,}" for figure in FIGURES))
+    if one.last_heal:
+        _line("last heal", _heal(one.last_heal, now))
+    if one.refused:
+        reasons = ", ".join(f"{reason} {many:,}" for reason, many in one.refused.reasons.items())
+        _line(
+            "refused",
+            f"{one.refused.many:,} since {clock(one.refused.first, now)}, {one.refused.kept:,} kept: {reasons}",
+        )
+
+
+def _line(name: str, text: str) -> None:
+    click.echo(f"  {name:<15}{show.harmless(text)}")
+
+
+def _end(end: datetime | None, now: datetime) -> str:
+    if end is None:
+        return ""
+    return f", ended {clock(end, now)}" if end <= now else f", ends {clock(end, now)}"
+
+
+def _token(one: Standing) -> str:
+    match one.api.state:
+        case "none":
+            return "no base_url, so its API is not used"
+        case "fine" if one.api.token_left is not None:
+            return f"{span(one.api.token_left)} left; {one.base_url} answers in {one.api.ms:.0f} ms"
+        case "fine":
+            return f"given in config; {one.base_url} answers in {one.api.ms:.0f} ms"
+        case _:
+            return f"{one.api.state}: {one.api.reason}"
+
+
+def _subscriptions(one: Standing) -> list[str]:
+    plan = one.plan
+    if plan is None:
+        return ["not looked at: it has no base_url or no auth"]
+    if plan.unknown:
+        return [f"unknown: {plan.unknown.splitlines()[0]}"]
+    wanted = len(plan.wanted.names) if plan.wanted else 0
+    lines = [f"{wanted} wanted, {len(plan.there)} there" + ("" if plan.changes else ", nothing to do")]
+    lines += [f"{one.action} {one.topic}: {one.reason}" for one in plan.changes]
+    lines += [f"{many} of {host} are not ours and stay" for host, many in plan.foreign.items()]
+    return lines
+
+
+def _heal(heal: Heal, now: datetime) -> str:
+    gap = f", after {span(heal.gap)} without a delivery" if heal.gap is not None else ""
+    return f"{heal.action} {heal.topic} {clock(heal.at, now)}{gap}"
+
+
+def _what_next(one: Standing) -> list[str]:
+    if one.paused:
+        return [f"storehooks stores resume {one.name}"]
+    if one.refused:
+        return [f"storehooks verify --store {one.name} --refused last      why they were refused"]
+    if one.plan and one.plan.changes:
+        return [f"storehooks subscriptions apply --store {one.name}"]
+    return [f"storehooks events --store {one.name}", f"storehooks send order.created --store {one.name}"]

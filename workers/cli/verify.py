@@ -16,7 +16,7 @@ from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
 from workers.cli import show
 from workers.cli.captured import read_captured
-from workers.cli.options import the_config, the_refusals, the_store, with_config
+from workers.cli.options import the_config, the_refusals, the_store, the_stores, with_config
 from workers.release import Judge, chosen
 
 MOST_COUNTED = 2_000
@@ -39,7 +39,7 @@ def verify(store: str | None, file: str | None, refused: str | None, now: float 
 
 
 def _verify_file(config: Config, named: str | None, file: str, now: float | None) -> bool:
-    store = config.known_stores[the_store(config, named)]
+    store = the_stores(config)[the_store(config, named)]
     headers, body = read_captured(file)
     click.echo(f"{store.name}, from {show.harmless(file)}, {len(body):,} bytes, scheme {store.scheme.name}")
     return _tell(config, store, explain(store, headers, body, now or time.time(), others=_others(config, store)))
@@ -48,7 +48,7 @@ def _verify_file(config: Config, named: str | None, file: str, now: float | None
 def _verify_refused(config: Config, named: str | None, wanted: str, now: float | None) -> bool:
     refusals = the_refusals(config)
     refusal = find_refusal(refusals, wanted, the_store(config, named) if named else None)
-    store = Judge(config).store_of(refusal) if named is None else config.known_stores[named]
+    store = Judge(config, the_stores(config)).store_of(refusal) if named is None else the_stores(config)[named]
     if store is None:
         called = refusal.named or "the one this delivery names"
         raise ConfigError(f"no store is called {called}; add [stores.NAME], or say --store to judge it by another's")
@@ -79,7 +79,7 @@ def find_refusal(refusals: Refusals, wanted: str, store: str | None = None) -> R
 
 
 def _others(config: Config, store: Store) -> list[Store]:
-    return [other for other in config.known_stores.values() if other.name != store.name]
+    return [other for other in the_stores(config).values() if other.name != store.name]
 
 
 def _tell(config: Config, store: Store, told: Explanation) -> bool:
@@ -111,7 +111,7 @@ def _where(config: Config, store: Store) -> str:
 
 def _tell_of_the_others(config: Config, refusals: Refusals, store: Store) -> None:
     """How many more are kept, who signed them, and how many would be let in now."""
-    judge = Judge(config)
+    judge = Judge(config, the_stores(config))
     count, fitting, by = 0, 0, Counter[str]()
     for batch in chosen(refusals, judge, store=store.name):
         for refusal in batch:

@@ -156,6 +156,12 @@ class ClientCredentials:
         raise AssertionError("the last attempt returns or raises")
 
 
+def seconds_left(redis: Redis, store: str, credentials: Credentials) -> float | None:
+    """How long the token that all processes share is still good; None where there is none now."""
+    left = redis.pttl(keys.token(store, credentials.mark)[0])
+    return left / 1000 if isinstance(left, int) and left >= 0 else None
+
+
 def _token_in(answer: Answer) -> Token:
     """The token of an answer. What the endpoint says of an error is told only by its RFC 6749 code."""
     try:

@@ -15,23 +15,27 @@ from workers.storeapi.client import CALL_SECONDS, Client
 
 def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout: float = CALL_SECONDS) -> Client:
     """The client of a store in config. With Redis the token and the rate limit are shared by all processes."""
+    if store not in config.stores:
+        raise ConfigError(f"no store is called {store} in this config, so there is no API to call")
     given = config.stores[store]
     if not given.base_url:
         raise ConfigError(f"{config.place('stores', store)}: stores.{store} has no base_url, the address of its API")
     return Client(
         given.base_url,
         token=given.auth.token.get_secret_value(),
-        auth=_credentials(config, store),
+        auth=credentials_of(config, store),
         store=store,
         catalogue=catalogue_of(config, store),
         redis=redis,
         rate_limit=given.rate_limit,
+        overall_rate=config.api.rate_limit,
         allow_private=given.allow_private,
         timeout=timeout,
     )
 
 
-def _credentials(config: Config, store: str) -> Credentials | None:
+def credentials_of(config: Config, store: str) -> Credentials | None:
+    """What a token is fetched with; None where a token was given to us."""
     given = config.stores[store]
     auth = given.auth
     if auth.token.get_secret_value():

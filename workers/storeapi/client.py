@@ -32,7 +32,7 @@ from workers.storeapi.confirmed import Confirmations
 from workers.storeapi.errors import ApiError, Denied, ForeignOrigin, RateLimited, Unreachable, Unreadable
 from workers.storeapi.groups import Customers, Group, Id, Orders, Products, Webhooks
 from workers.storeapi.guard import Allowed
-from workers.storeapi.limiter import SLACK, Gate, LocalGate, SharedGate
+from workers.storeapi.limiter import ALL_STORES, SLACK, Gate, LocalGate, SharedGate
 from workers.storeapi.pages import Pages
 from workers.storeapi.retry import FAULTS, backoff, is_fault, retry_after
 from workers.storeapi.transport import Answer, Wire, check_url, origin_of
@@ -89,6 +89,7 @@ class Client:
         catalogue: Catalogue | None = None,
         redis: Redis | None = None,
         rate_limit: float = 0.0,
+        overall_rate: float = 0.0,
         allow_private: Allowed = False,
         timeout: float = CALL_SECONDS,
         max_answer: int = 32 << 20,
@@ -104,6 +105,7 @@ class Client:
             self._auth = ClientCredentials(auth, self._wire, redis=redis, store=self.store)
         self._evenly = bool(rate_limit)
         self._gate: Gate = SharedGate(redis, self.store, rate_limit) if redis else LocalGate(rate_limit)
+        self._overall = _overall_gate(redis, overall_rate)
         self.confirmations = Confirmations(redis, self.store)
         self.products, self.orders = Products(self), Orders(self)
         self.customers, self.webhooks = Customers(self), Webhooks(self)
@@ -198,6 +200,7 @@ class Client:
         key: str = "",
         timeout: float | None = None,
     ) -> Reply:
+        self.confirmations.tried(operation)
         headers = {}
         if operation.idempotency_key or key:
             headers["idempotency-key"] = key or secrets.token_hex(16)
@@ -274,19 +277,25 @@ class Client:
             raise error.about(store=self.store, operation=call.name) from None
 
     def _take_a_place(self, call: Call) -> None:
+        """At the store's own gate, then at the one of all stores: that is the limit somebody else counts too."""
+        self._pass(self._gate, call, "the store's rate limit", evenly=self._evenly)
+        if self._overall is not None:
+            self._pass(self._overall, call, "the rate limit of all stores' APIs together", evenly=True)
+
+    def _pass(self, gate: Gate, call: Call, limit: str, *, evenly: bool) -> None:
         """Wait for our turn. On a busy machine we may wake when it is over: then for another."""
         for _ in range(PLACES):
             asked = time.monotonic()
-            wait = self._gate.place(call.until - asked)
+            wait = gate.place(call.until - asked)
             if wait < 0:
                 raise RateLimited(
-                    f"the store's rate limit leaves no place for {-wait:.1f} s, longer than this call may take",
+                    f"{limit} leaves no place for {-wait:.1f} s, longer than this call may take",
                     status=429,
                     retry_after=-wait,
                 )
             if wait:
-                time.sleep(wait if self._evenly else wait * random.uniform(1.0, 1.1))  # noqa: S311  not all at once
-            if not self._evenly or time.monotonic() - asked - wait < SLACK:
+                time.sleep(wait if evenly else wait * random.uniform(1.0, 1.1))  # noqa: S311  not all at once
+            if not evenly or time.monotonic() - asked - wait < SLACK:
                 return
 
     def _send(self, call: Call, token: str) -> Answer:
@@ -340,6 +349,12 @@ class Client:
         envelope = self.catalogue.envelope
         data, total = follow(document, envelope.data), follow(document, envelope.total)
         return Reply(answer.status, answer.headers, document, data, total if isinstance(total, int) else None)
+
+
+def _overall_gate(redis: Redis | None, rate: float) -> Gate | None:
+    """One for all stores; only processes that share a server share it. Calls to many hosts arrive the less evenly, so
+    a tenth of the rate is left unused."""
+    return SharedGate(redis, ALL_STORES, rate * 0.9) if redis and rate else None
 
 
 def _segment(value: Id) -> str:

@@ -1,10 +1,17 @@
-"""Confirmed: which operations have answered at which store, and since when. Kept in Redis, where there is one."""
+"""Confirmed: which operations were tried at which store, which have answered, and since when.
+
+Kept in Redis, where there is one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from workers.storeapi import keys
 from workers.storeapi.catalogue import Operation
@@ -17,6 +24,15 @@ class Confirmations:
         self._redis = redis
         self.store = store
         self._added: set[str] = set()
+        self._tried: set[str] = set()
+
+    def tried(self, operation: Operation) -> None:
+        """It is about to be asked for. Written once in each process, and only of what is not known for sure."""
+        name = self._field(operation)
+        if self._redis is not None and name not in self._tried and not operation.documented:
+            self._tried.add(name)
+            with suppress(RedisError):
+                self._redis.hsetnx(keys.TRIED, name, f"{datetime.now(UTC):%Y-%m-%d}")
 
     def add(self, operation: Operation) -> None:
         """Written once in each process; calls after that cost nothing."""
@@ -24,7 +40,8 @@ class Confirmations:
         if name not in self._added:
             self._added.add(name)
             if self._redis is not None:
-                self._redis.hsetnx(keys.CONFIRMED, name, f"{datetime.now(UTC):%Y-%m-%d}")
+                with suppress(RedisError):  # only a note: the answer that came with it must not be lost for it
+                    self._redis.hsetnx(keys.CONFIRMED, name, f"{datetime.now(UTC):%Y-%m-%d}")
 
     def since(self, operation: Operation) -> str:
         """The day it first answered here; empty where it never did."""
@@ -36,6 +53,17 @@ class Confirmations:
 
     def _field(self, operation: Operation) -> str:
         return f"{self.store}|{operation.full_name}|{operation.method} {operation.path}"
+
+
+def unconfirmed(redis: Redis, stores: Iterable[str]) -> dict[str, list[str]]:
+    """By store, the operations that were tried there, are not documented, and have never answered."""
+    every: Any = set(redis.hkeys(keys.TRIED)) - set(redis.hkeys(keys.CONFIRMED))
+    found: dict[str, list[str]] = {store: [] for store in stores}
+    for name in sorted(field.decode() for field in every):
+        store, operation, _ = name.split("|", 2)
+        if store in found:
+            found[store].append(operation)
+    return found
 
 
 def state_of(operation: Operation, since: str, store: str) -> str:

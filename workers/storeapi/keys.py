@@ -5,6 +5,8 @@
     api:lock:{store}:{m}    string  who is fetching a token now; ends by itself
     api:fault:{store}:{m}   string  why the last fetch failed, for a moment, so that not everybody tries
     api:gate:{store}        hash    the rate limit: tat (when the next call is due, us), held (no call before, us)
+                                    the one of all stores together has the empty name
+    api:tried               hash    store|GROUP.OPERATION|METHOD PATH -> the day it was first asked for
     api:confirmed           hash    store|GROUP.OPERATION|METHOD PATH -> the day it first answered 2xx
 
 token.lua   KEYS token lock fault     ARGV who, how long the lock holds (ms), mark of a token that was refused
@@ -26,6 +28,7 @@ from redis import Redis
 
 from receiver.inbox.keys import PREFIX
 
+TRIED = f"{PREFIX}api:tried"
 CONFIRMED = f"{PREFIX}api:confirmed"
 
 

@@ -15,6 +15,8 @@ _US = 1_000_000
 SLACK = 0.05
 """Calls that leave evenly do not arrive evenly: the part of the rate left unused for those that catch up. It is also
 how many seconds a place is good for; who wakes later than that takes another."""
+ALL_STORES = ""
+"""The gate that the calls to every store pass. No store has this name."""
 
 
 class Gate(Protocol):

@@ -38,9 +38,17 @@ def order(number: int, chance: random.Random) -> dict[str, Any]:
     }
 
 
+STATUSES = ("paid", "shipped", "delivered", "cancelled", "refunded")
+
+
 def sample(topic: str, number: int = 1001) -> dict[str, Any]:
     """The data of a sample event of any topic; what we do not know is an object with an id."""
     chance = random.Random(number)  # noqa: S311
-    makers = {"product": product, "customer": customer, "order": order}
-    maker = makers.get(topic.partition(".")[0])
-    return maker(number, chance) if maker else {"id": number}
+    kind, _, action = topic.partition(".")
+    if kind == "product":
+        return {**product(number, chance), "sku": f"SKU-{number}", "stock": chance.randint(0, 100)}
+    if kind == "customer":
+        return {**customer(number, chance), "metadata": {}}
+    if kind == "order":
+        return {**order(number, chance), "status": action if action in STATUSES else "new"}
+    return {"id": number}

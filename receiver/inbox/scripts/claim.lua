@@ -3,10 +3,13 @@
 -- ARGV  1 token  2 lease (ms)  3 how many in all  4 version of the declarations the routes are by  5 how many lanes
 --       then for each lane: lane, how many of it, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst
 --       then the routes the caller knows, for each: store, topic, how many handlers, and for each of these: handler,
---       queue, "1" if it may be leased to the caller
+--       queue, and "1" if it may be leased to the caller, "0" if not, or ">ms": it is due so long after the event's
+--       arrival
 -- gives {declarations' version, ms until a limit opens again (0 = none), item...}
 --       where an item is {item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source,
 --       data_path, body}, and for an event that was routed here, the handlers leased to the caller after that
+-- What one claim takes of a lane with a concurrency holds one slot: the caller has one horse do it, one run after the
+-- other. So the next run begins without a word to the server, as long as more is ready than slots are free.
 -- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
 -- passed over while others are claimed; callers begin with another lane each time, so its turn comes.
 -- An event whose route the caller knows is routed in the same step, as `route` would; any other is leased to be routed.
@@ -14,6 +17,7 @@ local token, lease_end, room = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3
 local version = redis.call('GET', P .. 'declv') or '0'
 local first_route = 6 + 6 * tonumber(ARGV[5])
 local taken, again, size, left = {}, 0, 0, {}
+local free_slots = 0 -- of the limit at hand, where it has a concurrency
 local LARGEST = 8 * 1024 * 1024 -- bytes of bodies in one claim: the server answers others meanwhile
 local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
 
@@ -73,19 +77,19 @@ local function known_route(run, about)
 end
 
 -- Whether a new run of a handler may be the caller's at once: there is room, and no older one waits.
-local waits = {}
+local older = {}
 local function may_be_mine(handler)
   if (left[handler] or 0) <= 0 then return false end
-  if waits[handler] == nil then waits[handler] = redis.call('EXISTS', P .. 'ready:' .. handler) == 1 end
-  return not waits[handler]
+  if older[handler] == nil then older[handler] = redis.call('EXISTS', P .. 'ready:' .. handler) == 1 end
+  return not older[handler]
 end
 
 local function route_here(item, id, run, about, route)
   local made, mine = {}, {}
   for part = route.first, route.last, 3 do
-    local handler = ARGV[part]
-    local wanted = ARGV[part + 2] == '1' and may_be_mine(handler) and token
-    if begin_run(id, about[3], handler, ARGV[part + 1], wanted, lease_end, made) then
+    local handler, how = ARGV[part], ARGV[part + 2]
+    local wanted = how == '1' and may_be_mine(handler) and token
+    if begin_run(id, about[3], handler, ARGV[part + 1], due_at(how, about[7]), wanted, lease_end, made) then
       left[handler] = left[handler] - 1
       mine[#mine + 1] = handler
     end
@@ -129,7 +133,12 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
     redis.call('HDEL', P .. 'shut', limit ~= '' and limit or 'h:' .. lane)
   end
   if limit == '' then return want end
-  if concurrency > 0 then want = math.min(want, concurrency - slots_taken(limit, concurrency)) end
+  if concurrency > 0 then
+    free_slots = concurrency - slots_taken(limit, concurrency)
+    if free_slots < 1 then return 0 end
+    local ready = redis.call('ZCARD', P .. 'ready:' .. lane)
+    want = spacing > 0 and 1 or math.min(want, math.ceil(ready / free_slots))
+  end
   if spacing > 0 and want > 0 then
     local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
     local free = math.floor((NOW - due) / spacing) + 1
@@ -142,10 +151,15 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
   return want
 end
 
-local function took(lane, limit, spacing, burst, first, got)
+local function took(lane, limit, concurrency, spacing, burst, first, got)
   if limit == '' or got == 0 then return end
   redis.call('HSET', P .. 'limits', lane, limit)
-  for at = first, first + got - 1 do redis.call('SADD', P .. 'slots:' .. limit, taken[at][1]) end
+  if concurrency > 0 then
+    local ids = {}
+    for at = first, first + got - 1 do ids[#ids + 1] = split(taken[at][1]) end
+    redis.call('HSET', P .. 'slots:' .. limit, token .. '|' .. lane, table.concat(ids, ' '))
+    free_slots = free_slots - 1
+  end
   if spacing > 0 then
     local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
     due = math.max(due, NOW - (burst - 1) * spacing) + got * spacing
@@ -185,9 +199,10 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   in_slices('ZREM', ready, gone)
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before
-  took(lane, limit, spacing, burst, before + 1, got)
+  took(lane, limit, concurrency, spacing, burst, before + 1, got)
   room = room - got
-  if last and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
+  local more = last and (concurrency == 0 or free_slots > 0)
+  if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
 end
 
 for at = 6, first_route - 1, 6 do left[ARGV[at]] = tonumber(ARGV[at + 1]) end

@@ -48,7 +48,7 @@ local function finish(item, token, outcome, detail, delay)
   end
   local store = about[2]
   gather('ZREM', P .. 'leased', item)
-  free_slot(item, handler, run.queue)
+  free_slot(id, handler, run)
   run.token = ''
   if outcome == 'release' or outcome == 'busy' then
     give_back(id, handler, run, outcome, detail, delay)

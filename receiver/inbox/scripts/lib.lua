@@ -88,7 +88,8 @@ local function fair_times(lane)
   return fair[lane]
 end
 
--- Fair order: each store's items are one unit of virtual time apart, and none starts in the past.
+-- Fair order: each store's items are one unit of virtual time apart, and none starts in the past. The times are whole:
+-- only what comes back to where it was goes between two of them.
 local function make_ready(id, handler, store)
   local times = fair_times(handler)
   local last = times.last[store]
@@ -97,7 +98,7 @@ local function make_ready(id, handler, store)
     last = { at = at, time = tonumber(redis.call('HGET', P .. 'fair:' .. handler, store) or 0) }
     times.last[store], times.changed[at], times.changed[at + 1] = last, store, 0
   end
-  last.time = math.max(times.now, last.time) + 1
+  last.time = math.floor(math.max(times.now, last.time)) + 1
   times.changed[last.at + 1] = last.time
   gather('ZADD', P .. 'ready:' .. handler, last.time, item_of(id, handler))
 end
@@ -136,13 +137,21 @@ local function wake(queue)
   redis.call('RPUSH', list, job)
 end
 
--- A limit's slots are held by leased runs. One whose run is leased no longer is free, however that came about.
+-- A limit's slots are held by leased runs: those of one claim, which one horse does one after the other, hold one.
+-- A slot none of whose runs is leased under its token any more is free, however that came about.
 local function slots_taken(limit, most)
   local slots = P .. 'slots:' .. limit
-  local held = redis.call('SCARD', slots)
+  local held = redis.call('HLEN', slots)
   if held < most then return held end
-  for _, item in ipairs(redis.call('SMEMBERS', slots)) do
-    if not redis.call('ZSCORE', P .. 'leased', item) then held = held - redis.call('SREM', slots, item) end
+  local found = redis.call('HGETALL', slots)
+  for at = 1, #found, 2 do
+    local token, handler = string.match(found[at], '^([^|]*)|(.*)$')
+    local in_use = false
+    for id in string.gmatch(found[at + 1], '%S+') do
+      local run = token and read_run(id, handler)
+      in_use = in_use or (run and run.state == 'leased' and run.token == token)
+    end
+    if not in_use then held = held - redis.call('HDEL', slots, found[at]) end
   end
   return held
 end
@@ -153,10 +162,19 @@ local function limit_of(handler)
   return limits[handler]
 end
 
-local function free_slot(item, handler, queue)
+-- A run has ended; the last of its slot gives the slot back.
+local function free_slot(id, handler, run)
   local limit = limit_of(handler)
-  if not limit or redis.call('SREM', P .. 'slots:' .. limit, item) == 0 then return end
-  if redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then wake(queue) end
+  if not limit then return end
+  local slots, name, left = P .. 'slots:' .. limit, run.token .. '|' .. handler, {}
+  for one in string.gmatch(redis.call('HGET', slots, name) or '', '%S+') do
+    if one ~= id then left[#left + 1] = one end
+  end
+  if #left > 0 then
+    redis.call('HSET', slots, name, table.concat(left, ' '))
+  elseif redis.call('HDEL', slots, name) == 1 and redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then
+    wake(run.queue)
+  end
 end
 
 local anything_paused, paused = nil, {}
@@ -168,13 +186,25 @@ local function is_paused(handler)
   return anything_paused and paused[handler]
 end
 
--- The first run of a handler for an event: its field goes to `fields`. With a token it is leased, and this is true;
--- without one, or while the handler is paused, it is made ready.
+-- When a run that is routed as `how` says is due: ">ms" is so long after the event's arrival, but never longer from
+-- now, since the receiver's clock may be ahead of ours. Anything else is due at once.
+local function due_at(how, received)
+  local delay = tonumber(string.match(how, '^>(%d+)$') or 0)
+  return delay > 0 and math.min(tonumber(received or 0) or 0, NOW) + delay or 0
+end
+
+-- The first run of a handler for an event: its field goes to `fields`. What is due later waits for that. With a token
+-- it is leased, and this is true; without one, or while the handler is paused, it is made ready.
 local lanes = {}
-local function begin_run(id, store, handler, queue, token, lease_end, fields)
+local function begin_run(id, store, handler, queue, due, token, lease_end, fields)
   if lanes[handler] ~= queue then redis.call('HSET', P .. 'lanes', handler, queue) end
   lanes[handler] = queue
   fields[#fields + 1] = 'r:' .. handler
+  if due > NOW then
+    fields[#fields + 1] = 'later 0 0 ' .. queue .. ' '
+    gather('ZADD', P .. 'later', due, item_of(id, handler))
+    return false
+  end
   if token and not is_paused(handler) then
     fields[#fields + 1] = 'leased 0 0 ' .. queue .. ' ' .. token
     gather('ZADD', P .. 'leased', lease_end, item_of(id, handler))
@@ -186,9 +216,9 @@ local function begin_run(id, store, handler, queue, token, lease_end, fields)
   return false
 end
 
--- Held work of a store that is paused no longer goes back to its lanes, in its order.
-local function bring_back(store, most)
-  local held, back = P .. 'held:' .. store, 0
+-- Held items by lane, each lane's in its order, out of `held` and with their runs written as ready.
+local function take_held(store, most)
+  local held, lanes, back = P .. 'held:' .. store, {}, 0
   for _, item in ipairs(redis.call('ZRANGE', held, 0, most - 1)) do
     local id, handler = split(item)
     local run = read_run(id, handler)
@@ -196,12 +226,42 @@ local function bring_back(store, most)
     if run and run.state == 'held' then
       run.state = 'ready'
       write_run(id, handler, run)
-      make_ready(id, handler, store)
-      wake(run.queue)
+      lanes[handler] = lanes[handler] or { queue = run.queue }
+      table.insert(lanes[handler], id)
       back = back + 1
     end
   end
-  if redis.call('EXISTS', held) == 0 then redis.call('SREM', P .. 'resuming', store) end
+  return lanes, back
+end
+
+-- Whether work of a store waits in a lane at or after its virtual time: claims have not come to it.
+local function waits(lane, store, now)
+  if tonumber(redis.call('HGET', P .. 'fair:' .. lane, store) or 0) > now then return true end
+  for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ready:' .. lane, now, now)) do
+    local id = split(item)
+    if redis.call('HGET', P .. 'e:' .. id, 'store') == store then return true end
+  end
+  return false
+end
+
+-- Held work of a store that is paused no longer goes back to its lanes, in its order. It takes its turn among the other
+-- stores. But where some of the store's work was never claimed and so stayed in the lane (`first` call only: what is
+-- there later may be what came back), it goes before that, and so before the others: its turn had come before.
+local function bring_back(store, most, first)
+  local lanes, back = take_held(store, most)
+  for lane, ids in pairs(lanes) do
+    local now = fair_times(lane).now
+    local before = first and waits(lane, store, now)
+    for at, id in ipairs(ids) do
+      if before then
+        redis.call('ZADD', P .. 'ready:' .. lane, now - 1 + at / (#ids + 1), item_of(id, lane))
+      else
+        make_ready(id, lane, store)
+      end
+    end
+    wake(ids.queue)
+  end
+  if redis.call('EXISTS', P .. 'held:' .. store) == 0 then redis.call('SREM', P .. 'resuming', store) end
   return back
 end
 

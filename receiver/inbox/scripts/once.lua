@@ -3,12 +3,14 @@
 -- ARGV  1 "begin", "end" or "clear"  2 place (o:...)  3 field  4 the run that does it  5 keep for (ms)
 --       begin: 6 how long another run's mark means that it is at work (ms)  7 "run" or "fail" when in doubt
 --       end:   6 result (JSON)
--- begin gives {"go"}, {"done", result}, {"doubt"} (an attempt died between the call and its mark) or
+--       clear: 6 the mark that `begin` gave
+-- begin gives {"go", mark}, {"done", result}, {"doubt"} (an attempt died between the call and its mark) or
 --       {"busy"} (another run is at it just now)
 local place, field, item = P .. ARGV[2], ARGV[3], ARGV[4]
 
 if ARGV[1] == 'clear' then
-  redis.call('HDEL', place, field)
+  -- Only its own mark: a run that was stopped past its lease must not undo what the next attempt began or finished.
+  if redis.call('HGET', place, field) == ARGV[6] then redis.call('HDEL', place, field) end
   return { 'ok' }
 end
 if ARGV[1] == 'end' then
@@ -24,6 +26,7 @@ if mark then
   if whose ~= item and when and NOW - tonumber(when) < tonumber(ARGV[6]) then return { 'busy' } end
   if ARGV[7] == 'fail' then return { 'doubt' } end
 end
-redis.call('HSET', place, field, 'begun ' .. NOW .. ' ' .. item)
+local begun = 'begun ' .. NOW .. ' ' .. item
+redis.call('HSET', place, field, begun)
 redis.call('PEXPIRE', place, ARGV[5])
-return { 'go' }
+return { 'go', begun }

@@ -6,8 +6,8 @@ local kind, name = string.match(ARGV[1], '^(%a+):(.*)$')
 redis.call('SREM', P .. 'paused', ARGV[1])
 if kind == 'store' then
   -- Remembered, so that the next tick goes on where a command that died had stopped.
-  redis.call('SADD', P .. 'resuming', name)
-  return bring_back(name, tonumber(ARGV[2]))
+  local first = redis.call('SADD', P .. 'resuming', name) == 1
+  return bring_back(name, tonumber(ARGV[2]), first)
 end
 if redis.call('EXISTS', P .. 'ready:' .. name) == 1 then wake(redis.call('HGET', P .. 'lanes', name) or 'default') end
 return 0

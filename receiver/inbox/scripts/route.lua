@@ -1,17 +1,20 @@
 #!lua flags=allow-oom
 -- route: give events a run for each handler that wants them.
 -- ARGV  1 version of the declarations they were routed by  2 lease (ms)
---       then for each event: token, id, how many handlers, and for each of these: handler, queue,
---       "1" to lease it to the caller or "0" to leave it ready
+--       then for each event: token, id, how many handlers, and for each of these: handler, queue, and "1" to lease it
+--       to the caller, "0" to leave it ready, or ">ms": it is due so long after the event's arrival
 -- gives for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token no
 --       longer fits) or {"reroute"} (the declarations have changed). A paused handler's run is left ready, whatever
 --       was asked.
 local lease_end = NOW + tonumber(ARGV[2])
 local up_to_date = ARGV[1] == (redis.call('GET', P .. 'declv') or '0')
 
--- The event as it is, in one reading: to be routed or not, its store, its open runs, and the runs it has already.
+local PROBE = 'storehooks-probe.sent' -- our own: no handler is meant to want it
+
+-- The event as it is, in one reading: to be routed or not, its store, its open runs, when it came, its topic, and the
+-- runs it has already.
 local function read_event(id, first, many)
-  local fields = { 'r:', 'store', 'open' }
+  local fields = { 'r:', 'store', 'open', 'received', 'topic' }
   for at = 0, many - 1 do fields[#fields + 1] = 'r:' .. ARGV[first + 3 * at] end
   local found = redis.pcall('HMGET', P .. 'e:' .. id, unpack(fields))
   return not found.err and found or {}
@@ -29,11 +32,14 @@ local function route(token, id, first, many)
   gather('ZREM', P .. 'leased', id)
   for at = 0, many - 1 do
     local part = first + 3 * at
-    if now[4 + at] then
+    if now[6 + at] then
       had = had + 1
     else
-      local handler, wanted = ARGV[part], ARGV[part + 2] == '1' and token
-      if begin_run(id, store, handler, ARGV[part + 1], wanted, lease_end, fields) then answer[#answer + 1] = handler end
+      local handler, how = ARGV[part], ARGV[part + 2]
+      local due, wanted = due_at(how, now[4]), how == '1' and token
+      if begin_run(id, store, handler, ARGV[part + 1], due, wanted, lease_end, fields) then
+        answer[#answer + 1] = handler
+      end
     end
   end
   redis.call('HDEL', e, 'r:')
@@ -44,8 +50,8 @@ local function route(token, id, first, many)
   -- No new run: the event to be routed was an open item of its own, and that ends here.
   end_run(id, store, false)
   if had == 0 then
-    redis.call('HSET', e, 'reason', 'unhandled')
-    count('unhandled', store, 1)
+    redis.call('HSET', e, 'reason', now[5] == PROBE and 'probe' or 'unhandled')
+    if now[5] ~= PROBE then count('unhandled', store, 1) end
     return { 'unhandled' }
   end
   return answer

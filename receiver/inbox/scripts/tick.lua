@@ -29,9 +29,9 @@ local ended = ARGV[5] == '0' and {} or redis.call('ZRANGEBYSCORE', P .. 'leased'
 for _, item in ipairs(ended) do
   local id, handler, run, store = open_item(item, 'leased', 'leased')
   if id then
+    free_slot(id, handler, run)
     run.losses, run.token = run.losses + 1, ''
     lapsed = lapsed + 1
-    free_slot(item, handler, run.queue)
     if run.losses > allowed then
       fail_run(id, handler, run, store, ARGV[4])
       failed = failed + 1
@@ -48,7 +48,7 @@ for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leased', NOW + lease + 1
   redis.call('ZADD', P .. 'leased', NOW + lease, item)
 end
 
-for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do bring_back(store, slice) end
+for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do bring_back(store, slice, false) end
 
 write_gathered()
 if redis.call('EXISTS', P .. 'ready:') == 1 then wake('default') end

@@ -105,7 +105,8 @@ class SandboxServer(BaseApplication):
 
 
 def make_shop(config: Config, store: str, state: State) -> Shop:
-    secret = config.stores[store].signing_secrets[0].value.get_secret_value()
+    given = config.stores[store].signing_secrets
+    secret = given[0].value.get_secret_value() if given else ""
     pathologies = Pathologies(config.sandbox.seed, config.sandbox.misbehave)
     return Shop(state, catalogue_of(config, store), config.known_stores[store], pathologies, secret=secret)
 

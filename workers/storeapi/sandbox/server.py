@@ -208,8 +208,22 @@ def _controls(app: Flask, api: Api, open_shop: Callable[[int | None], None]) -> 
 
     app.add_url_rule("/sandbox", "status", lambda: _json(_status(api)))
     app.add_url_rule("/sandbox/log", "log", lambda: _json(list(api.log)))
+    app.add_url_rule("/sandbox/records", "records", lambda: _json(shop.state.records()))
+    app.add_url_rule("/sandbox/records", "place", lambda: _place(shop), methods=["PUT"])
     app.add_url_rule("/sandbox/misbehave", "misbehave", lambda: _misbehave(shop), methods=["PUT"])
     app.add_url_rule("/sandbox/do/<action>", "act", lambda action: _act(actions, action), methods=["POST"])
+
+
+def _place(shop: Shop) -> Response:
+    """{"order": [{"id": 1001, ...}]}: these records are there from now on, and nobody is told."""
+    given = request.get_json()
+    every = [(kind, one) for kind, many in given.items() for one in many]
+    if not all(isinstance(one, dict) and isinstance(one.get("id"), int) for _, one in every):
+        return error(422, "each record is an object with a whole number for its id")
+    with shop.state.transaction():
+        for kind, one in every:
+            shop.state.place(kind, one)
+    return _json({"placed": len(every)})
 
 
 def _misbehave(shop: Shop) -> Response:

@@ -121,6 +121,24 @@ class State:
         found = self.execute("SELECT body FROM records WHERE kind = ? AND parent = ? ORDER BY id", kind, parent)
         return [orjson.loads(body) for (body,) in found]
 
+    def place(self, kind: str, body: Json) -> None:
+        """Have a record under the id it names, whatever was there: for whoever sets a scene."""
+        with self.transaction():
+            if self.get(kind, body["id"]) is not None:
+                self.put(kind, body)
+                return
+            self.execute("INSERT INTO records VALUES (?, ?, 0, ?)", kind, body["id"], orjson.dumps(body))
+            self.add(f"{kind} of 0")
+            self.add(f"last {kind}", max(0, body["id"] - self.number(f"last {kind}")))
+
+    def records(self) -> dict[str, list[Json]]:
+        """Everything of the store itself, by kind: what two runs of something can be compared by."""
+        found = self.execute("SELECT kind, body FROM records WHERE kind <> 'webhook' ORDER BY kind, id")
+        kinds: dict[str, list[Json]] = {}
+        for kind, body in found:
+            kinds.setdefault(kind, []).append(orjson.loads(body))
+        return kinds
+
     def page(self, kind: str, parent: int, *, offset: int, limit: int, newest_first: bool) -> list[Json]:
         order = "DESC" if newest_first else "ASC"
         found = self.execute(

@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import customer_welcome
+import pytest
+from customer_welcome import Settings, welcome
+
+from workers import Drop
+from workers.storeapi.errors import NotThere
+from workers.testing import make_context, make_event
+
+ADA = {"id": 7, "name": "Ada", "metadata": {}}
+
+
+def run(api, **settings):
+    event = make_event("customer.created", {"id": 7})
+    ctx = make_context(event, settings=Settings(**settings), api=api)
+    return welcome(event, ctx), ctx
+
+
+def test_a_new_customer_is_welcomed_by_name():
+    said, ctx = run({"customers.get": ADA, "customers.update_metadata": ADA})
+    assert said == "welcomed customer 7"
+    assert ctx.api_calls[-1] == ("customers.update_metadata", ("7",), {"metadata": {"welcome": "Welcome, Ada!"}})
+
+
+def test_nobody_is_welcomed_twice():
+    said, ctx = run({"customers.get": {**ADA, "metadata": {"welcome": "Hi"}}})
+    assert said == "customer 7 was welcomed before"
+    assert [name for name, _, _ in ctx.api_calls] == ["customers.get"]
+
+
+def test_who_has_left_is_dropped():
+    with pytest.raises(Drop, match="has left"):
+        run({"customers.get": NotThere("no such customer", status=404)})
+
+
+def test_for_real_it_waits_and_then_writes_to_the_store(system, store):
+    system.start(Path(customer_welcome.__file__))
+    sent = system.send("customer.created", {"id": 3}, wait=("open",))
+    run = sent.run("welcome")
+    assert run.status == "waiting"
+    assert 590 < (run.due_at - sent.record.summary.received_at).total_seconds() <= 601
+    assert store.writes() == []
+    assert system.hurry(sent).run("welcome").result == "welcomed customer 3"
+    assert store.writes() == ["PATCH /api/v3/app/customers/3/metadata"]
+    nobody = system.send("customer.created", {"email": None}, wait=("open",))
+    assert system.hurry(nobody).run("welcome").result == "skipped: email is there was false"

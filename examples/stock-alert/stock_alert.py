@@ -1,0 +1,75 @@
+"""Stock alert: says once when a product's stock has fallen below a level, and again only after it has recovered.
+
+What is true is asked of the store, not read from the event: events come late and out of order.
+"""
+
+import json
+import urllib.request
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from workers import Context, Drop, Event, Retry, Router
+from workers.storeapi.errors import NotThere
+
+__version__ = "1.0.0"
+
+
+class Settings(BaseModel):
+    level: int = Field(default=5, ge=0)
+    """An alert is given when there are fewer."""
+    url: str = ""
+    """Where the alert is posted to as JSON; without one it is a line in the log."""
+
+
+router = Router("stock_alert", settings=Settings)
+
+
+@router.on("product.created", "product.updated", retries=(10, 60, 300), timeout=30)
+def watch(event: Event, ctx: Context[Settings]) -> str:
+    product = event.resource_id
+    try:
+        stock = int(ctx.api.products.get_inventory(product)["stock"])
+    except NotThere:
+        ctx.state.delete(f"low {product}")
+        raise Drop("the product is gone") from None
+    fall = int(ctx.state.get(f"falls {product}", 0))
+    if stock >= ctx.settings.level:
+        return _recovered(ctx, product, fall)
+    # The mark belongs to this fall of this product: two runs that see it at once give one alert.
+    said: str = ctx.once(f"fall {fall}", _alert, event, ctx, stock, scope="resource")
+    ctx.state.set(f"low {product}", stock)
+    return said
+
+
+def _recovered(ctx: Context[Settings], product: str, fall: int) -> str:
+    if ctx.state.get(f"low {product}") is not None:
+        ctx.state.set(f"falls {product}", fall + 1)
+        ctx.state.delete(f"low {product}")
+        return "recovered"
+    return "enough"
+
+
+def _alert(event: Event, ctx: Context[Settings], stock: int) -> str:
+    told: dict[str, Any] = {
+        "store": ctx.store,
+        "product": event.resource_id,
+        "name": event.data.get("name", ""),
+        "stock": stock,
+        "level": ctx.settings.level,
+    }
+    if ctx.settings.url:
+        _post(ctx.settings.url, told, key=ctx.key(f"alert {stock}"))
+    else:
+        ctx.log.warning("stock of product %s is %s, below %s", told["product"], stock, ctx.settings.level)
+    return f"alert: {stock} left of {told['name'] or told['product']}"
+
+
+def _post(url: str, told: dict[str, Any], *, key: str) -> None:
+    headers = {"content-type": "application/json", "idempotency-key": key}
+    request = urllib.request.Request(url, json.dumps(told).encode(), headers, method="POST")  # noqa: S310  config's own
+    try:
+        with urllib.request.urlopen(request, timeout=10):  # noqa: S310
+            pass
+    except OSError as error:
+        raise Retry(f"the alert was not taken: {error}") from None

@@ -1,0 +1,67 @@
+import http.server
+import json
+import threading
+
+import pytest
+from stock_alert import Settings, watch
+
+from workers import Drop, Retry
+from workers.testing import make_context, make_event
+
+
+def run(stock, after=None, **settings):
+    event = make_event("product.updated", {"id": 17, "name": "Mug"})
+    ctx = make_context(
+        event, settings=Settings(**settings), api={"products.get_inventory": {"id": 17, "stock": stock}}, after=after
+    )
+    return watch(event, ctx), ctx
+
+
+def test_one_alert_for_each_fall():
+    said, first = run(3)
+    assert said == "alert: 3 left of Mug"
+    assert first.logged == ["WARNING stock of product 17 is 3, below 5"]
+    said, second = run(2, after=first)
+    assert (said, second.once_calls) == ("alert: 3 left of Mug", [])
+    said, third = run(9, after=second)
+    assert said == "recovered"
+    said, fourth = run(1, after=third)
+    assert (said, len(fourth.once_calls)) == ("alert: 1 left of Mug", 1)
+
+
+def test_enough_is_no_alert():
+    said, ctx = run(5)
+    assert (said, ctx.once_calls, ctx.logged) == ("enough", [], [])
+    assert run(5, level=6)[0] == "alert: 5 left of Mug"
+
+
+def test_a_product_that_is_gone_is_dropped(store):
+    event = make_event("product.updated", {"id": 4711})
+    with pytest.raises(Drop, match="gone"):
+        watch(event, make_context(event, settings=Settings(), api=store.client))
+
+
+def test_the_store_is_asked_and_the_alert_is_posted(store):
+    heard = []
+
+    class Ear(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            heard.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ear)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    store.client.products.set_inventory(1, stock=2)
+    event = make_event("product.updated", {"id": 1, "stock": 100})  # late: what it says is no longer true
+    settings = Settings(url=f"http://127.0.0.1:{server.server_address[1]}/")
+    assert watch(event, make_context(event, settings=settings, api=store.client)).startswith("alert: 2 left")
+    assert [(one["product"], one["stock"], one["level"]) for one in heard] == [("1", 2, 5)]
+    server.shutdown()
+    server.server_close()
+    again = make_event("product.updated", {"id": 1})
+    with pytest.raises(Retry):
+        watch(again, make_context(again, settings=settings, api=store.client))

@@ -1,0 +1,80 @@
+"""Answers: what a sender is told, as data, and its bytes on the wire. No framework and no socket is known here."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import orjson
+
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+RETRY_AFTER = "5"
+NO_CONTENT = 204
+
+_DETAILS = {
+    HTTPStatus.BAD_REQUEST: "This is not a request that can be read.",
+    HTTPStatus.REQUEST_TIMEOUT: "The request took too long to arrive.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too long.",
+    HTTPStatus.REQUEST_URI_TOO_LONG: "The URL is too long.",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "The headers are too many or too long.",
+    HTTPStatus.NOT_IMPLEMENTED: "This transfer coding is not known.",
+}
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def told(content: dict[str, Any], status: int = 200) -> Answer:
+    return Answer(status, orjson.dumps(content))
+
+
+def problem(status: HTTPStatus, detail: str, *headers: tuple[str, str]) -> Answer:
+    """An error as RFC 9457 has it."""
+    content = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
+    return Answer(status.value, orjson.dumps(content), PROBLEM, headers)
+
+
+def unavailable(detail: str) -> Answer:
+    return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, ("Retry-After", RETRY_AFTER))
+
+
+def refusal(status: HTTPStatus) -> bytes:
+    """The bytes of an answer to what is no request; it ends the connection."""
+    return on_the_wire(problem(status, _DETAILS.get(status, status.phrase)), now=None, close=True)
+
+
+def on_the_wire(answer: Answer, *, now: float | None, close: bool, minor: int = 1) -> bytes:
+    """The bytes of an answer, with the headers that gunicorn would send. `minor` is the 1 of HTTP/1.1."""
+    head = _head(answer.status, answer.content_type, answer.headers, close, minor)
+    date = b"" if now is None else _date(int(now))
+    if answer.status == NO_CONTENT:
+        return b"%b%b\r\n" % (head, date)
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, date, len(answer.body), answer.body)
+
+
+@lru_cache(maxsize=256)
+def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...], close: bool, minor: int) -> bytes:
+    """Everything that is the same for many answers. No header here is a sender's text."""
+    lines = [f"HTTP/1.{minor} {status} {_reason(status)}", "Server: gunicorn"]
+    lines += [f"Connection: {'close' if close else 'keep-alive'}", f"Content-Type: {content_type}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    return "".join(line + "\r\n" for line in lines).encode("latin-1")
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return f"Date: {formatdate(second, usegmt=True)}\r\n".encode()
+
+
+def _reason(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase.upper()
+    except ValueError:
+        return "UNKNOWN"

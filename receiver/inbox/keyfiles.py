@@ -1,0 +1,136 @@
+"""The keyring's two files on a host. They hold nothing that is not sealed; see keyring.py.
+
+data_dir/keyring.json            what Redis holds, written by whoever reads it: a receiver can start without Redis
+data_dir/keyring-pending.json    learned here and not yet acknowledged by Redis; brought there when it answers
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+
+COPY = "keyring.json"
+PENDING = "keyring-pending.json"
+
+Sealed = dict[str, dict[str, bytes]]
+"""Store, fingerprint, the sealed secret."""
+Entry = tuple[str, str, bytes]
+"""The same, one of it."""
+
+
+def merge(first: Sealed, second: Sealed) -> Sealed:
+    """Both; where they differ the second counts, but an end that was set is never taken back."""
+    found = {store: dict(blobs) for store, blobs in first.items()}
+    for store, blobs in second.items():
+        mine = found.setdefault(store, {})
+        for mark, blob in blobs.items():
+            if not (mark in mine and _has_end(mine[mark]) and not _has_end(blob)):
+                mine[mark] = blob
+    return found
+
+
+def _has_end(blob: bytes) -> bool:
+    try:
+        return orjson.loads(blob)["not_after"] is not None
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+class Files:
+    """The two files of a host. Written whole, by renaming; only for the owner's eyes, though all in it is sealed."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.copy_file, self.pending_file = data_dir / COPY, data_dir / PENDING
+
+    def stamp(self) -> tuple[int, ...]:
+        """Changes whenever another process has written one of the files."""
+        return tuple(_changed(file) for file in (self.copy_file, self.pending_file))
+
+    def everything(self) -> Sealed:
+        return merge(self.copy()[1], self.pending())
+
+    def copy(self) -> tuple[int, Sealed]:
+        """What Redis held when it was last read, and its version then."""
+        return _read(self.copy_file)
+
+    def pending(self) -> Sealed:
+        return _read(self.pending_file)[1]
+
+    def write_copy(self, version: int, sealed: Sealed) -> None:
+        _write(self.copy_file, sealed, version)
+
+    def add_pending(self, entries: Iterable[Entry]) -> None:
+        with self._alone():
+            found = self.pending()
+            for store, mark, blob in entries:
+                found.setdefault(store, {})[mark] = blob
+            _write(self.pending_file, found)
+
+    def forget_pending(self, entries: Iterable[Entry]) -> None:
+        """They are known elsewhere. One that was sealed anew meanwhile stays."""
+        known = {(store, mark): blob for store, mark, blob in entries}
+        self._sift_pending(lambda store, mark, blob: known.get((store, mark)) != blob)
+
+    def drop_pending(self, store: str, marks: Collection[str]) -> None:
+        self._sift_pending(lambda of, mark, _: of != store or mark not in marks)
+
+    def _sift_pending(self, stays: Callable[[str, str, bytes], bool]) -> None:
+        if not self.pending_file.exists():
+            return
+        with self._alone():
+            found = self.pending()
+            left = {
+                store: {mark: blob for mark, blob in blobs.items() if stays(store, mark, blob)}
+                for store, blobs in found.items()
+            }
+            if any(left.values()):
+                _write(self.pending_file, left)
+            else:
+                self.pending_file.unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self.pending_file.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.pending_file.with_suffix(".lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _changed(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _read(file: Path) -> tuple[int, Sealed]:
+    """What a file holds; one that is missing or spoilt holds nothing, and is written anew."""
+    try:
+        found = orjson.loads(file.read_bytes())
+        stores = found["stores"].items()
+        return int(found["version"]), {
+            store: {k: blob.encode() for k, blob in blobs.items()} for store, blobs in stores
+        }
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return 0, {}
+
+
+def _write(file: Path, sealed: Sealed, version: int = 0) -> None:
+    stores = {store: {k: blob.decode() for k, blob in blobs.items()} for store, blobs in sealed.items() if blobs}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".keyring-")  # 0600
+    try:
+        with os.fdopen(descriptor, "wb") as new:
+            new.write(orjson.dumps({"version": version, "stores": stores}))
+            new.flush()
+            os.fsync(new.fileno())
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,109 @@
+"""Pulse: who is alive, what came last, and how much room an event takes. Reading only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from redis import Redis
+
+from receiver.contract.topics import PROBE
+from receiver.inbox import keys
+from receiver.inbox.inbox import from_ms
+
+SAMPLE = 20
+"""How many of the newest events are weighed."""
+DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A worker that has told RQ lately that it lives; RQ forgets it seconds after its last word."""
+
+    name: str
+    queues: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What events take of the server's memory, weighed on the newest ones, and how fast they come."""
+
+    events: int
+    lately: int
+    """Arrived in the last `seconds`."""
+    seconds: float
+    record: float
+    body: float
+
+
+class Pulse:
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    def workers(self) -> list[Beat]:
+        found: Any = self.client.smembers(keys.RQ_WORKERS)
+        names = sorted(name.decode() for name in found)
+        pipeline = self.client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hmget(name, "queues", "last_heartbeat")
+        return [
+            Beat(name.removeprefix(keys.RQ_WORKER), tuple((queues or b"").decode().split(",")), _moment(at))
+            for name, (queues, at) in zip(names, pipeline.execute(), strict=True)
+            if at
+        ]
+
+    def housekeeper(self) -> str:
+        """The one that leads now; empty where none does."""
+        found: Any = self.client.get(keys.LEADER)
+        return found.decode() if found else ""
+
+    def last_events(self, stores: Iterable[str]) -> dict[str, datetime]:
+        """When each store last sent something; what we sent ourselves to try the way is not the store's."""
+        names = list(stores)
+        pipeline = self.client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hgetall(keys.NAMES + name)
+        last = {name: _last(fields) for name, fields in zip(names, pipeline.execute(), strict=True)}
+        return {name: from_ms(str(at)) for name, at in last.items() if at}
+
+    def set_aside(self) -> int:
+        """How many things nobody could read."""
+        return int(self.client.hlen(keys.ASIDE))
+
+    def footprint(self) -> Footprint:
+        now = self._now()
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.zcard(keys.INDEX)
+        pipeline.zcount(keys.INDEX, now - DAY_MS, "+inf")
+        pipeline.zrange(keys.INDEX, 0, 0, withscores=True)
+        pipeline.zrange(keys.INDEX, 0, SAMPLE - 1, desc=True)
+        events, lately, oldest, newest = pipeline.execute()
+        span = min(now - oldest[0][1], DAY_MS) if oldest else 0
+        records, bodies = self._weigh(newest)
+        many = max(1, len(newest))
+        return Footprint(events, lately, span / 1000, records / many, bodies / many)
+
+    def _weigh(self, ids: Iterable[bytes]) -> tuple[int, int]:
+        pipeline = self.client.pipeline(transaction=False)
+        for event_id in ids:
+            pipeline.memory_usage(keys.EVENT + event_id.decode())
+            pipeline.memory_usage(keys.BODY + event_id.decode())
+        sizes = [size or 0 for size in pipeline.execute()]
+        return sum(sizes[::2]), sum(sizes[1::2])
+
+    def _now(self) -> float:
+        seconds, micros = self.client.time()
+        return float(seconds * 1000 + micros / 1000)
+
+
+def _last(fields: Mapping[bytes, bytes]) -> int:
+    times = (int(at) for name, at in fields.items() if name.startswith(b"l:") and name != b"l:" + PROBE.encode())
+    return max(times, default=0)
+
+
+def _moment(text: bytes) -> datetime:
+    """RQ's way to write a time: in UTC, with or without a fraction and a Z."""
+    return datetime.fromisoformat(text.decode()).replace(tzinfo=UTC)

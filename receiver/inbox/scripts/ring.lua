@@ -1,0 +1,22 @@
+#!lua
+-- ring: change the keyring, in one step with its version.
+-- ARGV  1 "put" (a sealed secret), "drop" (one), "learn" (a store's secret is under way) or "learnt" (no more)
+--       2 a version that the new one must be above (0 = none)
+--       then for each: store, fingerprint (or a mark that is new each time, or ""), the sealed secret (or "")
+-- gives the new version
+local version = math.max(tonumber(redis.call('GET', P .. 'ringv') or 0), tonumber(ARGV[2])) + 1
+redis.call('SET', P .. 'ringv', version)
+for at = 3, #ARGV, 3 do
+  local store, mark, blob = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  if ARGV[1] == 'put' then
+    redis.call('HSET', P .. 'ring:' .. store, mark, blob)
+  elseif ARGV[1] == 'drop' then
+    redis.call('HDEL', P .. 'ring:' .. store, mark)
+  elseif ARGV[1] == 'learn' then
+    redis.call('HSET', P .. 'learning', store, mark)
+  else
+    redis.call('HDEL', P .. 'learning', store)
+  end
+  if ARGV[1] == 'put' or ARGV[1] == 'drop' then redis.call('HSET', P .. 'rings', store, version) end
+end
+return version

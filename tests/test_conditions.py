@@ -1,0 +1,96 @@
+"""when=: what it may say, what fits it, and what is refused before any event has come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+
+from receiver.contract.event import Event
+from workers.conditions import described, false_part, faults
+
+DATA = {"total": "150.00", "count": 3, "status": "paid", "test": False, "note": None, "customer": {"email": "a@b.c"}}
+
+
+def event(data: Any = None) -> Event:
+    return Event("e", "north", "order.paid", datetime.now(UTC), orjson.dumps(DATA if data is None else data))
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"total": "> 100"},
+        {"total": ">= 150"},
+        {"total": 150},
+        {"count": "< 4"},
+        {"count": "<=3"},
+        {"count": [1, 2, 3]},
+        {"status": "paid"},
+        {"status": ["open", "paid"]},
+        {"status": "!= open"},
+        {"test": False},
+        {"note": None},
+        {"missing": None},
+        {"missing": ["paid", None]},
+        {"status": ["paid", None]},
+        {"customer.email": "*"},
+        {"total": "> 100", "status": "paid"},
+        lambda one: one.data["count"] == 3,
+    ],
+)
+def test_these_fit(when: Any) -> None:
+    assert not list(faults(when))
+    assert false_part(when, event()) is None
+
+
+@pytest.mark.parametrize(
+    ("when", "says"),
+    [
+        ({"total": "> 150"}, "total > 150 was false"),
+        ({"status": ["open", "new"]}, "status in open, new was false"),
+        ({"status": "Paid"}, "status = Paid was false"),
+        ({"status": "> 1"}, "status > 1 was false"),
+        ({"status": "!= paid"}, "status != paid was false"),
+        ({"count": "!= 3"}, "count != 3 was false"),
+        ({"test": True}, "test = True was false"),
+        ({"test": 0}, "test = 0 was false"),
+        ({"note": "*"}, "note is there was false"),
+        ({"missing": "!= 1"}, "missing != 1 was false"),
+        ({"missing": ["paid", 1]}, "missing in paid, 1 was false"),
+        ({"customer.email": None}, "customer.email is not there was false"),
+        ({"status": "paid", "total": "< 1"}, "total < 1 was false"),
+        (lambda one: False, "the condition was false"),
+    ],
+)
+def test_these_do_not_and_the_false_part_is_named(when: Any, says: str) -> None:
+    assert not list(faults(when))
+    assert false_part(when, event()) == says
+
+
+@pytest.mark.parametrize(
+    ("when", "says"),
+    [
+        ({"total": "> a lot"}, 'after > comes a number, as in "> 100"'),
+        ({"total": ["> 1", 2]}, "a comparison stands alone"),
+        ({"total": {"gt": 1}}, "it may be"),
+        ({"a..b": 1}, "a path into event.data looks like"),
+        ({}, "empty when="),
+        ("total > 100", "write a function of the event, or paths and conditions"),
+        (lambda: True, "must be `def the condition(event)`"),
+    ],
+)
+def test_these_are_refused_with_the_fix(when: Any, says: str) -> None:
+    (told,) = faults(when)
+    assert says in told
+
+
+def test_data_that_is_no_object_fits_nothing() -> None:
+    assert false_part({"total": "> 1"}, event([1, 2])) == "total > 1 was false"
+    assert false_part({"0": 1}, event([1, 2])) is None
+
+
+def test_it_can_be_described() -> None:
+    assert described({"total": "> 100", "status": ["paid"]}) == "total > 100 and status in paid"
+    assert described(None) is None

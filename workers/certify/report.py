@@ -1,0 +1,74 @@
+"""Report: what certification found, for people and for scripts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from workers.certify.plan import IDEMPOTENCE, ORDER
+from workers.certify.trials import Results
+
+
+def is_idempotent(results: Results) -> bool | None:
+    return _none_in(results, IDEMPOTENCE)
+
+
+def is_order_safe(results: Results) -> bool | None:
+    return _none_in(results, ORDER)
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    return {
+        "plugin": results.target.name,
+        "version": results.target.version,
+        "handlers": list(results.target.handlers),
+        "seed": results.seed,
+        "events": results.events,
+        "idempotent": is_idempotent(results),
+        "order_safe": is_order_safe(results),
+        "memory_mb": results.memory_mb,
+        "ms_per_event": results.ms_per_event,
+        "ms_longest": results.ms_longest,
+        "scenarios": list(results.passed),
+        "findings": [{**asdict(one), "reproduce": reproduce(results, one.scenario)} for one in results.findings],
+        "notes": results.notes,
+        "seconds": round(results.seconds, 1),
+    }
+
+
+def reproduce(results: Results, scenario: str) -> str:
+    only = "" if scenario == "clean" else f" --only {scenario}"
+    return f"storehooks handlers certify {results.target.which} --seed {results.seed}{only}"
+
+
+def lines(results: Results) -> Iterator[str]:
+    """The report as text."""
+    target = results.target
+    many = f"{len(target.handlers)} handlers, {results.events} events, seed {results.seed}"
+    yield f"{target.name} {target.version}: {many}, in {results.seconds:.0f} s"
+    yield ""
+    for name, what in results.passed.items():
+        found = [one for one in results.findings if one.scenario == name]
+        yield f"{'FAIL' if found else 'ok  '}  {name:<15} {what}"
+        for one in found:
+            yield f"      {'':<15} {one.what}:"
+            yield from (f"      {'':<15}   {example}" for example in one.examples)
+            yield f"      {'':<15} again: {reproduce(results, name)}"
+    yield ""
+    yield from (f"note  {note}" for note in results.notes)
+    yield f"idempotent      {_word(is_idempotent(results))}"
+    yield f"order-safe      {_word(is_order_safe(results))}"
+    yield f"worst memory    {results.memory_mb:.0f} MB"
+    yield f"time per event  {results.ms_per_event:.1f} ms, at most {results.ms_longest:.1f} ms"
+
+
+def _none_in(results: Results, names: tuple[str, ...]) -> bool | None:
+    """None where nothing of it was tried."""
+    if not any(name in results.passed for name in names):
+        return None
+    return not any(one.scenario in names for one in results.findings)
+
+
+def _word(verdict: bool | None) -> str:
+    return {True: "yes", False: "no", None: "not tried"}[verdict]

@@ -1,0 +1,39 @@
+"""Words: how the checks speak of time, size and number. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import pairwise
+
+_SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_SIZES = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
+
+
+def span(seconds: float) -> str:
+    """`3 s`, `51 min`, `2 h 51 min`, `12 d`."""
+    seconds = max(0.0, seconds)
+    for (unit, name), (next_unit, next_name) in pairwise(_SPANS):
+        if seconds >= unit:
+            many, rest = divmod(int(seconds), unit)
+            more = rest // next_unit if unit == 3600 else 0
+            return f"{many} {name} {more} {next_name}" if more else f"{many} {name}"
+    return f"{seconds:.0f} s"
+
+
+def size(octets: float) -> str:
+    for unit, name in _SIZES:
+        if octets >= unit:
+            return f"{octets / unit:.3g} {name}" if octets < unit * 100 else f"{octets / unit:,.0f} {name}"
+    return f"{octets:.0f} bytes"
+
+
+def clock(at: float | datetime, now: datetime) -> str:
+    """A time for people: today's by the clock, others with their date."""
+    moment = (datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at).astimezone()
+    return f"{moment:%H:%M}" if moment.date() == now.astimezone().date() else f"{moment:%d %b %H:%M}"
+
+
+def some(names: list[str], most: int = 4) -> str:
+    """The first few, and how many more."""
+    shown, rest = names[:most], len(names) - most
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,98 @@
+"""doctor: is it fine, and if not, what to do about it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError
+from workers.checkup.examine import PATIENCE, examine
+from workers.checkup.facts import Facts
+from workers.checkup.findings import Finding, count, fail
+from workers.cli import show
+from workers.cli.options import Span, the_config, with_config
+
+NAME_WIDTH = 12
+
+
+@click.command()
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for what is only to know, too.")
+@click.option("--timeout", type=Span(), default=PATIENCE, metavar="TIME", help="How long to wait for stores; 4s.")
+@with_config
+def doctor(json_: bool, strict: bool, timeout: float) -> None:
+    """Check config, server, plugins, workers, stores and the public address; say the fix for each finding.
+
+    Exit 0: nothing to fix. 1: something is to fix (FAIL). 2: the config cannot be read.
+    """
+    started = time.monotonic()
+    try:
+        config = the_config()
+    except ConfigError as error:
+        _refuse(error, json_)
+        return
+    facts, findings = examine(config, patience=timeout)
+    took = time.monotonic() - started
+    if json_:
+        show.as_json(_as_json(config, findings, took))
+    else:
+        _header(facts, took)
+        _show(findings)
+        _verdict(findings)
+    if count(findings, "fail") or (strict and count(findings, "warn")):
+        raise click.exceptions.Exit(1)
+
+
+def _refuse(error: ConfigError, json_: bool) -> None:
+    """Without a config nothing else can be looked at. Each line of the error says where and how to mend it."""
+    lines = str(error).splitlines()
+    found = [fail("config", line, fix="what it says; nothing else can be checked before") for line in lines]
+    if json_:
+        show.as_json(_as_json(None, found, 0.0))
+    else:
+        _show(found)
+        _verdict(found)
+    raise click.exceptions.Exit(2)
+
+
+def _header(facts: Facts, took: float) -> None:
+    plugins = {one.details["plugin"] for one in facts.plugins.handlers}
+    told = [
+        str(facts.config.path or "no file"),
+        _many(len(facts.config.stores), "store"),
+        _many(len(plugins), "plugin"),
+        _many(len(facts.plugins.handlers), "handler"),
+    ]
+    click.echo(f"{', '.join(told)}   checked in {took:.1f} s\n")
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _show(findings: list[Finding]) -> None:
+    wide = max([NAME_WIDTH, *(len(one.name) + 2 for one in findings)])
+    for one in findings:
+        level = one.level if one.level == "ok" else one.level.upper()
+        fix = [f"fix: {one.fix}"] if one.fix else []
+        for number, line in enumerate([one.text, *one.more, *fix]):
+            start = f"{level:<6}{one.name:<{wide}}" if not number else " " * (6 + wide)
+            click.echo(start + show.harmless(line))
+
+
+def _verdict(findings: list[Finding]) -> None:
+    fix, know = count(findings, "fail"), count(findings, "warn")
+    click.echo(f"\n{fix} to fix, {know} to know" if fix or know else "\neverything is fine")
+
+
+def _as_json(config: Config | None, findings: list[Finding], took: float) -> dict[str, Any]:
+    return {
+        "config": str(config.path) if config and config.path else None,
+        "seconds": round(took, 3),
+        "to_fix": count(findings, "fail"),
+        "to_know": count(findings, "warn"),
+        "findings": [one.as_json() for one in findings],
+    }

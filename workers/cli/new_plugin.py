@@ -1,0 +1,142 @@
+"""new-plugin: a package with a handler, settings, tests, an entry point and a README, that passes its own tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from receiver.contract.errors import ConfigError
+from workers.cli.show import next_command
+
+_NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
+_TAKEN = {"workers", "receiver", "storehooks", "tests", "test"}
+
+FILES = {
+    "pyproject.toml": """\
+[build-system]
+requires = ["setuptools>=80"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "storehooks-{dashed}"
+version = "0.1.0"
+description = "A storehooks plugin."
+requires-python = ">=3.11"
+dependencies = ["storehooks"]
+
+[project.entry-points."storehooks.handlers"]
+{module} = "{module}"
+
+[tool.setuptools]
+py-modules = ["{module}"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
+testpaths = ["tests"]
+""",
+    "{module}.py": '''\
+"""A storehooks plugin: greets every paid order of some size."""
+
+from pydantic import BaseModel
+
+from workers import Context, Drop, Event, Router
+
+__version__ = "0.1.0"
+
+
+class Settings(BaseModel):
+    """What [plugins.{module}] may say in the config."""
+
+    greeting: str = "thank you"
+
+
+router = Router("{module}", settings=Settings)
+
+
+@router.on("order.paid", when={{"total": "> 10"}}, retries=(10, 60, 300), timeout=30)
+def greet(event: Event, ctx: Context[Settings]) -> str:
+    if event.data.get("test"):
+        raise Drop("a test order")
+    # An effect that must happen once goes through ctx.once; see docs/effects.md.
+    return f"{{ctx.settings.greeting}} for order {{event.resource_id}}, {{event.data['total']}}"
+''',
+    "tests/test_{module}.py": """\
+from pathlib import Path
+
+import pytest
+import {module}
+from {module} import Settings, greet
+
+from workers import Drop
+from workers.testing import make_context, make_event
+
+
+def test_a_paid_order_is_greeted():
+    event = make_event("order.paid", {{"id": 1001, "total": "42.00"}})
+    ctx = make_context(event, settings=Settings(greeting="merci"))
+    assert greet(event, ctx) == "merci for order 1001, 42.00"
+
+
+def test_a_test_order_is_dropped():
+    event = make_event("order.paid", {{"test": True}})
+    with pytest.raises(Drop):
+        greet(event, make_context(event, settings=Settings()))
+
+
+def test_for_real(system):
+    system.start(Path({module}.__file__))
+    sent = system.send("order.paid", {{"id": 1001, "total": "42.00"}})
+    assert sent.run("greet").result == "thank you for order 1001, 42.00"
+    assert system.send("order.paid", {{"total": "5.00"}}).run("greet").result == "skipped: total > 10 was false"
+""",
+    "README.md": """\
+# {dashed}
+
+A storehooks plugin. Its tests:
+
+    python -m pytest
+
+Install it beside storehooks, and workers find it by its entry point:
+
+    pip install .
+
+Or, while you write it, name its file in the config: `[workers] plugins = ["{folder}/{module}.py"]`.
+
+```toml
+[plugins.{module}]
+greeting = "thank you"
+```
+
+Does it bear duplicates, disorder and crashes?
+
+    storehooks handlers certify {module}.py
+""",
+    ".gitignore": "__pycache__/\n*.egg-info/\nbuild/\n.pytest_cache/\n",
+}
+
+
+@click.command("new-plugin")
+@click.argument("name")
+def new_plugin(name: str) -> None:
+    """Write a plugin package into a new folder: handler, settings, tests, entry point, README."""
+    dashed, module = name.replace("_", "-"), name.replace("-", "_")
+    if not _NAME.fullmatch(name) or module in _TAKEN:
+        raise ConfigError(
+            f"{name[:64]!r} cannot be a plugin's name; use lower-case letters and digits, like stock-alert"
+        )
+    folder = Path(name)
+    if folder.exists():
+        raise ConfigError(f"{folder} is here already, and it is not overwritten; choose another name")
+    words = {"dashed": dashed, "module": module, "folder": str(folder)}
+    for path, text in FILES.items():
+        file = folder / path.format(**words)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.format(**words))
+    click.echo(f"wrote {folder}/: {', '.join(path.format(**words) for path in FILES)}")
+    next_command(
+        f"cd {folder} && python -m pytest                      its tests pass",
+        f'[workers] plugins = ["{folder}/{module}.py"]         in config.toml, and it is loaded',
+        f"storehooks handlers certify {folder}/{module}.py     does it bear duplicates, disorder, crashes?",
+    )

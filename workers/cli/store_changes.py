@@ -1,0 +1,375 @@
+"""stores add and remove: a store comes or goes, without a restart of anything."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from redis import Redis
+from redis.exceptions import RedisError
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.contract.scheme import PRESETS, STANDARD_WEBHOOKS
+from receiver.contract.settings import is_store_name
+from receiver.contract.stores import Store
+from receiver.inbox import Inbox, Ledger
+from receiver.inbox.checks import Checks
+from workers.cli import show
+from workers.cli.options import Span, the_config, the_server, the_store, with_config
+from workers.reload import reload, wait_until_read
+from workers.storefile import Draft, as_toml, file_of, place_for
+
+if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none
+    from workers.subscribing import Subscriber
+    from workers.subscriptions import There
+
+TOKEN_SECONDS = 10.0
+PATIENCE = 15.0
+"""How long to wait for whoever else is changing a store's subscriptions."""
+LOOK_EVERY = 0.05
+PROBE_AGAIN = 0.5
+SEND_AGAIN = 2.0
+"""A store that sends its test once only is asked again after so long."""
+
+
+@dataclass
+class Steps:
+    """What was done, told as it happens, and what is left to do."""
+
+    quiet: bool
+    done: dict[str, Any] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+
+    def tell(self, name: str, text: str, value: Any = None) -> None:
+        self.done[name] = text if value is None else value
+        if not self.quiet:
+            click.echo(f"{name.replace('_', ' '):<15}{show.harmless(text)}")
+
+    def end(self) -> None:
+        """Say what is left; that is a finding."""
+        if self.quiet:
+            show.as_json({**self.done, "left": self.left})
+        elif self.left:
+            click.echo("\nleft to do:")
+            for line in self.left:
+                click.echo(f"  {line}")
+        if self.left:
+            raise click.exceptions.Exit(1)
+
+
+def _reference(context: click.Context, parameter: click.Parameter, value: Any) -> Any:  # noqa: ARG001  click's signature
+    """A secret on a command line is seen by all who can list processes."""
+    for one in value if isinstance(value, tuple) else (value,):
+        if one and one != "new" and not one.startswith(("env:", "file:")):
+            raise click.BadParameter('a secret is not written on a command line; say "env:NAME" or "file:PATH"')
+    return value
+
+
+@click.command("add")
+@click.argument("name")
+@click.option("--base-url", help="The address of the store's API; without one there is no API.")
+@click.option("--scheme", help="How it signs: a preset, or a [schemes.NAME] of the config.")
+@click.option(
+    "--secret", "signing_secrets", multiple=True, callback=_reference, help='"env:NAME", "file:PATH" or "new".'
+)
+@click.option("--client-id", help="For a token, from the store's developer portal.")
+@click.option("--client-secret", callback=_reference, help='"env:NAME" or "file:PATH".')
+@click.option("--auth-url", default="/oauth/token", show_default=True, help="Where tokens are fetched.")
+@click.option("--auth-style", type=click.Choice(["basic", "body"]), help="How the credentials are sent there.")
+@click.option("--token", callback=_reference, help='A token that was given to us: "env:NAME" or "file:PATH".')
+@click.option("--domain", help="What the store calls itself in its deliveries.")
+@click.option("--rate-limit", help='How often its API may be called, such as "5/s".')
+@click.option("--allow-private", is_flag=True, help="The store is on a private address.")
+@click.option("--no-subscribe", is_flag=True, help="Leave its subscriptions alone, and wait for nothing.")
+@click.option("--no-reload", is_flag=True, help="Tell no process to read the config again.")
+@click.option("--wait", type=Span(), default=15.0, metavar="TIME", help="How long to wait for the test event; 15s.")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float, **given: Any) -> None:
+    """Add a store: try its config and token, write its file, have it read, subscribe, and wait for a test event.
+
+    Asks for what is not said, on a terminal. When config or token are no good, nothing is written.
+    """
+    from workers.subscribing import is_managed
+
+    config = the_config()
+    _refuse_a_known_name(config, name)
+    steps, shown = Steps(json_), ""
+    if sys.stdin.isatty():
+        _ask(given)
+    if "new" in given["signing_secrets"] or not (given["signing_secrets"] or _may_learn(config, given)):
+        shown = _fresh_secret(config, given)
+    now = _written(config, name, given, steps)
+    if shown and not is_managed(now, name):
+        steps.tell("secret", f"{shown}      give it to the store; it is in the file and shown only now", shown)
+    _have_it_read(now, steps, no_reload)
+    if not no_subscribe:
+        _begin(now, name, steps, wait)
+    if not steps.left and not json_:
+        show.next_command(f"storehooks stores show {name}", f"storehooks send order.created --store {name}")
+    steps.end()
+
+
+def _refuse_a_known_name(config: Config, name: str) -> None:
+    if not is_store_name(name):
+        raise ConfigError(f"{name[:64]}: a store's name is lower-case letters, digits, - and _, at most 63")
+    if name in config.stores:
+        raise ConfigError(f"{config.place('stores', name)}: there is a store {name} already")
+
+
+def _ask(given: dict[str, Any]) -> None:
+    """What was not said, from whoever sits at the terminal."""
+    if given["base_url"] is None:
+        given["base_url"] = click.prompt("address of its API (empty: none)", default="", show_default=False)
+    if given["scheme"] is None:
+        given["scheme"] = click.prompt("how it signs", default="standard-webhooks", type=click.Choice(sorted(PRESETS)))
+    if not given["signing_secrets"]:
+        secret = click.prompt(
+            "signing secret (empty: a new one, or the one that the store shows)",
+            default="",
+            hide_input=True,
+            show_default=False,
+        )
+        given["signing_secrets"] = (secret,) if secret else ()
+    if given["base_url"] and given["client_id"] is None and given["token"] is None:
+        given["client_id"] = click.prompt("client id for its API")
+    if given["client_id"] and given["client_secret"] is None:
+        given["client_secret"] = click.prompt("client secret", hide_input=True)
+
+
+def _may_learn(config: Config, given: dict[str, Any]) -> bool:
+    """Whether the store will show us its secret when we subscribe."""
+    return bool(config.secrets.key.get_secret_value() and given["base_url"])
+
+
+def _fresh_secret(config: Config, given: dict[str, Any]) -> str:
+    """One that the scheme can use; an unknown scheme is told of later."""
+    scheme = config.known_schemes.get(given["scheme"] or STANDARD_WEBHOOKS.name, STANDARD_WEBHOOKS)
+    key = secrets.token_bytes(24)
+    coded = base64.b64encode(key).decode() if scheme.secret_encoding.startswith("base") else key.hex()
+    fresh = scheme.secret_prefix + coded
+    given["signing_secrets"] = (fresh, *(one for one in given["signing_secrets"] if one != "new"))
+    return fresh
+
+
+def _fields(given: dict[str, Any]) -> dict[str, Any]:
+    auth = {"token": given["token"]} if given["token"] else {}
+    if given["client_id"]:
+        names = {"url": "auth_url", "client_id": "client_id", "client_secret": "client_secret", "style": "auth_style"}
+        auth = {name: given[key] for name, key in names.items() if given[key]}
+    plain = ("base_url", "scheme", "signing_secrets", "domain", "rate_limit", "allow_private")
+    return {**{name: given[name] for name in plain}, "auth": auth}
+
+
+def _written(config: Config, name: str, given: dict[str, Any], steps: Steps) -> Config:
+    """Write the file if the config with it is good and the store gives us a token; else leave nothing."""
+    draft = Draft(place_for(config, name), as_toml(name, _fields(given)), like=config.path)
+    try:
+        tried = draft.tried(config, os.environ)
+        _test_the_token(tried, name, steps)
+        draft.keep()
+    finally:
+        draft.discard()
+    steps.tell("wrote", str(draft.path))
+    return tried
+
+
+def _test_the_token(config: Config, name: str, steps: Steps) -> None:
+    from workers.checkup.ask import ask_store
+
+    api = ask_store(config, name, None, TOKEN_SECONDS)
+    if api.state == "none":
+        steps.tell("token", "none wanted: no base_url, so its API is not used")
+    elif api.state == "fine":
+        steps.tell("token", f"good; {config.stores[name].base_url} answers in {api.ms:.0f} ms")
+    else:
+        show.warn(f"storehooks: {name}: {api.reason}\nnothing was written")
+        raise click.exceptions.Exit(1)
+
+
+def _have_it_read(config: Config, steps: Steps, no_reload: bool) -> None:
+    told = [] if no_reload else reload(config)
+    if told:
+        names = ", ".join(f"{one.name} {one.pid}" for one in told)
+        steps.tell("read_again_by", names, [{"name": one.name, "pid": one.pid} for one in told])
+        wait_until_read(told, PATIENCE)
+    else:
+        steps.tell("read_again_by", "nobody: no process with this config runs here", [])
+        steps.left.append("HUP to `storehooks web` and `storehooks worker`, on each host: they read the config again")
+
+
+def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
+    """See that the receiver knows the store, subscribe, and see that what the store sends comes in."""
+    from workers.subscribing import Subscriber, is_managed
+
+    managed = is_managed(config, name)
+    until = time.monotonic() + wait
+    try:
+        client = the_server(config)
+        Checks(client).welcome(name)
+        if config.known_stores[name].secrets:
+            _await_the_receiver(config.known_stores[name], client, steps, until)
+        if managed:
+            _subscribe(Subscriber(config, name, client), steps)
+            _await_a_test(Subscriber(config, name, client), steps, until)
+        else:
+            steps.tell("subscriptions", f"to be made in the store's own pages, for {config.public_url_of(name)}", [])
+    except (StorehooksError, RedisError) as error:
+        steps.left.append(_sentence(error))
+        steps.left += [f"storehooks subscriptions apply --store {name}"] if managed else []
+
+
+def _await_the_receiver(store: Store, client: Redis, steps: Steps, until: float) -> None:
+    """An event of our own, by the public URL, until it is taken: a store must not be told of a URL that refuses it."""
+    from workers.probe import ProbeFailed, probe
+
+    while True:
+        try:
+            took = probe(store, client)
+        except ProbeFailed as error:
+            if time.monotonic() > until:
+                raise ProbeFailed(f"{error}; has each `storehooks web` read the config? Their logs say") from None
+            time.sleep(PROBE_AGAIN)
+        else:
+            steps.tell("receiver", f"took an event of our own at {store.url} in {took * 1000:.0f} ms", round(took, 3))
+            return
+
+
+def _subscribe(subscriber: Subscriber, steps: Steps) -> None:
+    from workers.subscribing import handlers_of
+    from workers.upkeep import summary_of
+
+    checks = Checks(subscriber.redis)
+    with checks.alone(subscriber.name, within=PATIENCE):
+        plan = subscriber.look(handlers_of(subscriber.redis), alone=True)
+        if plan.unknown:
+            raise ConfigError(plan.unknown)
+        done = list(subscriber.carry_out(plan.gentle))
+        checks.found(summary_of(plan, done, by="stores add"))
+    made, there = [one.change.topic for one in done if not one.error], len(plan.there)
+    steps.tell("subscriptions", f"{len(made)} made, {there} were there" if made or there else "none wanted", made)
+    steps.left += [f"{one.change.action} {one.change.topic}: {_sentence(one.error)}" for one in done if one.error]
+
+
+def _await_a_test(subscriber: Subscriber, steps: Steps, until: float) -> None:
+    """The store is asked to send one; more than once, since some send a test only once."""
+    started, ledger = datetime.now(UTC), Ledger(subscriber.redis)
+    ours = [one for one in _ours(subscriber) if one.enabled]
+    if not ours:
+        steps.tell("test_event", "none: there is no subscription to send one for; no handler wants anything", "")
+        return
+    while time.monotonic() < until:
+        subscriber.client.webhooks.send_test(ours[0].id)
+        again = min(until, time.monotonic() + SEND_AGAIN)
+        while time.monotonic() < again:
+            if found := ledger.events(store=subscriber.name, since=started, limit=1):
+                took = (datetime.now(UTC) - started).total_seconds()
+                steps.tell("test_event", f"{found[0].topic} came after {took:.1f} s, event {found[0].id}", found[0].id)
+                return
+            time.sleep(LOOK_EVERY)
+    raise ConfigError(
+        f"no test event of the store came: storehooks refused --store {subscriber.name}, and "
+        f"storehooks api webhooks list_deliveries {ours[0].id} --store {subscriber.name}"
+    )
+
+
+def _ours(subscriber: Subscriber) -> list[There]:
+    """What is ours at the store, now."""
+    from workers.subscriptions import actual, ours_of
+
+    config, name = subscriber.config, subscriber.name
+    every = actual(subscriber.client, ours_of(config, name), config.known_stores[name].scheme.topics)
+    return [one for one in every if one.standing != "foreign"]
+
+
+def _sentence(error: object) -> str:
+    return str(error).splitlines()[0]
+
+
+# Removing
+
+
+@click.command("remove")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--keep-subscriptions", is_flag=True, help="Leave its subscriptions; for a store whose API is gone.")
+@click.option("--no-reload", is_flag=True, help="Tell no process to read the config again.")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json_: bool) -> None:
+    """Remove a store: end its subscriptions, then its config; nothing of it is mended any more. Its events stay."""
+    from workers.subscribing import is_managed
+
+    config = the_config()
+    the_store(config, name)
+    client = the_server(config)
+    waiting = Ledger(client).counters().stores.get(name, {}).get("open", 0)
+    if not yes:
+        _ask_to_remove(config, name, waiting)
+    steps = Steps(json_)
+    Checks(client).remove(name)
+    if not keep_subscriptions and is_managed(config, name):
+        _unsubscribe(config, name, client, steps)
+    _forget(config, name, client, steps)
+    _have_it_read(config, steps, no_reload)
+    Inbox(client).resume(store=name)  # nobody could do it later
+    if waiting:
+        steps.tell("open_events", f"{waiting:,} are still handled; ctx.api has no credentials for them", waiting)
+    steps.end()
+
+
+def _ask_to_remove(config: Config, name: str, waiting: int) -> None:
+    if not sys.stdin.isatty():
+        raise ConfigError(f"removing {name} ends its subscriptions; say --yes where nobody can be asked")
+    more = f" {waiting:,} of its events are still open." if waiting else ""
+    where = file_of(config, name) or config.place("stores", name)
+    click.confirm(f"Remove {name} ({where}) and its subscriptions?{more}", abort=True)
+
+
+def _unsubscribe(config: Config, name: str, client: Redis, steps: Steps) -> None:
+    """First of all: a store that goes on sending to us would be refused, and would give us up in its own way."""
+    from workers.subscribing import Subscriber
+
+    try:
+        subscriber = Subscriber(config, name, client)
+        with Checks(client).alone(name, within=PATIENCE):
+            changes = subscriber.unsubscribe()
+            failed = [one for one in subscriber.carry_out(changes) if one.error]
+        error = failed[0].error if failed else ""
+    except StorehooksError as problem:
+        error = str(problem)
+    if error:
+        Checks(client).welcome(name)
+        show.warn(
+            f"storehooks: {name}: its subscriptions could not be ended, so it stays: {_sentence(error)}\n"
+            "where its API is gone for good, say --keep-subscriptions"
+        )
+        raise click.exceptions.Exit(1)
+    steps.tell("subscriptions", f"{len(changes)} ended", [one.topic for one in changes])
+
+
+def _forget(config: Config, name: str, client: Redis, steps: Steps) -> None:
+    """Its file, the secrets it showed us, what was found and mended there."""
+    from workers.subscribing import keyring_of
+
+    keyring = keyring_of(config, client)
+    if learned := keyring.of(name):
+        keyring.drop(name, [one.fingerprint for one in learned])
+        steps.tell("secrets", f"{len(learned)} learned ones forgotten")
+    Checks(client).forget(name)
+    if file := file_of(config, name):
+        file.unlink()
+        steps.tell("deleted", str(file))
+    else:
+        where = config.place("stores", name)
+        steps.left.append(
+            f"[stores.{name}] ({where}) and what belongs to it: delete it there, then HUP to web and worker"
+        )

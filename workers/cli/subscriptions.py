@@ -1,0 +1,319 @@
+"""subscriptions: what stores tell us of, what they should, and the changes between."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import IO, Any, TypeVar
+
+import click
+from redis import Redis
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.inbox.checks import Checked, Checks, Heal
+from workers.cli import show
+from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.subscribing import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
+from workers.subscriptions import Handlers, Plan, in_words
+from workers.upkeep import summary_of
+
+AT_ONCE = 8
+MANY = 4
+_SIGNS = {"create": "+ create", "enable": "~ enable", "update": "~ update", "delete": "- delete"}
+T = TypeVar("T")
+
+
+@click.group(invoke_without_command=True)
+@with_config
+@click.pass_context
+def subscriptions(context: click.Context) -> None:
+    """Subscriptions at the stores: list, plan, apply, rotate."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_subscriptions)
+
+
+@subscriptions.command("list")
+@click.option("--store", help="Only of this store.")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
+    """What the last look at each store found, and what was mended. Asks no store."""
+    config = the_config()
+    checks = Checks(the_server(config))
+    names = [the_store(config, store)] if store else sorted(config.stores)
+    last = checks.last(names)
+    heals = {name: checks.heals(name) for name in names}
+    if json_:
+        show.as_json([_as_json(config, name, last.get(name), heals[name], checks.heal_count(name)) for name in names])
+        return
+    rows = [_row(config, name, last.get(name), heals[name], checks.heal_count(name)) for name in names]
+    show.table(("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP"), rows)
+    for name in names:
+        _tell_of_trouble(last.get(name))
+    show.next_command("storehooks subscriptions plan      what is to be done, asked now")
+
+
+@subscriptions.command("plan")
+@click.option("--store", help="Only of this store.")
+@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@with_config
+def plan_subscriptions(store: str | None, json_: bool) -> None:
+    """What would be changed at the stores. Changes nothing; exit 1 if there is anything."""
+    config = the_config()
+    redis = the_server(config)
+    handlers = handlers_of(redis)
+    plans = _look(config, redis, handlers, _chosen(config, store))
+    if json_:
+        changes = [{"store": one.store, **_change(change)} for one in plans for change in one.changes]
+        show.as_json({"changes": changes, "stores": [one.as_json() for one in plans]})
+    else:
+        _show(plans, handlers)
+    if any(one.changes or one.unknown for one in plans):
+        raise click.exceptions.Exit(1)
+
+
+@subscriptions.command("apply")
+@click.option("--store", help="Only at this store.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--no-delete", is_flag=True, help="Only what the workers' check does too.")
+@with_config
+def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
+    """Make the stores' subscriptions what the handlers want. May be repeated, and interrupted."""
+    config = the_config()
+    redis = the_server(config)
+    handlers = handlers_of(redis)
+    plans = _look(config, redis, handlers, _chosen(config, store))
+    _show(plans, handlers, ends=False)
+    todo = [one.store for one in plans if (one.gentle if no_delete else one.changes)]
+    if not todo:
+        click.echo("\nnothing to do")
+        raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
+    _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
+    results = with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, name, no_delete))
+    failed = _tell_results(dict(zip(todo, results, strict=True)))
+    if failed or any(one.unknown for one in plans):
+        show.next_command("storehooks subscriptions plan      what is left")
+        raise click.exceptions.Exit(1)
+    show.next_command("storehooks subscriptions      how they are")
+
+
+@subscriptions.command("rotate")
+@click.option("--store", help="Whose secrets; with one store it need not be said.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_config
+def rotate(store: str | None, yes: bool) -> None:
+    """Have the store make new signing secrets. Deliveries go on; the old ones count for a while."""
+    config = the_config()
+    name = the_store(config, store)
+    refuse_unmanaged(config, name)
+    redis = the_server(config)
+    subscriber = Subscriber(config, name, redis)
+    subscriber.keyring.require_key(name)
+    with Checks(redis).alone(name):
+        changes = subscriber.rotate()
+        if not changes:
+            raise ConfigError(f"{name} has no subscription of ours; `storehooks subscriptions apply` makes them")
+        _ask(f"Rotate the secrets of {len(changes)} {_plural('subscription', len(changes))} at {name}?", yes)
+        done = list(subscriber.carry_out(changes))
+    failed = _tell_results({name: done})
+    old = in_words(config.secrets.overlap)
+    click.echo(f"old ones that were learned count for {old} more; those of config, as config says")
+    show.next_command(f"storehooks subscriptions list --store {name}")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+# Looking and changing
+
+
+def _chosen(config: Config, store: str | None) -> list[str]:
+    if store:
+        refuse_unmanaged(config, the_store(config, store))
+        return [store]
+    found = [name for name in sorted(config.stores) if is_managed(config, name)]
+    if not found:
+        raise ConfigError("no store has both base_url and auth, so there is no API to ask; see docs/client.md")
+    return found
+
+
+def _look(config: Config, redis: Redis, handlers: Handlers, stores: list[str]) -> list[Plan]:
+    return with_a_bar("looking", stores, lambda name: Subscriber(config, name, redis).look(handlers))
+
+
+def _apply_at(config: Config, redis: Redis, handlers: Handlers, store: str, no_delete: bool) -> list[Done] | str:
+    """Look again under the lock, so that nothing is done twice; a sentence where nothing could be done."""
+    checks, subscriber = Checks(redis), Subscriber(config, store, redis)
+    try:
+        with checks.alone(store):
+            plan = subscriber.look(handlers, alone=True)
+            if plan.unknown:
+                return plan.unknown
+            done = list(subscriber.carry_out(plan.gentle if no_delete else plan.changes))
+            checks.found(summary_of(plan, done, before=checks.last([store]).get(store), by="apply"))
+            return done
+    except StorehooksError as error:
+        return str(error)
+
+
+def with_a_bar(label: str, names: list[str], work: Callable[[str], T]) -> list[T]:
+    """Several stores at once; a bar on a terminal where there are many."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(work, names)
+        if len(names) < MANY or not on_a_terminal(sys.stderr):
+            return list(found)
+        with click.progressbar(found, length=len(names), label=label, show_pos=True, file=sys.stderr) as bar:
+            return list(bar)
+
+
+def on_a_terminal(stream: IO[str]) -> bool:
+    return stream.isatty()
+
+
+def _ask(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not on_a_terminal(sys.stdin):
+        raise ConfigError("this changes things at stores; on a terminal it asks first, elsewhere say --yes")
+    click.confirm(question, abort=True)
+
+
+# Showing
+
+
+def _show(plans: list[Plan], handlers: Handlers, *, ends: bool = True) -> None:
+    many = len({one.handler for one in handlers.present})
+    said = f"topics of {many} {_plural('handler', many)}" if handlers.known else "no worker has spoken yet; only"
+    click.echo(f"wanted: {said} and [stores.*] subscribe\n")
+    wide = max(len(one.store) for one in plans)
+    for one in plans:
+        _show_store(one, wide)
+    if ends:
+        _show_end(plans)
+
+
+def _show_store(plan: Plan, wide: int) -> None:
+    name = plan.store.ljust(wide)
+    if plan.unknown:
+        first, *rest = plan.unknown.splitlines()
+        click.echo(f"{name}   unknown: {show.harmless(first)}")
+        for line in rest:
+            click.echo(f"{' ' * wide}   {show.harmless(line)}")
+        return
+    assert plan.wanted is not None
+    told = f"{name}   {len(plan.wanted.names)} wanted, {len(plan.there)} there"
+    click.echo(told if plan.changes else f"{told}, nothing to do")
+    lines = [(_SIGNS[change.action], change.topic, f'"{change.theirs}"', change.reason) for change in plan.changes]
+    for row in _aligned(lines):
+        click.echo(f"  {row}")
+    for host, many in sorted(plan.foreign.items()):
+        verbs = ("is", "stays") if many == 1 else ("are", "stay")
+        click.echo(f"    {many} of {show.harmless(host)} {verbs[0]} not ours and {verbs[1]}")
+    for missing in plan.wanted.unoffered:
+        click.echo(f"    {show.harmless(missing.pattern)}, {missing.why}: the store offers no such topic")
+    if plan.wanted.note:
+        click.echo(f"    {show.harmless(plan.wanted.note)}")
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
+    clean = [[show.harmless(cell) for cell in row] for row in rows]
+    widths = [max(len(row[at]) for row in clean) for at in range(len(clean[0]))] if clean else []
+    return ["  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip() for row in clean]
+
+
+def _show_end(plans: list[Plan]) -> None:
+    unknown = sum(1 for one in plans if one.unknown)
+    changed = sum(1 for one in plans if one.changes)
+    parts = [f"{_count(plans)} at {changed} {_plural('store', changed)}"] if changed else ["nothing to do"]
+    parts += [f"{unknown} {_plural('store', unknown)} unknown"] if unknown else []
+    click.echo(f"\n{', '.join(parts)}.{' Apply: storehooks subscriptions apply' if changed else ''}")
+    if changed:
+        click.echo("The scheduled check does + and ~ by itself, never -.")
+
+
+def _tell_results(results: dict[str, list[Done] | str]) -> int:
+    """A line for each change; gives how many were not made."""
+    click.echo()
+    rows: list[tuple[str, ...]] = []
+    failed = 0
+    for store, done in results.items():
+        if isinstance(done, str):
+            failed += 1
+            click.echo(f"{store}: {show.harmless(done)}")
+            continue
+        failed += sum(1 for one in done if one.error)
+        rows += [(store, _sign(one), one.change.topic, _told(one)) for one in done]
+    for line in _aligned(rows):
+        click.echo(line)
+    return failed
+
+
+def _sign(done: Done) -> str:
+    return "~ rotate" if done.change.rotate else _SIGNS[done.change.action]
+
+
+def _told(done: Done) -> str:
+    if done.error:
+        return f"FAILED: {done.error}"
+    return f"done, secret {done.fingerprint}" if done.fingerprint else "done"
+
+
+def _count(plans: list[Plan], no_delete: bool = False) -> str:
+    many = sum(len(one.gentle if no_delete else one.changes) for one in plans)
+    return f"{many} {_plural('change', many)}"
+
+
+def _plural(word: str, many: int) -> str:
+    return word if many == 1 else f"{word}s"
+
+
+def _change(change: Any) -> dict[str, Any]:
+    return {name: getattr(change, name) for name in ("action", "topic", "theirs", "reason")}
+
+
+def _state(config: Config, name: str, last: Checked | None) -> str:
+    if not is_managed(config, name):
+        return "by hand: no base_url or auth"
+    if last is None:
+        return "not looked at yet"
+    if last.unknown:
+        return "unknown"
+    return f"{len(last.left)} to do" if last.left else "fine"
+
+
+def _row(config: Config, name: str, last: Checked | None, heals: list[Heal], many: int) -> tuple[Any, ...]:
+    state = _state(config, name, last)
+    looked = f"{in_words(time.time() - last.at)} ago" if last else ""
+    figures: tuple[Any, ...] = (last.wanted, len(last.there)) if last and not last.unknown else ("", "")
+    gap = heals[0].gap if heals else None
+    when = datetime.fromtimestamp(heals[0].at, UTC) if heals else None
+    return (name, *figures, state, looked, many, when, in_words(gap) if gap is not None else "")
+
+
+def _tell_of_trouble(last: Checked | None) -> None:
+    if last is None or not (last.unknown or last.left):
+        return
+    click.echo()
+    if last.unknown:
+        click.echo(f"{last.store}: {show.harmless(last.unknown)}")
+    for line in _aligned([(last.store, one["action"], one["topic"], one["why"]) for one in last.left]):
+        click.echo(line)
+
+
+def _as_json(config: Config, name: str, last: Checked | None, heals: list[Heal], many: int) -> dict[str, Any]:
+    return {
+        "store": name,
+        "state": _state(config, name, last),
+        "looked_at": datetime.fromtimestamp(last.at, UTC) if last else None,
+        "wanted": last.wanted if last else None,
+        "there": list(last.there) if last else [],
+        "left": list(last.left) if last else [],
+        "foreign": last.foreign if last else None,
+        "unknown": (last.unknown or None) if last else None,
+        "heal_count": many,
+        "heals": [{**asdict(one), "gap": one.gap} for one in heals],
+    }

@@ -1,0 +1,145 @@
+"""Explaining: for one event and each handler, why the handler was or was not called. Pure: it is handed the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from receiver.contract.event import UNREADABLE
+from receiver.contract.topics import matches
+from receiver.inbox import Declaration
+from receiver.inbox.ledger import EventRecord, RunRecord
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known at one moment."""
+
+    event: EventRecord
+    declared: Mapping[str, Declaration]
+    """What workers have said in the last 15 minutes."""
+    loaded: Mapping[str, Declaration]
+    """What this config loads here."""
+    paused: frozenset[str] = frozenset()
+    """ "handler:NAME", "store:NAME" """
+    shut: Mapping[str, datetime] = field(default_factory=dict)
+    """Limits, or h:HANDLER, that are Busy, and until when."""
+    full: frozenset[str] = frozenset()
+    """Limits of which every slot is taken."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    handler: str
+    called: bool
+    reason: str
+    """One of: called, running, skipped, dropped, retrying, failed, delayed, paused, limit, absent, waiting,
+    unreadable, not-routed, not-loaded, topic, store, added-later."""
+    why: str
+    fix: str = ""
+
+
+def explain(facts: Facts) -> list[Verdict]:
+    """A verdict for every handler that has a run, was declared, or is loaded here."""
+    runs = {run.handler: run for run in facts.event.runs}
+    names = sorted({*runs, *facts.declared, *facts.loaded})
+    return [_of_a_run(facts, runs[name]) if name in runs else _without_a_run(facts, name) for name in names]
+
+
+def _of_a_run(facts: Facts, run: RunRecord) -> Verdict:
+    tries = f"attempt {run.attempts}"
+    told = "" if run.result is None else f': "{run.result}"'
+    match run.status:
+        case "done":
+            return Verdict(run.handler, True, "called", f"done, {tries}{told}")
+        case "running":
+            return Verdict(run.handler, True, "running", f"under way, {tries[:-1]}{run.attempts + 1}")
+        case "dropped" if run.reason == "skipped":
+            return Verdict(run.handler, False, "skipped", f"when: {str(run.result).removeprefix('skipped: ')}")
+        case "dropped":
+            return Verdict(run.handler, True, "dropped", f"dropped{told}")
+        case "failed":
+            again = f"storehooks failures replay --event {facts.event.summary.id}"
+            called = run.reason not in ("no-such-handler", "lost-worker")
+            return Verdict(run.handler, called, "failed", f"failed, {tries}: {run.error}", again)
+        case _:
+            return _waiting(facts, run)
+
+
+def _waiting(facts: Facts, run: RunRecord) -> Verdict:
+    if run.due_at is not None:
+        when = f"{run.due_at:%Y-%m-%d %H:%M:%S} UTC"
+        if run.attempts:
+            why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
+            return Verdict(run.handler, True, "retrying", why)
+        now = f"storehooks events replay {_id(facts)}"
+        return Verdict(run.handler, False, "delayed", f"delay=, it is due {when}", now)
+    return _held(facts, run.handler) or _kept_back(facts, run.handler)
+
+
+def _held(facts: Facts, name: str) -> Verdict | None:
+    """Somebody paused it, or nobody has it."""
+    store = facts.event.summary.store
+    if f"handler:{name}" in facts.paused:
+        return Verdict(name, False, "paused", "the handler is paused", f"storehooks handlers resume {name}")
+    if f"store:{store}" in facts.paused:
+        return Verdict(name, False, "paused", f"the store {store} is paused", f"storehooks stores resume {store}")
+    if name not in facts.declared:
+        fix = "start a worker whose config loads it" if name in facts.loaded else f"storehooks handlers retire {name}"
+        return Verdict(name, False, "absent", "no worker has this handler now", fix)
+    return None
+
+
+def _kept_back(facts: Facts, name: str) -> Verdict:
+    """Its limit keeps it back, or every worker has enough to do."""
+    limit = facts.declared[name].details.get("limit")
+    if until := facts.shut.get(limit or f"h:{name}"):
+        return Verdict(name, False, "limit", f"{limit or 'the handler'} is Busy until {until:%H:%M:%S} UTC")
+    if limit in facts.full:
+        return Verdict(name, False, "limit", f"every slot of [limits.{limit}] is taken")
+    return Verdict(name, False, "waiting", "ready; it waits for a worker", "storehooks stats")
+
+
+def _without_a_run(facts: Facts, name: str) -> Verdict:
+    one = facts.declared.get(name) or facts.loaded[name]
+    about = facts.event.summary
+    if about.topic == UNREADABLE:
+        return Verdict(name, False, "unreadable", "the event's body could not be read; no handler is called for it")
+    if not any(matches(pattern, about.topic) for pattern in one.topics):
+        return Verdict(name, False, "topic", f"it wants {', '.join(one.topics)}, not {about.topic}", _place(one))
+    if not any(matches(pattern, about.store) for pattern in one.stores):
+        fix = f"[plugins.{one.details.get('plugin')}] stores, or {_place(one)}"
+        return Verdict(name, False, "store", f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}", fix)
+    return _missed(facts, name)
+
+
+def _missed(facts: Facts, name: str) -> Verdict:
+    """It wants such events, and has no run of this one."""
+    about = facts.event.summary
+    if name not in facts.declared:
+        return Verdict(
+            name,
+            False,
+            "not-loaded",
+            "this config loads it, and no worker does",
+            "start or HUP a worker with this config",
+        )
+    if not facts.event.runs and about.status == "open":
+        if f"store:{about.store}" in facts.paused:
+            return Verdict(
+                name, False, "paused", f"the store {about.store} is paused", f"storehooks stores resume {about.store}"
+            )
+        return Verdict(name, False, "not-routed", "the event waits to be routed", "storehooks stats")
+    again = f"storehooks events replay {_id(facts)} --handler {name}"
+    return Verdict(name, False, "added-later", "it was not there when the event was routed", again)
+
+
+def _id(facts: Facts) -> str:
+    return facts.event.summary.id
+
+
+def _place(one: Declaration) -> str:
+    details: Mapping[str, Any] = one.details
+    return f"{details.get('file', '?')}:{details.get('line', '?')}"

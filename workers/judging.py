@@ -1,0 +1,185 @@
+"""Judging: what is wrong with a plugin, in sentences that name its file, its line and the fix. Pure, but for reading
+the places a folder may be in."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from receiver.contract.errors import PluginError
+from receiver.contract.settings import seconds
+from workers import conditions
+from workers.routing import Handler, Router
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
+_QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOPIC = re.compile(r"\*|[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")
+_UNKNOWN_OPTION = re.compile(r"Router\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+OUR_FOLDER = Path(__file__).parent
+PACKAGES = ("workers", "receiver")
+
+
+def judge(handler: Handler) -> None:
+    """Refuse a handler that could not run, before anything is routed to it."""
+    if not inspect.isroutine(handler.function):
+        raise PluginError(f"{handler.name} is not a plain function; write `def` and call what you need from it")
+    for fault in _faults(handler):
+        raise PluginError(f"{handler.file}:{handler.line}: {handler.name} {fault}")
+
+
+def judge_router(router: Router, origin: str) -> None:
+    """What concerns a plugin as a whole."""
+    if not isinstance(router.name, str) or not _NAME.fullmatch(router.name) or "." in router.name:
+        raise PluginError(f'{origin}: a plugin needs a name of letters, digits, _ and -: router = Router("loyalty")')
+    _judge_parts(router, origin)
+    for what, function in (("startup", router.startup_function), ("shutdown", router.shutdown_function)):
+        if function is not None and (inspect.iscoroutinefunction(function) or not _takes(function, 1)):
+            given = "settings" if what == "startup" else "resource"
+            raise PluginError(
+                f"{place_of(function)}: @router.{what} of {router.name} must take one argument: "
+                f"def {getattr(function, '__name__', what)}({given})"
+            )
+
+
+def _judge_parts(router: Router, origin: str) -> None:
+    for part in router.included:
+        if part.startup_function or part.shutdown_function or part.settings:
+            raise PluginError(
+                f"{origin}: {router.name} includes a router with a startup, a shutdown or settings of its own; "
+                "those belong to the plugin: move them to the router that includes it"
+            )
+        _judge_parts(part, origin)
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
+
+
+def _faults(handler: Handler) -> Iterator[str]:
+    if not _NAME.fullmatch(handler.name):
+        yield "has a name that is not letters, digits, _ and -"
+    yield from _wrong_function(handler)
+    yield from _wrong_wishes(handler)
+    yield from conditions.faults(handler.when)
+    yield from _wrong_numbers(handler)
+
+
+def _wrong_function(handler: Handler) -> Iterator[str]:
+    written = inspect.unwrap(handler.function)
+    if inspect.iscoroutinefunction(written) or inspect.isasyncgenfunction(written):
+        yield "is async; write `def` and call asyncio.run() inside where you need it"
+    if inspect.isgeneratorfunction(written):
+        yield "has a `yield`, so calling it does nothing; return a value instead"
+    if not _takes(handler.function, 2):
+        yield "must take two arguments: def handler(event, ctx)"
+
+
+def _wrong_wishes(handler: Handler) -> Iterator[str]:
+    if not handler.topics:
+        yield 'names no topic; write @router.on("order.created") or @router.on("*")'
+    for topic in handler.topics:
+        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+            yield f'asks for the topic {topic!r}; topics look like "order.created" or "order.*"'
+    if not all(isinstance(store, str) for store in handler.stores):
+        yield f'has stores={handler.stores!r}; stores are names, such as "north" or "*"'
+    if not isinstance(handler.queue, str) or not _QUEUE.fullmatch(handler.queue):
+        yield f"has queue={handler.queue!r}; a queue's name is letters, digits, _ and -, at most 64"
+    if handler.limit is not None and not isinstance(handler.limit, str):
+        yield f"has limit={handler.limit!r}; a limit is the name of a [limits.NAME] in config"
+
+
+def _wrong_numbers(handler: Handler) -> Iterator[str]:
+    retries = handler.retries
+    if not (retries is None or _is_count(retries) or (isinstance(retries, tuple) and all(map(_is_seconds, retries)))):
+        yield (
+            f"has retries={retries!r}, neither a number nor delays in seconds; write retries=5 or retries=(10, 60, 300)"
+        )
+    if handler.timeout is not None and not (_is_seconds(handler.timeout) and handler.timeout > 0):
+        yield f"has timeout={handler.timeout!r}, which is no number of seconds; write timeout=30"
+    try:
+        seconds(handler.delay)
+    except ValueError:
+        yield f'has delay={handler.delay!r}, which is no time; write delay=600 or delay="10m"'
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _takes(function: Callable[..., Any], many: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[object()] * many)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+# What went wrong while a plugin was imported
+
+
+def import_error(origin: str, error: BaseException) -> PluginError:
+    """One sentence for whatever a plugin's import raised, with the plugin's own file and line."""
+    if isinstance(error, SyntaxError):
+        return PluginError(f"{error.filename}:{error.lineno}: {origin} has a syntax error: {error.msg}; mend that line")
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = ([one for one in frames if not _is_ours(one.filename)] or list(frames))[-1]
+    return PluginError(f"{frame.filename}:{frame.lineno}: {origin} {_what_happened(error)}")
+
+
+def _what_happened(error: BaseException) -> str:
+    if isinstance(error, TypeError) and (match := _UNKNOWN_OPTION.search(str(error))):
+        known = [name for name in inspect.signature(getattr(Router, match[1])).parameters if name != "self"]
+        near = difflib.get_close_matches(match[2], known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        return f"gives an unknown option {match[2]}; {hint}"
+    told = f"cannot be loaded: {type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError):
+        if error.name and error.name.partition(".")[0] in PACKAGES:
+            return f"{told}; {error.name.partition('.')[0]} is storehooks' own package: rename yours"
+        return f"{told}; install it into this environment, or correct the import"
+    if isinstance(error, ImportError):
+        return f"{told}; correct the import"
+    return f"{told}; what can fail belongs into @router.startup or a handler"
+
+
+def _is_ours(filename: str) -> bool:
+    return "importlib" in filename or Path(filename).parent == OUR_FOLDER
+
+
+# A folder that hides ours
+
+
+def refuse_a_shadow(folders: Iterable[Path], origin: str) -> None:
+    """A folder or file of our packages' names: whoever runs Python there gets that one instead of ours."""
+    for folder in dict.fromkeys(one.absolute() for one in folders):
+        for name in PACKAGES:
+            ours = OUR_FOLDER.parent / name
+            for found in (folder / name, folder / f"{name}.py"):
+                if found.exists() and found.resolve() != ours.resolve() and _is_importable(found):
+                    raise PluginError(
+                        f"{origin}: {found} has the name of storehooks' own package {name} and hides it from "
+                        "Python; rename that one"
+                    )
+
+
+def _is_importable(found: Path) -> bool:
+    return found.suffix == ".py" or (found.is_dir() and any(found.glob("*.py")))
+
+
+def searched_before_ours() -> list[Path]:
+    """The folders in which Python looks for a package before it finds ours."""
+    home = str(OUR_FOLDER.parent)
+    before = sys.path[: sys.path.index(home)] if home in sys.path else []
+    return [Path(entry) for entry in before]

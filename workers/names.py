@@ -1,0 +1,60 @@
+"""Names: what stores really send, what it becomes, and who wants it. Pure, but for being handed what was seen."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from receiver.contract.grammar import Scheme
+from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, translate
+from receiver.inbox import Declaration
+from receiver.inbox.ledger import SeenName
+from workers.routing import wanted_by
+
+
+@dataclass(frozen=True)
+class SentName:
+    """One name that one store sends."""
+
+    store: str
+    theirs: str
+    topic: str
+    mapped_by: MappedBy
+    seen: int
+    last_at: datetime
+    handlers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """A topic that a handler asked for and no store has sent."""
+
+    topic: str
+    handler: Declaration
+    nearest: str
+
+
+def sent_names(
+    store: str, scheme: Scheme, seen: Iterable[SeenName], handlers: Iterable[Declaration]
+) -> Iterator[SentName]:
+    """The names of one store, in the order given."""
+    handlers = list(handlers)
+    for name in seen:
+        topic = translate(name.theirs, scheme.topics) if name.theirs else ""
+        if topic == PROBE:  # that was us
+            continue
+        takers = sorted(wanted_by(handlers, topic=topic, store=store)) if topic else []
+        by = mapped_by(name.theirs, scheme.topics, scheme.configured)
+        yield SentName(store, name.theirs, topic, by, name.seen, name.last_at, tuple(takers))
+
+
+def unsent(handlers: Iterable[Declaration], names: Iterable[SentName]) -> Iterator[Unsent]:
+    """What handlers want that nobody has sent, with the nearest that somebody has."""
+    sent = sorted({name.topic for name in names if name.topic})
+    for handler in handlers:
+        for pattern in handler.topics:
+            if not any(matches(pattern, topic) for topic in sent):
+                near = difflib.get_close_matches(pattern, sent, n=1, cutoff=0.4)
+                yield Unsent(pattern, handler, near[0] if near else "")

@@ -1,0 +1,139 @@
+"""A plugin's settings: `[plugins.NAME]` with `[stores.STORE.plugins.NAME]` over it, checked by the plugin's own model.
+
+Law of this room: a wrong setting is found when plugins are loaded, not when an event comes, and the message names
+the key, the line of the config and the line of the model. Values are never shown: they may be secrets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from receiver.config import Config
+from receiver.contract.errors import PluginError
+from receiver.contract.topics import matches
+from workers.context import make_settings
+from workers.routing import Handler, Router
+
+RESERVED = ("stores", "handlers")
+
+
+def settings_of(config: Config, plugin: str, store: str) -> dict[str, Any]:
+    """`[plugins.NAME]`, with `[stores.STORE.plugins.NAME]` over it."""
+    general = config.plugins[plugin].own if plugin in config.plugins else {}
+    own = config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
+    return {**general, **own}
+
+
+def build(config: Config, router: Router, store: str, below: Mapping[str, Any] | None = None) -> Any:
+    """The settings as the plugin wants them: its model, or a namespace. The store "" is the general settings.
+
+    `below` are values from elsewhere, for what this config does not say.
+    """
+    values = {**(below or {}), **settings_of(config, router.name, store)}
+    if router.settings is None:
+        return make_settings(values)
+    _refuse_unknown(config, router, store, values)
+    return _validated(config, router, store, values)
+
+
+def check(config: Config, router: Router, handlers: Iterable[Handler]) -> None:
+    """Build the settings for every store an event may come from; PluginError says what is wrong with which."""
+    _refuse_reserved(config, router)
+    if router.settings is None:
+        return
+    _refuse_no_model(router)
+    patterns = [pattern for handler in handlers for pattern in handler.stores]
+    stores = [name for name in config.stores if any(matches(pattern, name) for pattern in patterns)]
+    if router.startup_function is not None or not stores:
+        build(config, router, "")
+    for store in stores:
+        build(config, router, store)
+
+
+def _refuse_reserved(config: Config, router: Router) -> None:
+    for name, store in config.stores.items():
+        for key in RESERVED:
+            if key in store.plugins.get(router.name, {}):
+                where = config.place("stores", name, "plugins", router.name, key)
+                raise PluginError(f"{where}: {key} is decided for all stores; move it to [plugins.{router.name}]")
+
+
+def _refuse_no_model(router: Router) -> None:
+    model = router.settings
+    if not (hasattr(model, "model_validate") or dataclasses.is_dataclass(model)):
+        raise PluginError(
+            f"plugin {router.name} has settings={getattr(model, '__name__', model)!r}, "
+            "which is neither a pydantic model nor a dataclass; derive it from pydantic.BaseModel"
+        )
+    for key in RESERVED:
+        if key in (_known_keys(model) or ()):
+            raise PluginError(
+                f"{_model_place(router).rpartition(' ')[2]}: plugin {router.name} has a setting called {key}, which "
+                f"[plugins.{router.name}] keeps for config's own word; give it another name"
+            )
+
+
+def _refuse_unknown(config: Config, router: Router, store: str, values: Mapping[str, Any]) -> None:
+    """A misspelt key would be a setting that silently is not there."""
+    known = _known_keys(router.settings)
+    for key in values:
+        if known is not None and key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"it knows {', '.join(sorted(known)) or 'none'}"
+            where = _place(config, router, store, key)
+            raise PluginError(f"{where}: plugin {router.name} has no setting {key}; {hint} See {_model_place(router)}")
+
+
+def _known_keys(model: Any) -> set[str] | None:
+    """The keys a model knows; None where it takes any."""
+    if dataclasses.is_dataclass(model):
+        return {field.name for field in dataclasses.fields(model) if field.init}
+    if model.model_config.get("extra") == "allow":
+        return None
+    fields = model.model_fields
+    return set(fields) | {field.alias for field in fields.values() if field.alias}
+
+
+def _validated(config: Config, router: Router, store: str, values: Mapping[str, Any]) -> Any:
+    from pydantic import TypeAdapter, ValidationError
+
+    model: Any = router.settings
+    try:
+        return TypeAdapter(model).validate_python(dict(values))
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+    key = ".".join(str(step) for step in problem["loc"]) or "its settings"
+    table = f"[plugins.{router.name}]"
+    if problem["type"] in ("missing", "missing_argument"):
+        of_store = f" for store {store}" if store else ""
+        own = f" or [stores.{store}.plugins.{router.name}]" if store else ""
+        fix = f"plugin {router.name} needs the setting {key}{of_store}; write {key} = ... in {table}{own}"
+    else:
+        told = problem["msg"].removeprefix("Value error, ")
+        fix = f"plugins.{router.name}.{key}{f' for store {store}' if store else ''}: {told}"
+    where = _place(config, router, store, *(str(step) for step in problem["loc"]))
+    raise PluginError(f"{where}: {fix}. See {_model_place(router)}")
+
+
+def _place(config: Config, router: Router, store: str, *key: str) -> str:
+    """Where a setting was written; else where its table is, else the file it should be in."""
+    own = settings_of_store(config, router.name, store)
+    found = config.place("stores", store, "plugins", router.name, *key) if key and key[0] in own else None
+    found = found or config.place("plugins", router.name, *key)
+    return str(found or config.path or "config")
+
+
+def settings_of_store(config: Config, plugin: str, store: str) -> Mapping[str, Any]:
+    return config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
+
+
+def _model_place(router: Router) -> str:
+    model: Any = router.settings
+    try:
+        return f"class {model.__name__} at {inspect.getsourcefile(model)}:{inspect.getsourcelines(model)[1]}"
+    except (OSError, TypeError):
+        return f"class {model.__name__}"

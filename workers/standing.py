@@ -1,0 +1,123 @@
+"""Standing: all there is to know of one store, in one place; for `stores show` and whoever else shows a store."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from redis import Redis
+
+from receiver.config import Config
+from receiver.contract.scheme import Secret
+from receiver.contract.topics import PROBE
+from receiver.inbox import Inbox, Ledger
+from receiver.inbox.checks import Checks, Heal
+from receiver.inbox.keyring import equip
+from receiver.inbox.ledger import EventSummary
+from receiver.spool import RefusedOf, look_at_refusals
+from workers.checkup.ask import ask_store
+from workers.checkup.facts import ApiFacts
+from workers.subscribing import Subscriber, handlers_of, is_managed, keyring_of
+from workers.subscriptions import Plan
+
+PATIENCE = 4.0
+"""How long the store's own API may take to say how things are."""
+
+LOOK_BACK = 20
+"""Among so many newest events there is one of the store's own, or it has sent none for long."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    name: str
+    scheme: str
+    base_url: str
+    callback: str
+    """Where the store sends to."""
+    paused: bool
+    secrets: tuple[Secret, ...]
+    api: ApiFacts
+    counts: dict[str, int]
+    last_event: EventSummary | None
+    refused: RefusedOf | None
+    place: str
+    """The line of config."""
+    plan: Plan | None = None
+    """Its subscriptions now; None where we cannot look at them."""
+    last_heal: Heal | None = None
+
+    def as_json(self, now: datetime) -> dict[str, Any]:
+        last, refused = self.last_event, self.refused
+        return {
+            "store": self.name,
+            "scheme": self.scheme,
+            "state": "paused" if self.paused else "on",
+            "base_url": self.base_url or None,
+            "callback": self.callback,
+            "config": self.place,
+            "secrets": [
+                {
+                    "fingerprint": one.fingerprint,
+                    "origin": one.origin,
+                    "not_after": one.not_after,
+                    "live": one.not_after is None or one.not_after > now,
+                }
+                for one in self.secrets
+            ],
+            "token": {"state": self.api.state, "reason": self.api.reason or None, "seconds_left": self.api.token_left},
+            "counts": self.counts,
+            "last_event": {"id": last.id, "topic": last.topic, "received_at": last.received_at} if last else None,
+            "refused": {"many": refused.many, "kept": refused.kept, "since": refused.first} if refused else None,
+            "subscriptions": _plan_json(self.plan) if self.plan else None,
+            "last_heal": {**asdict(self.last_heal), "gap": self.last_heal.gap} if self.last_heal else None,
+        }
+
+
+def standing_of(config: Config, name: str, redis: Redis) -> Standing:
+    """Look at one store: its config, what Redis knows, and what its API says now."""
+    given, ledger = config.stores[name], Ledger(redis)
+    api = ask_store(config, name, redis, PATIENCE)
+    return Standing(
+        name=name,
+        scheme=given.scheme,
+        base_url=given.base_url,
+        callback=config.public_url_of(name),
+        paused=f"store:{name}" in Inbox(redis).paused(),
+        secrets=secrets_of(config, name, redis),
+        api=api,
+        counts=ledger.counters().stores.get(name, {}),
+        last_event=next((one for one in ledger.events(store=name, limit=LOOK_BACK) if one.topic != PROBE), None),
+        refused=_refused(config, name),
+        place=str(config.place("stores", name) or ""),
+        plan=_plan(config, name, redis, api),
+        last_heal=next(iter(Checks(redis).heals(name, 1)), None),
+    )
+
+
+def secrets_of(config: Config, name: str, redis: Redis) -> tuple[Secret, ...]:
+    """Those of config, and those that were learned from the store."""
+    return equip(config.known_stores[name], keyring_of(config, redis).of(name)).secrets
+
+
+def _plan(config: Config, name: str, redis: Redis, api: ApiFacts) -> Plan | None:
+    """A store that gives us no product is not asked for its webhooks as well."""
+    if not is_managed(config, name):
+        return None
+    if api.state != "fine":
+        return Plan(name, unknown=api.reason)
+    return Subscriber(config, name, redis, timeout=PATIENCE).look(handlers_of(redis))
+
+
+def _plan_json(plan: Plan) -> dict[str, Any]:
+    changes = [{"action": one.action, "topic": one.topic, "reason": one.reason} for one in plan.changes]
+    return {**plan.as_json(), "changes": changes}
+
+
+def _refused(config: Config, name: str) -> RefusedOf | None:
+    try:
+        found = look_at_refusals(config.data_dir).by_store()
+    except (sqlite3.Error, OSError):
+        return None
+    return next((one for one in found if one.store == name), None)
