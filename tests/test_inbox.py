@@ -10,7 +10,8 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
-from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED, Wanted
+from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from receiver.inbox.records import Wanted
 from tests.harness import System, eventually
 
 GREET = ("shop.greet", "default", True)

@@ -28,7 +28,8 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
 from receiver.inbox import Declaration, Failures, Inbox, Ledger, Limit, Outcome, Routes, Run, connect, keys
-from receiver.inbox.inbox import LOSSES_ALLOWED, from_ms
+from receiver.inbox.inbox import LOSSES_ALLOWED
+from receiver.inbox.records import from_ms
 
 STORES = ("north", "south")
 HANDLERS = ("shop.one", "shop.two", "shop.three")

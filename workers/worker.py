@@ -27,7 +27,7 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, keys
 from receiver.inbox.client import check
-from receiver.inbox.inbox import Declarations, Wanted
+from receiver.inbox.records import Declarations, Wanted
 from workers.bell import Bell
 from workers.ends import outcome_of
 from workers.jobs import WakeUp, read_job
