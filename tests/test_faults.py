@@ -207,7 +207,7 @@ def test_row_13_a_cut_reply_to_a_worker_is_mended(proxied: tuple[System, Proxy],
     system.start("worker", "housekeeper")
     system.settled(system.accept())
     proxy.cut(name)
-    event_id = system.accept()
+    event_id = system.accept(store="south")  # not seen yet: events like one that was are routed as they are claimed
     assert system.settled(event_id, within=10) == "settled"
     assert proxy.fired.wait(5)
     assert event_id in effects(system)

@@ -7,9 +7,11 @@ from datetime import timedelta
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
-from receiver.inbox import Claim, Declaration, Inbox, Outcome, Run, keys
+from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from receiver.inbox.records import Wanted
 from tests.harness import System, eventually
 
 GREET = ("shop.greet", "default", True)
@@ -223,6 +225,142 @@ def test_a_poisoned_event_is_set_aside_and_the_next_one_is_served(system: System
     claim = system.inbox.claim({"": 2}, room=2)
     assert [run.event.id for run in claim.runs] == [good]
     assert redis.hexists(keys.ASIDE, bad)
+
+
+def test_what_the_server_has_against_one_delivery_of_a_group_does_not_touch_the_others(
+    system: System, redis: Redis
+) -> None:
+    redis.hset("sh:d:north:spoiled", "a", "b")
+    first, bad, last = system.delivery(), replace(system.delivery(), repeat_mark="spoiled"), system.delivery()
+    with pytest.raises(ResponseError):
+        system.inbox.accept([first, bad, last])
+    assert [one.status for one in system.inbox.accept([first, last])] == ["duplicate", "duplicate"]
+    assert {run.event.id for run in system.inbox.claim({"": 9}, room=9).runs} == {first.event.id, last.event.id}
+    assert system.identity_holds()
+
+
+def test_a_spoiled_index_of_one_store_keeps_no_other_store_from_its_work(system: System, redis: Redis) -> None:
+    redis.set("sh:ix:south", "x")
+    deliveries = [system.delivery(), system.delivery(store="south"), system.delivery()]
+    with pytest.raises(ResponseError):
+        system.inbox.accept(deliveries)
+    assert len(system.inbox.claim({"": 9}, room=9).runs) == 3
+    assert system.identity_holds()
+
+
+def test_a_group_holds_its_own_duplicates_and_its_own_quota(system: System) -> None:
+    one, other, third = system.delivery(), system.delivery(), system.delivery()
+    answers = system.inbox.accept([one, one, other, third], quotas={"north": 2})
+    assert [answer.status for answer in answers] == ["accepted", "duplicate", "accepted", "full"]
+    assert system.ledger.counters().total["open"] == 2
+    assert system.identity_holds()
+
+
+def test_large_bodies_are_accepted_by_several_calls_and_answered_in_their_order(system: System) -> None:
+    deliveries = [system.delivery(data={"id": n, "text": "x" * 100_000}) for n in range(7)]
+    answers = system.inbox.accept(deliveries)
+    assert [answer.id for answer in answers] == [one.event.id for one in deliveries]
+    assert system.ledger.names("north")[0].seen == 7
+
+
+def test_one_call_routes_events_that_have_gone_different_ways(system: System) -> None:
+    ids = [system.accept() for _ in range(4)]
+    runs = list(system.inbox.claim({"": 4}, room=4).runs)
+    version = system.inbox.declarations().version
+    lost = replace(runs[1], token="another")
+    decisions = [
+        (runs[0], [("shop.one", "default", True), ("shop.two", "default", False)]),
+        (lost, [("shop.one", "default", True)]),
+        (runs[2], []),
+        (runs[3], [("shop.two", "slow", False)]),
+    ]
+    answers = system.inbox.route(decisions, version)
+    assert answers == [["routed", "shop.one"], ["stale"], ["unhandled"], ["routed"]]
+    assert [run.event.id for run in system.inbox.claim({"shop.two": 9}, room=9).runs] == [ids[0], ids[3]]
+    assert system.status(ids[2]) == "settled"
+    assert system.identity_holds()
+
+
+def claim_with_routes(system: System, *handlers: Wanted, version: str = "", many: int = 8) -> list[Run]:
+    routes = Routes(version or system.inbox.declarations().version, {("north", "order.created"): handlers})
+    lanes = {"": many, **{name: many for name, _, _ in handlers}}
+    return list(system.inbox.settle_and_claim((), lanes, room=many, routes=routes)[1].runs)
+
+
+def test_an_event_whose_route_is_known_is_routed_in_the_step_that_claims_it(system: System) -> None:
+    event_id = system.accept()
+    runs = claim_with_routes(system, GREET, ("shop.other", "slow", False))
+    assert [(run.item, run.handler, run.event.id) for run in runs] == [
+        (f"{event_id}|shop.greet", "shop.greet", event_id)
+    ]
+    assert system.inbox.finish([Outcome(runs[0], "done")]) == [True]
+    assert system.status(event_id) == "open"
+    assert system.client.lrange("rq:queue:slow", 0, -1) == [b"wake-slow"]
+    assert system.inbox.finish([Outcome(claim_one(system.inbox, "shop.other"), "done")]) == [True]
+    assert system.status(event_id) == "settled"
+    assert system.identity_holds()
+
+
+def test_a_route_by_other_declarations_is_not_used(system: System) -> None:
+    event_id = system.accept()
+    (event,) = claim_with_routes(system, GREET, version="another")
+    assert (event.item, event.handler) == (event_id, "")
+
+
+def test_an_event_that_has_runs_already_is_routed_by_looking_at_them(system: System, redis: Redis) -> None:
+    event_id = system.accept()
+    redis.hset(keys.EVENT + event_id, "r:shop.greet", "done 1 0 default ")
+    (event,) = claim_with_routes(system, GREET)
+    assert event.handler == ""
+
+
+def test_an_event_that_lost_its_worker_is_claimed_alone_and_routed_by_itself(system: System) -> None:
+    suspect = system.accept()
+    claim_one(system.inbox)
+    lapse(system.inbox)
+    system.accept()
+    (event,) = claim_with_routes(system, GREET)
+    assert (event.item, event.handler, event.losses) == (suspect, "", 1)
+
+
+def test_an_event_routed_in_the_step_that_claims_it_keeps_its_delays(system: System, redis: Redis) -> None:
+    event_id = system.accept()
+    assert [run.handler for run in claim_with_routes(system, GREET, ("shop.late", "slow", 60.0))] == ["shop.greet"]
+    (due,) = [score for item, score in redis.zscan_iter(keys.LATER) if item == f"{event_id}|shop.late".encode()]
+    record = system.ledger.event(event_id)
+    assert record is not None
+    assert due == record.summary.received_at.timestamp() * 1000 + 60_000
+    assert redis.llen("rq:queue:slow") == 0
+    assert system.inbox.claim({"shop.late": 9}, room=9).runs == ()
+    redis.zadd(keys.LATER, {f"{event_id}|shop.late": 1})
+    assert system.inbox.tick()[0] == 1
+    assert claim_one(system.inbox, "shop.late").event.id == event_id
+    assert system.identity_holds()
+
+
+def test_an_event_that_is_only_wanted_later_stays_open(system: System) -> None:
+    event_id = system.accept()
+    assert claim_with_routes(system, ("shop.late", "default", 60.0)) == []
+    assert system.status(event_id) == "open"
+    assert system.inbox.claim({"": 9}, room=9).runs == ()
+    assert system.identity_holds()
+
+
+def test_what_is_routed_waits_behind_older_work_of_its_handler(system: System) -> None:
+    older = system.accept()
+    assert claim_with_routes(system, ("shop.greet", "default", False)) == []
+    newer = system.accept()
+    assert [run.event.id for run in claim_with_routes(system, GREET, many=1)] == [older]
+    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == [newer]
+
+
+def test_a_paused_handlers_run_is_left_waiting_whatever_was_asked(system: System) -> None:
+    system.accept()
+    system.inbox.pause(handler="shop.greet")
+    assert claim_with_routes(system, GREET) == []
+    system.inbox.resume(handler="shop.greet")
+    assert claim_one(system.inbox, "shop.greet").handler == "shop.greet"
+    assert system.identity_holds()
 
 
 def test_scripts_come_back_after_the_server_forgot_them(system: System, redis: Redis) -> None:

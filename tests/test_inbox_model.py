@@ -27,8 +27,9 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox import Declaration, Failures, Inbox, Ledger, Limit, Outcome, Run, connect, keys
-from receiver.inbox.inbox import LOSSES_ALLOWED, from_ms
+from receiver.inbox import Declaration, Failures, Inbox, Ledger, Limit, Outcome, Routes, Run, connect, keys
+from receiver.inbox.inbox import LOSSES_ALLOWED
+from receiver.inbox.records import from_ms
 
 STORES = ("north", "south")
 HANDLERS = ("shop.one", "shop.two", "shop.three")
@@ -37,6 +38,8 @@ STATES = ("ready", "leased", "later", "held")
 SLOTS = 2
 LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
 """Two handlers share a limit; the first has none."""
+LONG_DELAY = 1e10
+"""Seconds after arrival, which was at the beginning of time."""
 
 
 class InboxMachine(RuleBasedStateMachine):
@@ -89,6 +92,27 @@ class InboxMachine(RuleBasedStateMachine):
         assert len(runs) <= many
         assert len(runs) == 1 or not any(run.losses for run in runs), "a suspect is claimed alone"
         self.leased += runs
+
+    @rule(
+        many=st.integers(1, 5),
+        stores=st.sets(st.sampled_from(STORES), min_size=1),
+        handlers=st.dictionaries(st.sampled_from(HANDLERS), st.sampled_from((True, False, LONG_DELAY)), min_size=1),
+        lanes_first=st.booleans(),
+        current=st.sampled_from((True, True, True, False)),
+    )
+    def claim_and_route_in_one_step(
+        self, many: int, stores: set[str], handlers: dict[str, bool | float], lanes_first: bool, current: bool
+    ) -> None:
+        """As a worker does it: what has a limit is never leased while it is routed."""
+        version = self.inbox.declarations().version if current else "old"
+        chosen = [
+            (name, "default", how if how is not True else name not in LIMITS) for name, how in sorted(handlers.items())
+        ]
+        routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
+        names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
+        _, claim = self.inbox.settle_and_claim((), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes)
+        assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
+        self.leased += claim.runs
 
     @rule(many=st.integers(1, 5))
     def claim_and_lose_the_reply(self, many: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from selectors import EVENT_READ, BaseSelector
 
 from redis import Redis
 from redis.connection import Connection
@@ -18,10 +19,14 @@ OVERDUE = 2.0
 
 
 class Bell:
-    """A BLPOP that is sent and not waited for. `armed` while it is out; `rung` reads the answer."""
+    """A BLPOP that is sent and not waited for. `armed` while it is out; `rung` reads the answer.
 
-    def __init__(self, client: Redis, queues: list[str]) -> None:
+    While it is out, its descriptor is in the selector it was given.
+    """
+
+    def __init__(self, client: Redis, queues: list[str], selector: BaseSelector) -> None:
         self._client = client
+        self._selector = selector
         self._queues = queues
         self._connection: Connection | None = None
         self._not_before = 0.0
@@ -39,15 +44,14 @@ class Bell:
                 self._connection = open_connection(self._client)
                 self._connection.connect()
             self._connection.send_command("BLPOP", *map(rq_list, self._queues), WAIT_SECONDS)
+            self._selector.register(self._descriptor(), EVENT_READ, self)
             self.armed = True
             self._armed_at = time.monotonic()
         except (RedisError, OSError):
             self.drop()
         return self.armed
 
-    @property
-    def fileno(self) -> int:
-        """The descriptor to watch while armed."""
+    def _descriptor(self) -> int:
         assert self._connection is not None
         return int(self._connection._sock.fileno())  # type: ignore[attr-defined]  # redis-py offers no name for it
 
@@ -60,8 +64,8 @@ class Bell:
 
     def rung(self) -> str | None:
         """The id of the job that was waiting, or None when the wait simply ended."""
-        self.armed = False
         assert self._connection is not None
+        self._stand_down()
         try:
             answer = self._connection.read_response()
         except (RedisError, OSError):
@@ -71,9 +75,14 @@ class Bell:
 
     def drop(self) -> None:
         """Forget the connection; the next `arm` makes a new one."""
-        self.armed = False
+        self._stand_down()
         self._not_before = time.monotonic() + TRY_AGAIN_AFTER
         if self._connection is not None:
             with contextlib.suppress(Exception):
                 self._connection.disconnect()
         self._connection = None
+
+    def _stand_down(self) -> None:
+        if self.armed:
+            self.armed = False
+            self._selector.unregister(self._descriptor())

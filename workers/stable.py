@@ -104,6 +104,11 @@ class Stable:
         """Whether runs are under way here, or have ended or come back and were not handed over yet."""
         return bool(self._ended or self._returned) or any(stall.batch for stall in self._stalls.values())
 
+    @property
+    def in_batches(self) -> bool:
+        """Whether a horse has more of its batch to do after the run under way."""
+        return any(len(stall.batch) > 1 for stall in self._stalls.values())
+
     def holding(self) -> Counter[str]:
         """How many horses each handler holds."""
         return Counter(stall.handler for stall in self._stalls.values() if stall.batch)

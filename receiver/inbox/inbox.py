@@ -11,19 +11,31 @@ import hashlib
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from itertools import chain
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import orjson
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.contract.topics import PROBE
 from receiver.inbox import keys, scripts
+from receiver.inbox.accepting import Accepted, accept_call, accepted, groups_of
+from receiver.inbox.records import (
+    NO_LIMIT,
+    NO_ROUTES,
+    Claim,
+    Declaration,
+    Declarations,
+    Limit,
+    Outcome,
+    Routes,
+    Run,
+    Wanted,
+    how_text,
+    read_declaration,
+    runs_from,
+)
 from receiver.inbox.scripts import Call
 
 LEASE_MS = 3_000
@@ -33,95 +45,6 @@ TICK_SLICE = 1_000
 TRIM_SLICE = 500
 RESUME_SLICE = 10_000
 """Larger than the others, since only what comes back in one step surely keeps its order; it takes the server 0.1 s."""
-ACCEPT_SLICE = 128
-"""Events that one script accepts: the server does nothing else meanwhile."""
-
-EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
-NAMES_KEPT = 200
-"""How many of a store's own event names are counted one by one."""
-
-Wanted = tuple[str, str, bool | float]
-AcceptStatus = Literal["accepted", "duplicate", "full"]
-_STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
-OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
-
-
-@dataclass(frozen=True)
-class Accepted:
-    status: AcceptStatus
-    id: str
-
-
-@dataclass(frozen=True)
-class Declaration:
-    """What a worker says of one of its handlers, so that any worker can route to it."""
-
-    handler: str
-    version: str
-    topics: tuple[str, ...]
-    stores: tuple[str, ...]
-    queue: str = keys.DEFAULT_QUEUE
-    details: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-
-@dataclass(frozen=True)
-class Declarations:
-    """The union of what all workers have declared lately, and its version."""
-
-    version: str
-    handlers: tuple[Declaration, ...]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One event for one handler, leased to us. With the handler "" it is an event to be routed."""
-
-    item: str
-    handler: str
-    token: str
-    attempts: int
-    losses: int
-    event: Event
-    replays: int = 0
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How many runs may be under way at once, and how many may begin in a second; 0 is any number."""
-
-    name: str
-    concurrency: int = 0
-    rate: float = 0.0
-
-    @property
-    def spacing_ms(self) -> float:
-        """Time between two beginnings. A little more than the rate asks for: runs reach the other side unevenly."""
-        return 1000 / self.rate * 1.05 if self.rate else 0
-
-    @property
-    def burst(self) -> int:
-        return max(1, int(self.rate * 0.05))
-
-
-NO_LIMIT = Limit("")
-
-
-@dataclass(frozen=True)
-class Claim:
-    version: str
-    runs: tuple[Run, ...]
-    again_in: float = 0.0
-    """Seconds until a limit lets more work begin; 0 when none keeps any back."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a leased run ended. A retry is due after `delay` seconds; busy shuts its limit so long, at no attempt."""
-
-    run: Run
-    kind: OutcomeKind
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    delay: float = 0.0
 
 
 class Inbox:
@@ -160,12 +83,10 @@ class Inbox:
         replicas: int = 0,
     ) -> list[Accepted | RedisError]:
         """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
-        common = [int(repeat_window * 1000), NAMES_KEPT]
-        rows = [_accept_arguments(one, repeat_window, (quotas or {}).get(one.event.store, 0)) for one in deliveries]
-        groups = [rows[at : at + ACCEPT_SLICE] for at in range(0, len(rows), ACCEPT_SLICE)]
-        calls = [Call("accept", [*common, *chain.from_iterable(group)]) for group in groups]
+        groups = list(groups_of(deliveries))
+        calls = [accept_call(group, repeat_window, quotas or {}) for group in groups]
         replies = scripts.run_each(self.client, calls, replicas=replicas)
-        return [one for group, reply in zip(groups, replies, strict=True) for one in _accepted(reply, len(group))]
+        return [one for group, reply in zip(groups, replies, strict=True) for one in accepted(reply, len(group))]
 
     # The workers' side
 
@@ -187,20 +108,25 @@ class Inbox:
         *,
         room: int,
         limits: Mapping[str, Limit] | None = None,
+        routes: Routes = NO_ROUTES,
     ) -> tuple[list[bool], Claim]:
-        """finish and claim in one round trip: what a busy worker does all day."""
+        """finish and claim in one round trip: what a busy worker does all day.
+
+        An event whose route is known is routed in the same step; it comes as the runs that are leased to us.
+        """
         token = secrets.token_hex(6)
         wanted: list[scripts.Argument] = []
         for lane, many in lanes.items():
             limit = (limits or {}).get(lane, NO_LIMIT)
             wanted += (lane, many, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
-        calls = [Call("claim", [token, LEASE_MS, room, *wanted])]
+        start: list[scripts.Argument] = [token, LEASE_MS, room, routes.version, len(lanes)]
+        calls = [Call("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))
         replies = scripts.run(self.client, calls)
         results = [result == b"ok" for result in replies[0]] if outcomes else []
         version, again, *items = replies[-1]
-        runs = tuple(_run_from(item, token) for item in items)
+        runs = tuple(run for item in items for run in runs_from(item, token))
         return results, Claim(version.decode(), runs, again / 1000)
 
     def route(self, decisions: Sequence[tuple[Run, Iterable[Wanted]]], version: str) -> list[list[str]]:
@@ -210,11 +136,14 @@ class Inbox:
 
         Each reply is a word, and after "routed" the handlers whose runs are leased to us.
         """
-        calls = []
+        if not decisions:
+            return []
+        arguments: list[scripts.Argument] = [version, LEASE_MS]
         for run, handlers in decisions:
-            parts = [part for name, queue, how in handlers for part in (name, queue, _how(how))]
-            calls.append(Call("route", [run.token, run.event.id, version, LEASE_MS, *parts]))
-        return [[part.decode() for part in reply] for reply in scripts.run(self.client, calls)] if calls else []
+            parts = [part for name, queue, how in handlers for part in (name, queue, how_text(how))]
+            arguments += (run.token, run.kept.id, len(parts) // 3, *parts)
+        (replies,) = scripts.run(self.client, [Call("route", arguments)])
+        return [[part.decode() for part in reply] for reply in replies]
 
     def renew(self, runs: Iterable[Run]) -> set[str]:
         """Keep our leases; give the items that are no longer ours."""
@@ -355,116 +284,15 @@ class Inbox:
         self.client.hset(keys.ASIDE, item, why)
 
 
-def _how(how: bool | float) -> str:
-    return str(int(how)) if isinstance(how, bool) else f">{int(how * 1000)}"
-
-
 def _pause_name(handler: str, store: str) -> str:
     if bool(handler) == bool(store):
         raise ValueError("a handler or a store")
     return f"handler:{handler}" if handler else f"store:{store}"
 
 
-def pack(event: Event) -> bytes:
-    """Headers and body as they are kept: one line of JSON, then the raw bytes."""
-    return orjson.dumps(dict(event.headers)) + b"\n" + event.body
-
-
-def unpack(blob: bytes | None) -> tuple[dict[str, str], bytes]:
-    """The reverse; empty where retention has removed the body."""
-    line, _, body = (blob or b"{}\n").partition(b"\n")
-    try:
-        return orjson.loads(line), body
-    except orjson.JSONDecodeError:
-        return {}, blob or b""
-
-
-def from_ms(text: bytes | str) -> datetime:
-    return datetime.fromtimestamp(int(text) / 1000, UTC)
-
-
-def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> list[scripts.Argument]:
-    event = delivery.event
-    problem = orjson.dumps({"error": delivery.unreadable, "reason": "unreadable"}) if delivery.unreadable else ""
-    return [
-        event.id,
-        event.store,
-        event.topic,
-        delivery.theirs if event.topic != PROBE else "",
-        event.delivery_id,
-        event.resource_id,
-        int(event.received_at.timestamp() * 1000),
-        event.occurred_at.isoformat() if event.occurred_at else "",
-        event.source,
-        event.data_path,
-        pack(event),
-        delivery.repeat_mark if repeat_window else "",
-        quota,
-        problem,
-        hashlib.sha256(event.body).hexdigest()[:16],
-        delivery.first_id,
-    ]
-
-
-def _accepted(reply: Any, many: int) -> list[Accepted | RedisError]:
-    """What a script says of each of its events; an error of the whole script is each one's."""
-    if isinstance(reply, RedisError):
-        return [reply] * many
-    return [
-        Accepted(_STATUSES[status], found.decode()) if status in _STATUSES else ResponseError(found.decode())
-        for status, found in reply
-    ]
-
-
 def _finish_call(outcomes: Iterable[Outcome]) -> Call:
     parts: list[scripts.Argument] = []
     for one in outcomes:
-        detail = orjson.dumps(dict(one.detail))
+        detail = orjson.dumps(one.detail if isinstance(one.detail, dict) else dict(one.detail))
         parts += (one.run.item, one.run.token, one.kind, detail, int(one.delay * 1000))
     return Call("finish", parts)
-
-
-def read_event(event_id: str, fields: Mapping[bytes, bytes], blob: bytes | None) -> Event:
-    """An event from its record and its body as they are kept. A spoiled record is read as far as it goes."""
-    headers, body = unpack(blob)
-    text = {name: fields.get(name.encode(), b"").decode("utf-8", "replace") for name in EVENT_FIELDS}
-    return Event(
-        id=event_id,
-        store=text["store"],
-        topic=text["topic"],
-        received_at=from_ms(text["received"] if text["received"].isdecimal() else "0"),
-        body=body,
-        headers=headers,
-        delivery_id=text["delivery"],
-        resource_id=text["resource"],
-        occurred_at=_moment(text["occurred"]),
-        source=text["source"],
-        data_path=text["data_path"],
-    )
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-
-
-def _run_from(reply: list[Any], token: str) -> Run:
-    item, attempts, losses, replays, *values, blob = reply
-    event_id, handler = keys.split_item(item.decode())
-    fields = {name.encode(): value or b"" for name, value in zip(EVENT_FIELDS, values, strict=True)}
-    event = read_event(event_id, fields, blob)
-    return Run(item.decode(), handler, token, int(attempts), int(losses), event, int(replays or 0))
-
-
-def read_declaration(text: bytes) -> Declaration:
-    fields = orjson.loads(text)
-    return Declaration(
-        handler=fields["handler"],
-        version=fields["version"],
-        topics=tuple(fields["topics"]),
-        stores=tuple(fields["stores"]),
-        queue=fields["queue"],
-        details=fields["details"],
-    )

@@ -46,7 +46,7 @@
     spools         hash    host -> what waits in its spool, JSON: count, oldest, at
     aside          hash    item -> why it was set aside: debris and poison
     leader         string  the housekeeper that saves the others the work
-    journal        channel one message for each outcome
+    journal        channel outcomes, a list of them in each message
 
     rq:queue:{q}, rq:job:wake-{q}, rq:queues    the wake-up, written as RQ writes it
     rq:workers, rq:worker:{name}                the workers that live, written by RQ; only read by us

@@ -15,7 +15,7 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.contract.topics import matches
 from receiver.inbox import keys
-from receiver.inbox.inbox import Declaration, from_ms, read_declaration, read_event, unpack
+from receiver.inbox.records import Declaration, from_ms, read_declaration, read_event, unpack
 
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
@@ -152,7 +152,8 @@ class Ledger:
     ) -> list[EventSummary]:
         """The newest events that fit, newest first."""
         found: list[EventSummary] = []
-        for summary in self._newest(keys.index_of(store) if store else keys.INDEX, since):
+        page = _PAGE if topic or status else min(limit, _PAGE)  # nothing is read that is not shown
+        for summary in self._newest(keys.index_of(store) if store else keys.INDEX, since, page):
             if topic and not matches(topic, summary.topic):
                 continue
             if status and summary.status != status:
@@ -198,10 +199,10 @@ class Ledger:
         fields, blob = pipeline.execute()
         return read_event(event_id, fields, blob) if fields and blob else None
 
-    def _newest(self, index: str, since: datetime | None) -> Iterator[EventSummary]:
+    def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
         oldest: float | str = since.timestamp() * 1000 if since else "-inf"
         start = 0
-        while ids := self.client.zrange(index, "+inf", oldest, desc=True, byscore=True, offset=start, num=_PAGE):
+        while ids := self.client.zrange(index, "+inf", oldest, desc=True, byscore=True, offset=start, num=page):
             pipeline = self.client.pipeline(transaction=False)
             for event_id in ids:
                 pipeline.hmget(keys.EVENT + _decoded(event_id), _SUMMARY)

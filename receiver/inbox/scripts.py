@@ -16,6 +16,16 @@ from receiver.inbox.keys import PREFIX
 Argument = str | bytes | int | float
 
 
+ENDING = """
+-- What was gathered is written however the script ends: a failure must not leave half a step.
+local ok, answer = pcall(main)
+local problem = write_gathered()
+if ok and not problem then return answer end
+problem = not ok and answer or problem
+return type(problem) == 'table' and problem or redis.error_reply(tostring(problem))
+"""
+
+
 class Script(NamedTuple):
     text: str
     sha: str
@@ -26,7 +36,7 @@ def script(name: str) -> Script:
     """A script with the library in front of it. The first line names the flags and stays first."""
     folder = resources.files(__package__) / "scripts"
     flags, _, rest = (folder / f"{name}.lua").read_text().partition("\n")
-    text = f"{flags}\n{(folder / 'lib.lua').read_text()}\n{rest}"
+    text = f"{flags}\n{(folder / 'lib.lua').read_text()}\nlocal function main()\n{rest}\nend\n{ENDING}"
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -262,7 +262,7 @@ class Journal:
         while self._pubsub.connection is not None and self._pubsub.connection.can_read(timeout=0):
             message = self._pubsub.get_message(timeout=0)
             if message:
-                yield self._line(orjson.loads(message["data"]))
+                yield from map(self._line, orjson.loads(message["data"]))
 
     def close(self) -> None:
         with contextlib.suppress(RedisError, OSError):

@@ -11,7 +11,7 @@ import click
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Failures, Inbox, keys
 from receiver.inbox.failures import Failure, Group
-from receiver.inbox.inbox import Declarations
+from receiver.inbox.records import Declarations
 from workers.cli import show
 from workers.cli.options import Noun, Rate, the_config, the_server, with_config
 from workers.replay import PAGE, Replay

@@ -80,8 +80,9 @@ def resume(handler: str) -> None:
     if f"handler:{handler}" not in inbox.paused():
         click.echo(f"{handler} was not paused")
         return
+    waiting = inbox.client.zcard(keys.READY + handler)
     inbox.resume(handler=handler)
-    click.echo(f"{handler} goes on; {inbox.client.zcard(keys.READY + handler):,} runs were waiting")
+    click.echo(f"{handler} goes on; {waiting:,} runs were waiting")
 
 
 @handlers.command("retire")

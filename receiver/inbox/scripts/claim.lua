@@ -1,35 +1,116 @@
 #!lua flags=allow-oom
 -- claim: lease ready items to the caller.
--- ARGV  1 token  2 lease (ms)  3 how many in all
+-- ARGV  1 token  2 lease (ms)  3 how many in all  4 version of the declarations the routes are by  5 how many lanes
 --       then for each lane: lane, how many of it, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst
+--       then the routes the caller knows, for each: store, topic, how many handlers, and for each of these: handler,
+--       queue, and "1" if it may be leased to the caller, "0" if not, or ">ms": it is due so long after the event's
+--       arrival
 -- gives {declarations' version, ms until a limit opens again (0 = none), item...}
 --       where an item is {item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source,
---       data_path, body}
+--       data_path, body}, and for an event that was routed here, the handlers leased to the caller after that
 -- What one claim takes of a lane with a concurrency holds one slot: the caller has one horse do it, one run after the
 -- other. So the next run begins without a word to the server, as long as more is ready than slots are free.
 -- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
 -- passed over while others are claimed; callers begin with another lane each time, so its turn comes.
-local token, lease, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local taken, again, size = {}, 0, 0
+-- An event whose route the caller knows is routed in the same step, as `route` would; any other is leased to be routed.
+local token, lease_end, room = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
+local version = redis.call('GET', P .. 'declv') or '0'
+local first_route = 6 + 6 * tonumber(ARGV[5])
+local taken, again, size, left = {}, 0, 0, {}
 local free_slots = 0 -- of the limit at hand, where it has a concurrency
 local LARGEST = 8 * 1024 * 1024 -- bytes of bodies in one claim: the server answers others meanwhile
 local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
 
-local function lease_run(item, id, handler, run)
+-- What is read of an item: its run, its replays, and what the caller is told.
+local function fields_of(handler)
+  return { 'r:' .. handler, 'p:' .. handler, 'store', 'topic', 'delivery', 'resource', 'received', 'occurred', 'source',
+    'data_path' }
+end
+local OPEN = 11
+
+-- The routes by store and topic. Of an event to be routed is read besides: how many of its runs are open, and whether
+-- there is a run of any handler in the routes; `places` says where in what was read.
+local routes, places, fields = {}, {}, {}
+local function read_routes()
+  fields[''] = fields_of('')
+  fields[''][OPEN] = 'open'
+  local at = ARGV[4] == version and first_route or #ARGV + 1
+  while at <= #ARGV do
+    local many = tonumber(ARGV[at + 2])
+    local last = at + 2 + 3 * many
+    routes[ARGV[at] .. ' ' .. ARGV[at + 1]] = { first = at + 3, last = last, many = many }
+    for part = at + 3, last, 3 do
+      if not places[ARGV[part]] then
+        places[ARGV[part]] = #fields[''] + 1
+        fields[''][#fields[''] + 1] = 'r:' .. ARGV[part]
+      end
+    end
+    at = last + 1
+  end
+end
+
+-- Nil where the record is of another type.
+local function about_item(id, handler)
+  if not fields[handler] then
+    if handler == '' then read_routes() else fields[handler] = fields_of(handler) end
+  end
+  local about = redis.pcall('HMGET', P .. 'e:' .. id, unpack(fields[handler]))
+  return not about.err and about or nil
+end
+
+local function take(item, id, run, about, handlers)
+  local body = redis.pcall('GET', P .. 'b:' .. id)
+  if type(body) ~= 'string' then body = false end
+  size = size + (body and #body or 0)
+  taken[#taken + 1] = { item, run.attempts, run.losses, about[2], about[3], about[4], about[5], about[6], about[7],
+    about[8], about[9], about[10], body, unpack(handlers) }
+end
+
+-- The caller's route for an event, if it fits: none of its runs has begun, and nobody was lost over it.
+local function known_route(run, about)
+  local route = about[3] and about[4] and routes[about[3] .. ' ' .. about[4]]
+  if not route or run.losses > 0 then return nil end
+  for part = route.first, route.last, 3 do
+    if about[places[ARGV[part]]] then return nil end
+  end
+  return route
+end
+
+-- Whether a new run of a handler may be the caller's at once: there is room, and no older one waits.
+local older = {}
+local function may_be_mine(handler)
+  if (left[handler] or 0) <= 0 then return false end
+  if older[handler] == nil then older[handler] = redis.call('EXISTS', P .. 'ready:' .. handler) == 1 end
+  return not older[handler]
+end
+
+local function route_here(item, id, run, about, route)
+  local made, mine = {}, {}
+  for part = route.first, route.last, 3 do
+    local handler, how = ARGV[part], ARGV[part + 2]
+    local wanted = how == '1' and may_be_mine(handler) and token
+    if begin_run(id, about[3], handler, ARGV[part + 1], due_at(how, about[7]), wanted, lease_end, made) then
+      left[handler] = left[handler] - 1
+      mine[#mine + 1] = handler
+    end
+  end
+  redis.call('HSET', P .. 'e:' .. id, 'open', tonumber(about[OPEN] or 1) + route.many - 1, unpack(made))
+  redis.call('HDEL', P .. 'e:' .. id, 'r:')
+  if #mine > 0 then take(item, id, run, about, mine) end
+end
+
+local function lease_item(item, id, handler, run, about)
+  local route = handler == '' and known_route(run, about)
+  if route then return route_here(item, id, run, about, route) end
   run.state, run.token = 'leased', token
   write_run(id, handler, run)
-  redis.call('ZADD', P .. 'leased', NOW + lease, item)
-  local about = redis.call('HMGET', P .. 'e:' .. id, 'p:' .. handler, 'store', 'topic', 'delivery', 'resource', 'received',
-    'occurred', 'source', 'data_path')
-  local body = redis.call('GET', P .. 'b:' .. id)
-  size = size + (body and #body or 0)
-  taken[#taken + 1] = { item, run.attempts, run.losses, about[1], about[2], about[3], about[4], about[5], about[6],
-    about[7], about[8], about[9], body }
+  gather('ZADD', P .. 'leased', lease_end, item)
+  left[handler] = left[handler] - 1
+  take(item, id, run, about, {})
 end
 
 -- Work of a paused store leaves the lane, so that nobody searches past it; `resume` brings it back in order.
-local function hold_if_paused(item, id, handler, run, score)
-  local store = redis.call('HGET', P .. 'e:' .. id, 'store')
+local function hold_if_paused(item, id, handler, run, store, score)
   if not store or redis.call('SISMEMBER', P .. 'paused', 'store:' .. store) == 0 then return false end
   run.state = 'held'
   write_run(id, handler, run)
@@ -91,21 +172,23 @@ end
 local function take_from(lane, want, limit, concurrency, spacing, burst)
   local ready, before, last = P .. 'ready:' .. lane, #taken, nil
   if redis.call('EXISTS', ready) == 0 then return end
-  if anything_paused and redis.call('SISMEMBER', P .. 'paused', 'handler:' .. lane) == 1 then return end
+  if is_paused(lane) then return end
   want = allowed(lane, want, limit, concurrency, spacing, burst)
   local found = want > 0 and redis.call('ZRANGE', ready, 0, want - 1, 'WITHSCORES') or {}
+  local gone = {}
   for at = 1, #found, 2 do
     local item = found[at]
     local id = split(item)
-    local run = read_run(id, lane)
+    local about = about_item(id, lane)
+    local run = about and parse_run(about[1])
     local suspect = run and run.losses > 0
     if not (suspect and #taken > 0) then
-      redis.call('ZREM', ready, item)
+      gone[#gone + 1] = item
       last = found[at + 1]
       if not run or run.state ~= 'ready' then
         set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
-      elseif not (anything_paused and hold_if_paused(item, id, lane, run, last)) then
-        lease_run(item, id, lane, run)
+      elseif not (anything_paused and hold_if_paused(item, id, lane, run, about[3], last)) then
+        lease_item(item, id, lane, run, about)
       end
     end
     if size > LARGEST or (suspect and #taken == 1 and taken[1][1] == item) then
@@ -113,6 +196,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
       break
     end
   end
+  in_slices('ZREM', ready, gone)
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before
   took(lane, limit, concurrency, spacing, burst, before + 1, got)
@@ -121,10 +205,11 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
 end
 
-for at = 4, #ARGV, 6 do
-  local want = math.min(tonumber(ARGV[at + 1]), room)
+for at = 6, first_route - 1, 6 do left[ARGV[at]] = tonumber(ARGV[at + 1]) end
+for at = 6, first_route - 1, 6 do
+  local want = math.min(left[ARGV[at]], room)
   if want > 0 then
     take_from(ARGV[at], want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
   end
 end
-return { redis.call('GET', P .. 'declv') or '0', again, unpack(taken) }
+return { version, again, unpack(taken) }

@@ -3,9 +3,50 @@ local P = KEYS[1]
 local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 
+-- What a script changes many times over is gathered while it works, and written once when it ends or fails, or where
+-- it says `write_gathered()` because it reads it back: counters, fair times, and members of sorted sets.
+local counted, fair, gathered = {}, {}, {}
+
 local function count(name, store, by)
-  redis.call('HINCRBY', P .. 'n', name, by)
-  redis.call('HINCRBY', P .. 'n', name .. '|' .. store, by)
+  local own = name .. '|' .. store
+  counted[name] = (counted[name] or 0) + by
+  counted[own] = (counted[own] or 0) + by
+end
+
+-- One command with many arguments; Lua cannot hand over more than some thousands at once.
+local function in_slices(command, key, arguments)
+  for at = 1, #arguments, 2000 do
+    redis.call(command, key, unpack(arguments, at, math.min(at + 1999, #arguments)))
+  end
+end
+
+-- `gather('ZADD', key, score, member)` or `gather('ZREM', key, member)`; a script never does both to one member.
+local function gather(command, key, first, second)
+  local name = command .. key
+  local found = gathered[name]
+  if not found then
+    found = { command = command, key = key, arguments = {} }
+    gathered[name] = found
+  end
+  local arguments = found.arguments
+  arguments[#arguments + 1] = first
+  if second then arguments[#arguments + 1] = second end
+end
+
+-- Gives the first error; whatever it is, the rest is written.
+local function write_gathered()
+  local problem
+  local function try(...)
+    local ok, answer = pcall(...)
+    if not ok then problem = problem or answer end
+  end
+  for name, by in pairs(counted) do
+    if by ~= 0 then try(redis.call, 'HINCRBY', P .. 'n', name, by) end
+  end
+  for lane, times in pairs(fair) do try(in_slices, 'HSET', P .. 'fair:' .. lane, times.changed) end
+  for _, one in pairs(gathered) do try(in_slices, one.command, one.key, one.arguments) end
+  counted, fair, gathered = {}, {}, {}
+  return problem
 end
 
 local function item_of(id, handler)
@@ -19,39 +60,52 @@ local function split(item)
   return string.sub(item, 1, at - 1), string.sub(item, at + 1)
 end
 
--- A run's record, or nil where there is none or it cannot be read (pcall: a poisoned key may be of any type).
-local function read_run(id, handler)
-  local raw = redis.pcall('HGET', P .. 'e:' .. id, 'r:' .. handler)
+-- A run from its field; nil where that is none.
+local function parse_run(raw)
   if type(raw) ~= 'string' then return nil end
   local state, attempts, losses, queue, token = string.match(raw, '^(%a+) (%d+) (%d+) (%S+) (%S*)$')
   if not state then return nil end
   return { state = state, attempts = tonumber(attempts), losses = tonumber(losses), queue = queue, token = token }
 end
 
-local function run_text(run)
+-- A run's record, or nil where there is none or it cannot be read (pcall: a poisoned key may be of any type).
+local function read_run(id, handler)
+  return parse_run(redis.pcall('HGET', P .. 'e:' .. id, 'r:' .. handler))
+end
+
+local function packed(run)
   return run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token
 end
 
 local function write_run(id, handler, run)
-  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, run_text(run))
+  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run))
 end
 
--- Fair order: each store's items are one unit of virtual time apart, and none starts in the past.
-local function fair_time(handler, store)
-  local times = redis.call('HMGET', P .. 'fair:' .. handler, '', store)
-  return math.floor(math.max(tonumber(times[1] or 0), tonumber(times[2] or 0)))
+local function fair_times(lane)
+  if not fair[lane] then
+    fair[lane] = { now = tonumber(redis.call('HGET', P .. 'fair:' .. lane, '') or 0), last = {}, changed = {} }
+  end
+  return fair[lane]
 end
 
+-- Fair order: each store's items are one unit of virtual time apart, and none starts in the past. The times are whole:
+-- only what comes back to where it was goes between two of them.
 local function make_ready(id, handler, store)
-  local at = fair_time(handler, store) + 1
-  redis.call('HSET', P .. 'fair:' .. handler, store, at)
-  redis.call('ZADD', P .. 'ready:' .. handler, at, item_of(id, handler))
+  local times = fair_times(handler)
+  local last = times.last[store]
+  if not last then
+    local at = #times.changed + 1
+    last = { at = at, time = tonumber(redis.call('HGET', P .. 'fair:' .. handler, store) or 0) }
+    times.last[store], times.changed[at], times.changed[at + 1] = last, store, 0
+  end
+  last.time = math.floor(math.max(times.now, last.time)) + 1
+  times.changed[last.at + 1] = last.time
+  gather('ZADD', P .. 'ready:' .. handler, last.time, item_of(id, handler))
 end
 
 -- Given back untouched: it goes to the front, where it was.
 local function make_first(id, handler)
-  local at = redis.call('HGET', P .. 'fair:' .. handler, '') or 0
-  redis.call('ZADD', P .. 'ready:' .. handler, at, item_of(id, handler))
+  redis.call('ZADD', P .. 'ready:' .. handler, fair_times(handler).now, item_of(id, handler))
 end
 
 -- 2026-11-15T01:41:26.000000Z, as RQ writes its times. Days to a date after Howard Hinnant's civil_from_days.
@@ -69,8 +123,11 @@ local function iso_now()
     math.floor(s % 86400 / 3600), math.floor(s % 3600 / 60), s % 60, tonumber(clock[2]))
 end
 
--- One wake-up for a queue is enough: whoever takes it claims until nothing is ready.
+-- One wake-up for a queue is enough: whoever takes it claims until nothing is ready. Nobody takes it meanwhile.
+local woken = {}
 local function wake(queue)
+  if woken[queue] then return end
+  woken[queue] = true
   local list = 'rq:queue:' .. queue
   if redis.call('LLEN', list) > 0 then return end
   local job, stamp = 'wake-' .. queue, iso_now()
@@ -99,9 +156,15 @@ local function slots_taken(limit, most)
   return held
 end
 
+local limits = {}
+local function limit_of(handler)
+  if limits[handler] == nil then limits[handler] = redis.call('HGET', P .. 'limits', handler) end
+  return limits[handler]
+end
+
 -- A run has ended; the last of its slot gives the slot back.
 local function free_slot(id, handler, run)
-  local limit = redis.call('HGET', P .. 'limits', handler)
+  local limit = limit_of(handler)
   if not limit then return end
   local slots, name, left = P .. 'slots:' .. limit, run.token .. '|' .. handler, {}
   for one in string.gmatch(redis.call('HGET', slots, name) or '', '%S+') do
@@ -112,6 +175,45 @@ local function free_slot(id, handler, run)
   elseif redis.call('HDEL', slots, name) == 1 and redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then
     wake(run.queue)
   end
+end
+
+local anything_paused, paused = nil, {}
+local function is_paused(handler)
+  if anything_paused == nil then anything_paused = redis.call('EXISTS', P .. 'paused') == 1 end
+  if anything_paused and paused[handler] == nil then
+    paused[handler] = redis.call('SISMEMBER', P .. 'paused', 'handler:' .. handler) == 1
+  end
+  return anything_paused and paused[handler]
+end
+
+-- When a run that is routed as `how` says is due: ">ms" is so long after the event's arrival, but never longer from
+-- now, since the receiver's clock may be ahead of ours. Anything else is due at once.
+local function due_at(how, received)
+  local delay = tonumber(string.match(how, '^>(%d+)$') or 0)
+  return delay > 0 and math.min(tonumber(received or 0) or 0, NOW) + delay or 0
+end
+
+-- The first run of a handler for an event: its field goes to `fields`. What is due later waits for that. With a token
+-- it is leased, and this is true; without one, or while the handler is paused, it is made ready.
+local lanes = {}
+local function begin_run(id, store, handler, queue, due, token, lease_end, fields)
+  if lanes[handler] ~= queue then redis.call('HSET', P .. 'lanes', handler, queue) end
+  lanes[handler] = queue
+  fields[#fields + 1] = 'r:' .. handler
+  if due > NOW then
+    fields[#fields + 1] = 'later 0 0 ' .. queue .. ' '
+    gather('ZADD', P .. 'later', due, item_of(id, handler))
+    return false
+  end
+  if token and not is_paused(handler) then
+    fields[#fields + 1] = 'leased 0 0 ' .. queue .. ' ' .. token
+    gather('ZADD', P .. 'leased', lease_end, item_of(id, handler))
+    return true
+  end
+  fields[#fields + 1] = 'ready 0 0 ' .. queue .. ' '
+  make_ready(id, handler, store)
+  wake(queue)
+  return false
 end
 
 -- Held items by lane, each lane's in its order, out of `held` and with their runs written as ready.
@@ -148,7 +250,7 @@ end
 local function bring_back(store, most, first)
   local lanes, back = take_held(store, most)
   for lane, ids in pairs(lanes) do
-    local now = tonumber(redis.call('HGET', P .. 'fair:' .. lane, '') or 0)
+    local now = fair_times(lane).now
     local before = first and waits(lane, store, now)
     for at, id in ipairs(ids) do
       if before then
@@ -258,8 +360,4 @@ local function forget(id)
   redis.call('ZREM', P .. 'ix', id)
   if store then redis.call('ZREM', P .. 'ix:' .. store, id) end
   redis.call('UNLINK', P .. 'e:' .. id, P .. 'b:' .. id, P .. 'o:' .. id)
-end
-
-local function tell(item, outcome, store, topic, resource, detail)
-  redis.call('PUBLISH', P .. 'journal', cjson.encode({ item, outcome, store, topic, resource, detail }))
 end

@@ -50,6 +50,7 @@ end
 
 for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do bring_back(store, slice, false) end
 
+write_gathered()
 if redis.call('EXISTS', P .. 'ready:') == 1 then wake('default') end
 local lanes = redis.call('HGETALL', P .. 'lanes')
 for at = 1, #lanes, 2 do

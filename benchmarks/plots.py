@@ -1,0 +1,81 @@
+"""Plots of a results file, by matplotlib: `benchmarks/.venv/bin/python benchmarks/plots.py results.json [FOLDER]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+OURS, THEIRS = "#1b6ca8", "#b8c4ce"
+BARS = {
+    "ingest": ("rate", "requests/s"),
+    "workers": ("rate", "runs/s"),
+    "p99": ("p99", "p99 in ms, at half of the maximum"),
+    "latency": ("p99", "p99 in ms, sent to handler started"),
+    "memory": ("bytes", "bytes in Redis, open event, five handlers"),
+    "growth": ("ingest", "microseconds for one ingest"),
+}
+
+
+def bars(bout: dict[str, Any], folder: Path) -> None:
+    """One figure of every system, with the spread of its rounds."""
+    figure, label = BARS[bout["bout"]]
+    shown = {name: values[figure] for name, values in bout["samples"].items() if figure in values}
+    ordered = sorted(shown, key=lambda name: median(shown[name]))
+    middle = [median(shown[name]) for name in ordered]
+    below = [m - min(shown[name]) for m, name in zip(middle, ordered, strict=True)]
+    above = [max(shown[name]) - m for m, name in zip(middle, ordered, strict=True)]
+    colours = [OURS if name in ("storehooks", "many") else THEIRS for name in ordered]
+    plot, axes = plt.subplots(figsize=(7, 0.45 * len(ordered) + 1.2))
+    axes.barh(ordered, middle, xerr=(below, above), color=colours, ecolor="#444444", capsize=3)
+    axes.set_xlabel(label)
+    axes.set_title(bout["about"], fontsize=9, loc="left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    plot.tight_layout()
+    plot.savefig(folder / f"{bout['bout']}.png", dpi=120)
+    plt.close(plot)
+
+
+def ratios(bouts: list[dict[str, Any]], folder: Path) -> None:
+    """Every target as a multiple of what was asked: right of 1 it is met."""
+    lines = []
+    for verdict in (one for bout in bouts for one in bout["verdicts"] if one["word"] != "skipped"):
+        target = verdict["target"]
+        more = target["better"] == "more"
+        reached = verdict["ratio"] / target["target"] if more else target["target"] / verdict["ratio"]
+        stretch = target["stretch"] / target["target"] if more else target["target"] / target["stretch"]
+        lines.append((target["title"], reached, stretch))
+    lines.reverse()
+    plot, axes = plt.subplots(figsize=(9, 0.4 * len(lines) + 1.2))
+    axes.barh([one[0] for one in lines], [one[1] for one in lines], color=OURS)
+    axes.plot([one[2] for one in lines], range(len(lines)), "|", color="#d1495b", markersize=14, label="stretch")
+    axes.axvline(1, color="#444444", linewidth=1, label="target")
+    axes.set_xlabel("times the target")
+    axes.legend(loc="lower right", frameon=False)
+    plot.tight_layout()
+    plot.savefig(folder / "targets.png", dpi=120)
+    plt.close(plot)
+
+
+def main() -> None:
+    file = Path(sys.argv[1])
+    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else file.parent
+    bouts = json.loads(file.read_text())["bouts"]
+    for bout in bouts:
+        if bout["bout"] in BARS:
+            bars(bout, folder)
+    if any(bout["verdicts"] for bout in bouts):
+        ratios(bouts, folder)
+    print(f"plots: {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Accepting: deliveries as the arguments of `scripts/accept.lua`, in groups, and its answers. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from redis.exceptions import RedisError, ResponseError
+
+from receiver.contract.intake import Delivery
+from receiver.contract.topics import PROBE
+from receiver.inbox.records import pack
+from receiver.inbox.scripts import Argument, Call
+
+ACCEPT_SLICE = 128
+"""Events that one script accepts: the server does nothing else meanwhile."""
+ACCEPT_BYTES = 256 * 1024
+"""Bytes of bodies after which the next event is accepted by a script of its own, for the same reason."""
+NAMES_KEPT = 200
+"""How many of a store's own event names are counted one by one."""
+
+AcceptStatus = Literal["accepted", "duplicate", "full"]
+_STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
+
+
+@dataclass(frozen=True)
+class Accepted:
+    status: AcceptStatus
+    id: str
+
+
+def groups_of(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
+    """As few groups as there may be: none keeps the server from others for long."""
+    group: list[Delivery] = []
+    size = 0
+    for one in deliveries:
+        if len(group) >= ACCEPT_SLICE or size >= ACCEPT_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += len(one.event.body)
+    if group:
+        yield group
+
+
+def accept_call(deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> Call:
+    arguments: list[Argument] = [int(repeat_window * 1000), NAMES_KEPT]
+    for one in deliveries:
+        arguments += _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0))
+    return Call("accept", arguments)
+
+
+def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> list[Argument]:
+    event = delivery.event
+    problem = orjson.dumps({"error": delivery.unreadable, "reason": "unreadable"}) if delivery.unreadable else ""
+    return [
+        event.id,
+        event.store,
+        event.topic,
+        delivery.theirs if event.topic != PROBE else "",
+        event.delivery_id,
+        event.resource_id,
+        int(event.received_at.timestamp() * 1000),
+        event.occurred_at.isoformat() if event.occurred_at else "",
+        event.source,
+        event.data_path,
+        pack(event),
+        delivery.repeat_mark if repeat_window else "",
+        quota,
+        problem,
+        hashlib.sha256(event.body).hexdigest()[:16],
+        delivery.first_id,
+    ]
+
+
+def accepted(reply: Any, many: int) -> list[Accepted | RedisError]:
+    """What a script says of each of its events; an error of the whole script is each one's."""
+    if isinstance(reply, RedisError):
+        return [reply] * many
+    return [
+        Accepted(_STATUSES[status], found.decode()) if status in _STATUSES else ResponseError(found.decode())
+        for status, found in reply
+    ]

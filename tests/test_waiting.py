@@ -1,0 +1,70 @@
+"""Which of the waiting runs a horse is given together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from receiver.inbox import Kept, Run
+from workers.pace import KNOWN_AFTER, LARGEST_BATCH, Pace
+from workers.waiting import Waiting
+
+
+class Horses:
+    """As many idle ones as it says; what each is given is kept."""
+
+    def __init__(self, idle: int) -> None:
+        self.idle = idle
+        self.busy = False
+        self.given: list[list[str]] = []
+
+    def give(self, batch: Sequence[Run]) -> None:
+        self.given.append([run.item for run in batch])
+        self.idle -= 1
+        self.busy = True
+
+
+def run(item: str, token: str = "t", losses: int = 0) -> Run:
+    event_id, handler = item.split("|")
+    return Run(item, handler, token, 0, losses, Kept(event_id, [], None))
+
+
+def waiting(horses: Horses, *runs: Run, slotted: Sequence[str] = (), seconds: float = 0.0001) -> Waiting:
+    pace = Pace(4)
+    for one in runs:
+        for _ in range(KNOWN_AFTER):
+            pace.measured(one.handler, seconds)
+    found = Waiting(horses, pace)  # type: ignore[arg-type]
+    found.slotted = slotted
+    found.keep(runs)
+    return found
+
+
+def test_fast_runs_of_one_handler_go_together() -> None:
+    horses = Horses(4)
+    left = waiting(horses, run("a|x"), run("b|y"), run("c|x"))
+    left.dispatch(unwritten=False)
+    assert horses.given == [["a|x", "c|x"], ["b|y"]]
+    assert len(left) == 0
+
+
+def test_a_run_that_lost_its_worker_goes_alone() -> None:
+    horses = Horses(4)
+    waiting(horses, run("a|x", losses=1), run("b|x"), run("c|x")).dispatch(unwritten=False)
+    assert horses.given == [["a|x"], ["b|x", "c|x"]]
+
+
+def test_no_batch_is_larger_than_the_largest() -> None:
+    horses = Horses(1)
+    left = waiting(horses, *(run(f"e{number}|x") for number in range(LARGEST_BATCH + 3)))
+    left.dispatch(unwritten=False)
+    assert len(horses.given[0]) == LARGEST_BATCH
+    assert len(left) == 3
+
+
+def test_what_holds_one_slot_of_a_limit_goes_to_one_horse_however_slow_it_is() -> None:
+    horses = Horses(4)
+    runs = [run("a|x", "one"), run("b|x", "two"), run("c|x", "one"), run("d|y", "one"), run("e|x", "two")]
+    left = waiting(horses, *runs, slotted=["x"], seconds=0.05)
+    left.dispatch(unwritten=False)
+    assert horses.given == [["a|x", "c|x"], ["b|x", "e|x"], ["d|y"]]
+    assert len(left) == 0

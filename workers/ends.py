@@ -1,0 +1,38 @@
+"""Ends: what the end of a run in its horse means for it. Pure."""
+
+from __future__ import annotations
+
+from receiver.inbox import Declaration, Outcome
+from workers import attempts
+from workers.stable import Ended
+
+
+def outcome_of(ended: Ended, declared: Declaration | None) -> Outcome:
+    """What is written of a run; `declared` is its handler, where this worker has it."""
+    run, detail = ended.run, ended.detail
+    match ended.end:
+        case "done" | "dropped" | "failed":
+            return Outcome(run, ended.end, detail)
+        case "raised":
+            return attempts.after_error(run, detail, retries=_retries(declared), after=ended.after)
+        case "died":
+            told = {
+                **detail,
+                "group": attempts.fingerprint("died", [run.handler]),
+                "version": declared.version if declared else "?",
+            }
+            # Most often it was killed from outside, so the first time it is tried again at once.
+            after = 0.0 if run.attempts == 0 else None
+            return attempts.after_error(run, told, retries=_retries(declared), after=after)
+        case "busy":
+            delay = ended.after if ended.after is not None else attempts.BUSY_DELAY
+            return Outcome(run, "busy", detail, delay=delay)
+        case "absent":  # declared, and not there in the horse: not again at once
+            return Outcome(run, "busy", {"error": "the handler is not loaded here"}, delay=attempts.BUSY_DELAY)
+        case _:  # lost, stopped: nobody's fault
+            return Outcome(run, "release")
+
+
+def _retries(declared: Declaration | None) -> attempts.Retries:
+    retries: attempts.Retries = declared.details["retries"] if declared else 0
+    return retries
