@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -74,6 +75,16 @@ def test_a_store_over_its_quota_is_told_so_and_others_are_not(system: System) ->
     assert (
         system.inbox.accept([system.delivery(store="south")], quotas={"north": 1, "south": 1})[0].status == "accepted"
     )
+
+
+@pytest.mark.parametrize("key", ["t:south", "ix:south", "ix"])
+def test_a_damaged_key_of_one_store_leaves_no_event_of_a_group_without_a_lane(system: System, key: str) -> None:
+    """Kept, and in no lane, it would be a duplicate for ever and never run."""
+    system.client.set(f"{keys.PREFIX}{key}", "poison")
+    group = [system.delivery(store=store) for store in ("north", "south", "north")]
+    with suppress(ResponseError):
+        system.inbox.accept(group)
+    assert len(system.inbox.claim({"": 5}, room=5).runs) == 3
 
 
 def test_wake_ups_are_coalesced(system: System) -> None:
