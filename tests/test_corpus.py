@@ -131,6 +131,7 @@ def table(cases: list[Case], answers: dict[str, Answer]) -> str:
 def assert_the_log_is_clean(web: System) -> None:
     log = web.log("web")
     assert "Traceback" not in log
+    assert '"exception"' not in log
     for text in ("<script>", "\x1b", "evil", "meta-data", "42.00", "X-Evil"):
         assert text not in log
 
