@@ -59,6 +59,8 @@ class Keeping:
         self._inbox = inbox
         self._spool_on = config.receiver.spool == "on"
         self._file = config.data_dir / FILE
+        self._name = f"{socket.gethostname()}:{config.data_dir.resolve()}"
+        """A host may have two receivers, each with its own spool."""
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}
         self._local = threading.local()
         self._broken_until = 0.0
@@ -325,7 +327,7 @@ class Keeping:
     def _publish(self) -> None:
         self._publish_at = time.monotonic() + PUBLISH_EVERY
         count, oldest = self._events().summary()
-        self._inbox.publish_spool(socket.gethostname(), count, oldest)
+        self._inbox.publish_spool(self._name, count, oldest)
 
 
 def _inode(file: Path) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -161,3 +162,16 @@ def test_the_id_that_is_told_for_a_spooled_delivery_is_the_one_it_has_in_the_inb
     assert isinstance(told, Kept)
     Keeping(system.config, system.inbox).drain()
     assert [event.id for event in system.ledger.events()] == [told.id]
+
+
+def test_two_spools_of_one_host_are_told_apart(make_system: Callable[..., System]) -> None:
+    first, second = make_system(), make_system()
+    without_a_server(first.config).keep_all([first.delivery()])
+    open_events(second.config.data_dir).close()
+    Keeping(first.config, first.inbox)._publish()
+    Keeping(second.config, second.inbox).look_round()
+    found = first.ledger.spools()
+    assert {name.partition(":")[2]: spool.count for name, spool in found.items()} == {
+        str(first.config.data_dir): 1,
+        str(second.config.data_dir): 0,
+    }
