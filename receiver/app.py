@@ -100,6 +100,4 @@ def as_response(answer: Answer) -> Response:
 def explain_refusal(error: HTTPException) -> Response:
     """Every HTTP error in one form, with the headers that belong to it (Allow, for one)."""
     kept = [(name, value) for name, value in error.get_headers() if name.lower() != "content-type"]
-    if error.code in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.BAD_REQUEST):
-        kept.append(("Connection", "close"))  # what was not read must not be taken for the next request
     return as_response(problem(HTTPStatus(error.code or 500), error.description or "", *kept))

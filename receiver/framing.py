@@ -20,7 +20,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.
 _CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*(?=\r\n)", re.IGNORECASE)
 _NUMBER = re.compile(rb"[0-9]+")
-_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(;.*)?", re.DOTALL)
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})([ \t]*;[^\r\n]*)?")
 
 
 class Framing:
@@ -45,6 +45,11 @@ class Framing:
 
     def __len__(self) -> int:
         return len(self.buffer)
+
+    @property
+    def chunked(self) -> bool:
+        """The end was found by following chunks; whether they are good ones, trailers too, a parser must say."""
+        return self._chunk >= 0
 
     def feed(self, data: bytes) -> None:
         self.buffer += data

@@ -13,10 +13,11 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from redis.exceptions import RedisError
@@ -25,13 +26,14 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.inbox import Accepted, Inbox
-from receiver.spool import FILE, SpooledEvents, open_events
+from receiver.spool import FILE, Row, SpooledEvents, open_events
 
 BREAK_SECONDS = 1.0
 LOOK_EVERY = 0.5
 PUBLISH_EVERY = 1.0
 COMPLAIN_EVERY = 60.0
-GROUP = 200
+GROUP = 128
+"""As many as one script accepts."""
 LOCK = "spool.lock"
 PRESSED, RELIEVED = 0.85, 0.75
 """Parts of the server's maxmemory: above the first, new deliveries go to the spool; below the second, no more."""
@@ -57,10 +59,13 @@ class Keeping:
         self._inbox = inbox
         self._spool_on = config.receiver.spool == "on"
         self._file = config.data_dir / FILE
+        self._name = f"{socket.gethostname()}:{config.data_dir.resolve()}"
+        """A host may have two receivers, each with its own spool."""
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}
         self._local = threading.local()
         self._broken_until = 0.0
         self._complain_at = self._publish_at = 0.0
+        self._told: dict[str, float] = {}
         self.pressed = False
 
     # Deliveries
@@ -95,26 +100,53 @@ class Keeping:
         """The inbox did not answer a moment ago; it is not asked again for a moment."""
         return time.monotonic() < self._broken_until
 
-    def ready(self) -> tuple[str, int] | None:
-        """Where a delivery would be kept now, and how many wait in the spool; None if nowhere."""
-        waiting = self._waiting()
+    def ready(self) -> tuple[str, int | None] | None:
+        """Where a delivery would be kept now, and how many wait in the spool (None: unknown); None if nowhere."""
+        waiting = self._summary()[0]
         try:
             self._inbox.client.ping()
             if not self.pressed:
                 return "redis", waiting
         except RedisError:
             pass
-        return ("spool", waiting) if self._spool_on and self._room_on_disk() else None
+        return ("spool", waiting) if not self._what_keeps_the_spool_shut() else None
 
     def waiting_since(self) -> str | None:
         """When the oldest delivery in the spool arrived; None if none waits."""
-        many, oldest = self._events().summary() if self._file.exists() else (0, 0.0)
+        many, oldest = self._summary()
         return datetime.fromtimestamp(oldest, UTC).isoformat(timespec="seconds") if many else None
 
     def _goes_to_the_spool(self, store: str) -> bool:
         if not self._spool_on:
             return self.pressed  # and is pushed back: well before maxmemory, so that workers can still write
-        return self.broken or self.pressed or (self._file.exists() and self._events().holds(store))
+        return self.broken or self.pressed or self._holds(store)
+
+    def _holds(self, store: str) -> bool:
+        """Whether rows of the store wait here. A file that cannot be read must not stop what the inbox can take."""
+        try:
+            return self._file.exists() and self._events().holds(store)
+        except (sqlite3.Error, OSError) as error:
+            self._cannot_be_read(error)
+            return False
+
+    def _summary(self) -> tuple[int | None, float]:
+        """How many wait and since when; None where the file cannot be read."""
+        try:
+            return self._events().summary() if self._file.exists() else (0, 0.0)
+        except (sqlite3.Error, OSError) as error:
+            self._cannot_be_read(error)
+            return None, 0.0
+
+    def _cannot_be_read(self, error: Exception) -> None:
+        self._local.events = None
+        self._complain("the spool cannot be read", why=str(error))
+
+    def _complain(self, what: str, **about: Any) -> None:
+        """Once a minute for each thing: it may be found again with every delivery."""
+        now = time.monotonic()
+        if now >= self._told.get(what, 0.0):
+            self._told[what] = now + COMPLAIN_EVERY
+            log.error(what, **about)
 
     def _accept(self, deliveries: Sequence[Delivery]) -> list[Kept | None]:
         """What became of each in the inbox; None where it did not take it."""
@@ -142,39 +174,63 @@ class Keeping:
         problem = self._what_keeps_the_spool_shut()
         if not problem:
             try:
-                new = self._events().add(deliveries)
-                return [
-                    Kept("accepted" if fresh else "duplicate", one.event.id, "spool")
-                    for one, fresh in zip(deliveries, new, strict=True)
-                ]
+                return self._add(deliveries)
             except sqlite3.Error as error:
                 self._local.events = None
                 log.error("the spool cannot take deliveries", why=str(error))
                 problem = "neither the inbox nor the spool can take it"
         return [NowhereToKeep(problem)] * len(deliveries)
 
+    def _add(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+        """Into the spool, but for what is more than a store may have waiting."""
+        events = self._events()
+        fit = self._inside_quotas(events, deliveries)
+        new = iter(events.add([one for one, fits in zip(deliveries, fit, strict=True) if fits]))
+        return [
+            Kept(("accepted" if next(new) else "duplicate") if fits else "full", one.first_id or one.event.id, "spool")
+            for one, fits in zip(deliveries, fit, strict=True)
+        ]
+
+    def _inside_quotas(self, events: SpooledEvents, deliveries: Sequence[Delivery]) -> list[bool]:
+        """Which of them their stores may still add: `max_stored` counts here as it does in the inbox."""
+        stores = {one.event.store for one in deliveries}
+        quotas = {store: quota for store in stores if (quota := self._quotas.get(store, 0))}
+        room = {store: quota - events.waiting_of(store, quota) for store, quota in quotas.items()}
+        fit = []
+        for one in deliveries:
+            left = room.get(one.event.store, 1)
+            fit.append(left > 0)
+            if one.event.store in room:
+                room[one.event.store] = left - 1
+        return fit
+
     def _what_keeps_the_spool_shut(self) -> str:
         if not self._spool_on:
             return "the inbox cannot take it, and the spool is off"
-        if not self._room_on_disk():
-            return "the inbox does not answer, and the spool's disk is nearly full"
-        return ""
+        try:
+            return "" if self._room_on_disk() else "the inbox cannot take it, and the spool or its disk is nearly full"
+        except (sqlite3.Error, OSError) as error:
+            self._cannot_be_read(error)
+            return "the inbox cannot take it, and the spool cannot be read"
 
     def _room_on_disk(self) -> bool:
         folder = self._config.data_dir
         disk = os.statvfs(folder if folder.exists() else folder.parent)
-        used = sum(file.stat().st_size for file in folder.glob(f"{FILE}*")) if folder.exists() else 0
+        used = self._events().used_bytes() if self._file.exists() else 0
         return disk.f_bavail * disk.f_frsize > FREE_DISK and used < self._config.receiver.spool_bytes
 
     def _events(self) -> SpooledEvents:
-        """This thread's connection: SQLite's are not for sharing."""
+        """This thread's connection: SQLite's are not for sharing. It is to the file that has the name now."""
         found: SpooledEvents | None = getattr(self._local, "events", None)
-        if found is None:
-            found = self._local.events = open_events(self._config.data_dir)
+        if found is not None and self._local.inode == _inode(self._file):
+            return found
+        if found is not None:
+            self._complain("the spool's file was removed or replaced; what it held and was not brought home is lost")
+            found.close()
+            self._local.events = None
+        found = open_events(self._config.data_dir)
+        self._local.events, self._local.inode = found, _inode(self._file)
         return found
-
-    def _waiting(self) -> int:
-        return self._events().count() if self._file.exists() else 0
 
     # Bringing rows home
 
@@ -187,9 +243,11 @@ class Keeping:
         while True:
             try:
                 self.look_round()
-            except (RedisError, sqlite3.Error, OSError) as error:
+            except Exception as error:  # noqa: BLE001  whatever it is, rows wait here for the next look
                 log.info("the spool waits", why=type(error).__name__)
-            with suppress(sqlite3.Error, OSError):
+                if isinstance(error, sqlite3.Error):
+                    self._local.events = None
+            with suppress(Exception):
                 self._complain_if_overdue()
             pause.wait(LOOK_EVERY)
 
@@ -215,17 +273,18 @@ class Keeping:
                 return
             if not self.pressed:
                 self.drain()
+                self._events().give_back()
             self._publish()
 
     def drain(self) -> int:
         """Bring every row that can go to the inbox there; give how many went."""
-        gone, stuck = 0, set[str]()
+        gone, last, stuck = 0, 0, set[str]()
         events = self._events()
-        while rows := events.oldest(GROUP, but_not_of=stuck):
+        while rows := events.oldest(GROUP, after=last, but_not_of=stuck):
+            last = rows[-1].number
             done = []
-            for store in dict.fromkeys(row.delivery.event.store for row in rows):
-                mine = [row for row in rows if row.delivery.event.store == store]
-                done += self._bring(store, mine, stuck)
+            for store in dict.fromkeys(row.store for row in rows):
+                done += self._bring(store, [row for row in rows if row.store == store], stuck)
             events.delete(done)
             gone += len(done)
             if time.monotonic() > self._publish_at:  # a long drain must not look like silence
@@ -234,18 +293,27 @@ class Keeping:
             log.info("spooled deliveries are in the inbox", events=gone, left=events.count())
         return gone
 
-    def _bring(self, store: str, rows: Iterable[Any], stuck: set[str]) -> list[int]:
+    def _bring(self, store: str, rows: Sequence[Row], stuck: set[str]) -> list[int]:
         """One store's rows in order, as far as the inbox takes them; what it does not take keeps its place."""
-        rows = list(rows)
-        replies = self._inbox.accept(
-            [row.delivery for row in rows],
+        readable = [(row.number, row.delivery) for row in rows if row.delivery]
+        if len(readable) < len(rows):
+            spoilt = next(row.number for row in rows if not row.delivery)
+            self._complain("a row of the spool cannot be read; it stays", store=store, number=spoilt)
+        if not readable:
+            return []
+        replies = self._inbox.accept_each(
+            [delivery for _, delivery in readable],
             repeat_window=self._config.receiver.dedupe_window_unidentified,
             quotas=self._quotas,
             replicas=int(self._config.redis.ack == "replica"),
         )
-        if any(reply.status == "full" for reply in replies):
+        taken = [isinstance(reply, Accepted) and reply.status != "full" for reply in replies]
+        refused = [reply for reply in replies if isinstance(reply, RedisError)]
+        if refused:
+            self._complain("the inbox refuses rows of the spool; they stay", store=store, why=type(refused[0]).__name__)
+        if not any(taken) or len(refused) + sum(taken) < len(taken):  # refuses them all, or the store is full
             stuck.add(store)
-        return [row.number for row, reply in zip(rows, replies, strict=True) if reply.status != "full"]
+        return [number for (number, _), is_taken in zip(readable, taken, strict=True) if is_taken]
 
     def _is_pressed(self) -> bool:
         """Well before maxmemory: workers must still be able to write how runs ended."""
@@ -259,4 +327,13 @@ class Keeping:
     def _publish(self) -> None:
         self._publish_at = time.monotonic() + PUBLISH_EVERY
         count, oldest = self._events().summary()
-        self._inbox.publish_spool(socket.gethostname(), count, oldest)
+        self._inbox.publish_spool(self._name, count, oldest)
+
+
+def _inode(file: Path) -> tuple[int, int]:
+    """Which file has the name now."""
+    try:
+        found = file.stat()
+        return found.st_dev, found.st_ino
+    except FileNotFoundError:
+        return 0, 0

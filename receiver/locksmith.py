@@ -53,6 +53,9 @@ class Locksmith:
         self._learning: dict[str, tuple[str, float]] = {}
         """Store: the mark of what is under way, and until when we wait for it."""
         self._read = self._ring is None
+        self._copied = True
+        """This host's copy is what we have read."""
+        self._complained = False
         self._sure_at = self._looked_at = 0.0
         self._confirmed_at = 0.0
 
@@ -93,10 +96,13 @@ class Locksmith:
         began = time.monotonic()
         try:
             changed = self._look_at_redis(self._ring)
+            self._write_copy(self._ring)
             self._look_at_files(self._ring, changed)
             self._confirm(self._ring, changed)
+            if self._looked_at and began - self._looked_at > STALE:
+                self._sure_at = time.monotonic() + GRACE  # somebody was judged by what we knew before
             self._read, self._looked_at = True, began
-        except (RedisError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  debris in Redis must neither end the thread nor keep us from starting
             if self._read or not self._stamp:
                 log.warning("the keyring cannot be read; this host's copy serves", why=type(error).__name__)
             self._read = False
@@ -115,9 +121,20 @@ class Locksmith:
         self._sealed |= ring.sealed([name for name in stores if name in self._config])
         self._versions.update(state.versions)
         self._note_learning(state)
-        ring.files.write_copy(state.version, self._sealed)
-        self._version = state.version
+        self._version, self._copied = state.version, False
         return True
+
+    def _write_copy(self, ring: Keyring) -> None:
+        """A host that cannot write it still learns; it only would not know after a start without Redis."""
+        if self._copied:
+            return
+        try:
+            ring.files.write_copy(self._version, self._sealed)
+            self._copied, self._complained = True, False
+        except OSError as error:  # tried again with every look
+            if not self._complained:
+                log.error("this host's copy of the keyring cannot be written", why=type(error).__name__)
+            self._complained = True
 
     def _note_learning(self, state: State) -> None:
         from receiver.inbox.keyring import LEARNING_SECONDS

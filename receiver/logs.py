@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from typing import Any
 
 import structlog
 
@@ -22,7 +24,7 @@ def setup(process: str) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+            processors=[without_messages, structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -38,3 +40,14 @@ def setup(process: str) -> None:
 def get(name: str) -> structlog.stdlib.BoundLogger:
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
     return logger
+
+
+def without_messages(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """An exception as its type and where it came from. Its message may quote a payload or a secret."""
+    info = line.pop("exc_info", None)
+    error = sys.exc_info()[1] if info is True else info[1] if isinstance(info, tuple) else info
+    if isinstance(error, BaseException):
+        frames = traceback.extract_tb(error.__traceback__)
+        line["exception"] = type(error).__name__
+        line["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    return line

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from receiver.answers import Answer, on_the_wire
 from receiver.contract.intake import Delivery
-from receiver.door import Arrival, Door, read_body
+from receiver.door import Arrival, BodyUnreadable, Door, read_body
 from receiver.keeping import Keeping, Kept, NowhereToKeep
 from receiver.patient import Connection, PatientWorker
 
@@ -97,7 +97,10 @@ class LoopWorker(PatientWorker):
         """The end of a request is known by the length that its parser has now found good; chunks must be read."""
         if length:
             return connection.request[len(connection.request) - int(length) :]
-        return read_body(request.body.read, length, self._limits.max_body)
+        body = read_body(request.body.read, length, self._limits.max_body)
+        if request.unreader.take_buffered():
+            raise BodyUnreadable("It ends before it should.")
+        return body
 
     # Keeping: in one thread, a group at a time
 

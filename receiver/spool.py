@@ -33,6 +33,10 @@ WAL_BYTES = 4 << 20
 LINE_COST = 400
 """What a line takes on disk, indexes included; rounded up, so that the bound is kept."""
 PAGE = 4096
+SPARE_PAGES = 1024
+"""Free pages that stay in the file, for the next rows; the others go back to the disk."""
+VACUUM_PAGES = 4096
+"""Given back in one transaction."""
 LINES_SHARE = 4
 """One part in so many of the bytes is for lines, the others are for bodies."""
 
@@ -115,6 +119,7 @@ def open_spool(data_dir: Path, *, synchronous: Literal["NORMAL", "FULL"]) -> sql
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before anything is written, or it has no effect
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
@@ -149,10 +154,11 @@ def look_at_refusals(data_dir: Path) -> Refusals:
 
 @dataclass(frozen=True)
 class Row:
-    """A spooled delivery and its place."""
+    """A spooled delivery and its place. The delivery is None where the row cannot be read."""
 
     number: int
-    delivery: Delivery
+    store: str
+    delivery: Delivery | None
 
 
 def open_events(data_dir: Path) -> SpooledEvents:
@@ -185,15 +191,21 @@ class SpooledEvents:
         """Whether rows of a store are waiting."""
         return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None
 
-    def oldest(self, many: int, *, but_not_of: Iterable[str] = ()) -> list[Row]:
-        """The first rows in order of arrival."""
+    def waiting_of(self, store: str, at_most: int) -> int:
+        """How many rows of a store are waiting; not counted beyond `at_most`."""
+        counted = "SELECT count(*) FROM (SELECT 1 FROM event WHERE store = ? LIMIT ?)"
+        return int(self._db.execute(counted, (store, at_most)).fetchone()[0])
+
+    def oldest(self, many: int, *, after: int = 0, but_not_of: Iterable[str] = ()) -> list[Row]:
+        """The first rows after a number, in order of arrival."""
         passed_over = list(but_not_of)
         holes = ", ".join("?" * len(passed_over))
         rows = self._db.execute(
-            f"SELECT number, about, body FROM event WHERE store NOT IN ({holes}) ORDER BY number LIMIT ?",  # noqa: S608
-            (*passed_over, many),
+            "SELECT number, store, about, body FROM event "  # noqa: S608
+            f"WHERE number > ? AND store NOT IN ({holes}) ORDER BY number LIMIT ?",
+            (after, *passed_over, many),
         )
-        return [Row(number, unpack_delivery(about, body)) for number, about, body in rows]
+        return [Row(number, store, _unpacked(about, body)) for number, store, about, body in rows]
 
     def delete(self, numbers: Iterable[int]) -> None:
         """Forget rows that the inbox has acknowledged."""
@@ -207,6 +219,20 @@ class SpooledEvents:
         """How many wait, and when the oldest arrived (0 if none)."""
         many, oldest = self._db.execute("SELECT count(*), min(at) FROM event").fetchone()
         return int(many), (oldest or 0) / 1000
+
+    def used_bytes(self) -> int:
+        """What rows take in the file. The file itself does not shrink when they go; its free pages are used again."""
+        return (self._ask("page_count") - self._ask("freelist_count")) * self._ask("page_size")
+
+    def give_back(self) -> None:
+        """Return to the disk what rows have left, but for a little, and not much at a time: others want to write."""
+        many = min(self._ask("freelist_count") - SPARE_PAGES, VACUUM_PAGES)
+        if many > 0:
+            self._db.executescript(f"PRAGMA incremental_vacuum({many})")  # `execute` takes one step: one page
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # only then is the file shorter
+
+    def _ask(self, pragma: str) -> int:
+        return int(self._db.execute(f"PRAGMA {pragma}").fetchone()[0])
 
     def close(self) -> None:
         self._db.close()
@@ -226,6 +252,13 @@ def unpack_delivery(about: bytes, body: bytes) -> Delivery:
     for name in ("received_at", "occurred_at"):
         event[name] = datetime.fromisoformat(event[name]) if event[name] else None
     return Delivery(event=Event(**event, body=body), **told)
+
+
+def _unpacked(about: bytes, body: bytes) -> Delivery | None:
+    try:
+        return unpack_delivery(about, body)
+    except Exception:  # noqa: BLE001  a row of another version, or a spoilt one: the rows after it must not wait for it
+        return None
 
 
 class Refusals:

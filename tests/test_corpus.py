@@ -131,6 +131,7 @@ def table(cases: list[Case], answers: dict[str, Answer]) -> str:
 def assert_the_log_is_clean(web: System) -> None:
     log = web.log("web")
     assert "Traceback" not in log
+    assert '"exception"' not in log
     for text in ("<script>", "\x1b", "evil", "meta-data", "42.00", "X-Evil"):
         assert text not in log
 
@@ -173,6 +174,46 @@ def test_what_follows_a_refused_body_is_never_taken_for_a_request(web: System) -
             data += more
     assert re.findall(rb"HTTP/1.1 (\d+)", data) == [b"413"]
     assert web.ledger.counters().total["accepted"] == before
+
+
+BAD_CHUNKS = {
+    "a line feed in an extension": b"5;x\ny\r\nhello\r\n0\r\n\r\n",
+    "a space after the size": b"5 \r\nhello\r\n0\r\n\r\n",
+    "a bad extension": b"5;=\r\nhello\r\n0\r\n\r\n",
+    "a bad extension of the last chunk": b"5\r\nhello\r\n0;=\r\n\r\n",
+    "Host in the trailers": b"5\r\nhello\r\n0\r\nHost: elsewhere\r\n\r\n",
+    "a bare line feed in the trailers": b"5\r\nhello\r\n0\r\nX-A: 1\nX-B: 2\r\n\r\n",
+    "a trailer that is none": b"5\r\nhello\r\n0\r\nnonsense\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere", "/healthz"])
+@pytest.mark.parametrize("worker_class", ["loop", "threads"])
+def test_what_follows_a_bad_chunk_or_trailer_is_never_taken_for_a_request(
+    web: System, threaded: System, worker_class: str, path: str
+) -> None:
+    system = web if worker_class == "loop" else threaded
+    hidden = Corpus(system.config).signed()
+    before = system.ledger.counters().total["accepted"]
+    head = request(path, headers=[("transfer-encoding", "chunked")], length=False)
+    status = b"400" if path == "/webhooks/north" else b"404" if path == "/nowhere" else b"405"
+    for name, body in BAD_CHUNKS.items():
+        data = everything_said(system.port, head + body + hidden)
+        assert re.findall(rb"HTTP/1.1 (\d+)", data) == [status], name
+        assert b"\r\nConnection: close\r\n" in data, name
+    assert system.ledger.counters().total["accepted"] == before
+    good = everything_said(system.port, head + b"5;a=b\r\nhello\r\n0\r\nX-A: 1\r\n\r\n" + hidden + b"nonsense\r\n\r\n")
+    assert re.findall(rb"HTTP/1.1 (\d+)", good)[1:] == [b"200", b"400"], "a good one goes on"
+
+
+def everything_said(port: int, sent: bytes) -> bytes:
+    """Until the connection is ended."""
+    data = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(sent)
+        while more := connection.recv(65536):
+            data += more
+    return data
 
 
 @contextmanager

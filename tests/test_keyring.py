@@ -150,6 +150,19 @@ def test_a_redis_that_lost_its_keys_gets_them_again(ring: Keyring, redis: Redis)
     assert [one.text for one in ring.of("north")] == [NEW]
 
 
+def test_a_secret_under_anothers_mark_is_not_restored_and_hinders_no_other(ring: Keyring, redis: Redis) -> None:
+    one = secret()
+    ring.put([one])
+    blob = redis.hget(keys.RING + "north", one.fingerprint)
+    assert isinstance(blob, bytes)
+    ring.files.write_copy(7, {"north": {"elsewhere": blob, one.fingerprint: blob}, "south": {"alone": blob}})
+    redis.flushdb()
+    assert ring.restore() >= 7
+    assert redis.hkeys(keys.RING + "north") == [one.fingerprint.encode()]
+    ring.files.write_copy(8, {"north": {"elsewhere": blob}})
+    ring.restore()
+
+
 def test_a_store_is_equipped_with_the_newest_first_and_what_ended_last() -> None:
     old = secret("whsec_b2xk", now=1.0)
     new = secret(NEW, now=2.0)

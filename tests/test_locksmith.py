@@ -75,9 +75,10 @@ def test_while_a_secret_is_under_way_it_is_unsure_for_a_minute_at_most(
     smith.look()
     assert smith.unsure
     now = time.monotonic()
-    monkeypatch.setattr(room.time, "monotonic", lambda: now + 59)
-    smith.look()
-    assert smith.unsure
+    for seconds in range(4, 60, 5):  # a look in time: a stall would make it unsure as well
+        monkeypatch.setattr(room.time, "monotonic", lambda: now + seconds)  # noqa: B023  asked at once
+        smith.look()
+        assert smith.unsure
     monkeypatch.setattr(room.time, "monotonic", lambda: now + 61)
     smith.look()
     assert not smith.unsure
@@ -96,6 +97,9 @@ def test_a_receiver_that_was_stopped_for_a_while_is_unsure_until_it_has_looked_a
     monkeypatch.setattr(room.time, "monotonic", lambda: now + room.STALE + 0.1)
     assert smith.unsure
     assert room.STALE + room.CONFIRM_EVERY < LIVE_SECONDS, "whoever changes a secret still waits for it then"
+    smith.look()
+    assert smith.unsure, "somebody was judged by what was known before, and asks now"
+    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.STALE + room.GRACE + 0.2)
     smith.look()
     assert not smith.unsure
 
@@ -168,6 +172,43 @@ def test_a_redis_that_was_emptied_is_given_the_copy(sealed_system: System, redis
     smith.look()
     assert known(sealed_system, smith)[0] == b"new secret of the store"
     assert [one.text for one in ring.of("north")] == [NEW]
+
+
+def test_debris_in_the_keyring_harms_nothing_else(sealed_system: System) -> None:
+    smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
+    ring.put([learn(sealed_system.config.known_stores["north"], NEW, origin="created")])
+    debris = {b"mark": b"\xff\xfe", b"\xff": b"{}", b"other": b"{}"}
+    sealed_system.client.hset(keys.RING + "north", mapping=debris)  # type: ignore[arg-type]
+    smith.look()
+    assert known(sealed_system, smith)[0] == b"new secret of the store"
+    assert not smith.unsure
+
+
+def test_a_version_that_is_no_number_leaves_it_unsure_and_alive(
+    sealed_system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smith = locksmith_of(sealed_system)
+    sealed_system.client.set(keys.RING_VERSION, b"\xff")
+    smith.look()
+    assert smith.unsure
+    assert known(sealed_system, smith) == [b"test secret of one store"]
+    sealed_system.client.set(keys.RING_VERSION, 1)
+    now = time.monotonic()
+    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.LOOK_EVERY + room.GRACE + 0.1)
+    smith.look()
+    assert not smith.unsure
+
+
+def test_a_host_that_cannot_write_its_copy_still_learns_and_writes_it_when_it_can(sealed_system: System) -> None:
+    smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
+    version = ring.put([learn(sealed_system.config.known_stores["north"], NEW, origin="created")])
+    ring.files.copy_file.mkdir()  # a file cannot take a folder's name, not even root's
+    smith.look()
+    assert known(sealed_system, smith)[0] == b"new secret of the store"
+    assert (smith.unsure, ring.behind(version)) == (False, [])
+    ring.files.copy_file.rmdir()
+    smith.look()
+    assert ring.files.copy()[0] == version
 
 
 def test_without_a_key_there_is_nothing_to_look_at(system: System) -> None:

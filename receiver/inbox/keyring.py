@@ -1,7 +1,8 @@
 """The keyring: signing secrets that were learned from stores, sealed; in Redis, and on each host in a file.
 
 A secret is sealed with AES-GCM under `[secrets] key`. What is said of it beside (store, fingerprint, origin, end) is
-bound to it: whoever can write to Redis or to the file can neither read a secret nor make one count, or count longer.
+bound to it: whoever can write to Redis or to the file can neither read a secret nor make one count that never did. One
+thing is left to them: to put back an older sealed copy that they have kept, such as one from before an end was set.
 The file (keyfiles.py) is there so that a receiver which starts without Redis knows them too.
 
 A change makes the version grow. Receivers look at the version twice a second and say which one they have read, so that
@@ -103,6 +104,14 @@ class Seal:
         return found
 
 
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _bound(about: Mapping[str, Any]) -> bytes:
     return orjson.dumps(about, option=orjson.OPT_SORT_KEYS)
 
@@ -167,13 +176,13 @@ class Keyring:
         return int(self.client.get(keys.RING_VERSION) or 0)
 
     def sealed(self, stores: Sequence[str]) -> Sealed:
-        """What Redis holds of some stores."""
+        """What Redis holds of some stores. What is not even text is nobody's secret, and is left out."""
         pipeline = self.client.pipeline(transaction=False)
         for store in stores:
             pipeline.hgetall(keys.RING + store)
         replies = pipeline.execute() if stores else []
         return {
-            store: {mark.decode(): blob for mark, blob in found.items()}
+            store: {mark.decode(): blob for mark, blob in found.items() if _is_text(mark) and _is_text(blob)}
             for store, found in zip(stores, replies, strict=True)
         }
 
@@ -230,9 +239,12 @@ class Keyring:
         return self._write(self._genuine(found), at_least=version)
 
     def _genuine(self, sealed: Sealed) -> list[Entry]:
-        """What our key opens; debris is not spread."""
-        found = [(store, one) for store in sealed for one in self.opened(sealed[store], store)]
-        return [(store, one.fingerprint, sealed[store][one.fingerprint]) for store, one in found]
+        """What our key opens and stands under its own mark; debris is not spread."""
+        entries = [(store, mark, blob) for store, blobs in sealed.items() for mark, blob in blobs.items()]
+        return [entry for entry in entries if self._is_genuine(*entry)]
+
+    def _is_genuine(self, store: str, mark: str, blob: bytes) -> bool:
+        return any(one.fingerprint == mark for one in self.opened({mark: blob}, store))
 
     def _write(self, entries: Sequence[Entry], *, at_least: int = 0) -> int:
         return self._change("put", entries, at_least)

@@ -43,7 +43,7 @@
     sub:lock:{store}  string  who changes the store's subscriptions now; ends by itself
     heals:{store}  list    what was mended at the store, JSON, the newest first
     removed        set     stores that somebody removed: nothing of theirs is mended, whatever an old config says
-    spools         hash    host -> what waits in its spool, JSON: count, oldest, at
+    spools         hash    host:data_dir -> what waits in its spool, JSON: count, oldest, at
     aside          hash    item -> why it was set aside: debris and poison
     leader         string  the housekeeper that saves the others the work
     journal        channel outcomes, a list of them in each message

@@ -1,0 +1,177 @@
+"""Where a delivery goes when the spool itself is full, spoilt, gone, or holds what the inbox will not take."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from receiver.config import Config
+from receiver.contract.intake import Delivery
+from receiver.inbox import Inbox, connect, keys
+from receiver.keeping import Keeping, Kept, NowhereToKeep
+from receiver.spool import FILE, PAGE, SPARE_PAGES, VACUUM_PAGES, open_events
+from tests.harness import System, eventually, free_port
+
+
+def changed(config: Config, **receiver: Any) -> Config:
+    return config.model_copy(update={"receiver": config.receiver.model_copy(update=receiver)})
+
+
+def without_a_server(config: Config) -> Keeping:
+    return Keeping(config, Inbox(connect(f"redis://127.0.0.1:{free_port()}", timeout=1.0)))
+
+
+def padded(system: System, many: int, size: int = 50_000) -> list[Delivery]:
+    one = system.delivery()
+    return [
+        replace(one, event=replace(one.event, id=f"{one.event.id}-{number}", body=b"x" * size))
+        for number in range(many)
+    ]
+
+
+def statuses(kept: list[Kept | NowhereToKeep]) -> list[str]:
+    return [one.status if isinstance(one, Kept) else "nowhere" for one in kept]
+
+
+# Full
+
+
+def test_a_spool_that_was_full_takes_deliveries_again_once_it_is_drained(system: System) -> None:
+    config = changed(system.config, spool_bytes=8 << 20)
+    away = without_a_server(config)
+    filled = [away.keep_all(padded(system, 20)) for _ in range(12)]
+    assert statuses(filled[0]) == ["accepted"] * 20
+    assert statuses(filled[-1]) == ["nowhere"] * 20
+    here = Keeping(config, system.inbox)
+    assert here.drain() == sum(statuses(some).count("accepted") for some in filled)
+    assert statuses(away.keep_all(padded(system, 20))) == ["accepted"] * 20
+    assert away.ready() == ("spool", 20)
+
+
+def test_a_drained_spool_gives_its_room_back_to_the_disk(system: System) -> None:
+    away = without_a_server(system.config)
+    away.keep_all(padded(system, 400))
+    file = system.config.data_dir / FILE
+    here = Keeping(system.config, system.inbox)
+    assert here.drain() == 400
+    before = file.stat().st_size
+    for _ in range(1 + before // (VACUUM_PAGES * PAGE)):
+        here.look_round()
+    size = file.stat().st_size
+    print(f"\nafter 20 MB were spooled and drained the file had {before:,} bytes, and a look later {size:,}")
+    assert before > 20_000_000
+    assert size < (SPARE_PAGES + 100) * PAGE
+
+
+def test_a_stores_quota_holds_in_the_spool_and_other_stores_go_on(system: System) -> None:
+    config = system.config
+    north = config.stores["north"].model_copy(update={"max_stored": 3})
+    config = config.model_copy(update={"stores": {**config.stores, "north": north}})
+    away = without_a_server(config)
+    assert statuses(away.keep_all(padded(system, 2, 10))) == ["accepted"] * 2
+    group = [*padded(system, 2, 10), system.delivery(store="south")]
+    assert statuses(away.keep_all(group)) == ["accepted", "full", "accepted"]
+    here = Keeping(config, system.inbox)
+    assert here.drain() == 4
+    assert statuses(here.keep_all([system.delivery()])) == ["full"]
+    assert statuses(away.keep_all(padded(system, 4, 10))) == [*["accepted"] * 3, "full"]
+    assert here.drain() == 0, "its quota is taken in the inbox"
+    assert statuses(here.keep_all([system.delivery(), system.delivery(store="south")])) == ["full", "accepted"]
+
+
+# Rows that cannot go
+
+
+def test_a_row_the_inbox_refuses_keeps_its_place_and_holds_up_nobody(system: System) -> None:
+    spoilt = replace(system.delivery(), repeat_mark="mark")
+    system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
+    others = [system.delivery(), system.delivery(store="south")]
+    without_a_server(system.config).keep_all([spoilt, *others])
+    here = Keeping(system.config, system.inbox)
+    assert here.drain() == 2
+    assert {event.id for event in system.ledger.events()} == {one.event.id for one in others}
+    system.client.delete(f"{keys.PREFIX}d:north:mark")
+    assert here.drain() == 1, "it was not dropped"
+
+
+def test_a_row_that_cannot_be_read_stays_and_holds_up_nobody(system: System) -> None:
+    first, *others = padded(system, 3, 10)
+    without_a_server(system.config).keep_all([first, *others])
+    spoil(system, "UPDATE event SET about = '{\"event\": 5}' WHERE id = ?", first.event.id)
+    here = Keeping(system.config, system.inbox)
+    assert here.drain() == 2
+    assert {event.id for event in system.ledger.events()} == {one.event.id for one in others}
+    (left,) = open_events(system.config.data_dir).oldest(10)
+    assert (left.store, left.delivery) == ("north", None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_thread_outlives_whatever_goes_wrong_in_a_look(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Keeping(system.config, system.inbox)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        raise ZeroDivisionError if len(looks) < 3 else SystemExit  # which ends the thread
+
+    monkeypatch.setattr(here, "look_round", look)
+    here.start()
+    eventually(lambda: len(looks) == 3)
+
+
+def spoil(system: System, statement: str, *values: str) -> None:
+    db = sqlite3.connect(system.config.data_dir / FILE, isolation_level=None)
+    db.execute(statement, values)
+    db.close()
+
+
+# The file
+
+
+def test_a_spool_file_that_cannot_be_read_stops_nothing_the_inbox_can_take(system: System) -> None:
+    (system.config.data_dir / FILE).write_bytes(b"not a database" * 1000)
+    here = Keeping(system.config, system.inbox)
+    (kept,) = here.keep_all([system.delivery()])
+    assert isinstance(kept, Kept)
+    assert (kept.status, kept.where) == ("accepted", "redis")
+    assert (here.ready(), here.waiting_since()) == (("redis", None), None)
+    away = without_a_server(system.config)
+    assert statuses(away.keep_all([system.delivery()])) == ["nowhere"]
+    assert away.ready() is None
+
+
+def test_a_spool_file_that_was_deleted_is_made_anew_before_the_next_answer(system: System) -> None:
+    away = without_a_server(system.config)
+    away.keep_all([system.delivery()])
+    for file in system.config.data_dir.glob(f"{FILE}*"):
+        file.unlink()
+    delivery = system.delivery()
+    assert statuses(away.keep_all([delivery])) == ["accepted"]
+    (row,) = open_events(system.config.data_dir).oldest(10)
+    assert row.delivery == delivery
+    assert Keeping(system.config, system.inbox).drain() == 1
+
+
+def test_the_id_that_is_told_for_a_spooled_delivery_is_the_one_it_has_in_the_inbox(system: System) -> None:
+    delivery = replace(system.delivery(), first_id="evt_first")
+    (told,) = without_a_server(system.config).keep_all([delivery])
+    assert isinstance(told, Kept)
+    Keeping(system.config, system.inbox).drain()
+    assert [event.id for event in system.ledger.events()] == [told.id]
+
+
+def test_two_spools_of_one_host_are_told_apart(make_system: Callable[..., System]) -> None:
+    first, second = make_system(), make_system()
+    without_a_server(first.config).keep_all([first.delivery()])
+    open_events(second.config.data_dir).close()
+    Keeping(first.config, first.inbox)._publish()
+    Keeping(second.config, second.inbox).look_round()
+    found = first.ledger.spools()
+    assert {name.partition(":")[2]: spool.count for name, spool in found.items()} == {
+        str(first.config.data_dir): 1,
+        str(second.config.data_dir): 0,
+    }
