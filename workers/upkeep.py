@@ -141,8 +141,10 @@ def summary_of(
 # Doing
 
 
-def check(config: Config, store: str, redis: Redis, handlers: Handlers) -> Checked:
-    """Look at one store and mend what may be mended. The caller holds `Checks.alone`."""
+def check(
+    config: Config, store: str, redis: Redis, handlers: Handlers, *, hold: Callable[[], None] | None = None
+) -> Checked:
+    """Look at one store and mend what may be mended. The caller holds `Checks.alone`, and gives what keeps it so."""
     checks, subscriber = Checks(redis), Subscriber(config, store, redis)
     before = checks.last([store]).get(store)
     plan = subscriber.look(handlers, alone=True)
@@ -156,7 +158,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers) -> Check
     )
     last = checks.last_deliveries(store)  # before anything new can come
     choice, took = _probed(subscriber, choice)
-    done = list(subscriber.carry_out(choice.make))
+    done = list(subscriber.carry_out(choice.make, hold=hold))
     healed = [one.change for one in done if not one.error and _is_heal(one.change, before)]
     for change in healed:
         heal = Heal(store, change.topic, change.theirs, change.action, time.time(), last.get(change.theirs), took)
@@ -245,10 +247,10 @@ class Upkeep:
         """One store, whatever happens; its next turn is set in the end."""
         again = config.subscriptions.check
         try:
-            with self._checks.alone(store):
+            with self._checks.alone(store) as hold:
                 if store in self._checks.removed():  # since its turn was given to us
                     return
-                checked = check(config, store, self._redis, handlers)
+                checked = check(config, store, self._redis, handlers, hold=hold)
                 self._checks.found(checked)
             again = min(again, SOON) if checked.unknown else again
         except Occupied:

@@ -258,12 +258,13 @@ class Keyring:
 
     # A secret that is under way
 
-    def begin_learning(self, store: str) -> int:
-        """Say that a secret of the store may change now; gives the version that says so."""
-        return self._change("learn", [(store, secrets.token_hex(4), "")])
+    def begin_learning(self, store: str, mark: str = "") -> int:
+        """Say that a secret of the store may change now; gives the version that says so. `mark` is new each time."""
+        return self._change("learn", [(store, mark or secrets.token_hex(4), "")])
 
-    def end_learning(self, store: str) -> int:
-        return self._change("learnt", [(store, "", "")])
+    def end_learning(self, store: str, mark: str = "") -> int:
+        """Take the word back; with a mark only if it is that one: somebody else may have begun since."""
+        return self._change("learnt", [(store, mark, "")])
 
     # Who has read what
 

@@ -248,11 +248,11 @@ def _subscribe(subscriber: Subscriber, steps: Steps) -> None:
     from workers.upkeep import summary_of
 
     checks = Checks(subscriber.redis)
-    with checks.alone(subscriber.name, within=PATIENCE):
+    with checks.alone(subscriber.name, within=PATIENCE) as hold:
         plan = subscriber.look(handlers_of(subscriber.redis), alone=True)
         if plan.unknown:
             raise ConfigError(plan.unknown)
-        done = list(subscriber.carry_out(plan.gentle))
+        done = list(subscriber.carry_out(plan.gentle, hold=hold))
         checks.found(summary_of(plan, done, by="stores add"))
     made, there = [one.change.topic for one in done if not one.error], len(plan.there)
     steps.tell("subscriptions", f"{len(made)} made, {there} were there" if made or there else "none wanted", made)
@@ -340,9 +340,9 @@ def _unsubscribe(config: Config, name: str, client: Redis, steps: Steps) -> None
 
     try:
         subscriber = Subscriber(config, name, client)
-        with Checks(client).alone(name, within=PATIENCE):
+        with Checks(client).alone(name, within=PATIENCE) as hold:
             changes = subscriber.unsubscribe()
-            failed = [one for one in subscriber.carry_out(changes) if one.error]
+            failed = [one for one in subscriber.carry_out(changes, hold=hold) if one.error]
         error = failed[0].error if failed else ""
     except StorehooksError as problem:
         error = str(problem)

@@ -19,7 +19,7 @@ from receiver.inbox.checks import Checked, Checks, Heal
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, with_config
 from workers.subscribing import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
-from workers.subscriptions import Handlers, Plan, in_words
+from workers.subscriptions import Change, Handlers, Plan, in_words
 from workers.upkeep import summary_of
 
 AT_ONCE = 8
@@ -89,12 +89,13 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     handlers = handlers_of(redis)
     plans = _look(config, redis, handlers, _chosen(config, store))
     _show(plans, handlers, ends=False)
-    todo = [one.store for one in plans if (one.gentle if no_delete else one.changes)]
+    shown = {one.store: one for one in plans if (one.gentle if no_delete else one.changes)}
+    todo = list(shown)
     if not todo:
         click.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
     _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
-    results = with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, name, no_delete))
+    results = with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, shown[name], no_delete))
     failed = _tell_results(dict(zip(todo, results, strict=True)))
     if failed or any(one.unknown for one in plans):
         show.next_command("storehooks subscriptions plan      what is left")
@@ -114,12 +115,12 @@ def rotate(store: str | None, yes: bool) -> None:
     redis = the_server(config)
     subscriber = Subscriber(config, name, redis)
     subscriber.keyring.require_key(name)
-    with Checks(redis).alone(name):
-        changes = subscriber.rotate()
-        if not changes:
-            raise ConfigError(f"{name} has no subscription of ours; `storehooks subscriptions apply` makes them")
-        _ask(f"Rotate the secrets of {len(changes)} {_plural('subscription', len(changes))} at {name}?", yes)
-        done = list(subscriber.carry_out(changes))
+    many = len(subscriber.rotate())
+    if not many:
+        raise ConfigError(f"{name} has no subscription of ours; `storehooks subscriptions apply` makes them")
+    _ask(f"Rotate the secrets of {many} {_plural('subscription', many)} at {name}?", yes)
+    with Checks(redis).alone(name) as hold:  # after the question: while somebody thinks, others may mend
+        done = list(subscriber.carry_out(subscriber.rotate(), hold=hold))
     failed = _tell_results({name: done})
     old = in_words(config.secrets.overlap)
     click.echo(f"old ones that were learned count for {old} more; those of config, as config says")
@@ -145,19 +146,27 @@ def _look(config: Config, redis: Redis, handlers: Handlers, stores: list[str]) -
     return with_a_bar("looking", stores, lambda name: Subscriber(config, name, redis).look(handlers))
 
 
-def _apply_at(config: Config, redis: Redis, handlers: Handlers, store: str, no_delete: bool) -> list[Done] | str:
+def _apply_at(config: Config, redis: Redis, handlers: Handlers, shown: Plan, no_delete: bool) -> list[Done] | str:
     """Look again under the lock, so that nothing is done twice; a sentence where nothing could be done."""
+    store = shown.store
     checks, subscriber = Checks(redis), Subscriber(config, store, redis)
     try:
-        with checks.alone(store):
+        with checks.alone(store) as hold:
             plan = subscriber.look(handlers, alone=True)
             if plan.unknown:
                 return plan.unknown
-            done = list(subscriber.carry_out(plan.gentle if no_delete else plan.changes))
+            changes = plan.gentle if no_delete else agreed(plan, shown)
+            done = list(subscriber.carry_out(changes, hold=hold))
             checks.found(summary_of(plan, done, before=checks.last([store]).get(store), by="apply"))
             return done
     except StorehooksError as error:
         return str(error)
+
+
+def agreed(now: Plan, shown: Plan) -> list[Change]:
+    """What is to be done now. Of deletes only those that were shown: nobody has agreed to another."""
+    seen = {change.id for change in shown.changes if change.action == "delete"}
+    return [change for change in now.changes if change.action != "delete" or change.id in seen]
 
 
 def with_a_bar(label: str, names: list[str], work: Callable[[str], T]) -> list[T]:
