@@ -12,15 +12,17 @@ import pytest
 from receiver.inbox import keys
 from receiver.inbox.checks import Checks, Occupied
 from receiver.inbox.keyfiles import Files
-from receiver.inbox.keyring import Keyring
+from receiver.inbox.keyring import Keyring, Learned, orphaned
 from tests.subscribed import Shop, a_shop, begin_anew
 from tests.test_keyring import KEY
 from tests.test_subscriptions import MADE_BY_THE_STORE, eventually_came
 from tests.test_upkeep import look
+from workers.probe import NothingToSign, ProbeFailed
 from workers.storeapi.client import Client
 from workers.storeapi.errors import Answered, ApiError, Invalid, StoreFault, TokenRefused, Unreachable, Unreadable
 from workers.storeapi.groups import Webhooks
 from workers.subscribing import handlers_of, is_refusal
+from workers.upkeep import Upkeep
 
 TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\ntakes = ["secret"]\n'
 Spoil = Callable[..., Any]
@@ -287,3 +289,96 @@ def test_rotate_asks_before_it_keeps_others_out(shop: Shop, monkeypatch: pytest.
     )
     assert shop.cli("subscriptions", "rotate", "--store", "demo").exit_code == 0
     assert free == [True]
+
+
+# Deleted again and again
+
+
+def delete(shop: Shop, topic: str) -> None:
+    for number, (name, _) in shop.listed().items():
+        if name == topic:
+            shop.subscriber.client.webhooks.delete(number)
+
+
+def test_what_the_store_deletes_again_and_again_comes_back_with_pauses_and_a_cap(shop: Shop) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("order.paid", "customer.created")
+    look(shop)
+    for _ in range(3):
+        delete(shop, "order.paid")
+        found = look(shop)
+    assert "deleted at the store again; created in" in found.left[0]["why"]
+    assert Checks(shop.system.client).heal_count("demo") == 1
+    assert "deleted at the store again" in found.trouble["order.paid"].note, "which doctor shows"
+    assert "created in" in look(shop).left[0]["why"], "what waits is not forgotten by the next look"
+
+
+def test_the_secrets_of_deleted_subscriptions_end_and_those_of_others_stay(shop: Shop) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("order.paid", "customer.created")
+    look(shop)
+    first = {one.subscription: one.fingerprint for one in ring(shop).of("demo")}
+    delete(shop, "order.paid")
+    look(shop)
+    assert all(one.not_after is None for one in ring(shop).of("demo")), "the list might have been wrong"
+    look(shop)
+    live = {one.subscription for one in ring(shop).of("demo") if one.not_after is None}
+    assert live == set(shop.listed())
+    assert len(live & set(first)) == 1
+
+
+def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("customer.created")
+    look(shop)
+    shop.do("delete-subscriptions")
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.upkeep.probe", refused_with(ProbeFailed("our URL answers 503")))
+        for _ in range(2):
+            assert look(shop).left[0]["why"] == "our URL answers 503"
+        assert shop.topics() == []
+        patch.setattr("workers.upkeep.probe", refused_with(NothingToSign("no secret")))
+        assert look(shop).left == (), "a new subscription brings the secret that is missing"
+    assert shop.topics() == ["customer.created"]
+    assert [heal.action for heal in Checks(shop.system.client).heals("demo")] == ["create"]
+
+
+def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.subscribing.MAX_LEARNED", 2)
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("order.paid", "order.created", "customer.created")
+    left = look(shop).left
+    assert ["2 of its secrets count" in one["why"] for one in left] == [True]
+    assert len(shop.topics()) == 2
+
+
+def test_secrets_that_several_may_share_do_not_end_with_one_of_them() -> None:
+    def secret(mark: str, subscription: str) -> Learned:
+        return Learned("demo", "whsec_eA==", mark, "created", 1.0, subscription)
+
+    ring = [secret("a", "1"), secret("b", "2"), secret("c", "")]
+    assert orphaned(ring, listed={"2"}, ours={"2"}) == ring[:1]
+    assert orphaned(ring, listed={"2", "3"}, ours={"2", "3"}) == [], "3 has none of its own"
+
+
+def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("order.paid", "order.created")
+    with monkeypatch.context() as patch:
+        patch.setattr(Webhooks, "create", refused_with(Unreachable("away", sent=False)))
+        assert [one["action"] for one in look(shop).left] == ["create", "create"]
+    shop.apply()
+    shop.subscriber.client.webhooks.create(topic="product.created", url=shop.url)
+    shop.cli("subscriptions", "apply", "--yes", "--no-delete")
+    delete(shop, "order.paid")
+    shop.cli("subscriptions", "apply", "--yes", "--no-delete")
+    left = Checks(shop.system.client).last(["demo"])["demo"].left
+    assert [(one["action"], one["topic"]) for one in left] == [("delete", "product.created")]
+
+
+def test_a_look_at_a_removed_store_leaves_its_place_free(shop: Shop) -> None:
+    upkeep = Upkeep(lambda: shop.system.config)
+    Checks(shop.system.client).remove("demo")
+    upkeep._busy.add("demo")
+    upkeep._look_at(shop.system.config, "demo", handlers_of(shop.system.client))
+    assert upkeep._busy == set()

@@ -26,6 +26,10 @@ class ProbeFailed(StorehooksError):
     """Our own public URL does not take a signed event; says what it did instead."""
 
 
+class NothingToSign(ProbeFailed):
+    """The store has no secret that counts."""
+
+
 def probe(store: Store, redis: Redis, *, url: str = "") -> float:
     """Send it and see it arrive; gives how long that took, in seconds."""
     import httpx2
@@ -33,7 +37,7 @@ def probe(store: Store, redis: Redis, *, url: str = "") -> float:
     url = url or store.url
     live = [secret for secret in store.secrets if secret.live(time.time())]
     if not live:
-        raise ProbeFailed(f"{store.name} has no secret that counts, so nothing can be signed for it")
+        raise NothingToSign(f"{store.name} has no secret that counts, so nothing can be signed for it")
     signed_by = replace(store, secrets=(live[0],))
     delivery_id = f"probe_{secrets.token_hex(8)}"
     request = compose(signed_by, topic=PROBE, delivery_id=delivery_id, data={"id": delivery_id}, now=time.time())

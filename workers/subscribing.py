@@ -22,10 +22,11 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.records import Record, RecordError
+from receiver.contract.scheme import MAX_LEARNED
 from receiver.contract.stores import Store
 from receiver.inbox import Ledger, keys
 from receiver.inbox.checks import Checks, Occupied
-from receiver.inbox.keyring import LIVE_SECONDS, Keyring, Learned, equip, learn
+from receiver.inbox.keyring import LIVE_SECONDS, Keyring, Learned, equip, learn, orphaned
 from workers.storeapi.build import client_of
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.errors import (
@@ -130,6 +131,17 @@ class Subscriber:
         """The store with every secret that counts, to sign or verify with."""
         return equip(self._store, self.keyring.of(self.name) if self.keyring.seal else ())
 
+    def end_orphans(self, plan: Plan) -> None:
+        """The secrets of subscriptions that are no more at the store end, so that the living ones have room. While
+        something is missing the list may be wrong, and they stay for as long as there is room for all."""
+        if not self.keyring.seal or plan.unknown:
+            return
+        self._learned = self.keyring.of(self.name)
+        short = sum(one.not_after is None for one in self._learned) > MAX_LEARNED // 2
+        if short or not any(change.action == "create" for change in plan.changes):
+            ours = {str(one.id) for one in plan.there}
+            self._end({one.fingerprint for one in orphaned(self._learned, listed=plan.listed, ours=ours)})
+
     # Carrying out
 
     def carry_out(self, changes: Iterable[Change], *, hold: Callable[[], None] | None = None) -> Iterator[Done]:
@@ -222,9 +234,19 @@ class Subscriber:
     def _create(self, change: Change) -> str:
         sent = self._sent_secret(make=True)
         fields = {"secret": sent} if sent else {}
+        if not sent:
+            self._refuse_one_too_many()
         with self._asking():
             made = self.client.webhooks.create(topic=change.theirs, url=change.url, **fields)
             return self._learn(made, str(made.id), "created")
+
+    def _refuse_one_too_many(self) -> None:
+        """With another secret the oldest would not count any more, and its subscription's deliveries be refused."""
+        if sum(one.not_after is None for one in self._learned) >= MAX_LEARNED:
+            raise ConfigError(
+                f"{self.name}: {MAX_LEARNED} of its secrets count, and no more can, so nothing was created; have fewer "
+                "topics, or let the API take a secret of ours: [catalogue.webhooks.create] takes"
+            )
 
     def _rotate(self, change: Change) -> str:
         operation = self.client.catalogue.get("webhooks", "rotate_secret")
@@ -330,7 +352,7 @@ class Subscriber:
         ]
 
     def _end(self, fingerprints: set[str]) -> None:
-        """Every secret was made anew, so the old ones end: also one that several subscriptions shared."""
+        """They count for a while, then no more: also one that several subscriptions shared."""
         end = time.time() + self.config.secrets.overlap
         old = [one for one in self._learned if one.fingerprint in fingerprints and one.not_after is None]
         self._keep([replace(one, not_after=end) for one in old])

@@ -149,6 +149,8 @@ class Plan:
     wanted: Wanted | None = None
     there: tuple[There, ...] = ()
     """Ours at the store, now."""
+    listed: frozenset[str] = frozenset()
+    """The ids of all that are there, ours or not."""
 
     @property
     def gentle(self) -> tuple[Change, ...]:
@@ -246,7 +248,8 @@ def plan(wanted: Wanted, actual: Iterable[There], *, gone: Callable[[str], datet
     changes = [*_for_wanted(wanted, ours), *_for_unwanted(wanted, ours, gone)]
     foreign = Counter(urlsplit(one.url).hostname or "?" for one in actual if one.standing == "foreign")
     changes.sort(key=lambda change: (ORDER.index(change.action), change.topic, change.theirs))
-    return Plan(wanted.store, tuple(changes), dict(foreign), wanted=wanted, there=tuple(ours))
+    listed = frozenset(str(one.id) for one in actual)
+    return Plan(wanted.store, tuple(changes), dict(foreign), wanted=wanted, there=tuple(ours), listed=listed)
 
 
 def _for_wanted(wanted: Wanted, ours: Sequence[There]) -> Iterator[Change]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,6 +121,15 @@ def equip(store: Store, learned: Iterable[Learned]) -> Store:
             mine.append(secret)
     live = [secret for secret in mine if secret.not_after is None]
     return replace(store, secrets=(*live, *store.secrets, *mine[len(live) :]))
+
+
+def orphaned(learned: Iterable[Learned], *, listed: Set[str], ours: Set[str]) -> list[Learned]:
+    """The secrets that count and are of a subscription which the store does not list any more. None while one of ours
+    has no secret of its own: it may share one of these."""
+    live = [one for one in learned if one.not_after is None and one.subscription]
+    if not ours <= {one.subscription for one in live}:
+        return []
+    return [one for one in live if one.subscription not in listed]
 
 
 def learned_here(stores: Mapping[str, Store], data_dir: Path, key: str) -> dict[str, Store]:
