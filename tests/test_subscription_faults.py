@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
+from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.checks import Checks, Occupied
 from receiver.inbox.keyfiles import Files
@@ -18,6 +20,8 @@ from tests.test_keyring import KEY
 from tests.test_subscriptions import MADE_BY_THE_STORE, eventually_came
 from tests.test_upkeep import look
 from workers.probe import NothingToSign, ProbeFailed
+from workers.reload import module_of
+from workers.replay import Selection, fitting
 from workers.storeapi.client import Client
 from workers.storeapi.errors import Answered, ApiError, Invalid, StoreFault, TokenRefused, Unreachable, Unreadable
 from workers.storeapi.groups import Webhooks
@@ -382,3 +386,69 @@ def test_a_look_at_a_removed_store_leaves_its_place_free(shop: Shop) -> None:
     upkeep._busy.add("demo")
     upkeep._look_at(shop.system.config, "demo", handlers_of(shop.system.client))
     assert upkeep._busy == set()
+
+
+# What had gone, and what is nobody's
+
+
+def test_a_handler_that_went_long_ago_does_not_come_back_when_all_workers_were_away(shop: Shop) -> None:
+    shop.declare("order.paid", name="old.note")
+    shop.declare("product.created", name="crm.note")
+    shop.declare("customer.created")
+    ages = {b"old": 30 * 86400, b"crm": 180, b"sho": 120}
+    for name in shop.system.client.hkeys(keys.SEEN):
+        shop.system.client.hset(keys.SEEN, name, int((time.time() - ages[name[:3]]) * 1000))
+    shop.declare("customer.created")
+    present = {one.handler for one in handlers_of(shop.system.client).present}
+    assert present == {"shop.note", "crm.note"}, "only what was there when all went away"
+
+
+def test_a_replay_gives_a_probe_to_no_handler() -> None:
+    fields = {b"topic": b"order.paid", b"r:shop.note": b"done x"}
+    assert fitting(Selection(), "e1", fields)
+    for selection in (Selection(), Selection(handler="shop.note"), Selection(handler="shop.late")):
+        assert fitting(selection, "e1", {**fields, b"topic": PROBE.encode()}) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ("/usr/bin/python3.11 -m workers.worker --config c", "workers.worker"),
+        ("python -X dev -W error -u -m receiver.gunicorn --config c", "receiver.gunicorn"),
+        ("grep -m workers.worker --config c", ""),
+        ("tail -f python -m workers --config c", ""),
+        ("python3 watch.py -m workers --config c", ""),
+        ("python3 -c pass -m workers --config c", ""),
+        ("python3 -m", ""),
+    ],
+)
+def test_only_a_python_that_runs_our_module_is_ours_to_signal(command: str, module: str) -> None:
+    assert module_of(command.split())[0] == module
+
+
+# Removed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RedisError("away"), RuntimeError("nonsense")])
+def test_a_removal_that_is_cut_short_leaves_the_store_to_the_check(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    shop.declare("order.paid")
+    shop.apply()
+    monkeypatch.setattr("workers.subscribing.Subscriber.unsubscribe", refused_with(error))
+    assert shop.cli("stores", "remove", "demo", "--yes").exit_code != 0
+    assert Checks(shop.system.client).removed() == set()
+
+
+def test_a_removed_store_that_is_in_config_is_shown_so_and_apply_brings_it_back(shop: Shop) -> None:
+    shop.declare("order.paid")
+    shop.apply()
+    checks = Checks(shop.system.client)
+    checks.remove("demo")
+    assert "removed: nothing is mended" in shop.cli("subscriptions").output
+    told = shop.cli("doctor").output
+    assert "it was removed by `storehooks stores remove` and is in the config" in told
+    shop.apply()
+    assert checks.removed() == {"demo"}, "an apply of all stores does not mean this one"
+    assert "nothing to do" in shop.cli("subscriptions", "apply", "--yes", "--store", "demo").output
+    assert checks.removed() == set()

@@ -111,6 +111,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         footprint=pulse.footprint(),
         unconfirmed=unconfirmed(client, config.stores),
         checked=Checks(client).last(list(config.stores)),
+        removed=frozenset(Checks(client).removed()),
         learned={store: len(found) for store, found in keyring_of(config, client).sealed(list(config.stores)).items()},
     )
 

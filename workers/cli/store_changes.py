@@ -29,7 +29,7 @@ from workers.storefile import Draft, as_toml, file_of, place_for
 
 if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none
     from workers.subscribing import Subscriber
-    from workers.subscriptions import There
+    from workers.subscriptions import Change, There
 
 TOKEN_SECONDS = 10.0
 PATIENCE = 15.0
@@ -111,6 +111,7 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
     if shown and not is_managed(now, name):
         steps.tell("secret", f"{shown}      give it to the store; it is in the file and shown only now", shown)
     _have_it_read(now, steps, no_reload)
+    _welcome(now, name, steps)
     if not no_subscribe:
         _begin(now, name, steps, wait)
     if not steps.left and not json_:
@@ -206,6 +207,19 @@ def _have_it_read(config: Config, steps: Steps, no_reload: bool) -> None:
         steps.left.append("HUP to `storehooks web` and `storehooks worker`, on each host: they read the config again")
 
 
+def _welcome(config: Config, name: str, steps: Steps) -> None:
+    """A store of this name may have been removed before: it is mended again."""
+    from workers.subscribing import is_managed
+
+    try:
+        Checks(the_server(config)).welcome(name)
+    except (StorehooksError, RedisError) as error:
+        if is_managed(config, name):
+            steps.left.append(
+                f"storehooks subscriptions apply --store {name}, when the server is there: {_sentence(error)}"
+            )
+
+
 def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
     """See that the receiver knows the store, subscribe, and see that what the store sends comes in."""
     from workers.subscribing import Subscriber, is_managed
@@ -214,7 +228,6 @@ def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
     until = time.monotonic() + wait
     try:
         client = the_server(config)
-        Checks(client).welcome(name)
         if config.known_stores[name].secrets:
             _await_the_receiver(config.known_stores[name], client, steps, until)
         if managed:
@@ -336,24 +349,30 @@ def _ask_to_remove(config: Config, name: str, waiting: int) -> None:
 
 def _unsubscribe(config: Config, name: str, client: Redis, steps: Steps) -> None:
     """First of all: a store that goes on sending to us would be refused, and would give us up in its own way."""
-    from workers.subscribing import Subscriber
-
     try:
-        subscriber = Subscriber(config, name, client)
-        with Checks(client).alone(name, within=PATIENCE) as hold:
-            changes = subscriber.unsubscribe()
-            failed = [one for one in subscriber.carry_out(changes, hold=hold) if one.error]
-        error = failed[0].error if failed else ""
-    except StorehooksError as problem:
-        error = str(problem)
-    if error:
+        changes = _ended(config, name, client)
+    except BaseException as error:  # interrupted, too: it stays, so it is mended as before
         Checks(client).welcome(name)
+        if not isinstance(error, StorehooksError):
+            raise
         show.warn(
             f"storehooks: {name}: its subscriptions could not be ended, so it stays: {_sentence(error)}\n"
             "where its API is gone for good, say --keep-subscriptions"
         )
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(1) from None
     steps.tell("subscriptions", f"{len(changes)} ended", [one.topic for one in changes])
+
+
+def _ended(config: Config, name: str, client: Redis) -> list[Change]:
+    from workers.subscribing import Subscriber
+
+    subscriber = Subscriber(config, name, client)
+    with Checks(client).alone(name, within=PATIENCE) as hold:
+        changes = subscriber.unsubscribe()
+        failed = [one.error for one in subscriber.carry_out(changes, hold=hold) if one.error]
+    if failed:
+        raise StorehooksError(failed[0])
+    return changes
 
 
 def _forget(config: Config, name: str, client: Redis, steps: Steps) -> None:

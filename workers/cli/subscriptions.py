@@ -48,10 +48,14 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     names = [the_store(config, store)] if store else sorted(config.stores)
     last = checks.last(names)
     heals = {name: checks.heals(name) for name in names}
+    removed = checks.removed()
+    states = {name: _state(config, name, last.get(name), name in removed) for name in names}
     if json_:
-        show.as_json([_as_json(config, name, last.get(name), heals[name], checks.heal_count(name)) for name in names])
+        show.as_json(
+            [_as_json(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
+        )
         return
-    rows = [_row(config, name, last.get(name), heals[name], checks.heal_count(name)) for name in names]
+    rows = [_row(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
     show.table(("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP"), rows)
     for name in names:
         _tell_of_trouble(last.get(name))
@@ -91,10 +95,13 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     _show(plans, handlers, ends=False)
     shown = {one.store: one for one in plans if (one.gentle if no_delete else one.changes)}
     todo = list(shown)
+    if todo:
+        _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
+    if store:
+        Checks(redis).welcome(store)  # whoever names it wants it, also if it was removed once
     if not todo:
         click.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
-    _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
     results = with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, shown[name], no_delete))
     failed = _tell_results(dict(zip(todo, results, strict=True)))
     if failed or any(one.unknown for one in plans):
@@ -285,9 +292,11 @@ def _change(change: Any) -> dict[str, Any]:
     return {name: getattr(change, name) for name in ("action", "topic", "theirs", "reason")}
 
 
-def _state(config: Config, name: str, last: Checked | None) -> str:
+def _state(config: Config, name: str, last: Checked | None, removed: bool) -> str:
     if not is_managed(config, name):
         return "by hand: no base_url or auth"
+    if removed:
+        return f"removed: nothing is mended until `storehooks subscriptions apply --store {name}`"
     if last is None:
         return "not looked at yet"
     if last.unknown:
@@ -295,8 +304,7 @@ def _state(config: Config, name: str, last: Checked | None) -> str:
     return f"{len(last.left)} to do" if last.left else "fine"
 
 
-def _row(config: Config, name: str, last: Checked | None, heals: list[Heal], many: int) -> tuple[Any, ...]:
-    state = _state(config, name, last)
+def _row(name: str, state: str, last: Checked | None, heals: list[Heal], many: int) -> tuple[Any, ...]:
     looked = f"{in_words(time.time() - last.at)} ago" if last else ""
     figures: tuple[Any, ...] = (last.wanted, len(last.there)) if last and not last.unknown else ("", "")
     gap = heals[0].gap if heals else None
@@ -314,10 +322,10 @@ def _tell_of_trouble(last: Checked | None) -> None:
         click.echo(line)
 
 
-def _as_json(config: Config, name: str, last: Checked | None, heals: list[Heal], many: int) -> dict[str, Any]:
+def _as_json(name: str, state: str, last: Checked | None, heals: list[Heal], many: int) -> dict[str, Any]:
     return {
         "store": name,
-        "state": _state(config, name, last),
+        "state": state,
         "looked_at": datetime.fromtimestamp(last.at, UTC) if last else None,
         "wanted": last.wanted if last else None,
         "there": list(last.there) if last else [],
