@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 from redis.exceptions import RedisError
 
@@ -19,13 +20,22 @@ from tests.subscribed import Shop, a_shop, begin_anew
 from tests.test_keyring import KEY
 from tests.test_subscriptions import MADE_BY_THE_STORE, eventually_came
 from tests.test_upkeep import look
-from workers.probe import NothingToSign, ProbeFailed
+from workers.probe import NothingToSign, ProbeFailed, probe
 from workers.reload import module_of
 from workers.replay import Selection, fitting
 from workers.storeapi.client import Client
-from workers.storeapi.errors import Answered, ApiError, Invalid, StoreFault, TokenRefused, Unreachable, Unreadable
+from workers.storeapi.errors import (
+    Answered,
+    ApiError,
+    Invalid,
+    StoreFault,
+    TokenRefused,
+    Unreachable,
+    Unreadable,
+    is_refusal,
+)
 from workers.storeapi.groups import Webhooks
-from workers.subscribing import handlers_of, is_refusal
+from workers.subscribing import handlers_of
 from workers.upkeep import Upkeep
 
 TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\ntakes = ["secret"]\n'
@@ -424,6 +434,18 @@ def test_a_replay_gives_a_probe_to_no_handler() -> None:
 )
 def test_only_a_python_that_runs_our_module_is_ours_to_signal(command: str, module: str) -> None:
     assert module_of(command.split())[0] == module
+
+
+def test_a_probe_is_back_only_if_it_is_that_probe(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("customer.created")
+    shop.apply()
+    monkeypatch.setattr("workers.probe.SEEN_SECONDS", 0.2)
+    probe(shop.subscriber.equipped(), shop.system.client)
+    (earlier,) = shop.system.ledger.events(topic=PROBE)
+    liar = httpx2.Response(200, json={"id": earlier.id})
+    monkeypatch.setattr(httpx2, "post", lambda *_, **__: liar)
+    with pytest.raises(ProbeFailed, match="it is not in this inbox"):
+        probe(shop.subscriber.equipped(), shop.system.client)
 
 
 # Removed

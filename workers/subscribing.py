@@ -29,16 +29,7 @@ from receiver.inbox.checks import Checks, Occupied
 from receiver.inbox.keyring import LIVE_SECONDS, Keyring, Learned, equip, learn, orphaned
 from workers.storeapi.build import client_of
 from workers.storeapi.client import CALL_SECONDS
-from workers.storeapi.errors import (
-    Answered,
-    ApiError,
-    Denied,
-    NotThere,
-    StoreFault,
-    TokenRefused,
-    Unreachable,
-    UnsafeAddress,
-)
+from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
 from workers.subscriptions import Change, Handlers, Plan, actual, offered, ours_of, plan, remade, wanted, with_gaps
 
 RECEIVERS_WITHIN = LIVE_SECONDS + 3.0
@@ -404,15 +395,6 @@ def patiently(call: Callable[[], T]) -> T:
 
 def _nothing() -> None:
     pass
-
-
-def is_refusal(error: ApiError) -> bool:
-    """Whether the store certainly did not do what it was asked."""
-    if isinstance(error, Unreachable):
-        return not error.sent
-    if isinstance(error, Answered):
-        return not isinstance(error, StoreFault)
-    return isinstance(error, TokenRefused | UnsafeAddress)
 
 
 def shown_secret(answer: Record) -> str:

@@ -201,7 +201,8 @@ def _have_it_read(config: Config, steps: Steps, no_reload: bool) -> None:
     if told:
         names = ", ".join(f"{one.name} {one.pid}" for one in told)
         steps.tell("read_again_by", names, [{"name": one.name, "pid": one.pid} for one in told])
-        wait_until_read(told, PATIENCE)
+        if not wait_until_read(told, PATIENCE):
+            steps.left.append(f"the web here still serves the old config after {PATIENCE:.0f} s; its log says why")
     else:
         steps.tell("read_again_by", "nobody: no process with this config runs here", [])
         steps.left.append("HUP to `storehooks web` and `storehooks worker`, on each host: they read the config again")
@@ -232,7 +233,7 @@ def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
             _await_the_receiver(config.known_stores[name], client, steps, until)
         if managed:
             _subscribe(Subscriber(config, name, client), steps)
-            _await_a_test(Subscriber(config, name, client), steps, until)
+            _await_a_test(Subscriber(config, name, client), steps, time.monotonic() + wait)
         else:
             steps.tell("subscriptions", f"to be made in the store's own pages, for {config.public_url_of(name)}", [])
     except (StorehooksError, RedisError) as error:
