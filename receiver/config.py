@@ -295,6 +295,9 @@ def _references(value: Any, key: KeyPath = ()) -> Iterator[KeyPath]:
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _references(item, (*key, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _references(item, (*key, index))
     elif isinstance(value, str) and value.startswith(("env:", "file:")):
         yield key
 

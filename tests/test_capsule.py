@@ -29,6 +29,9 @@ password = "hunter2"
 target = "file:target.txt"
 url = "https://joe:pw@erp.example.com/in"
 nested = { api_key = "k3y", level = 5 }
+targets = [{ url = "https://ann:pw2@a.example", pass = "l1st" }, "file:target.txt", "https://bob:pw3@b.example"]
+pattern = "http://[a-z]+"
+login = { credentials = { user = "carl" } }
 """
 
 
@@ -56,8 +59,10 @@ def test_it_goes_round_and_runs_against_a_sandbox_without_the_server(shop: Syste
     assert told["settings"]["shop"]["prefix"] == "exported"  # type: ignore[index]
     assert told["store"] == {"name": "north", "base_url": ""}
     text = (shop.folder / "capsule.json").read_text()
-    for secret in ("hunter2", "top.example.com", "k3y", "joe", "pw@", "whsec_"):
+    for secret in ("hunter2", "top.example.com", "k3y", "joe", "pw@", "whsec_", "l1st", "ann", "bob", "carl"):
         assert secret not in text
+    assert told["settings"]["shop"]["targets"][2] == "https://b.example"  # type: ignore[index]
+    assert told["settings"]["shop"]["pattern"] == "http://[a-z]+"  # type: ignore[index]
     elsewhere = shop.folder / "elsewhere.toml"
     elsewhere.write_text('[redis]\nurl = "redis://127.0.0.1:1"\n[workers]\nplugins = ["shop.py"]\n')
     shop.config_file = elsewhere

@@ -99,6 +99,7 @@ def test_every_store_starts_from_the_defaults(tmp_path: Path) -> None:
         ("[recever]\n", "config.toml:1: unknown key recever; did you mean receiver?"),
         ("[stores.a]\nsheme = 'x'\n" + STORE, "config.toml:2: unknown key stores.a.sheme; did you mean scheme?"),
         ("[workers]\nprocesses = 'many'\n", "config.toml:2: workers.processes: Input should be a valid integer"),
+        ("[workers]\ntimeout = inf\n", "config.toml:2: workers.timeout: not a duration"),
         ("[workers]\ntimeout = '1y'\n", 'config.toml:2: workers.timeout: not a duration; write "30s"'),
         ("[receiver]\nbind = '8000'\n", 'config.toml:2: receiver.bind: not an address; write "127.0.0.1:8000"'),
         ("[stores.a]\nsigning_secrets = ['env:NO']\n", "config.toml:2: stores.a.signing_secrets[0] wants $NO"),

@@ -117,3 +117,19 @@ def test_a_paused_store_and_an_assumed_operation_are_told(clinic: Clinic) -> Non
     assert re.search(r"^WARN  paused +north is paused; its work waits$", told.text, flags=re.M)
     assert "fix: storehooks stores resume north" in told.text
     assert "webhooks.get is used, assumed, never confirmed" in told.text
+
+
+@pytest.mark.parametrize(
+    ("written", "exposed"),
+    [
+        ({"secrets": {"key": "a2V5"}}, ["a2V5"]),
+        ({"secrets": {"key": "env:KEY"}}, []),
+        ({"redis": {"url": "redis://:pw@host/0", "sentinel_password": "s"}}, ["s", "pw"]),
+        ({"redis": {"url": "redis://host/0"}}, []),
+        ({"redis": {"url": "env:REDIS"}}, []),
+    ],
+)
+def test_keys_and_passwords_in_the_file_itself_are_secrets(written: dict[str, Any], exposed: list[str]) -> None:
+    from workers.checkup.gather import _secrets_in
+
+    assert list(_secrets_in(written)) == exposed

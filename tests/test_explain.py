@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration
 from receiver.inbox.ledger import EventRecord, EventSummary, RunRecord
 from tests.harness import System, eventually
@@ -54,6 +55,7 @@ def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool =
         (verdict(run("s.a", "failed", error="gone", reason="no-such-handler")), False, "failed", "gone"),
         (verdict(run("s.a", "waiting", 2, due_at=NOON, error="x")), True, "retrying", "due 2026-11-15 12:00:00 UTC"),
         (verdict(run("s.a", "waiting", 0, due_at=NOON)), False, "delayed", "due 2026-11-15 12:00:00 UTC"),
+        (verdict(handler=declared("s.a", "*"), topic=PROBE, status="settled"), False, "probe", "an event of our own"),
         (
             verdict(run("s.a", "waiting", 0), paused=frozenset({"handler:s.a"})),
             False,

@@ -220,6 +220,19 @@ def test_settings_of_a_store_stand_over_the_plugins(tmp_path: Path) -> None:
     assert plugins.settings_of(found, "shop", "other") == {"url": "a", "key": "b"}
 
 
+def test_a_model_may_read_a_setting_by_another_name() -> None:
+    from pydantic import AliasChoices, AliasPath, BaseModel, Field
+
+    from workers.plugin_settings import _known_keys
+
+    class Model(BaseModel):
+        a: int = Field(alias="b")
+        c: int = Field(validation_alias="d")
+        e: int = Field(validation_alias=AliasChoices("f", AliasPath("g", 0)))
+
+    assert _known_keys(Model) == set("abcdefg")
+
+
 @pytest.mark.parametrize("model", [MODEL, MODEL.replace("(BaseModel)", "").replace("class", "@dataclass\nclass")])
 def test_a_model_is_checked_for_each_store_and_given_to_the_handler(tmp_path: Path, model: str) -> None:
     from workers import plugin_settings

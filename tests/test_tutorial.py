@@ -109,6 +109,9 @@ def test_new_plugin_writes_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ("Stock", "cannot be a plugin's name"),
         ("workers", "cannot be a plugin's name"),
+        ("class", "Python or storehooks has a word or a module of it"),
+        ("json", "Python or storehooks has a word or a module of it"),
+        ("pydantic-settings", "Python or storehooks has a word or a module of it"),
         ("../x", "cannot be a plugin's name"),
         ("here", "not overwritten"),
     ],
@@ -121,3 +124,10 @@ def test_a_name_that_cannot_be_is_wrong_use(
     done = CliRunner().invoke(storehooks, ["new-plugin", name])
     assert says in str(done.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_init_refuses_a_name_that_no_config_could_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(storehooks, ["init", "--store", "Bad Name]"])
+    assert "a store's name is lower-case letters" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -298,8 +298,25 @@ def test_each_store_is_given_to_one_caller_and_the_first_looks_are_spread(shop: 
     assert places[-1] == pytest.approx(80_000, abs=5_000)
     checks.next_at("s0", 0)
     assert checks.due(names, every=100, most=5) == ["s0"]
-    checks.due(["s1", "s2"], every=100, most=5)
-    assert sorted(name for name, _ in zset(shop)) == [b"s1", b"s2"], "a store that is no more is forgotten"
+    client = shop.system.client
+    client.zadd(keys.CHECK, {"s3": (time.time() - A_DAY - 60) * 1000, "s4": (time.time() - 60) * 1000})
+    assert checks.due(["s1", "s2"], every=100, most=5) == []
+    there = {name for name, _ in zset(shop)}
+    assert b"s3" not in there, "a store that nobody has looked at for a day is forgotten"
+    assert b"s4" in there, "one that only this caller does not know keeps its place"
+
+
+def test_two_callers_with_different_stores_do_not_take_or_reset_each_others_turns(shop: Shop) -> None:
+    checks, taken = Checks(shop.system.client), list[str]()
+    for _ in range(5):
+        for names in (["a", "b"], ["b"], ["c"]):
+            due = checks.due(names, every=0.4, most=1)
+            assert set(due) <= set(names)
+            taken += due
+            for store in due:
+                checks.next_at(store, 300)
+    assert sorted(taken) in (["a", "b", "c"], ["a", "c"]), "each once: nobody's turn was made anew by another's list"
+    eventually(lambda: taken.extend(checks.due(["a", "b"], every=0.4, most=1)) or "b" in taken, what="b has its turn")
 
 
 def zset(shop: Shop) -> list[tuple[bytes, float]]:

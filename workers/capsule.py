@@ -29,7 +29,7 @@ from receiver.inbox import Ledger, keys
 
 VERSION = 1
 LEFT_OUT = "(left out: a secret)"
-_SECRET = re.compile(r"secret|token|passw|credential|private|auth|api_?key|(^|_)key$", re.IGNORECASE)
+_SECRET = re.compile(r"secret|token|pass|credential|private|auth|api_?key|(^|_)key$", re.IGNORECASE)
 _TIMES = ("received_at", "occurred_at")
 _FIELDS = ("id", "store", "topic", "delivery_id", "resource_id", "source", "data_path")
 
@@ -98,22 +98,30 @@ def _settings(config: Config, plugin: str, store: str) -> dict[str, Any]:
     }
 
 
-def _shown(config: Config, values: Mapping[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
+def _shown(config: Config, values: Mapping[str, Any], above: tuple[str | int, ...]) -> dict[str, Any]:
     """Settings without what was read from the environment or a file, or has a secret's name."""
-    shown: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            shown[name] = _shown(config, value, (*above, name))
-        elif config.is_referred(*above, name) or _SECRET.search(name):
-            shown[name] = LEFT_OUT
-        else:
-            shown[name] = _without_user(value) if isinstance(value, str) else value
-    return shown
+    return {
+        name: LEFT_OUT if _SECRET.search(name) else _value(config, value, (*above, name))
+        for name, value in values.items()
+    }
+
+
+def _value(config: Config, value: Any, at: tuple[str | int, ...]) -> Any:
+    if config.is_referred(*at):
+        return LEFT_OUT
+    if isinstance(value, Mapping):
+        return _shown(config, value, at)
+    if isinstance(value, list | tuple):
+        return [_value(config, one, (*at, number)) for number, one in enumerate(value)]
+    return _without_user(value) if isinstance(value, str) else value
 
 
 def _without_user(url: str) -> str:
     """An address without the name and password it may carry."""
-    parts = urlsplit(url) if "://" in url else None
+    try:
+        parts = urlsplit(url) if "://" in url else None
+    except ValueError:  # no address, but something that looks like one
+        return LEFT_OUT if "@" in url else url
     if parts is None or "@" not in parts.netloc:
         return url
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

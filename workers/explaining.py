@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from receiver.contract.event import UNREADABLE
-from receiver.contract.topics import matches
+from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Declaration
 from receiver.inbox.ledger import EventRecord, RunRecord
 
@@ -36,7 +36,7 @@ class Verdict:
     called: bool
     reason: str
     """One of: called, running, skipped, dropped, retrying, failed, delayed, paused, limit, absent, waiting,
-    unreadable, not-routed, not-loaded, topic, store, added-later."""
+    unreadable, probe, not-routed, not-loaded, topic, store, added-later."""
     why: str
     fix: str = ""
 
@@ -74,8 +74,8 @@ def _waiting(facts: Facts, run: RunRecord) -> Verdict:
         if run.attempts:
             why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
             return Verdict(run.handler, True, "retrying", why)
-        now = f"storehooks events replay {_id(facts)}"
-        return Verdict(run.handler, False, "delayed", f"delay=, it is due {when}", now)
+        sooner = f"to try it before: storehooks handlers run {run.handler} --event {_id(facts)}"
+        return Verdict(run.handler, False, "delayed", f"delay=, it is due {when}", sooner)
     return _held(facts, run.handler) or _kept_back(facts, run.handler)
 
 
@@ -107,6 +107,10 @@ def _without_a_run(facts: Facts, name: str) -> Verdict:
     about = facts.event.summary
     if about.topic == UNREADABLE:
         return Verdict(name, False, "unreadable", "the event's body could not be read; no handler is called for it")
+    if about.topic == PROBE:
+        return Verdict(
+            name, False, "probe", "an event of our own, to see that our URL takes deliveries; for no handler"
+        )
     if not any(matches(pattern, about.topic) for pattern in one.topics):
         return Verdict(name, False, "topic", f"it wants {', '.join(one.topics)}, not {about.topic}", _place(one))
     if not any(matches(pattern, about.store) for pattern in one.stores):

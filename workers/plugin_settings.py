@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from receiver.config import Config
@@ -95,7 +95,14 @@ def _known_keys(model: Any) -> set[str] | None:
     if model.model_config.get("extra") == "allow":
         return None
     fields = model.model_fields
-    return set(fields) | {field.alias for field in fields.values() if field.alias}
+    return {*fields, *(name for field in fields.values() for name in _aliases(field))}
+
+
+def _aliases(field: Any) -> Iterator[str]:
+    """Other names that a field of a model is read by; of a path, where it begins."""
+    given = field.validation_alias or field.alias
+    for one in getattr(given, "choices", [given] if given else []):
+        yield one if isinstance(one, str) else str(one.path[0])
 
 
 def _validated(config: Config, router: Router, store: str, values: Mapping[str, Any]) -> Any:

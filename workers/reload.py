@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ MODULES = {
     "workers.housekeeper": "housekeeper",
 }
 LOCK = "dev.lock"
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,26 @@ def _name_of(pid: int, config: Path) -> str:
         folder = os.readlink(f"/proc/{pid}/cwd")
     except OSError:
         return ""
-    if "-m" not in words or "--config" not in words[:-1]:
+    module, rest = module_of(words)
+    if "--config" not in rest[:-1]:
         return ""
-    module, given = words[words.index("-m") + 1], words[words.index("--config") + 1]
+    given = rest[rest.index("--config") + 1]
     same = (Path(folder) / given).resolve() == config.resolve()
     return MODULES.get(module, "") if same else ""
+
+
+def module_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The module that a Python runs, and its arguments; empty for any other command, though it may name the same."""
+    if not words or not _PYTHON.fullmatch(Path(words[0]).name):
+        return "", ()
+    at = 1
+    while at < len(words) - 1 and words[at].startswith("-"):
+        if words[at] == "-m":
+            return words[at + 1], words[at + 2 :]
+        if words[at] == "-c":
+            break
+        at += 2 if words[at] in ("-W", "-X") else 1
+    return "", ()
 
 
 def _parent(pid: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 from redis import Redis
 
-from receiver.contract.topics import matches
+from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Failures, Inbox, keys
 
 PAGE = 200
@@ -168,8 +168,10 @@ class Replay:
 
 
 def fitting(selection: Selection, event_id: str, fields: dict[Any, Any]) -> list[str]:
-    """The runs of one event that a selection means."""
-    if not fields or (selection.topic and not matches(selection.topic, fields[b"topic"].decode())):
+    """The runs of one event that a selection means. A probe of our own is for no handler."""
+    if not fields or fields[b"topic"] == PROBE.encode():
+        return []
+    if selection.topic and not matches(selection.topic, fields[b"topic"].decode()):
         return []
     runs = {name[2:].decode(): value.decode().split(" ")[0] for name, value in fields.items() if name.startswith(b"r:")}
     if selection.handler and selection.handler not in runs and selection.run_status is None:

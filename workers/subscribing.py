@@ -22,13 +22,14 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.records import Record, RecordError
+from receiver.contract.scheme import MAX_LEARNED
 from receiver.contract.stores import Store
 from receiver.inbox import Ledger, keys
-from receiver.inbox.checks import Checks
-from receiver.inbox.keyring import LIVE_SECONDS, Keyring, Learned, equip, learn
+from receiver.inbox.checks import Checks, Occupied
+from receiver.inbox.keyring import LIVE_SECONDS, Keyring, Learned, equip, learn, orphaned
 from workers.storeapi.build import client_of
 from workers.storeapi.client import CALL_SECONDS
-from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable
+from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
 from workers.subscriptions import Change, Handlers, Plan, actual, offered, ours_of, plan, remade, wanted, with_gaps
 
 RECEIVERS_WITHIN = LIVE_SECONDS + 3.0
@@ -80,9 +81,11 @@ class Subscriber:
         self._store: Store = config.known_stores[store]
         names = self.client.catalogue.fields.get("webhooks", {})
         self._shows = bool(names.get("secret", "secret"))
-        self._settled = True
+        self._lost = False
+        """Whether a secret may be in use that nobody has seen."""
         self._away = False
         self._version = 0
+        self._hold: Callable[[], None] = _nothing
         self._learned: list[Learned] = []
         """The store's secrets in the keyring, read before anything is done: with a new one in hand, nothing is read."""
 
@@ -99,6 +102,7 @@ class Subscriber:
             offer,
             subscribe=self.config.stores[self.name].subscribe,
             known=handlers.known,
+            there=[one.theirs for one in there if one.standing != "foreign"],
         )
         found = plan(want, there, gone=lambda topic: handlers.gone(topic, self.name))
         found = with_gaps(found, Checks(self.redis).last_deliveries(self.name), time.time())
@@ -118,12 +122,24 @@ class Subscriber:
         """The store with every secret that counts, to sign or verify with."""
         return equip(self._store, self.keyring.of(self.name) if self.keyring.seal else ())
 
+    def end_orphans(self, plan: Plan) -> None:
+        """The secrets of subscriptions that are no more at the store end, so that the living ones have room. While
+        something is missing the list may be wrong, and they stay for as long as there is room for all."""
+        if not self.keyring.seal or plan.unknown:
+            return
+        self._learned = self.keyring.of(self.name)
+        short = sum(one.not_after is None for one in self._learned) > MAX_LEARNED // 2
+        if short or not any(change.action == "create" for change in plan.changes):
+            ours = {str(one.id) for one in plan.there}
+            self._end({one.fingerprint for one in orphaned(self._learned, listed=plan.listed, ours=ours)})
+
     # Carrying out
 
-    def carry_out(self, changes: Iterable[Change]) -> Iterator[Done]:
+    def carry_out(self, changes: Iterable[Change], *, hold: Callable[[], None] | None = None) -> Iterator[Done]:
         """Each change in turn: what needs no secret, what does, what goes. One that fails does not keep the others,
-        unless the store is away."""
+        unless the store is away. `hold` keeps the store ours before each, and raises Occupied when it is not."""
         changes = list(changes)
+        self._hold = hold or _nothing
         self._learned = self.keyring.of(self.name) if self.keyring.seal else []
         self._away = False
         gentle = [change for change in changes if change.action in ("enable", "update") and not change.rotate]
@@ -138,9 +154,10 @@ class Subscriber:
             if self._away:
                 return
             try:
+                patiently(self._hold)
                 yield Done(change, fingerprint=self._do(change))
-            except (ApiError, RecordError) as error:
-                self._away = isinstance(error, Unreachable | TokenRefused | Denied)
+            except (ApiError, RecordError, Occupied) as error:
+                self._away = isinstance(error, Unreachable | TokenRefused | Denied | Occupied)
                 yield Done(change, error=str(error))
 
     def _with_secrets(self, changes: list[Change]) -> Iterator[Done]:
@@ -150,7 +167,7 @@ class Subscriber:
         try:
             if changes and self._shows:
                 self._refuse_what_could_not_be_kept(changes)
-            with self._under_way() if changes and self._shows and self.keyring.seal else nullcontext():
+            with self._under_way(changes, done) if changes and self._shows and self.keyring.seal else nullcontext():
                 for one in self._each(changes):
                     done.append(one)
                     yield one
@@ -208,22 +225,43 @@ class Subscriber:
     def _create(self, change: Change) -> str:
         sent = self._sent_secret(make=True)
         fields = {"secret": sent} if sent else {}
-        try:
+        if not sent:
+            self._refuse_one_too_many()
+        with self._asking():
             made = self.client.webhooks.create(topic=change.theirs, url=change.url, **fields)
-        except Unreachable as error:
-            self._settled = self._settled and not error.sent  # it may be there, with a secret nobody has seen
-            raise
-        return self._learn(made, str(made.id), "created")
+            return self._learn(made, str(made.id), "created")
+
+    def _refuse_one_too_many(self) -> None:
+        """With another secret the oldest would not count any more, and its subscription's deliveries be refused."""
+        if sum(one.not_after is None for one in self._learned) >= MAX_LEARNED:
+            raise ConfigError(
+                f"{self.name}: {MAX_LEARNED} of its secrets count, and no more can, so nothing was created; have fewer "
+                "topics, or let the API take a secret of ours: [catalogue.webhooks.create] takes"
+            )
 
     def _rotate(self, change: Change) -> str:
         operation = self.client.catalogue.get("webhooks", "rotate_secret")
         if "secret" in operation.body_fields:
-            fresh = learn(self._store, self._fresh(), origin="rotated", subscription=str(change.id))
-            self._keep([fresh, *self._ending(str(change.id))])
+            return self._rotate_to_ours(change)
+        return self._call(lambda: self._learn_anew(change))
+
+    def _rotate_to_ours(self, change: Change) -> str:
+        """Receivers know the new secret before the store does; the old one ends when the store has taken it."""
+        fresh = learn(self._store, self._fresh(), origin="rotated", subscription=str(change.id))
+        self._keep([fresh])
+        try:
             self._wait_for_receivers(self._version)
             self._call(lambda: self.client.call("webhooks", "rotate_secret", change.id, secret=fresh.text))
-            return fresh.fingerprint
-        answer = self._call(lambda: self.client.webhooks.rotate_secret(change.id))
+        except (ApiError, ReceiversBehind):
+            if not self._lost:  # it was refused, so it is in use nowhere
+                self._learned.remove(fresh)
+                self._version = patiently(lambda: self.keyring.drop(self.name, [fresh.fingerprint]))
+            raise
+        self._keep(self._ending(str(change.id), but=fresh.fingerprint))
+        return fresh.fingerprint
+
+    def _learn_anew(self, change: Change) -> str:
+        answer = self.client.webhooks.rotate_secret(change.id)
         learned = self._learn(answer, str(change.id), "rotated")
         if not learned:
             raise RecordError(f"rotate_secret at {self.name} answered without a new secret; nothing was learned")
@@ -233,12 +271,24 @@ class Subscriber:
         """Rotating twice does no harm, so it is tried again; a server that is away is waited for."""
         for left in reversed(range(TRIES)):
             try:
-                return patiently(call)
-            except Unreachable as error:
-                self._settled = self._settled and not error.sent
+                with self._asking():
+                    return patiently(call)
+            except Unreachable:
                 if not left:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """A call that may change a secret. Until what it gave is kept, the secret in use may be one that nobody has
+        seen, however the call ends; only a store that refuses, or was not asked at all, has changed nothing."""
+        before, self._lost = self._lost, True
+        try:
+            yield
+        except ApiError as error:
+            self._lost = before or not is_refusal(error)
+            raise
+        self._lost = before
 
     def _sent_secret(self, *, make: bool) -> str:
         """The secret we choose, where the API takes one: config's newest, else one of our own. Else empty."""
@@ -293,7 +343,7 @@ class Subscriber:
         ]
 
     def _end(self, fingerprints: set[str]) -> None:
-        """Every secret was made anew, so the old ones end: also one that several subscriptions shared."""
+        """They count for a while, then no more: also one that several subscriptions shared."""
         end = time.time() + self.config.secrets.overlap
         old = [one for one in self._learned if one.fingerprint in fingerprints and one.not_after is None]
         self._keep([replace(one, not_after=end) for one in old])
@@ -306,21 +356,21 @@ class Subscriber:
             self._version = patiently(lambda: self.keyring.put(entries))
 
     @contextmanager
-    def _under_way(self) -> Iterator[None]:
-        self._settled = True
-        self._version = patiently(lambda: self.keyring.begin_learning(self.name))
+    def _under_way(self, changes: list[Change], done: list[Done]) -> Iterator[None]:
+        """The word to the receivers stands until they know every secret. One that somebody left goes when all changes
+        have been made: what was lost then has been made anew."""
+        left = bool(patiently(lambda: self.redis.hexists(keys.LEARNING, self.name)))
+        mark, late = secrets.token_hex(4), list[str]()
+        self._lost = False
+        self._version = patiently(lambda: self.keyring.begin_learning(self.name, mark))
         try:
             self._wait_for_receivers(self._version)
-        except ReceiversBehind:
-            self.keyring.end_learning(self.name)
-            raise
-        try:
             yield
             late = patiently(lambda: self.keyring.wait_for_receivers(self._version, within=RECEIVERS_WITHIN))
-            self._settled = self._settled and not late
         finally:
-            if self._settled:
-                patiently(lambda: self.keyring.end_learning(self.name))
+            whole = len(done) == len(changes) and not any(one.error for one in done)
+            if not (self._lost or late) and (whole or not left):
+                patiently(lambda: self.keyring.end_learning(self.name, mark))
 
     def _wait_for_receivers(self, version: int) -> None:
         late = patiently(lambda: self.keyring.wait_for_receivers(version, within=RECEIVERS_WITHIN))
@@ -341,6 +391,10 @@ def patiently(call: Callable[[], T]) -> T:
             if time.monotonic() > until:
                 raise
             time.sleep(TRY_AGAIN)
+
+
+def _nothing() -> None:
+    pass
 
 
 def shown_secret(answer: Record) -> str:

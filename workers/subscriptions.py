@@ -149,6 +149,8 @@ class Plan:
     wanted: Wanted | None = None
     there: tuple[There, ...] = ()
     """Ours at the store, now."""
+    listed: frozenset[str] = frozenset()
+    """The ids of all that are there, ours or not."""
 
     @property
     def gentle(self) -> tuple[Change, ...]:
@@ -178,8 +180,12 @@ def wanted(
     *,
     subscribe: Sequence[str] = (),
     known: bool = True,
+    there: Iterable[str] = (),
 ) -> Wanted:
-    """The names of a store that its handlers listen to, plus or minus `subscribe`; later entries of that win."""
+    """The names of a store that its handlers listen to, plus or minus `subscribe`; later entries of that win.
+
+    `there` are the names of our subscriptions: one that somebody listens to is wanted, whatever the store offers.
+    """
     asked = [
         (pattern, f"for {one.handler}")
         for one in declarations
@@ -187,7 +193,7 @@ def wanted(
         for pattern in one.topics
     ]
     asked += [(pattern, "for [stores] subscribe") for pattern in subscribe if not pattern.startswith("-")]
-    topics = {theirs: translate(theirs, store.scheme.topics) for theirs in _names(store, offer, asked)}
+    topics = {theirs: translate(theirs, store.scheme.topics) for theirs in _names(store, offer, asked, there)}
     chosen: dict[str, str] = {}
     for pattern, why in asked:
         for theirs in _fitting(pattern, topics):
@@ -204,12 +210,12 @@ def wanted(
     )
 
 
-def _names(store: Store, offer: Offer, asked: Iterable[tuple[str, str]]) -> list[str]:
-    """What can be subscribed. A store that tells has the last word; else the scheme's map is used backwards."""
-    if offer.source == "store":
-        return [theirs for theirs in offer.names if theirs != EVERYTHING]
-    backwards = [theirs for pattern, _ in asked for theirs in their_names(pattern, store.scheme.topics)]
-    return list(dict.fromkeys([*offer.names, *backwards]))
+def _names(store: Store, offer: Offer, asked: Iterable[tuple[str, str]], there: Iterable[str]) -> list[str]:
+    """What can be subscribed, or is. A store that tells has the last word; else its scheme's map is used backwards."""
+    names = [*offer.names, *there]
+    if offer.source != "store":
+        names += [theirs for pattern, _ in asked for theirs in their_names(pattern, store.scheme.topics)]
+    return [theirs for theirs in dict.fromkeys(names) if theirs != EVERYTHING]
 
 
 def _fitting(pattern: str, topics: Mapping[str, str]) -> list[str]:
@@ -242,7 +248,8 @@ def plan(wanted: Wanted, actual: Iterable[There], *, gone: Callable[[str], datet
     changes = [*_for_wanted(wanted, ours), *_for_unwanted(wanted, ours, gone)]
     foreign = Counter(urlsplit(one.url).hostname or "?" for one in actual if one.standing == "foreign")
     changes.sort(key=lambda change: (ORDER.index(change.action), change.topic, change.theirs))
-    return Plan(wanted.store, tuple(changes), dict(foreign), wanted=wanted, there=tuple(ours))
+    listed = frozenset(str(one.id) for one in actual)
+    return Plan(wanted.store, tuple(changes), dict(foreign), wanted=wanted, there=tuple(ours), listed=listed)
 
 
 def _for_wanted(wanted: Wanted, ours: Sequence[There]) -> Iterator[Change]:

@@ -1,16 +1,16 @@
 """Upkeep: the workers' own look at each store's subscriptions, every few minutes, and the mending of what has gone.
 
 It creates, enables and updates. It deletes only what no handler has wanted for `prune_after`: a worker that was
-deployed without a plugin must not cost a subscription. Before it enables one that the store had switched off, it makes
-sure that our own URL takes deliveries; whatever it mends is written down with the gap.
+deployed without a plugin must not cost a subscription. Before it brings one back that the store had switched off or
+deleted, it makes sure that our own URL takes deliveries; whatever it mends is written down with the gap.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from redis import Redis
@@ -21,7 +21,7 @@ from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.checks import BUSY_MS, Checked, Checks, Heal, Occupied, Trouble
-from workers.probe import ProbeFailed, probe
+from workers.probe import NothingToSign, ProbeFailed, probe
 from workers.subscribing import Done, Subscriber, handlers_of, is_managed, keyring_of, patiently
 from workers.subscriptions import Change, Handlers, Plan, in_words
 
@@ -56,16 +56,18 @@ def choose(
     now: float,
     heals_a_day: int,
     prune_after: float,
+    were: Collection[str] = (),
 ) -> Choice:
-    """What may be done without a person. `gone` says for how long no handler has wanted what is to be deleted."""
+    """What may be done without a person. `gone` says for how long no handler has wanted what is to be deleted,
+    `were` which names had been there."""
     make: list[Change] = []
     left: list[tuple[Change, str]] = []
     for change in plan.changes:
         why = ""
         if change.action == "delete":
             why = _why_not_delete(gone(change), prune_after, change)
-        elif change.action == "enable":
-            why = _why_not_enable(trouble.get(change.theirs), now, heals_a_day)
+        elif is_heal(change, were):
+            why = _why_not_heal(change, trouble.get(change.theirs), now, heals_a_day)
         left.append((change, why)) if why else make.append(change)
     return Choice(tuple(make), tuple(left))
 
@@ -78,27 +80,43 @@ def _why_not_delete(gone_for: float | None, prune_after: float, change: Change) 
     return ""
 
 
-def _why_not_enable(trouble: Trouble | None, now: float, heals_a_day: int) -> str:
+def were_there(before: Checked | None) -> set[str]:
+    """The names that were subscribed, now or before they went."""
+    return {*before.there, *before.trouble} if before else set()
+
+
+def is_heal(change: Change, were: Collection[str]) -> bool:
+    """Whether something had been there and has gone; a subscription that is new is no heal."""
+    return change.action == "enable" or (change.action == "create" and change.theirs in were)
+
+
+def _why_not_heal(change: Change, trouble: Trouble | None, now: float, heals_a_day: int) -> str:
+    gone, back = ("disabled", "enabled") if change.action == "enable" else ("deleted at the store", "created")
     if not heals_a_day:
-        return "disabled; [subscriptions] heals_a_day is 0"
+        return f"{gone}; [subscriptions] heals_a_day is 0"
     if trouble is None or now - trouble.first_at > A_DAY:
         return ""
     if trouble.heals >= heals_a_day:
         until = in_words(trouble.first_at + A_DAY - now)
-        return f"disabled again after {trouble.heals} heals; the check leaves it for {until}"
+        return f"{gone} again after {trouble.heals} heals; the check leaves it for {until}"
     if now < trouble.next_at:
-        return f"disabled again; enabled in {in_words(trouble.next_at - now)}"
+        return f"{gone} again; {back} in {in_words(trouble.next_at - now)}"
     return ""
 
 
-def troubled(before: Mapping[str, Trouble], healed: Iterable[str], now: float) -> dict[str, Trouble]:
-    """The trouble of a store after a look: pauses grow with each heal; a day after the first it is forgotten."""
-    kept = {name: one for name, one in before.items() if now - one.first_at <= A_DAY}
+def troubled(
+    before: Mapping[str, Trouble], healed: Iterable[str], now: float, waiting: Mapping[str, str] | None = None
+) -> dict[str, Trouble]:
+    """The trouble of a store after a look: pauses grow with each heal; a day after the first it is forgotten. What
+    waits to be healed is kept with why."""
+    kept = {name: replace(one, note="") for name, one in before.items() if one.heals and now - one.first_at <= A_DAY}
     for name in healed:
         old = kept.get(name)
         many = old.heals + 1 if old else 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (many - 1))
         kept[name] = Trouble(many, old.first_at if old else now, now + pause)
+    for name, why in (waiting or {}).items():
+        kept[name] = replace(kept.get(name, Trouble(0, now, now)), note=why)
     return kept
 
 
@@ -112,11 +130,10 @@ def summary_of(
     healed: Iterable[str] = (),
 ) -> Checked:
     """What a look found and left, to be kept until the next one."""
-    now = time.time()
-    trouble = troubled(before.trouble if before else {}, healed, now)
+    now, earlier = time.time(), before.trouble if before else {}
     if plan.unknown:
         there = before.there if before else ()
-        return Checked(plan.store, now, by, there=there, unknown=plan.unknown, trouble=trouble)
+        return Checked(plan.store, now, by, there=there, unknown=plan.unknown, trouble=earlier)
     assert plan.wanted is not None
     made = [one.change for one in done if not one.error]
     deleted = {change.id for change in made if change.action == "delete"}
@@ -124,28 +141,41 @@ def summary_of(
         *(one.theirs for one in plan.there if one.id not in deleted),
         *(change.theirs for change in made if change.action == "create"),
     )
-    failed = [(one.change, one.error) for one in done if one.error]
+    undone = _undone(plan, done, left)
+    were = were_there(before)
+    waiting = {one.theirs: why for one, why in undone if is_heal(one, were)}
     return Checked(
         plan.store,
         now,
         by,
         wanted=len(plan.wanted.names),
         there=tuple(sorted(there)),
-        left=tuple({"action": one.action, "topic": one.topic, "why": why} for one, why in (*failed, *left)),
+        left=tuple({"action": one.action, "topic": one.topic, "why": why} for one, why in undone),
         foreign=sum(plan.foreign.values()),
         note=plan.wanted.note,
-        trouble=trouble,
+        trouble=troubled(earlier, healed, now, waiting),
     )
+
+
+def _undone(plan: Plan, done: Sequence[Done], left: Iterable[tuple[Change, str]]) -> list[tuple[Change, str]]:
+    """Every change that was not made, with why: it failed, was left, or its turn did not come."""
+    found = [*((one.change, one.error) for one in done if one.error), *left]
+    told = {*(change for change, _ in found), *(one.change for one in done)}
+    return found + [(change, f"not done yet; {change.reason}") for change in plan.changes if change not in told]
 
 
 # Doing
 
 
-def check(config: Config, store: str, redis: Redis, handlers: Handlers) -> Checked:
-    """Look at one store and mend what may be mended. The caller holds `Checks.alone`."""
+def check(
+    config: Config, store: str, redis: Redis, handlers: Handlers, *, hold: Callable[[], None] | None = None
+) -> Checked:
+    """Look at one store and mend what may be mended. The caller holds `Checks.alone`, and gives what keeps it so."""
     checks, subscriber = Checks(redis), Subscriber(config, store, redis)
     before = checks.last([store]).get(store)
     plan = subscriber.look(handlers, alone=True)
+    subscriber.end_orphans(plan)
+    were = were_there(before)
     choice = choose(
         plan,
         trouble=before.trouble if before else {},
@@ -153,11 +183,12 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers) -> Check
         now=time.time(),
         heals_a_day=config.subscriptions.heals_a_day,
         prune_after=config.subscriptions.prune_after,
+        were=were,
     )
     last = checks.last_deliveries(store)  # before anything new can come
-    choice, took = _probed(subscriber, choice)
-    done = list(subscriber.carry_out(choice.make))
-    healed = [one.change for one in done if not one.error and _is_heal(one.change, before)]
+    choice, took = _probed(subscriber, choice, were)
+    done = list(subscriber.carry_out(choice.make, hold=hold))
+    healed = [one.change for one in done if not one.error and is_heal(one.change, were)]
     for change in healed:
         heal = Heal(store, change.topic, change.theirs, change.action, time.time(), last.get(change.theirs), took)
         patiently(partial(checks.healed, heal))
@@ -165,8 +196,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers) -> Check
         log.warning("a subscription was mended", store=store, topic=change.topic, action=change.action, gap=gap)
     if subscriber.keyring.seal:
         subscriber.keyring.tidy(store)
-    names = [change.theirs for change in healed if change.action == "enable"]
-    return summary_of(plan, done, before=before, left=choice.left, healed=names)
+    return summary_of(plan, done, before=before, left=choice.left, healed=[change.theirs for change in healed])
 
 
 def _gone_for(handlers: Handlers, change: Change, store: str) -> float | None:
@@ -174,24 +204,19 @@ def _gone_for(handlers: Handlers, change: Change, store: str) -> float | None:
     return None if since is None else time.time() - since.timestamp()
 
 
-def _is_heal(change: Change, before: Checked | None) -> bool:
-    """Whether something had been there and had gone; a subscription that is new is no heal."""
-    return change.action == "enable" or (
-        change.action == "create" and before is not None and change.theirs in before.there
-    )
-
-
-def _probed(subscriber: Subscriber, choice: Choice) -> tuple[Choice, float | None]:
-    """What the store switched off is switched on only when our own URL takes a signed event."""
-    enables = [change for change in choice.make if change.action == "enable"]
-    if not enables:
+def _probed(subscriber: Subscriber, choice: Choice, were: Collection[str]) -> tuple[Choice, float | None]:
+    """What the store switched off or deleted comes back only when our own URL takes a signed event. Where no secret
+    counts any more nothing can be signed; what is created then brings one."""
+    heals = [change for change in choice.make if is_heal(change, were)]
+    if not heals:
         return choice, None
     try:
         return choice, round(probe(subscriber.equipped(), subscriber.redis) * 1000, 1)
     except ProbeFailed as error:
-        log.warning("not enabled: our own URL does not take a signed event", store=subscriber.name, why=str(error))
-        make = tuple(change for change in choice.make if change.action != "enable")
-        return Choice(make, (*choice.left, *((change, str(error)) for change in enables))), None
+        log.warning("not mended: our own URL does not take a signed event", store=subscriber.name, why=str(error))
+        held = [change for change in heals if change.action == "enable" or not isinstance(error, NothingToSign)]
+        make = tuple(change for change in choice.make if change not in held)
+        return Choice(make, (*choice.left, *((change, str(error)) for change in held))), None
 
 
 class Upkeep:
@@ -243,24 +268,30 @@ class Upkeep:
 
     def _look_at(self, config: Config, store: str, handlers: Handlers) -> None:
         """One store, whatever happens; its next turn is set in the end."""
-        again = config.subscriptions.check
         try:
-            with self._checks.alone(store):
-                if store in self._checks.removed():  # since its turn was given to us
-                    return
-                checked = check(config, store, self._redis, handlers)
-                self._checks.found(checked)
-            again = min(again, SOON) if checked.unknown else again
-        except Occupied:
-            again = min(again, BUSY_MS / 1000)
-        except (StorehooksError, RedisError) as error:
-            log.warning("the subscriptions were not looked at", store=store, why=str(error))
-            again = min(again, SOON)
-        except Exception as error:  # noqa: BLE001  a store that answers nonsense must not end the thread's turn
-            log.error("the look at a store's subscriptions broke", store=store, why=repr(error)[:300])
-        try:
-            self._checks.next_at(store, again)
+            again = self._looked(config, store, handlers)
+            if again is not None:
+                self._checks.next_at(store, again)
         except RedisError:
             log.info("the next look was not set; it comes when this one's time is over", store=store)
         finally:
             self._busy.discard(store)
+
+    def _looked(self, config: Config, store: str, handlers: Handlers) -> float | None:
+        """Look; gives after how long to look again, or None for a store that was removed."""
+        again = config.subscriptions.check
+        try:
+            with self._checks.alone(store) as hold:
+                if store in self._checks.removed():  # since its turn was given to us
+                    return None
+                checked = check(config, store, self._redis, handlers, hold=hold)
+                self._checks.found(checked)
+            return min(again, SOON) if checked.unknown else again
+        except Occupied:
+            return min(again, BUSY_MS / 1000)
+        except (StorehooksError, RedisError) as error:  # its words may be the store's, and name a secret
+            log.warning("the subscriptions were not looked at", store=store, why=type(error).__name__)
+            return min(again, SOON)
+        except Exception as error:  # noqa: BLE001  a store that answers nonsense must not end the thread's turn
+            log.error("the look at a store's subscriptions broke", store=store, why=type(error).__name__)
+            return again

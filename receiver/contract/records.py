@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from receiver.contract.errors import StorehooksError
 
+_ON = frozenset({"true", "yes", "on", "1", "enabled", "active", "live"})
+_OFF = frozenset({"false", "no", "off", "0", "disabled", "inactive", "paused", "suspended"})
 _AMOUNT = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,18})?")
 R = TypeVar("R", bound="Record")
 
@@ -67,6 +69,14 @@ class Record(Mapping[str, Any]):
         if isinstance(value, float):
             return Decimal(repr(value))
         raise RecordError(f"{self.their_name(name)} of this {self.kind} is no amount of money")
+
+    def switch(self, name: str) -> bool:
+        """Whether something is on: true or false, or a word that can only mean one of them."""
+        value = self.value(name)
+        word = str(value).lower() if isinstance(value, bool | int | str) else ""
+        if word not in _ON | _OFF:
+            raise RecordError(f"{self.their_name(name)} of this {self.kind} says neither on nor off")
+        return word in _ON
 
     def __getitem__(self, name: str) -> Any:
         return self._raw[name]
@@ -174,7 +184,7 @@ class Subscription(Record):
 
     @property
     def enabled(self) -> bool:
-        return bool(self.value("enabled"))
+        return self.switch("enabled")
 
     @property
     def secret(self) -> str:

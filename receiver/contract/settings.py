@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from base64 import b64decode
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 def seconds(value: Any) -> float:
     """`"7d"`, `"1.5h"`, `"250ms"` or a plain number of seconds."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return float(value)
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _SECONDS[match[2]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -97,17 +97,25 @@ class Checks:
         self.client.zadd(keys.CHECK, {store: (now + seconds) * 1000}, xx=True)
 
     @contextmanager
-    def alone(self, store: str, *, within: float = 0.0) -> Iterator[None]:
-        """Only one process at a time changes a store's subscriptions; else Occupied, after waiting so long."""
+    def alone(self, store: str, *, within: float = 0.0) -> Iterator[Callable[[], None]]:
+        """Only one process at a time changes a store's subscriptions; else Occupied, after waiting so long.
+
+        Gives what is to be called before each change: it keeps the store ours, or raises Occupied if it is no more.
+        """
         name, mine, until = keys.CHECK_LOCK + store, secrets.token_hex(8), time.monotonic() + within
         while not self.client.set(name, mine, nx=True, px=LOCK_MS):
             if time.monotonic() >= until:
                 raise Occupied(f"{store}: somebody else changes its subscriptions just now; try again in a minute")
             time.sleep(LOOK_AGAIN)
         try:
-            yield
+            yield lambda: self._hold(store, mine)
         finally:
             scripts.run(self.client, [Call("unlock", [store, mine])])
+
+    def _hold(self, store: str, mine: str) -> None:
+        (held,) = scripts.run(self.client, [Call("relock", [store, mine, LOCK_MS])])
+        if not held:
+            raise Occupied(f"{store}: this took so long that others may change its subscriptions now; try again")
 
     # What was found
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,6 +130,15 @@ def equip(store: Store, learned: Iterable[Learned]) -> Store:
             mine.append(secret)
     live = [secret for secret in mine if secret.not_after is None]
     return replace(store, secrets=(*live, *store.secrets, *mine[len(live) :]))
+
+
+def orphaned(learned: Iterable[Learned], *, listed: Set[str], ours: Set[str]) -> list[Learned]:
+    """The secrets that count and are of a subscription which the store does not list any more. None while one of ours
+    has no secret of its own: it may share one of these."""
+    live = [one for one in learned if one.not_after is None and one.subscription]
+    if not ours <= {one.subscription for one in live}:
+        return []
+    return [one for one in live if one.subscription not in listed]
 
 
 def learned_here(stores: Mapping[str, Store], data_dir: Path, key: str) -> dict[str, Store]:
@@ -270,12 +279,13 @@ class Keyring:
 
     # A secret that is under way
 
-    def begin_learning(self, store: str) -> int:
-        """Say that a secret of the store may change now; gives the version that says so."""
-        return self._change("learn", [(store, secrets.token_hex(4), "")])
+    def begin_learning(self, store: str, mark: str = "") -> int:
+        """Say that a secret of the store may change now; gives the version that says so. `mark` is new each time."""
+        return self._change("learn", [(store, mark or secrets.token_hex(4), "")])
 
-    def end_learning(self, store: str) -> int:
-        return self._change("learnt", [(store, "", "")])
+    def end_learning(self, store: str, mark: str = "") -> int:
+        """Take the word back; with a mark only if it is that one: somebody else may have begun since."""
+        return self._change("learnt", [(store, mark, "")])
 
     # Who has read what
 

@@ -80,3 +80,25 @@ def test_changing_one_field_keeps_the_unknown_ones() -> None:
     changed = product.replace(price=Decimal("2.50"))
     assert changed.to_json() == {"id": 1, "name": "Mug", "price": "2.50", "x-colour": {"deep": [1, None]}}
     assert product.price == Decimal("1.00")
+
+
+@pytest.mark.parametrize(
+    ("told", "enabled"),
+    [
+        (True, True),
+        (False, False),
+        ("active", True),
+        ("DISABLED", False),
+        ("paused", False),
+        ("false", False),
+        (0, False),
+    ],
+)
+def test_whether_a_subscription_is_on_may_be_said_in_words(told: object, enabled: bool) -> None:
+    assert Subscription({"id": 3, "enabled": told}).enabled is enabled
+
+
+@pytest.mark.parametrize("told", [None, "archived", 7, ["on"]])
+def test_a_word_that_says_neither_is_not_taken_for_on(told: object) -> None:
+    with pytest.raises(RecordError, match="enabled of this subscription says neither on nor off"):
+        _ = Subscription({"id": 3, "enabled": told}).enabled

@@ -58,6 +58,8 @@ class InboxFacts:
     """What the last look at each store's subscriptions found."""
     learned: Mapping[str, int] = field(default_factory=dict)
     """How many signing secrets were learned from each store."""
+    removed: frozenset[str] = frozenset()
+    """Stores that somebody removed; their subscriptions are not mended."""
 
 
 @dataclass(frozen=True)

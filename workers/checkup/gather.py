@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -111,6 +112,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         footprint=pulse.footprint(),
         unconfirmed=unconfirmed(client, config.stores),
         checked=Checks(client).last(list(config.stores)),
+        removed=frozenset(Checks(client).removed()),
         learned={store: len(found) for store, found in keyring_of(config, client).sealed(list(config.stores)).items()},
     )
 
@@ -154,7 +156,8 @@ def host_facts(config: Config) -> HostFacts:
 
 
 def _exposed(config: Config) -> Iterator[str]:
-    places = (config.place("stores", name) for name in config.stores)
+    keys = [("secrets", "key"), ("redis", "url"), ("redis", "sentinel_password")]
+    places = [config.place(*key) for key in (*(("stores", name) for name in config.stores), *keys)]
     for file in sorted({place.source for place in places if place and place.line}):
         path = Path(file)
         with suppress(OSError, ValueError):  # gone, or changed, since it was loaded
@@ -164,12 +167,20 @@ def _exposed(config: Config) -> Iterator[str]:
 
 def _secrets_in(data: Mapping[str, Any]) -> Iterator[str]:
     """Secrets that stand in the file itself; the sandbox's are everybody's."""
+    redis = data.get("redis", {})
+    for value in (data.get("secrets", {}).get("key"), redis.get("sentinel_password"), _password_in(redis.get("url"))):
+        if value and not str(value).startswith(("env:", "file:")):
+            yield value
     for store in data.get("stores", {}).values():
         given = [one.get("value") if isinstance(one, dict) else one for one in store.get("signing_secrets", ())]
         auth = store.get("auth", {})
         for value in (*given, auth.get("client_secret"), auth.get("token")):
             if value and not str(value).startswith(("env:", "file:")) and value not in PUBLIC:
                 yield value
+
+
+def _password_in(url: Any) -> str | None:
+    return urlsplit(url).password if isinstance(url, str) else None
 
 
 def _nearest_folder(folder: Path) -> Path:

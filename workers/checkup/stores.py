@@ -150,7 +150,10 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
     checked = facts.inbox.checked.get(name)
     age = facts.now.timestamp() - checked.at if checked else 0.0
     look = f"storehooks subscriptions plan --store {name}"
-    if checked is None:
+    if name in facts.inbox.removed:
+        text = "it was removed by `storehooks stores remove` and is in the config; its subscriptions are not mended"
+        yield fail(name, text, fix=f"storehooks subscriptions apply --store {name}, or delete it from the config")
+    elif checked is None:
         wait = f"workers look every {span(every)}" if every else "[subscriptions] check is off"
         yield warn(name, f"nobody has looked at its subscriptions yet; {wait}", fix=look)
     elif checked.unknown:

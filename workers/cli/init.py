@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from receiver.contract.errors import ConfigError
+from receiver.contract.settings import is_store_name
 from workers.cli.show import next_command
 
 CONFIG = """\
@@ -45,6 +46,8 @@ def greet(event: Event, ctx: Context) -> str:
 @click.option("--store", default="demo", show_default=True, help="The first store's name.")
 def init(store: str) -> None:
     """Write config.toml with a fresh secret, and plugins/hello.py."""
+    if not is_store_name(store):
+        raise ConfigError(f"{store[:64]}: a store's name is lower-case letters, digits, - and _, at most 63")
     config, plugin = Path("config.toml"), Path("plugins/hello.py")
     for path in (config, plugin):
         if path.exists():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import click
@@ -11,7 +15,17 @@ from receiver.contract.errors import ConfigError
 from workers.cli.show import next_command
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
-_TAKEN = {"workers", "receiver", "storehooks", "tests", "test"}
+_TAKEN = {"workers", "receiver", "storehooks", "tests", "test", "pytest"}
+
+
+def is_taken(module: str) -> bool:
+    """Whether a module of this name could not be imported, or would hide one that somebody needs."""
+    with suppress(PackageNotFoundError):
+        for one in requires("storehooks") or ():
+            if re.split(r"[^A-Za-z0-9_-]", one)[0].replace("-", "_").lower() == module:
+                return True
+    return module in _TAKEN or keyword.iskeyword(module) or module in sys.stdlib_module_names
+
 
 FILES = {
     "pyproject.toml": """\
@@ -122,10 +136,12 @@ Does it bear duplicates, disorder and crashes?
 def new_plugin(name: str) -> None:
     """Write a plugin package into a new folder: handler, settings, tests, entry point, README."""
     dashed, module = name.replace("_", "-"), name.replace("-", "_")
-    if not _NAME.fullmatch(name) or module in _TAKEN:
+    if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name[:64]!r} cannot be a plugin's name; use lower-case letters and digits, like stock-alert"
         )
+    if is_taken(module):
+        raise ConfigError(f"{name!r} cannot be a plugin's name: Python or storehooks has a word or a module of it")
     folder = Path(name)
     if folder.exists():
         raise ConfigError(f"{folder} is here already, and it is not overwritten; choose another name")

@@ -29,7 +29,7 @@ from workers.storefile import Draft, as_toml, file_of, place_for
 
 if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none
     from workers.subscribing import Subscriber
-    from workers.subscriptions import There
+    from workers.subscriptions import Change, There
 
 TOKEN_SECONDS = 10.0
 PATIENCE = 15.0
@@ -111,6 +111,7 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
     if shown and not is_managed(now, name):
         steps.tell("secret", f"{shown}      give it to the store; it is in the file and shown only now", shown)
     _have_it_read(now, steps, no_reload)
+    _welcome(now, name, steps)
     if not no_subscribe:
         _begin(now, name, steps, wait)
     if not steps.left and not json_:
@@ -200,10 +201,24 @@ def _have_it_read(config: Config, steps: Steps, no_reload: bool) -> None:
     if told:
         names = ", ".join(f"{one.name} {one.pid}" for one in told)
         steps.tell("read_again_by", names, [{"name": one.name, "pid": one.pid} for one in told])
-        wait_until_read(told, PATIENCE)
+        if not wait_until_read(told, PATIENCE):
+            steps.left.append(f"the web here still serves the old config after {PATIENCE:.0f} s; its log says why")
     else:
         steps.tell("read_again_by", "nobody: no process with this config runs here", [])
         steps.left.append("HUP to `storehooks web` and `storehooks worker`, on each host: they read the config again")
+
+
+def _welcome(config: Config, name: str, steps: Steps) -> None:
+    """A store of this name may have been removed before: it is mended again."""
+    from workers.subscribing import is_managed
+
+    try:
+        Checks(the_server(config)).welcome(name)
+    except (StorehooksError, RedisError) as error:
+        if is_managed(config, name):
+            steps.left.append(
+                f"storehooks subscriptions apply --store {name}, when the server is there: {_sentence(error)}"
+            )
 
 
 def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
@@ -214,12 +229,11 @@ def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
     until = time.monotonic() + wait
     try:
         client = the_server(config)
-        Checks(client).welcome(name)
         if config.known_stores[name].secrets:
             _await_the_receiver(config.known_stores[name], client, steps, until)
         if managed:
             _subscribe(Subscriber(config, name, client), steps)
-            _await_a_test(Subscriber(config, name, client), steps, until)
+            _await_a_test(Subscriber(config, name, client), steps, time.monotonic() + wait)
         else:
             steps.tell("subscriptions", f"to be made in the store's own pages, for {config.public_url_of(name)}", [])
     except (StorehooksError, RedisError) as error:
@@ -248,11 +262,11 @@ def _subscribe(subscriber: Subscriber, steps: Steps) -> None:
     from workers.upkeep import summary_of
 
     checks = Checks(subscriber.redis)
-    with checks.alone(subscriber.name, within=PATIENCE):
+    with checks.alone(subscriber.name, within=PATIENCE) as hold:
         plan = subscriber.look(handlers_of(subscriber.redis), alone=True)
         if plan.unknown:
             raise ConfigError(plan.unknown)
-        done = list(subscriber.carry_out(plan.gentle))
+        done = list(subscriber.carry_out(plan.gentle, hold=hold))
         checks.found(summary_of(plan, done, by="stores add"))
     made, there = [one.change.topic for one in done if not one.error], len(plan.there)
     steps.tell("subscriptions", f"{len(made)} made, {there} were there" if made or there else "none wanted", made)
@@ -336,24 +350,30 @@ def _ask_to_remove(config: Config, name: str, waiting: int) -> None:
 
 def _unsubscribe(config: Config, name: str, client: Redis, steps: Steps) -> None:
     """First of all: a store that goes on sending to us would be refused, and would give us up in its own way."""
-    from workers.subscribing import Subscriber
-
     try:
-        subscriber = Subscriber(config, name, client)
-        with Checks(client).alone(name, within=PATIENCE):
-            changes = subscriber.unsubscribe()
-            failed = [one for one in subscriber.carry_out(changes) if one.error]
-        error = failed[0].error if failed else ""
-    except StorehooksError as problem:
-        error = str(problem)
-    if error:
+        changes = _ended(config, name, client)
+    except BaseException as error:  # interrupted, too: it stays, so it is mended as before
         Checks(client).welcome(name)
+        if not isinstance(error, StorehooksError):
+            raise
         show.warn(
             f"storehooks: {name}: its subscriptions could not be ended, so it stays: {_sentence(error)}\n"
             "where its API is gone for good, say --keep-subscriptions"
         )
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(1) from None
     steps.tell("subscriptions", f"{len(changes)} ended", [one.topic for one in changes])
+
+
+def _ended(config: Config, name: str, client: Redis) -> list[Change]:
+    from workers.subscribing import Subscriber
+
+    subscriber = Subscriber(config, name, client)
+    with Checks(client).alone(name, within=PATIENCE) as hold:
+        changes = subscriber.unsubscribe()
+        failed = [one.error for one in subscriber.carry_out(changes, hold=hold) if one.error]
+    if failed:
+        raise StorehooksError(failed[0])
+    return changes
 
 
 def _forget(config: Config, name: str, client: Redis, steps: Steps) -> None:

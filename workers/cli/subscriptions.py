@@ -19,7 +19,7 @@ from receiver.inbox.checks import Checked, Checks, Heal
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.subscribing import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
-from workers.subscriptions import Handlers, Plan, in_words
+from workers.subscriptions import Change, Handlers, Plan, in_words
 from workers.upkeep import summary_of
 
 AT_ONCE = 8
@@ -45,10 +45,14 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     names = [the_store(config, store)] if store else sorted(config.stores)
     last = checks.last(names)
     heals = {name: checks.heals(name) for name in names}
+    removed = checks.removed()
+    states = {name: _state(config, name, last.get(name), name in removed) for name in names}
     if json_:
-        show.as_json([_as_json(config, name, last.get(name), heals[name], checks.heal_count(name)) for name in names])
+        show.as_json(
+            [_as_json(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
+        )
         return
-    rows = [_row(config, name, last.get(name), heals[name], checks.heal_count(name)) for name in names]
+    rows = [_row(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
     show.table(("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP"), rows)
     for name in names:
         _tell_of_trouble(last.get(name))
@@ -86,12 +90,16 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     handlers = handlers_of(redis)
     plans = _look(config, redis, handlers, _chosen(config, store))
     _show(plans, handlers, ends=False)
-    todo = [one.store for one in plans if (one.gentle if no_delete else one.changes)]
+    shown = {one.store: one for one in plans if (one.gentle if no_delete else one.changes)}
+    todo = list(shown)
+    if todo:
+        _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
+    if store:
+        Checks(redis).welcome(store)  # whoever names it wants it, also if it was removed once
     if not todo:
         click.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
-    _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
-    results = with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, name, no_delete))
+    results = with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, shown[name], no_delete))
     failed = _tell_results(dict(zip(todo, results, strict=True)))
     if failed or any(one.unknown for one in plans):
         show.next_command("storehooks subscriptions plan      what is left")
@@ -111,12 +119,12 @@ def rotate(store: str | None, yes: bool) -> None:
     redis = the_server(config)
     subscriber = Subscriber(config, name, redis)
     subscriber.keyring.require_key(name)
-    with Checks(redis).alone(name):
-        changes = subscriber.rotate()
-        if not changes:
-            raise ConfigError(f"{name} has no subscription of ours; `storehooks subscriptions apply` makes them")
-        _ask(f"Rotate the secrets of {len(changes)} {_plural('subscription', len(changes))} at {name}?", yes)
-        done = list(subscriber.carry_out(changes))
+    many = len(subscriber.rotate())
+    if not many:
+        raise ConfigError(f"{name} has no subscription of ours; `storehooks subscriptions apply` makes them")
+    _ask(f"Rotate the secrets of {many} {_plural('subscription', many)} at {name}?", yes)
+    with Checks(redis).alone(name) as hold:  # after the question: while somebody thinks, others may mend
+        done = list(subscriber.carry_out(subscriber.rotate(), hold=hold))
     failed = _tell_results({name: done})
     old = in_words(config.secrets.overlap)
     click.echo(f"old ones that were learned count for {old} more; those of config, as config says")
@@ -142,19 +150,28 @@ def _look(config: Config, redis: Redis, handlers: Handlers, stores: list[str]) -
     return with_a_bar("looking", stores, lambda name: Subscriber(config, name, redis).look(handlers))
 
 
-def _apply_at(config: Config, redis: Redis, handlers: Handlers, store: str, no_delete: bool) -> list[Done] | str:
+def _apply_at(config: Config, redis: Redis, handlers: Handlers, shown: Plan, no_delete: bool) -> list[Done] | str:
     """Look again under the lock, so that nothing is done twice; a sentence where nothing could be done."""
+    store = shown.store
     checks, subscriber = Checks(redis), Subscriber(config, store, redis)
     try:
-        with checks.alone(store):
+        with checks.alone(store) as hold:
             plan = subscriber.look(handlers, alone=True)
             if plan.unknown:
                 return plan.unknown
-            done = list(subscriber.carry_out(plan.gentle if no_delete else plan.changes))
+            subscriber.end_orphans(plan)
+            changes = plan.gentle if no_delete else agreed(plan, shown)
+            done = list(subscriber.carry_out(changes, hold=hold))
             checks.found(summary_of(plan, done, before=checks.last([store]).get(store), by="apply"))
             return done
     except StorehooksError as error:
         return str(error)
+
+
+def agreed(now: Plan, shown: Plan) -> list[Change]:
+    """What is to be done now. Of deletes only those that were shown: nobody has agreed to another."""
+    seen = {change.id for change in shown.changes if change.action == "delete"}
+    return [change for change in now.changes if change.action != "delete" or change.id in seen]
 
 
 def with_a_bar(label: str, names: list[str], work: Callable[[str], T]) -> list[T]:
@@ -272,9 +289,11 @@ def _change(change: Any) -> dict[str, Any]:
     return {name: getattr(change, name) for name in ("action", "topic", "theirs", "reason")}
 
 
-def _state(config: Config, name: str, last: Checked | None) -> str:
+def _state(config: Config, name: str, last: Checked | None, removed: bool) -> str:
     if not is_managed(config, name):
         return "by hand: no base_url or auth"
+    if removed:
+        return f"removed: nothing is mended until `storehooks subscriptions apply --store {name}`"
     if last is None:
         return "not looked at yet"
     if last.unknown:
@@ -282,8 +301,7 @@ def _state(config: Config, name: str, last: Checked | None) -> str:
     return f"{len(last.left)} to do" if last.left else "fine"
 
 
-def _row(config: Config, name: str, last: Checked | None, heals: list[Heal], many: int) -> tuple[Any, ...]:
-    state = _state(config, name, last)
+def _row(name: str, state: str, last: Checked | None, heals: list[Heal], many: int) -> tuple[Any, ...]:
     looked = f"{in_words(time.time() - last.at)} ago" if last else ""
     figures: tuple[Any, ...] = (last.wanted, len(last.there)) if last and not last.unknown else ("", "")
     gap = heals[0].gap if heals else None
@@ -301,10 +319,10 @@ def _tell_of_trouble(last: Checked | None) -> None:
         click.echo(line)
 
 
-def _as_json(config: Config, name: str, last: Checked | None, heals: list[Heal], many: int) -> dict[str, Any]:
+def _as_json(name: str, state: str, last: Checked | None, heals: list[Heal], many: int) -> dict[str, Any]:
     return {
         "store": name,
-        "state": _state(config, name, last),
+        "state": state,
         "looked_at": datetime.fromtimestamp(last.at, UTC) if last else None,
         "wanted": last.wanted if last else None,
         "there": list(last.there) if last else [],

@@ -127,3 +127,12 @@ def kind_of(status: int) -> type[Answered]:
         501: NotThere,
     }
     return kinds.get(status, Invalid)
+
+
+def is_refusal(error: ApiError) -> bool:
+    """Whether the store certainly did not do what it was asked."""
+    if isinstance(error, Unreachable):
+        return not error.sent
+    if isinstance(error, Answered):
+        return not isinstance(error, StoreFault)
+    return isinstance(error, TokenRefused | UnsafeAddress)

@@ -5,8 +5,11 @@
 local seen, latest, changed = redis.call('HGETALL', P .. 'seen'), 0, false
 for at = 2, #seen, 2 do latest = math.max(latest, tonumber(seen[at])) end
 if latest < NOW - 60000 then
-  -- Everybody was away. Whoever comes back first must not route as if the others' handlers had never been.
-  for at = 1, #seen, 2 do redis.call('HSET', P .. 'seen', seen[at], NOW) end
+  -- Everybody was away. Whoever comes back first must not route as if the others' handlers had never been. What had
+  -- gone before the others went stays gone.
+  for at = 1, #seen, 2 do
+    if tonumber(seen[at + 1]) >= latest - tonumber(ARGV[1]) then redis.call('HSET', P .. 'seen', seen[at], NOW) end
+  end
 end
 for at = 2, #ARGV, 4 do
   local handler, name, queue, text = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]

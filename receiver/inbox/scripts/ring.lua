@@ -2,7 +2,8 @@
 -- ring: change the keyring, in one step with its version.
 -- ARGV  1 "put" (a sealed secret), "drop" (one), "learn" (a store's secret is under way) or "learnt" (no more)
 --       2 a version that the new one must be above (0 = none)
---       then for each: store, fingerprint (or a mark that is new each time, or ""), the sealed secret (or "")
+--       then for each: store, fingerprint, the sealed secret (or ""). For "learn" a mark that is new each time is in the
+--       place of the fingerprint; for "learnt" the mark that goes, or "" for whichever stands
 -- gives the new version
 local version = math.max(tonumber(redis.call('GET', P .. 'ringv') or 0), tonumber(ARGV[2])) + 1
 redis.call('SET', P .. 'ringv', version)
@@ -14,7 +15,7 @@ for at = 3, #ARGV, 3 do
     redis.call('HDEL', P .. 'ring:' .. store, mark)
   elseif ARGV[1] == 'learn' then
     redis.call('HSET', P .. 'learning', store, mark)
-  else
+  elseif mark == '' or redis.call('HGET', P .. 'learning', store) == mark then
     redis.call('HDEL', P .. 'learning', store)
   end
   if ARGV[1] == 'put' or ARGV[1] == 'drop' then redis.call('HSET', P .. 'rings', store, version) end
