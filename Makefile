@@ -22,9 +22,8 @@ run: $(RUN)  ## start everything here: receiver, workers, a pretend store; Ctrl-
 
 setup: $(RUN)  ## prepare .venv only, so that .venv/bin/storehooks works
 
-# One process more than there are cores: the tests wait for real processes more than they compute.
 test: $(DEV)  ## the whole test suite but the slow ones (ARGS="-k name" picks some)
-	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(DEV)  ## ruff and mypy --strict
 	@$(BIN)/ruff check .
