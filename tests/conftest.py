@@ -17,11 +17,16 @@ from tests.harness import Server, System, own_server
 MARK = "storehooks-tests"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def given_server() -> str:
+    """What REDIS_URL names, taken out of the environment: there it would win over the config of each test."""
+    return os.environ.pop("REDIS_URL", "")
+
+
 @pytest.fixture(scope="session")
-def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    given = os.environ.get("REDIS_URL")
-    if given:
-        yield _a_database_of_our_own(given)
+def server_url(tmp_path_factory: pytest.TempPathFactory, given_server: str) -> Iterator[str]:
+    if given_server:
+        yield _a_database_of_our_own(given_server)
         return
     folder = tmp_path_factory.mktemp("server")
     with own_server(folder) as server:
@@ -45,11 +50,11 @@ def _a_database_of_our_own(given: str) -> str:
 
 
 @pytest.fixture
-def redis(server_url: str) -> Iterator[Redis]:
+def redis(server_url: str, given_server: str) -> Iterator[Redis]:
     """A client of a clean database."""
     client = connect(server_url, timeout=5.0)
     client.flushdb()
-    client.set(MARK, 1) if os.environ.get("REDIS_URL") else None
+    client.set(MARK, 1) if given_server else None
     yield client
     client.flushdb()
     client.close()

@@ -18,14 +18,17 @@ class Request(NamedTuple):
     body: bytes
 
 
-def compose(store: Store, *, topic: str, delivery_id: str, data: Any, now: float) -> Request:
+def compose(
+    store: Store, *, topic: str, delivery_id: str, data: Any, now: float, occurred: float | None = None
+) -> Request:
     """Put each part where the store's scheme looks for it first, and sign the whole.
 
+    What is sent again says when it occurred, so that its body is the one it had before.
     The topic is written as the store would write it, where its scheme has a name for it.
     """
     scheme = store.scheme
     draft = _Draft(scheme)
-    moment = datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z")
+    moment = datetime.fromtimestamp(int(occurred or now), UTC).isoformat().replace("+00:00", "Z")
     draft.put_data(data)
     draft.put("topic", next(iter(their_names(topic, scheme.topics)), topic))
     draft.put("id", delivery_id)

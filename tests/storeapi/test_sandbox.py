@@ -129,13 +129,25 @@ def events_of(shop: Shop, hook: Hook) -> list[Any]:
 # Telling
 
 
+def test_a_delivery_that_is_tried_again_has_the_body_it_had_before() -> None:
+    """Else the receiver, which knows a delivery by id and body, would take it for another event."""
+    shop = make_shop("https://hooks.example/webhooks/demo")
+    sender = Sender(shop, retries=(), disable_after=1)
+    subscription = next(iter(shop.state.every("webhook")))
+    long_ago = time.time() - 3600
+    due = Due(1, subscription["id"], subscription["topic"], {"id": 1001}, "msg_1", "", 0, long_ago)
+    event = receive(*sender.request(subscription, due), store=shop.store, now=time.time()).event
+    assert event.occurred_at is not None
+    assert event.occurred_at.timestamp() == int(long_ago)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_delivery_verifies_in_every_scheme(scheme: Scheme) -> None:
     shop = make_shop("https://hooks.example/webhooks/demo", scheme)
     sender = Sender(shop, retries=(), disable_after=1)
     subscription = next(one for one in shop.state.every("webhook") if one["topic"] == shop.their_topic("order.created"))
     data = {"id": 1001, "status": "new", "total": "42.00"}
-    due = Due(1, subscription["id"], subscription["topic"], data, "msg_1", "", 0)
+    due = Due(1, subscription["id"], subscription["topic"], data, "msg_1", "", 0, time.time())
     request = sender.request(subscription, due)
     event = receive(request.headers, request.body, store=shop.store, now=time.time()).event
     assert event.topic == "order.created"

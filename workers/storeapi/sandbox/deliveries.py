@@ -33,6 +33,7 @@ class Due:
     delivery: str
     twist: str
     attempts: int
+    occurred: float
 
 
 class Sender(threading.Thread):
@@ -63,14 +64,14 @@ class Sender(threading.Thread):
 
     def _next(self) -> Due | None:
         found = self._shop.state.execute(
-            "SELECT id, subscription, topic, data, delivery, twist, attempts FROM outbox "
+            "SELECT id, subscription, topic, data, delivery, twist, attempts, occurred FROM outbox "
             "WHERE state = 'waiting' AND due <= ? ORDER BY due, id LIMIT 1",
             time.time(),
         )
         if not found:
             return None
-        id_, subscription, topic, data, delivery, twist, attempts = found[0]
-        return Due(id_, subscription, topic, orjson.loads(data), delivery, twist, attempts)
+        id_, subscription, topic, data, *rest = found[0]
+        return Due(id_, subscription, topic, orjson.loads(data), *rest)
 
     def _deliver(self, due: Due) -> None:
         subscription = self._shop.state.get("webhook", due.subscription)
@@ -92,14 +93,14 @@ class Sender(threading.Thread):
             return type(error).__name__
 
     def request(self, subscription: Json, due: Due) -> Request:
-        """Composed and signed when it is sent: a retry is signed anew, under the same id."""
+        """Composed and signed when it is sent: a retry is signed anew, under the same id and with the same body."""
         store, now = self._shop.signed_by(subscription), time.time()
         topic, data = due.topic, due.data
         if due.twist == "unknown_topic":
             topic = "warehouse.flooded"
         if due.twist == "huge":
             data = {**data, "padding": "x" * self._shop.pathologies.size("huge_size")}
-        request = compose(store, topic=topic, delivery_id=due.delivery, data=data, now=now)
+        request = compose(store, topic=topic, delivery_id=due.delivery, data=data, now=now, occurred=due.occurred)
         return _malformed(store, request, now) if due.twist == "malformed" else request
 
     def _succeeded(self, due: Due, subscription: Json, answered: str) -> None:

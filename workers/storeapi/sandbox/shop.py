@@ -102,19 +102,28 @@ class Shop:
             if subscription["enabled"] and subscription["topic"] in (theirs, "*"):
                 delivery = f"msg_{secrets.token_hex(10)}"
                 for planned in self.pathologies.plan(n):
-                    self.queue(subscription["id"], theirs, data, delivery, planned.twist, now + planned.delay)
+                    self.queue(subscription["id"], theirs, data, delivery, planned.twist, now, planned.delay)
 
     def queue(
-        self, subscription: int, theirs: str, data: Mapping[str, Any], delivery: str, twist: str, due: float
+        self,
+        subscription: int,
+        theirs: str,
+        data: Mapping[str, Any],
+        delivery: str,
+        twist: str,
+        occurred: float,
+        delay: float = 0.0,
     ) -> int:
         self.state.execute(
-            "INSERT INTO outbox (subscription, topic, data, delivery, twist, due) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO outbox (subscription, topic, data, delivery, twist, due, occurred) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
             subscription,
             theirs,
             orjson.dumps(data),
             delivery,
             twist,
-            due,
+            occurred + delay,
+            occurred,
         )
         self.news.set()
         return int(self.state.execute("SELECT last_insert_rowid()")[0][0])

@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS once (key TEXT PRIMARY KEY, status INTEGER, body BLOB
 CREATE TABLE IF NOT EXISTS tokens (token TEXT PRIMARY KEY, ends REAL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS outbox (
     id INTEGER PRIMARY KEY, subscription INTEGER, topic TEXT, data BLOB, delivery TEXT, twist TEXT, due REAL,
-    attempts INTEGER DEFAULT 0, state TEXT DEFAULT 'waiting', answered TEXT DEFAULT '');
+    attempts INTEGER DEFAULT 0, state TEXT DEFAULT 'waiting', answered TEXT DEFAULT '', occurred REAL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS by_due ON outbox (state, due, id);
 CREATE INDEX IF NOT EXISTS by_subscription ON outbox (subscription, id);
 """
@@ -34,6 +34,8 @@ class State:
     def __init__(self, path: Path | str) -> None:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + _SCHEMA)
+        if "occurred" not in {column[1] for column in self._db.execute("PRAGMA table_info(outbox)")}:  # an older file
+            self._db.execute("ALTER TABLE outbox ADD COLUMN occurred REAL DEFAULT 0")
         self._lock = threading.RLock()
         self._depth = 0
 
@@ -46,7 +48,7 @@ class State:
             self._depth += 1
             try:
                 yield
-            except BaseException:
+            except BaseException:  # an interrupt, too, must leave no half of it
                 self._depth -= 1
                 if self._depth == 0:
                     self._db.execute("ROLLBACK")
