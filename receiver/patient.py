@@ -61,6 +61,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, client: Any, server: Any, limit: int) -> None:
         self.sock, self.client, self.server = sock, client, server
+        self.address = client[0] if isinstance(client, tuple) else str(client)
         self.framing = Framing(limit=limit)
         self.state: dict[Connection, None] | None = None
         """Those that are in the same state; None while it is served."""

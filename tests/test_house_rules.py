@@ -20,6 +20,8 @@ EDGE = (
     "receiver.loop",
     "receiver.patient",
     "receiver.framing",
+    "receiver.handover",
+    "receiver.heads",
     "receiver.keeper",
     "receiver.locksmith",
     "receiver.gunicorn",
