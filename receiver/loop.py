@@ -53,6 +53,16 @@ class LoopWorker(PatientWorker):
 
     # Judging: in the loop
 
+    def take_in(self, connection: Connection, data: bytes) -> None:
+        """A delivery that comes in one piece, as nearly all do, need not be gathered."""
+        head = None if connection.framing else read_head(data)
+        if head is None or head.length > self._limits.max_body:
+            super().take_in(connection, data)
+            return
+        connection.request, connection.complete, connection.chunked = data, True, False
+        connection.held, connection.head = len(data), head
+        self.make_ready(connection)
+
     def serve(self, ready: list[Connection]) -> None:
         """Step by step for all, not one after the other: the processor's caches then save a fifth of the work."""
         arrived = [(connection, self._read(connection)) for connection in ready]
@@ -74,20 +84,17 @@ class LoopWorker(PatientWorker):
 
     def _read(self, connection: Connection) -> tuple[Asked, Arrival] | None:
         """A delivery that has arrived whole; None for whatever else it is, and for what must be refused."""
-        if not connection.complete or not connection.request.startswith(_DELIVERY):
+        head, connection.head = connection.head, None
+        if head is None and (not connection.complete or not connection.request.startswith(_DELIVERY)):
             return None
+        if head := head or read_head(connection.request):
+            body = connection.request[len(connection.request) - head.length :]
+            arrival = Arrival(head.store, head.headers, body, connection.address, time.time())
+            return Asked(connection, minor=1, closes=False), arrival
         try:
-            return self._read_quickly(connection) or self._read_carefully(connection)
+            return self._read_carefully(connection)
         except Exception:  # noqa: BLE001  whatever is wrong with it, the other way of serving says so
             return None
-
-    def _read_quickly(self, connection: Connection) -> tuple[Asked, Arrival] | None:
-        head = read_head(connection.request)
-        if head is None:
-            return None
-        body = connection.request[len(connection.request) - head.length :]
-        arrival = Arrival(head.store, head.headers, body, connection.address, time.time())
-        return Asked(connection, minor=1, closes=False), arrival
 
     def _read_carefully(self, connection: Connection) -> tuple[Asked, Arrival] | None:
         """Whatever is not quite ordinary is read by gunicorn's parser."""
