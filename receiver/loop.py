@@ -16,11 +16,12 @@ import time
 from typing import Any, NamedTuple
 
 from receiver.answers import Answer, on_the_wire
+from receiver.connection import Connection
 from receiver.contract.intake import Delivery
 from receiver.door import Arrival, BodyUnreadable, Door, read_body
 from receiver.handover import Handover, Outcomes
 from receiver.heads import PATH, read_head
-from receiver.patient import Connection, PatientWorker
+from receiver.patient import PatientWorker
 
 GROUP = 128
 GROUP_BYTES = 4 << 20

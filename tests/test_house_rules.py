@@ -16,6 +16,7 @@ from tests.harness import ROOT
 EDGE = (
     "receiver.answers",
     "receiver.app",
+    "receiver.connection",
     "receiver.door",
     "receiver.loop",
     "receiver.patient",
