@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal
 
 from redis.exceptions import RedisError
@@ -62,6 +61,7 @@ class Keeping:
         self._inbox = inbox
         self._spool_on = config.receiver.spool == "on"
         self._file = config.data_dir / FILE
+        self._file_name = str(self._file)
         self._name = f"{socket.gethostname()}:{config.data_dir.resolve()}"
         """A host may have two receivers, each with its own spool."""
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}
@@ -106,7 +106,7 @@ class Keeping:
         if not self._spool_on:
             return False
         try:
-            inode = _inode(self._file)
+            inode = _inode(self._file_name)
             if inode == NO_FILE:
                 return False
             if self._glance is None or self._glance_inode != inode:
@@ -265,14 +265,14 @@ class Keeping:
     def _events(self) -> SpooledEvents:
         """This thread's connection: SQLite's are not for sharing. It is to the file that has the name now."""
         found: SpooledEvents | None = getattr(self._local, "events", None)
-        if found is not None and self._local.inode == _inode(self._file):
+        if found is not None and self._local.inode == _inode(self._file_name):
             return found
         if found is not None:
             self._complain("the spool's file was removed or replaced; what it held and was not brought home is lost")
             found.close()
             self._local.events = None
         found = open_events(self._config.data_dir)
-        self._local.events, self._local.inode = found, _inode(self._file)
+        self._local.events, self._local.inode = found, _inode(self._file_name)
         return found
 
     # Bringing rows home
@@ -373,10 +373,10 @@ class Keeping:
         self._inbox.publish_spool(self._name, count, oldest)
 
 
-def _inode(file: Path) -> tuple[int, int]:
+def _inode(file: str) -> tuple[int, int]:
     """Which file has the name now."""
     try:
-        found = file.stat()
+        found = os.stat(file)
         return found.st_dev, found.st_ino
     except FileNotFoundError:
         return NO_FILE

@@ -75,6 +75,7 @@ def test_row_10_redis_killed_under_load_is_answered_2xx_and_nothing_is_lost_or_d
         eventually(lambda: spooled(shop) == 0, 20, what="the spool is drained")
     assert load.others == load.failed == []
     assert meanwhile > 10
+    eventually(lambda: spooled(shop) == 0, 20, what="what came while it was drained is in the inbox, too")
     eventually(lambda: shop.ledger.counters().total["open"] == 0, 20)
     total = shop.ledger.counters().total
     ids = load.ids

@@ -50,8 +50,10 @@ RESUME_SLICE = 10_000
 class Inbox:
     """Both sides' view of the inbox: the receiver accepts, workers do the rest."""
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, *, direct: bool = False) -> None:
+        """`direct` is for whoever calls from one thread only, and often."""
         self.client = client
+        self._server = scripts.Direct(client) if direct else client
 
     # The receiver's side
 
@@ -84,7 +86,7 @@ class Inbox:
     ) -> list[Accepted | RedisError]:
         """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
         accepting = Accepting(deliveries, repeat_window, quotas or {})
-        return accepting.read(scripts.run_each(self.client, accepting.calls, replicas=replicas))
+        return accepting.read(scripts.run_each(self._server, accepting.calls, replicas=replicas))
 
     # The workers' side
 
@@ -96,7 +98,7 @@ class Inbox:
         """Write how runs ended. False where the lease was lost: then nothing was changed."""
         if not outcomes:
             return []
-        (results,) = scripts.run(self.client, [_finish_call(outcomes)])
+        (results,) = scripts.run(self._server, [_finish_call(outcomes)])
         return [result == b"ok" for result in results]
 
     def settle_and_claim(
@@ -121,7 +123,7 @@ class Inbox:
         calls = [Call("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))
-        replies = scripts.run(self.client, calls)
+        replies = scripts.run(self._server, calls)
         results = [result == b"ok" for result in replies[0]] if outcomes else []
         version, again, *items = replies[-1]
         runs = tuple(run for item in items for run in runs_from(item, token))
@@ -140,7 +142,7 @@ class Inbox:
         for run, handlers in decisions:
             parts = [part for name, queue, how in handlers for part in (name, queue, how_text(how))]
             arguments += (run.token, run.kept.id, len(parts) // 3, *parts)
-        (replies,) = scripts.run(self.client, [Call("route", arguments)])
+        (replies,) = scripts.run(self._server, [Call("route", arguments)])
         return [[part.decode() for part in reply] for reply in replies]
 
     def renew(self, runs: Iterable[Run]) -> set[str]:
@@ -148,14 +150,14 @@ class Inbox:
         pairs = [part for run in runs for part in (run.item, run.token)]
         if not pairs:
             return set()
-        (lost,) = scripts.run(self.client, [Call("renew", [LEASE_MS, *pairs])])
+        (lost,) = scripts.run(self._server, [Call("renew", [LEASE_MS, *pairs])])
         return {item.decode() for item in lost}
 
     def once(
         self, step: str, place: str, field: str, item: str, *, keep: float, more: Sequence[scripts.Argument] = ()
     ) -> list[Any]:
         """Mark that an effect begins, has ended or did not happen; see `scripts/once.lua`."""
-        (reply,) = scripts.run(self.client, [Call("once", [step, place, field, item, int(keep * 1000), *more])])
+        (reply,) = scripts.run(self._server, [Call("once", [step, place, field, item, int(keep * 1000), *more])])
         return [reply[0].decode(), *reply[1:]]
 
     def declare(self, handlers: Iterable[Declaration]) -> str:
@@ -166,7 +168,7 @@ class Inbox:
             routing = orjson.dumps([one.topics, one.stores, one.queue])
             mark = hashlib.sha256(routing).hexdigest()[:6]  # one version may be deployed with two configs
             parts += (one.handler, f"{one.handler}@{one.version}#{mark}", one.queue, text)
-        (version,) = scripts.run(self.client, [Call("declare", [DECLARATION_MS, *parts])])
+        (version,) = scripts.run(self._server, [Call("declare", [DECLARATION_MS, *parts])])
         return str(version.decode())
 
     def declarations(self) -> Declarations:
@@ -199,20 +201,20 @@ class Inbox:
         name, value = cursor
         parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
         (replies,) = scripts.run(
-            self.client, [Call("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
+            self._server, [Call("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
         )
         return [reply.decode() for reply in replies]
 
     def pause(self, *, handler: str = "", store: str = "") -> bool:
         """Let no more work of a handler or a store begin. False if it was paused already."""
-        (new,) = scripts.run(self.client, [Call("pause", [_pause_name(handler, store)])])
+        (new,) = scripts.run(self._server, [Call("pause", [_pause_name(handler, store)])])
         return bool(new)
 
     def resume(self, *, handler: str = "", store: str = "") -> int:
         """Let it begin again, in its order; give how many waiting items of a store came back."""
         total = 0
         while True:
-            (back,) = scripts.run(self.client, [Call("resume", [_pause_name(handler, store), RESUME_SLICE])])
+            (back,) = scripts.run(self._server, [Call("resume", [_pause_name(handler, store), RESUME_SLICE])])
             total += int(back)
             if back < RESUME_SLICE:
                 return total
@@ -227,7 +229,7 @@ class Inbox:
         detail = orjson.dumps({"error": "no-such-handler: it was retired", "reason": "no-such-handler"})
         total = 0
         while True:
-            (ended,) = scripts.run(self.client, [Call("retire", [handler, TRIM_SLICE, detail])])
+            (ended,) = scripts.run(self._server, [Call("retire", [handler, TRIM_SLICE, detail])])
             total += int(ended)
             if ended < TRIM_SLICE:
                 return total
@@ -235,7 +237,7 @@ class Inbox:
     def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
         """Give failures up, with a reason that stays with them."""
         detail = orjson.dumps({"result": reason, "dropped": "by hand"})
-        (replies,) = scripts.run(self.client, [Call("drop", [detail, *items])])
+        (replies,) = scripts.run(self._server, [Call("drop", [detail, *items])])
         return [reply.decode() for reply in replies]
 
     # The housekeeper's side
@@ -246,26 +248,26 @@ class Inbox:
             {"error": "lost-worker: its worker died or hung, again and again", "reason": "lost-worker"}
         )
         arguments: list[scripts.Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
-        (moved,) = scripts.run(self.client, [Call("tick", arguments)])
+        (moved,) = scripts.run(self._server, [Call("tick", arguments)])
         due, lapsed, failed = moved
         return due, lapsed, failed
 
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
         """Forget a slice of what is older than so many seconds; give (bodies, records, failures) removed."""
         ages = [int(seconds * 1000) for seconds in (bodies, records, failures)]
-        (removed,) = scripts.run(self.client, [Call("trim", [TRIM_SLICE, *ages])])
+        (removed,) = scripts.run(self._server, [Call("trim", [TRIM_SLICE, *ages])])
         return removed[0], removed[1], removed[2]
 
     def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:
         """Keep at most so many events of a store; give how many were looked at, after `skip`, and how many removed."""
         arguments: list[scripts.Argument] = [store, keep, TRIM_SLICE, int(window * 1000), skip]
-        (reply,) = scripts.run(self.client, [Call("trim_store", arguments)])
+        (reply,) = scripts.run(self._server, [Call("trim_store", arguments)])
         return int(reply[0]), int(reply[1])
 
     def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> int:
         """Make failures of the runs whose handler no worker has had for so many seconds; at most a slice."""
         detail = orjson.dumps({"error": "no-such-handler: no worker has it any more", "reason": "no-such-handler"})
-        (ended,) = scripts.run(self.client, [Call("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
+        (ended,) = scripts.run(self._server, [Call("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
         return int(ended)
 
     def publish_spool(self, host: str, count: int, oldest: float) -> None:
@@ -274,7 +276,7 @@ class Inbox:
 
     def lead(self, name: str, for_ms: int) -> bool:
         """Whether `name` leads the housekeepers now. It only saves work: correctness never rests on it."""
-        (leads,) = scripts.run(self.client, [Call("lead", [name, for_ms])])
+        (leads,) = scripts.run(self._server, [Call("lead", [name, for_ms])])
         return bool(leads)
 
     def set_aside(self, item: str, why: str) -> None:

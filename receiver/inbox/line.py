@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -22,6 +22,7 @@ from receiver.inbox.keys import PREFIX
 from receiver.inbox.scripts import Call, script
 
 RECEIVE = 64 * 1024
+_pack: Callable[[Any], bytes] = hiredis.pack_command
 
 
 class CannotBePolled(LostConnection):
@@ -57,9 +58,8 @@ class Line:
 
     def send(self, calls: Sequence[Call]) -> None:
         """Send scripts, as far as the server takes them now; `write` sends the rest."""
-        pack = self._connection.pack_command
-        parts = [part for call in calls for part in pack("EVALSHA", script(call.name).sha, 1, PREFIX, *call.arguments)]
-        self._unsent = memoryview(b"".join(parts))
+        packed = [_pack(("EVALSHA", script(call.name).sha, 1, PREFIX, *call.arguments)) for call in calls]
+        self._unsent = memoryview(b"".join(packed))
         self._owed, self._replies = len(calls), []
         self.write()
 

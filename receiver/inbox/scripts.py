@@ -9,8 +9,10 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from redis import Redis
+from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from receiver.inbox.client import open_connection
 from receiver.inbox.keys import PREFIX
 
 Argument = str | bytes | int | float
@@ -52,7 +54,33 @@ class NotReplicatedError(RedisError):
 REPLICA_MS = 400
 
 
-def run(client: Redis, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
+class Direct:
+    """The server by one connection, for one thread and for scripts alone: a client with a pool costs twice as much."""
+
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+        self._connection: Connection | None = None
+
+    def send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """All of them in one round trip; what the server has against one is its reply."""
+        connection = self._connection = self._connection or open_connection(self.client)
+        try:
+            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            return [_reply(connection) for _ in commands]
+        except BaseException:
+            self._connection = None  # nobody knows which replies are still to come
+            connection.disconnect()
+            raise
+
+
+def _reply(connection: Connection) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def run(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
     """Run scripts in one round trip, in order; give their replies.
 
     A server that was restarted or flushed does not know the scripts: those calls, and only those, are
@@ -66,19 +94,21 @@ def run(client: Redis, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]
     return replies
 
 
-def run_each(client: Redis, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
+def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
     """`run`, but an error of one script is its own reply and nobody else's."""
     replies = _send(client, calls, replicas)
     unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:
         for name in {calls[at].name for at in unknown}:
-            client.script_load(script(name).text)
+            (client.client if isinstance(client, Direct) else client).script_load(script(name).text)
         for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown], replicas), strict=True):
             replies[at] = reply
     return replies
 
 
-def _send(client: Redis, calls: Sequence[Call], replicas: int = 0) -> list[Any]:
+def _send(client: Redis | Direct, calls: Sequence[Call], replicas: int = 0) -> list[Any]:
+    if isinstance(client, Direct):
+        return client.send([("EVALSHA", script(call.name).sha, 1, PREFIX, *call.arguments) for call in calls])
     if len(calls) == 1 and not replicas:
         try:
             return [client.evalsha(script(calls[0].name).sha, 1, PREFIX, *calls[0].arguments)]
