@@ -21,7 +21,7 @@ OVERDUE = 2.0
 class Bell:
     """A BLPOP that is sent and not waited for. `armed` while it is out; `rung` reads the answer.
 
-    While it is out, its descriptor is in the selector it was given.
+    Its connection stays in the selector it was given: what happens there while nothing is out is its end.
     """
 
     def __init__(self, client: Redis, queues: list[str], selector: BaseSelector) -> None:
@@ -29,6 +29,7 @@ class Bell:
         self._selector = selector
         self._queues = queues
         self._connection: Connection | None = None
+        self._watched: int | None = None
         self._not_before = 0.0
         self._armed_at = 0.0
         self.armed = False
@@ -43,17 +44,17 @@ class Bell:
             if self._connection is None:
                 self._connection = open_connection(self._client)
                 self._connection.connect()
+                self._watch(self._connection)
             self._connection.send_command("BLPOP", *map(rq_list, self._queues), WAIT_SECONDS)
-            self._selector.register(self._descriptor(), EVENT_READ, self)
             self.armed = True
             self._armed_at = time.monotonic()
         except (RedisError, OSError):
             self.drop()
         return self.armed
 
-    def _descriptor(self) -> int:
-        assert self._connection is not None
-        return int(self._connection._sock.fileno())  # type: ignore[attr-defined]  # redis-py offers no name for it
+    def _watch(self, connection: Connection) -> None:
+        self._watched = int(connection._sock.fileno())  # type: ignore[attr-defined]  # redis-py offers no name for it
+        self._selector.register(self._watched, EVENT_READ, self)
 
     def listen_to(self, queues: list[str]) -> None:
         """From now on wait on these queues."""
@@ -64,8 +65,10 @@ class Bell:
 
     def rung(self) -> str | None:
         """The id of the job that was waiting, or None when the wait simply ended."""
-        assert self._connection is not None
-        self._stand_down()
+        if self._connection is None or not self.armed:
+            self.drop()
+            return None
+        self.armed = False
         try:
             answer = self._connection.read_response()
         except (RedisError, OSError):
@@ -75,14 +78,12 @@ class Bell:
 
     def drop(self) -> None:
         """Forget the connection; the next `arm` makes a new one."""
-        self._stand_down()
+        self.armed = False
         self._not_before = time.monotonic() + TRY_AGAIN_AFTER
+        if self._watched is not None:
+            self._selector.unregister(self._watched)  # by its number: its socket may be closed already
+            self._watched = None
         if self._connection is not None:
             with contextlib.suppress(Exception):
                 self._connection.disconnect()
         self._connection = None
-
-    def _stand_down(self) -> None:
-        if self.armed:
-            self.armed = False
-            self._selector.unregister(self._descriptor())
