@@ -162,7 +162,7 @@ def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
         assert look(shop).left != ()
     assert is_under_way(shop)
     with monkeypatch.context() as patch:
-        patch.setattr("workers.subscribing.RECEIVERS_WITHIN", 0.2)
+        patch.setattr("workers.underway.RECEIVERS_WITHIN", 0.2)
         patch.setattr(Keyring, "behind", lambda *_: ["hangs"])
         assert "has not read the keyring" in look(shop).left[0]["why"]
     assert is_under_way(shop)

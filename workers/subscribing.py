@@ -17,32 +17,23 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.contract.errors import ConfigError
 from receiver.contract.records import Record, RecordError
 from receiver.contract.scheme import MAX_LEARNED
 from receiver.contract.stores import Store
 from receiver.inbox import Ledger, keys
 from receiver.inbox.checks import Checks, Occupied
-from receiver.inbox.keyring import LIVE_SECONDS, Keyring, Learned, equip, learn, orphaned
+from receiver.inbox.keyring import Keyring, Learned, equip, learn, orphaned
 from workers.storeapi.build import client_of
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
 from workers.subscriptions import Change, Handlers, Plan, actual, offered, ours_of, plan, remade, wanted, with_gaps
+from workers.underway import ReceiversBehind, Word, patiently, refuse_behind, wait_for_receivers
 
-RECEIVERS_WITHIN = LIVE_SECONDS + 3.0
-"""A receiver that was killed is forgotten before that."""
-PATIENCE = 300.0
-"""How long a secret that was learned waits for Redis to come back before its process gives up; its file stays."""
-TRY_AGAIN = 0.25
 TRIES = 3
 T = TypeVar("T")
-
-
-class ReceiversBehind(StorehooksError):
-    """A receiver does not read the keyring, so nothing was changed at the store."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +77,7 @@ class Subscriber:
         self._away = False
         self._version = 0
         self._hold: Callable[[], None] = _nothing
+        self._word: Word | None = None
         self._learned: list[Learned] = []
         """The store's secrets in the keyring, read before anything is done: with a new one in hand, nothing is read."""
 
@@ -250,7 +242,7 @@ class Subscriber:
         fresh = learn(self._store, self._fresh(), origin="rotated", subscription=str(change.id))
         self._keep([fresh])
         try:
-            self._wait_for_receivers(self._version)
+            self._wait_for_receivers()
             self._call(lambda: self.client.call("webhooks", "rotate_secret", change.id, secret=fresh.text))
         except (ApiError, ReceiversBehind):
             if not self._lost:  # it was refused, so it is in use nowhere
@@ -283,6 +275,8 @@ class Subscriber:
         """A call that may change a secret. Until what it gave is kept, the secret in use may be one that nobody has
         seen, however the call ends; only a store that refuses, or was not asked at all, has changed nothing."""
         before, self._lost = self._lost, True
+        if self._word:
+            self._word.go_on()
         try:
             yield
         except ApiError as error:
@@ -304,7 +298,7 @@ class Subscriber:
             return mine[0].text if mine else "ours"
         fresh = learn(self._store, self._fresh(), origin="made for the store")
         self._keep([fresh])
-        self._wait_for_receivers(self._version)  # they know it before the store does
+        self._wait_for_receivers()  # they know it before the store does
         return fresh.text
 
     def _fresh(self) -> str:
@@ -360,37 +354,21 @@ class Subscriber:
         """The word to the receivers stands until they know every secret. One that somebody left goes when all changes
         have been made: what was lost then has been made anew."""
         left = bool(patiently(lambda: self.redis.hexists(keys.LEARNING, self.name)))
-        mark, late = secrets.token_hex(4), list[str]()
+        self._word, late = Word(self.keyring, self.name), list[str]()
         self._lost = False
-        self._version = patiently(lambda: self.keyring.begin_learning(self.name, mark))
+        self._version = self._word.give()
         try:
-            self._wait_for_receivers(self._version)
+            self._wait_for_receivers()
             yield
-            late = patiently(lambda: self.keyring.wait_for_receivers(self._version, within=RECEIVERS_WITHIN))
+            late = wait_for_receivers(self.keyring, self._version)
         finally:
+            self._word.leave()
             whole = len(done) == len(changes) and not any(one.error for one in done)
             if not (self._lost or late) and (whole or not left):
-                patiently(lambda: self.keyring.end_learning(self.name, mark))
+                self._word.take_back()
 
-    def _wait_for_receivers(self, version: int) -> None:
-        late = patiently(lambda: self.keyring.wait_for_receivers(version, within=RECEIVERS_WITHIN))
-        if late:
-            raise ReceiversBehind(
-                f"{self.name}: {', '.join(late)} has not read the keyring for {RECEIVERS_WITHIN:.0f} s, so the store's "
-                "secret was not touched. A receiver that hangs must be stopped first"
-            )
-
-
-def patiently(call: Callable[[], T]) -> T:
-    """Do something at Redis, also if it is away for a while: what was learned or done must be written down."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return call()
-        except RedisError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(TRY_AGAIN)
+    def _wait_for_receivers(self) -> None:
+        refuse_behind(self.keyring, self.name, self._version)
 
 
 def _nothing() -> None:
