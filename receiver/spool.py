@@ -5,6 +5,7 @@ delivery may be lost in a power cut (synchronous NORMAL), one that was answered 
 `open_spool` makes every table, so that any process may be the first to come.
 
     event          deliveries answered 2xx that the inbox could not take yet, in order; their ids are unique
+    event_held     for each store that waits there, the bytes its rows take; kept by triggers, so that asking is free
     refused        a line for every refusal: time, store, reason, length, hash, address
     refused_body   headers and raw body of those that are kept; deleted before their lines are
 """
@@ -32,6 +33,8 @@ BUSY_SECONDS = 5.0
 WAL_BYTES = 4 << 20
 LINE_COST = 400
 """What a line takes on disk, indexes included; rounded up, so that the bound is kept."""
+ROW_COST = 150
+"""What a spooled delivery takes beside its bytes: numbers, indexes."""
 PAGE = 4096
 SPARE_PAGES = 1024
 """Free pages that stay in the file, for the next rows; the others go back to the disk."""
@@ -40,11 +43,21 @@ VACUUM_PAGES = 4096
 LINES_SHARE = 4
 """One part in so many of the bytes is for lines, the others are for bodies."""
 
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
     about BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
+CREATE TABLE IF NOT EXISTS event_held (store TEXT PRIMARY KEY, octets INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS event_comes AFTER INSERT ON event BEGIN
+    INSERT INTO event_held VALUES (new.store, length(new.about) + length(new.body) + {ROW_COST})
+        ON CONFLICT (store) DO UPDATE SET octets = octets + excluded.octets;
+END;
+CREATE TRIGGER IF NOT EXISTS event_goes AFTER DELETE ON event BEGIN
+    UPDATE event_held SET octets = max(0, octets - length(old.about) - length(old.body) - {ROW_COST})
+        WHERE store = old.store;
+    DELETE FROM event_held WHERE store = old.store AND NOT EXISTS (SELECT 1 FROM event WHERE store = old.store);
+END;
 CREATE TABLE IF NOT EXISTS refused (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, store TEXT NOT NULL, named TEXT NOT NULL,
     reason TEXT NOT NULL, length INTEGER NOT NULL, hash TEXT NOT NULL, address TEXT NOT NULL);
@@ -53,7 +66,7 @@ CREATE INDEX IF NOT EXISTS refused_by_time ON refused (at);
 CREATE TABLE IF NOT EXISTS refused_body (
     id INTEGER PRIMARY KEY, store TEXT NOT NULL, cost INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS refused_body_by_store ON refused_body (store, id, cost);
-"""
+"""  # noqa: S608  made of our own constants
 _COLUMNS = "r.id, r.at, r.store, r.named, r.reason, r.length, r.hash, r.address"
 
 
@@ -195,6 +208,22 @@ class SpooledEvents:
         """How many rows of a store are waiting; not counted beyond `at_most`."""
         counted = "SELECT count(*) FROM (SELECT 1 FROM event WHERE store = ? LIMIT ?)"
         return int(self._db.execute(counted, (store, at_most)).fetchone()[0])
+
+    def held(self) -> dict[str, int]:
+        """The bytes that each waiting store's rows take."""
+        return dict(self._db.execute("SELECT store, octets FROM event_held"))
+
+    def inside_shares(self, deliveries: Iterable[Delivery], free: int) -> list[bool]:
+        """Which of them their stores may still add: a store may hold no more than is free. So whatever the others do,
+        there is room for a store that has nothing here yet. Within one call only bodies count; the next knows all."""
+        held, fit = self.held(), []
+        for one in deliveries:
+            store, cost = one.event.store, len(one.event.body) + ROW_COST
+            fits = held.get(store, 0) + cost <= free
+            if fits:
+                held[store], free = held.get(store, 0) + cost, free - cost
+            fit.append(fits)
+        return fit
 
     def oldest(self, many: int, *, after: int = 0, but_not_of: Iterable[str] = ()) -> list[Row]:
         """The first rows after a number, in order of arrival."""
