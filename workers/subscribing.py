@@ -29,7 +29,19 @@ from receiver.inbox.keyring import Keyring, Learned, equip, learn, orphaned
 from workers.storeapi.build import client_of
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
-from workers.subscriptions import Change, Handlers, Plan, actual, offered, ours_of, plan, remade, wanted, with_gaps
+from workers.subscriptions import (
+    Change,
+    Handlers,
+    Plan,
+    There,
+    actual,
+    offered,
+    ours_of,
+    plan,
+    remade,
+    wanted,
+    with_gaps,
+)
 from workers.underway import ReceiversBehind, Word, patiently, refuse_behind, wait_for_receivers
 
 TRIES = 3
@@ -78,13 +90,15 @@ class Subscriber:
         self._version = 0
         self._hold: Callable[[], None] = _nothing
         self._word: Word | None = None
+        self._ours: set[str] | None = None
+        """The ids of what is ours at the store, since somebody looked."""
         self._learned: list[Learned] = []
         """The store's secrets in the keyring, read before anything is done: with a new one in hand, nothing is read."""
 
     def look(self, handlers: Handlers, *, alone: bool = False) -> Plan:
         """What is to be done. A store that cannot be looked at has a plan that says why."""
         try:
-            there = actual(self.client, ours_of(self.config, self.name), self._store.scheme.topics)
+            there = self._actual()
             offer = offered(self.client, self._seen_and_configured)
         except (ApiError, RecordError) as error:
             return Plan(self.name, unknown=str(error))
@@ -99,6 +113,11 @@ class Subscriber:
         found = plan(want, there, gone=lambda topic: handlers.gone(topic, self.name))
         found = with_gaps(found, Checks(self.redis).last_deliveries(self.name), time.time())
         return remade(found) if self._was_left(alone) else found
+
+    def _actual(self) -> list[There]:
+        there = actual(self.client, ours_of(self.config, self.name), self._store.scheme.topics)
+        self._ours = {str(one.id) for one in there if one.standing != "foreign"}
+        return there
 
     def _seen_and_configured(self) -> list[str]:
         seen = [name.theirs for name in Ledger(self.redis).names(self.name) if name.theirs]
@@ -175,19 +194,17 @@ class Subscriber:
 
     def unsubscribe(self) -> list[Change]:
         """The changes that end every subscription of ours at the store, of a former URL too."""
-        there = actual(self.client, ours_of(self.config, self.name), self._store.scheme.topics)
         return [
             Change("delete", one.topic, one.theirs, "the store is removed", one.id)
-            for one in there
+            for one in self._actual()
             if one.standing != "foreign"
         ]
 
     def rotate(self) -> list[Change]:
         """The changes that make every secret of the store anew."""
-        there = actual(self.client, ours_of(self.config, self.name), self._store.scheme.topics)
         return [
             Change("update", one.topic, one.theirs, "a new secret", one.id, rotate=True)
-            for one in there
+            for one in self._actual()
             if one.standing == "current"
         ]
 
@@ -209,6 +226,8 @@ class Subscriber:
     def _delete(self, change: Change) -> None:
         with suppress(NotThere):  # somebody was faster
             self.client.webhooks.delete(change.id)
+        if self._ours:
+            self._ours.discard(str(change.id))
         if self.keyring.seal:
             self._keep(self._ending(str(change.id)))
 
@@ -221,6 +240,8 @@ class Subscriber:
             self._refuse_one_too_many()
         with self._asking():
             made = self.client.webhooks.create(topic=change.theirs, url=change.url, **fields)
+            if self._ours is not None:
+                self._ours.add(str(made.id))
             return self._learn(made, str(made.id), "created")
 
     def _refuse_one_too_many(self) -> None:
@@ -328,13 +349,21 @@ class Subscriber:
         return any(one.fingerprint == fingerprint and one.not_after is None for one in known)
 
     def _ending(self, subscription: str, but: str = "") -> list[Learned]:
-        """The subscription's secrets so far: they count for a while, then no more."""
+        """The subscription's secrets so far: they count for a while, then no more. None that others may be signed with,
+        since a store may have one secret for several: it shows it again, and we know it by the first of them."""
+        if self._may_be_shared(subscription):
+            return []
         end = time.time() + self.config.secrets.overlap
         return [
             replace(one, not_after=end)
             for one in self._learned
             if one.subscription == subscription and one.not_after is None and one.fingerprint != but
         ]
+
+    def _may_be_shared(self, subscription: str) -> bool:
+        """Whether another of ours has no secret of its own."""
+        own = {one.subscription for one in self._learned if one.not_after is None}
+        return self._ours is None or not self._ours <= own | {subscription}
 
     def _end(self, fingerprints: set[str]) -> None:
         """They count for a while, then no more: also one that several subscriptions shared."""
