@@ -19,7 +19,7 @@ from tests.harness import SECRET, eventually
 from tests.subscribed import Shop, a_shop, begin_anew, changed_by
 from tests.test_keyring import KEY
 from workers.cli.captured import write
-from workers.cli.subscriptions import with_a_bar
+from workers.cli.subscriptions import by_itself, with_a_bar
 from workers.storeapi.errors import Invalid
 from workers.storeapi.groups import Webhooks
 
@@ -69,6 +69,13 @@ def test_the_plan_is_told_as_people_read_it(shop: Shop) -> None:
     assert "1 of mailer.example.net is not ours and stays" in told
     assert "product.stocked, for shop.note: the store offers no such topic" in told
     assert "2 changes at 1 store. Apply: storehooks subscriptions apply" in told
+    assert "Nothing is done by itself: [subscriptions] check is off." in told
+
+
+def test_the_plan_says_when_the_check_deletes(shop: Shop) -> None:
+    checked = shop.system.config.subscriptions.model_copy(update={"check": 300.0, "prune_after": 3 * 86400.0})
+    told = by_itself(shop.system.config.model_copy(update={"subscriptions": checked}))
+    assert told.endswith("does + and ~ by itself, and - once the last handler that wanted it was gone for 3 d.")
 
 
 def test_apply_asks_first_and_says_so_where_nobody_can_answer(shop: Shop) -> None:
