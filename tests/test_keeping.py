@@ -14,7 +14,9 @@ from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.inbox import Inbox, connect, keys
 from receiver.keeping import Keeping, Kept, NowhereToKeep
-from receiver.spool import FILE, PAGE, SPARE_PAGES, VACUUM_PAGES, open_events
+from receiver.spool import FILE, open_events
+from receiver.spool.events import SPARE_PAGES, VACUUM_PAGES
+from receiver.spool.file import PAGE
 from tests.harness import System, eventually, free_port
 
 
