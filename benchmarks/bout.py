@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class Pace:
         return time.monotonic() > self.started + self.patience
 
 
-class Bout:
+class Bout(ABC):
     """One kind of measurement. `systems` have their turns in this order; the ones in `beside` are never judged."""
 
     name = ""
@@ -54,12 +55,13 @@ class Bout:
         self.say = say
         self._running = ExitStack()
 
+    @abstractmethod
     def start(self) -> None:
-        raise NotImplementedError
+        """Start every system, and warm it."""
 
+    @abstractmethod
     def turn(self, system: str) -> dict[str, float]:
         """Measure one system once; give its figures."""
-        raise NotImplementedError
 
     def extra(self) -> dict[str, dict[str, float]]:
         """What is printed beside the judged figures, measured once at the end; system -> figures."""

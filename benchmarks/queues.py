@@ -11,19 +11,21 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks import load
 from benchmarks.machine import OUR_PYTHON, ROOT, THEIR_PYTHON, Process, Server, eventually
 from benchmarks.targets import US
-from benchmarks.webs import NO_OP, product
+from benchmarks.webs import product
 
 WARM_UP = 0.3
 LONGEST = 60.0
 
 
-class Workers:
+class Workers(ABC):
     """A worker at work, with its server; the size of its notes is how many runs it has begun."""
 
     def __init__(self, name: str, folder: Path, command: list[str], *, server: Server, notes: Path) -> None:
@@ -36,8 +38,9 @@ class Workers:
         self.env = {"BENCH_REDIS": server.url, "BENCH_NOTES": str(notes), "PYTHONPATH": str(ROOT)}
         self.process = Process(command, folder=folder, name=f"worker-{name.replace(' ', '-')}", env=self.env)
 
+    @abstractmethod
     def fill(self, many: int) -> None:
-        raise NotImplementedError
+        """Give it so many to do."""
 
     def count(self) -> int:
         return self.notes.stat().st_size
@@ -86,9 +89,9 @@ class Workers:
 class Ours(Workers):
     """`python -m workers`: worker, horses, housekeeper."""
 
-    def __init__(self, folder: Path, *, name: str = US, handlers: str = NO_OP, workers: int = 1) -> None:
+    def __init__(self, folder: Path, *, name: str = US, **how: Any) -> None:
         server = Server(folder, f"queue-{name}")
-        file = product(folder, server, handlers=handlers, workers=workers, name=f"queue-of-{name}")
+        file = product(folder, server, name=f"queue-of-{name}", **how)
         command = [str(OUR_PYTHON), "-m", "workers", "--config", str(file)]
         super().__init__(name, folder, command, server=server, notes=folder / f"notes-{name}")
         self._file = file

@@ -27,6 +27,7 @@ processes = 2
 [workers]
 plugins = ["plugin.py"]
 processes = {workers}
+horses = {horses}
 [stores.bench]
 signing_secrets = ["{secret}"]
 """
@@ -45,14 +46,26 @@ QUIET = ("--no-control-socket", "--log-level", "warning")
 
 
 def product(
-    folder: Path, server: Server, *, port: int = 0, handlers: str = NO_OP, workers: int = 1, name: str = "ours"
+    folder: Path,
+    server: Server,
+    *,
+    port: int = 0,
+    handlers: str = NO_OP,
+    workers: int = 1,
+    horses: int = 4,
+    name: str = "ours",
 ) -> Path:
     """A config of the product, with a plugin; gives its file."""
     place = folder / name
     (place / "data").mkdir(parents=True, exist_ok=True)
     (place / "plugin.py").write_text(PLUGIN + handlers)
     filled = CONFIG.format(
-        redis=server.url, data=place / "data", port=port or free_port(), workers=workers, secret=load.SECRET
+        redis=server.url,
+        data=place / "data",
+        port=port or free_port(),
+        workers=workers,
+        horses=horses,
+        secret=load.SECRET,
     )
     (place / "config.toml").write_text(filled)
     return place / "config.toml"

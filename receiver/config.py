@@ -8,11 +8,9 @@ from __future__ import annotations
 import difflib
 import glob
 import os
-import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, PrivateAttr, ValidationError
@@ -24,6 +22,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from receiver.config_text import KeyPath, Place, dotted, overlay, place_of, read_into, references, resolve
 from receiver.contract import settings
 from receiver.contract.errors import ConfigError
 from receiver.contract.grammar import extend
@@ -34,18 +33,6 @@ PREFIX = "STOREHOOKS_"
 NOT_SETTINGS = {"STOREHOOKS_CONFIG"}
 EXAMPLE = "config.example.toml"
 SANDBOX_SECRET = "whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"  # noqa: S105  "sandbox only, never in production"
-
-KeyPath = tuple[str | int, ...]
-
-
-class Place(NamedTuple):
-    """Where a value was written: a file's line, or a variable of the environment."""
-
-    source: str
-    line: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.source}:{self.line}" if self.line else self.source
 
 
 class Config(BaseSettings):
@@ -143,16 +130,16 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
     base = Path()
     if path is not None:
         base = path.parent
-        _read_into(data, places, path)
+        read_into(data, places, path)
         for pattern in _include_patterns(data, path):
             for name in sorted(glob.glob(str(base / pattern))):
-                _read_into(data, places, Path(name))
+                read_into(data, places, Path(name))
     if also is not None:
-        _read_into(data, places, also)
-    _overlay(data, _from_environment(environ, places))
+        read_into(data, places, also)
+    overlay(data, _from_environment(environ, places))
     _apply_store_defaults(data)
-    referred = set(_references(data))
-    resolved = _resolve(data, (), base, environ, places)
+    referred = set(references(data))
+    resolved = resolve(data, (), base, environ, places)
     try:
         config = Config(**resolved)
     except ValidationError as error:
@@ -170,72 +157,11 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
 # Reading
 
 
-def _read_into(data: dict[str, Any], places: dict[KeyPath, Place], path: Path) -> None:
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    for key, line in _lines(text):
-        if key in places and _is_leaf(data, key):
-            raise ConfigError(f"{path}:{line}: {_dotted(key)} is set in {places[key]} already; keep one of the two")
-        places[key] = Place(str(path), line)
-    _overlay(data, found)
-
-
-def _is_leaf(data: Any, key: KeyPath) -> bool:
-    for step in key:
-        data = data.get(step) if isinstance(data, dict) else None
-    return data is not None and not isinstance(data, dict)
-
-
-_TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?")
-_KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_.-])+)\s*=""")
-_OPEN_ARRAY = re.compile(r"\s*\[\s*(?:#.*)?")
-_ITEM = re.compile(r"\s*[^\s#\]]")
-_STEP = re.compile(r'"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)')
-
-
-def _lines(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """Each table, key and item of a list with its line: tomllib keeps no places, and people want to know.
-
-    Items are told apart where each has a line of its own.
-    """
-    table: KeyPath = ()
-    array: KeyPath = ()
-    item = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := _TABLE.fullmatch(line):
-            table, array = _steps(match[1]), ()
-            yield table, number
-        elif match := _KEY.match(line):
-            key = table + _steps(match[1])
-            array, item = key if _OPEN_ARRAY.fullmatch(line, match.end()) else (), 0
-            yield key, number
-        elif array and _ITEM.match(line):
-            yield (*array, item), number
-            item += 1
-
-
-def _steps(dotted: str) -> KeyPath:
-    return tuple(next(filter(None, found), "") for found in _STEP.findall(dotted))
-
-
 def _include_patterns(data: Mapping[str, Any], path: Path) -> list[str]:
     patterns = data.get("include", list(Config.model_fields["include"].default))
     if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
         raise ConfigError(f'{path}: include is a list of file patterns, such as ["stores.d/*.toml"]')
     return patterns
-
-
-def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
-    for key, value in above.items():
-        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
-            _overlay(below[key], value)
-        else:
-            below[key] = value
 
 
 # The environment
@@ -285,44 +211,9 @@ def _apply_store_defaults(data: dict[str, Any]) -> None:
         for name, store in stores.items():
             if isinstance(store, dict):
                 merged: dict[str, Any] = {}
-                _overlay(merged, defaults)
-                _overlay(merged, store)
+                overlay(merged, defaults)
+                overlay(merged, store)
                 stores[name] = merged
-
-
-def _references(value: Any, key: KeyPath = ()) -> Iterator[KeyPath]:
-    """The keys whose values name a variable or a file."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _references(item, (*key, name))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _references(item, (*key, index))
-    elif isinstance(value, str) and value.startswith(("env:", "file:")):
-        yield key
-
-
-def _resolve(value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], places: Mapping[KeyPath, Place]) -> Any:
-    """Replace "env:NAME" and "file:PATH" by what they name."""
-    if isinstance(value, dict):
-        return {name: _resolve(item, (*key, name), base, environ, places) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, (*key, index), base, environ, places) for index, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    if value.startswith("env:"):
-        name = value.removeprefix("env:")
-        if not environ.get(name):
-            raise ConfigError(f"{_where(places, key)}: {_dotted(key)} wants ${name}, which is not set")
-        return environ[name]
-    if value.startswith("file:"):
-        path = base / value.removeprefix("file:")
-        try:
-            return path.read_text(encoding="utf-8").removesuffix("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise ConfigError(f"{_where(places, key)}: {_dotted(key)} wants {path}: {reason}") from None
-    return value
 
 
 def _store(config: Config, name: str) -> Store:
@@ -417,18 +308,10 @@ def _days(seconds: float) -> str:
 
 def _explain(problem: Any, places: Mapping[KeyPath, Place]) -> str:
     key: KeyPath = tuple(problem["loc"])
-    where = _where(places, key)
+    where = place_of(places, key)
     if problem["type"] == "extra_forbidden":
-        return f"{where}: unknown key {_dotted(key)}{_nearest(str(key[-1]), _fields_at(key[:-1]))}"
-    return f"{where}: {_dotted(key)}: {problem['msg'].removeprefix('Value error, ')}"
-
-
-def _where(places: Mapping[KeyPath, Place], key: KeyPath) -> str:
-    while key:
-        if key in places:
-            return str(places[key])
-        key = key[:-1]
-    return "config"
+        return f"{where}: unknown key {dotted(key)}{_nearest(str(key[-1]), _fields_at(key[:-1]))}"
+    return f"{where}: {dotted(key)}: {problem['msg'].removeprefix('Value error, ')}"
 
 
 def _fields_at(key: KeyPath) -> list[str]:
@@ -450,13 +333,6 @@ def _fields_at(key: KeyPath) -> list[str]:
 def _nearest(word: str, known: Any) -> str:
     found = difflib.get_close_matches(word, [str(item) for item in known], n=1, cutoff=0.5)
     return f"; did you mean {found[0]}?" if found else ""
-
-
-def _dotted(key: KeyPath) -> str:
-    text = ""
-    for step in key:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return text.lstrip(".")
 
 
 def load_from_environment(explicit: str | None = None) -> Config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import signal
 import sys
 from typing import Any
@@ -28,6 +29,7 @@ from receiver.patient import PatientWorker
 from receiver.ports import refuse_a_taken_port
 
 PR_SET_PDEATHSIG = 1
+IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn makes a file there that has no name
 WORKER_CLASSES = {"loop": LoopWorker, "threads": PatientWorker}
 
 
@@ -67,6 +69,9 @@ def settings(config: Config) -> dict[str, Any]:
         "worker_class": WORKER_CLASSES[config.receiver.worker_class],
         "threads": config.receiver.threads,
         "worker_connections": 1000,
+        "worker_tmp_dir": IN_MEMORY
+        if os.access(IN_MEMORY, os.W_OK)
+        else None,  # else each sign of life waits for a disk
         "keepalive": 15,
         "graceful_timeout": 8,
         "limit_request_line": 4094,

@@ -26,7 +26,9 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.inbox import Accepted, Inbox
-from receiver.spool import FILE, Row, SpooledEvents, open_events
+from receiver.inbox.accepting import Accepting
+from receiver.inbox.line import Line
+from receiver.spool import FILE, Row, SpooledEvents, glance_at_events, open_events
 
 BREAK_SECONDS = 1.0
 LOOK_EVERY = 0.5
@@ -38,6 +40,7 @@ LOCK = "spool.lock"
 PRESSED, RELIEVED = 0.85, 0.75
 """Parts of the server's maxmemory: above the first, new deliveries go to the spool; below the second, no more."""
 FREE_DISK = 32 << 20
+NO_FILE = (0, 0)
 
 log = logs.get("keeping")
 
@@ -65,10 +68,55 @@ class Keeping:
         """Else nobody has to be left room for."""
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}
         self._local = threading.local()
+        self._glance: SpooledEvents | None = None
+        self._glance_inode = NO_FILE
         self._broken_until = 0.0
         self._complain_at = self._publish_at = 0.0
         self._told: dict[str, float] = {}
         self.pressed = False
+
+    # For a loop, which must not wait
+
+    def accepting(self, deliveries: Sequence[Delivery]) -> Accepting | None:
+        """What to send to the inbox so that it takes these; None where they must be kept by `keep_all`, which may wait
+        for a disk or a server. Asking never does."""
+        if (
+            self.broken
+            or self.pressed
+            or any(self._may_hold(store) for store in {one.event.store for one in deliveries})
+        ):
+            return None
+        return Accepting(deliveries, self._config.receiver.dedupe_window_unidentified, self._quotas)
+
+    def open_line(self) -> Line | None:
+        """A line to the inbox, where deliveries may go by one. This does wait."""
+        if self._config.redis.ack == "replica":  # what replicas have must be waited for
+            return None
+        try:
+            return Line(self._inbox.client)
+        except (RedisError, OSError):
+            return None
+
+    def doubt(self, error: Exception) -> None:
+        """The inbox does not answer: it is not asked again for a moment."""
+        if not self.broken:
+            log.warning("the inbox cannot take deliveries", why=type(error).__name__, spool=self._config.receiver.spool)
+        self._broken_until = time.monotonic() + BREAK_SECONDS
+
+    def _may_hold(self, store: str) -> bool:
+        """Whether rows of the store wait in the spool, or it cannot be said at once."""
+        if not self._spool_on:
+            return False
+        try:
+            inode = _inode(self._file)
+            if inode == NO_FILE:
+                return False
+            if self._glance is None or self._glance_inode != inode:
+                self._glance, self._glance_inode = glance_at_events(self._file), inode
+            return self._glance.holds(store)
+        except sqlite3.Error:
+            self._glance = None
+            return True
 
     # Deliveries
 
@@ -160,17 +208,12 @@ class Keeping:
                 replicas=int(self._config.redis.ack == "replica"),
             )
         except RedisError as error:
-            self._break(error)
+            self.doubt(error)
             return [None] * len(deliveries)
         refused = [reply for reply in replies if isinstance(reply, RedisError)]
         if refused and len(refused) == len(replies):  # where others were taken, it is not the server
-            self._break(refused[0])
+            self.doubt(refused[0])
         return [Kept(reply.status, reply.id) if isinstance(reply, Accepted) else None for reply in replies]
-
-    def _break(self, error: RedisError) -> None:
-        if not self.broken:
-            log.warning("the inbox cannot take deliveries", why=type(error).__name__, spool=self._config.receiver.spool)
-        self._broken_until = time.monotonic() + BREAK_SECONDS
 
     def _spool(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
         problem = self._what_keeps_the_spool_shut()
@@ -341,4 +384,4 @@ def _inode(file: Path) -> tuple[int, int]:
         found = file.stat()
         return found.st_dev, found.st_ino
     except FileNotFoundError:
-        return 0, 0
+        return NO_FILE

@@ -1,9 +1,9 @@
 """The gunicorn worker class with one event loop for each process: deliveries are kept in groups, and then answered.
 
-The loop gathers requests (see `receiver.patient`), has them judged, and never waits for anything but its senders.
-Deliveries that are let in gather, too: one thread keeps them, all that have come while it kept the ones before, in
-one round trip to Redis or one transaction of the spool. So the busier it is, the less each costs, and an idle one
-waits for nobody. An answer is sent when its group is acknowledged, and not before.
+The loop gathers requests (see `receiver.patient`), has them judged, and waits for nobody. Deliveries that are let in
+gather, too, while the ones before are kept. Then all of them are handed over at once (see `receiver.handover`), in one
+round trip to Redis or one transaction of the spool: the busier it is, the less each costs, and an idle one loses no
+time. An answer is sent when its group is acknowledged, and not before.
 
 Only deliveries go this way, before Flask's routing. Everything else (health, wrong paths, what no parser would
 take) is served by the Flask app in a thread; `receiver.door` decides over deliveries in both.
@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import re
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from receiver.answers import Answer, on_the_wire
+from receiver.connection import Connection
 from receiver.contract.intake import Delivery
 from receiver.door import Arrival, BodyUnreadable, Door, read_body
-from receiver.keeping import Keeping, Kept, NowhereToKeep
-from receiver.patient import Connection, PatientWorker
+from receiver.handover import Handover, Outcomes
+from receiver.heads import PATH, read_head
+from receiver.patient import PatientWorker
 
 GROUP = 128
 GROUP_BYTES = 4 << 20
 """A group must be sent, kept and acknowledged well inside the deadline of Redis."""
 
 _DELIVERY = b"POST /webhooks"
-_PATH = re.compile(r"/webhooks(?:/([a-z0-9][a-z0-9_-]{0,62}))?")
-"""The paths of every store that can be configured, whether it is or not: how long an answer takes must not tell."""
+_PATH = re.compile(PATH)
 
 
 class Asked(NamedTuple):
@@ -43,19 +43,26 @@ class LoopWorker(PatientWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._group: list[tuple[Asked, Delivery]] = []
-        self._keeps = False
-        """A group is being kept; what comes meanwhile is the next."""
-
-    def init_process(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "keeping")
-        super().init_process()
+        """What comes while the group before is kept."""
 
     def load_wsgi(self) -> None:
         super().load_wsgi()
         self._door: Door = self.wsgi.extensions["door"]
-        self._keeping: Keeping = self.wsgi.extensions["keeping"]
+        assert self.poller
+        keeping, timeout = self.wsgi.extensions["keeping"], self.app.config.redis.timeout
+        self._handover = Handover(keeping, self.poller, self.method_queue.defer, timeout=timeout)
 
     # Judging: in the loop
+
+    def take_in(self, connection: Connection, data: bytes) -> None:
+        """A delivery that comes in one piece, as nearly all do, need not be gathered."""
+        head = None if connection.framing else read_head(data)
+        if head is None or head.length > self._limits.max_body:
+            super().take_in(connection, data)
+            return
+        connection.request, connection.complete, connection.chunked = data, True, False
+        connection.held, connection.head = len(data), head
+        self.make_ready(connection)
 
     def serve(self, ready: list[Connection]) -> None:
         """Step by step for all, not one after the other: the processor's caches then save a fifth of the work."""
@@ -64,34 +71,42 @@ class LoopWorker(PatientWorker):
         for connection, read in arrived:
             if read is not None:
                 try:
-                    self._judge(connection, *read)
+                    self._judge(*read)
                 except Exception:  # noqa: BLE001  logged there
                     self.give_up_on(connection)
 
-    def _judge(self, connection: Connection, request: Any, arrival: Arrival) -> None:
-        asked = Asked(connection, request.version[1], request.should_close())
+    def _judge(self, asked: Asked, arrival: Arrival) -> None:
         judged = self._door.judge(arrival)
         if isinstance(judged, Answer):
             self._say(asked, judged)
         else:
-            connection.request = b""
+            asked.connection.request = b""
             self._group.append((asked, judged))
 
-    def _read(self, connection: Connection) -> tuple[Any, Arrival] | None:
+    def _read(self, connection: Connection) -> tuple[Asked, Arrival] | None:
         """A delivery that has arrived whole; None for whatever else it is, and for what must be refused."""
-        if not connection.complete or not connection.request.startswith(_DELIVERY):
+        head, connection.head = connection.head, None
+        if head is None and (not connection.complete or not connection.request.startswith(_DELIVERY)):
             return None
+        if head := head or read_head(connection.request):
+            body = connection.request[len(connection.request) - head.length :]
+            arrival = Arrival(head.store, head.headers, body, connection.address, time.time())
+            return Asked(connection, minor=1, closes=False), arrival
         try:
-            request = self.parse(connection)
-            path = _PATH.fullmatch(request.path)
-            if path is None or request.method != "POST":
-                return None
-            headers, length = lower_case_headers(request)
-            body = self._body(connection, request, length)
+            return self._read_carefully(connection)
         except Exception:  # noqa: BLE001  whatever is wrong with it, the other way of serving says so
             return None
-        address = connection.client[0] if isinstance(connection.client, tuple) else str(connection.client)
-        return request, Arrival(path[1] or "", headers, body, address, time.time())
+
+    def _read_carefully(self, connection: Connection) -> tuple[Asked, Arrival] | None:
+        """Whatever is not quite ordinary is read by gunicorn's parser."""
+        request = self.parse(connection)
+        path = _PATH.fullmatch(request.path)
+        if path is None or request.method != "POST":
+            return None
+        headers, length = lower_case_headers(request)
+        body = self._body(connection, request, length)
+        arrival = Arrival(path[1] or "", headers, body, connection.address, time.time())
+        return Asked(connection, request.version[1], request.should_close()), arrival
 
     def _body(self, connection: Connection, request: Any, length: str) -> bytes:
         """The end of a request is known by the length that its parser has now found good; chunks must be read."""
@@ -102,25 +117,23 @@ class LoopWorker(PatientWorker):
             raise BodyUnreadable("It ends before it should.")
         return body
 
-    # Keeping: in one thread, a group at a time
+    # Keeping: a group at a time
 
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
-        super().wait_for_and_dispatch_events(timeout)
+        super().wait_for_and_dispatch_events(self._handover.patience(timeout))
+        self._handover.look()
         self._keep_the_next()
 
     def _keep_the_next(self) -> None:
-        if self._keeps or not self._group:
+        if self._handover.busy or not self._group:
             return
-        self._keeps = True
         many = group_size([delivery for _, delivery in self._group[:GROUP]])
         group, self._group = self._group[:many], self._group[many:]
-        kept = self._thread.submit(self._keeping.keep_all, [delivery for _, delivery in group])
-        kept.add_done_callback(lambda done: self.method_queue.defer(self._on_kept, group, done))
+        self._handover.keep([delivery for _, delivery in group], lambda kept: self._on_kept(group, kept))
 
-    def _on_kept(self, group: list[tuple[Asked, Delivery]], done: Future[list[Kept | NowhereToKeep]]) -> None:
-        self._keeps = False
+    def _on_kept(self, group: list[tuple[Asked, Delivery]], outcomes: Outcomes) -> None:
         self._keep_the_next()  # before the answers: it is kept while they are sent
-        for (asked, delivery), kept in zip(group, done.result(), strict=True):
+        for (asked, delivery), kept in zip(group, outcomes, strict=True):
             try:
                 self._say(asked, self._door.answer(delivery, kept))
             except Exception:  # noqa: BLE001  logged there

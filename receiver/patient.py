@@ -31,6 +31,7 @@ from gunicorn.http.unreader import IterUnreader
 from gunicorn.workers.gthread import ThreadWorker
 
 from receiver.answers import refusal
+from receiver.connection import Connection
 from receiver.framing import MAX_HEAD, Framing
 
 RECEIVE = 64 * 1024
@@ -41,6 +42,7 @@ PARTING_SECONDS = 0.2
 """At the end, how long a connection that has sent nothing stays: its request may be on the way."""
 LOOK_SECONDS = 0.05
 """How often deadlines are looked at."""
+NOTICE_SECONDS = 1.0
 TURN = 128
 """Requests served in one turn of the loop, before it looks at the senders again."""
 MAX_HELD = 64 << 20
@@ -54,31 +56,6 @@ _REFUSED_AS: dict[type[Exception], HTTPStatus] = {
     errors.LimitRequestHeaders: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     errors.UnsupportedTransferCoding: HTTPStatus.NOT_IMPLEMENTED,
 }
-
-
-class Connection:
-    """One sender, and what has come of its next request."""
-
-    def __init__(self, sock: socket.socket, client: Any, server: Any, limit: int) -> None:
-        self.sock, self.client, self.server = sock, client, server
-        self.framing = Framing(limit=limit)
-        self.state: dict[Connection, None] | None = None
-        """Those that are in the same state; None while it is served."""
-        self.deadline = 0.0
-        self.watched = 0
-        self.request, self.complete, self.chunked = b"", False, False
-        self.held = 0
-        """Bytes of the request that is being served."""
-        self.answer, self.goes_on = b"", False
-        self.drained = 0
-        self.closed = False
-
-    def take(self) -> None:
-        """Make what has come the request to serve; what follows it begins the next."""
-        self.request, rest = self.framing.split()
-        self.complete, self.chunked = self.framing.complete, self.framing.chunked
-        self.held = len(self.request)
-        self.framing = Framing(rest, limit=self.framing.limit)
 
 
 class PlainRequest(Request):
@@ -110,7 +87,7 @@ class PatientWorker(ThreadWorker):
         self._ready: list[Connection] = []
         """Those whose next request is whole; each connection is served once in a turn of the loop."""
         self._held = 0
-        self._next_look = 0.0
+        self._next_look = self._next_notice = 0.0
         # gunicorn's settings look each value up through two calls, and the parser asks for twenty
         plain = {name: setting.get() for name, setting in self.cfg.settings.items()}
         self._parsing = SimpleNamespace(
@@ -153,13 +130,17 @@ class PatientWorker(ThreadWorker):
         if not data:
             self._on_end(connection)
             return
-        if not connection.framing:
-            connection.deadline = time.monotonic() + self._limits.read_timeout
         self._held += len(data)
-        connection.framing.feed(data)
-        self._go_on(connection)
+        self.take_in(connection, data)
         if self._held > MAX_HELD:
             self._give_up_the_longest()
+
+    def take_in(self, connection: Connection, data: bytes) -> None:
+        """Bytes of a request."""
+        if not connection.framing:
+            connection.deadline = time.monotonic() + self._limits.read_timeout
+        connection.framing.feed(data)
+        self._go_on(connection)
 
     def _receive(self, connection: Connection) -> bytes | None:
         """What has come; nothing at the end, None where there is nothing yet."""
@@ -189,8 +170,12 @@ class PatientWorker(ThreadWorker):
                 connection.sock.send(CONTINUE)
 
     def _take(self, connection: Connection) -> None:
-        self._leave(connection)
         connection.take()
+        self.make_ready(connection)
+
+    def make_ready(self, connection: Connection) -> None:
+        """Its request is to be served in this turn of the loop."""
+        self._leave(connection)
         self._ready.append(connection)
 
     def _give_up_the_longest(self) -> None:
@@ -380,6 +365,12 @@ class PatientWorker(ThreadWorker):
             self._on_rest(connection)
         else:  # it sends more, or is gone; either is looked at when this request has been answered
             self._watch(connection, 0)
+
+    def notify(self) -> None:
+        """Tell the master that we live. gunicorn does in each turn, and that is a write to a file."""
+        if time.monotonic() >= self._next_notice:
+            self._next_notice = time.monotonic() + NOTICE_SECONDS
+            super().notify()
 
     def murder_pending(self) -> None:
         """gunicorn calls this in each turn: whoever is late is given up."""

@@ -16,10 +16,13 @@ from tests.harness import ROOT
 EDGE = (
     "receiver.answers",
     "receiver.app",
+    "receiver.connection",
     "receiver.door",
     "receiver.loop",
     "receiver.patient",
     "receiver.framing",
+    "receiver.handover",
+    "receiver.heads",
     "receiver.keeper",
     "receiver.locksmith",
     "receiver.gunicorn",

@@ -50,6 +50,7 @@ class Growth(Bout):
             claimed = _time(spent["claim"], lambda: inbox.claim({"": GROUP}, room=GROUP))
             _time(spent["page"], lambda: ledger.events(limit=50))
             inbox.finish([Outcome(run, "done", {}) for run in claimed.runs])
+        self._servers[system].trim()
         each = {"ingest": GROUP, "claim": GROUP, "page": 1}
         return {name: median(seconds) / each[name] * 1e6 for name, seconds in spent.items()}
 

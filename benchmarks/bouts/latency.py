@@ -1,4 +1,7 @@
-"""Latency: from when a delivery was sent to when its handler began, at a rate that leaves everybody idle."""
+"""Latency: from when a delivery was sent to when its handler began.
+
+At 150 a second, which is about half of what the slower side can do.
+"""
 
 from __future__ import annotations
 

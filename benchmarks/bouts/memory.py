@@ -15,8 +15,7 @@ from benchmarks.targets import US
 from receiver import config as config_room
 from receiver.inbox import Inbox, Outcome
 
-EVENTS = 4_000
-THEIR_EVENTS = 400
+EVENTS = 1_000
 
 
 class Memory(Bout):
@@ -58,10 +57,10 @@ class Memory(Bout):
         queue = Queue(connection=client)
         event = {"id": "msg_1", "store": load.STORE, "payload": json.loads(load.body())}
         handler = "benchmarks.comparators.counting.handle"
-        for number in range(THEIR_EVENTS):
+        for number in range(EVENTS):
             client.set(f"seen:{load.STORE}:msg_{number:014d}", 1, ex=604800)
             queue.enqueue_many([Queue.prepare_data(handler, (event,)) for _ in HANDLERS])
-        return {"bytes": (self._theirs.memory() - before) / THEIR_EVENTS}
+        return {"bytes": (self._theirs.memory() - before) / EVENTS}
 
 
 def _end_all(inbox: Inbox) -> None:

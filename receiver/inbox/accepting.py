@@ -46,7 +46,20 @@ def groups_of(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
         yield group
 
 
-def accept_call(deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> Call:
+class Accepting:
+    """What to send so that deliveries are accepted, and what the replies say of each of them."""
+
+    def __init__(self, deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> None:
+        groups = list(groups_of(deliveries))
+        self.calls = [_accept_call(group, repeat_window, quotas) for group in groups]
+        self._sizes = [len(group) for group in groups]
+
+    def read(self, replies: Iterable[Any]) -> list[Accepted | RedisError]:
+        """What the server has against one delivery is that one's, and nobody else's."""
+        return [one for reply, many in zip(replies, self._sizes, strict=True) for one in _accepted(reply, many)]
+
+
+def _accept_call(deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> Call:
     arguments: list[Argument] = [int(repeat_window * 1000), NAMES_KEPT]
     for one in deliveries:
         arguments += _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0))
@@ -76,7 +89,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
     ]
 
 
-def accepted(reply: Any, many: int) -> list[Accepted | RedisError]:
+def _accepted(reply: Any, many: int) -> list[Accepted | RedisError]:
     """What a script says of each of its events; an error of the whole script is each one's."""
     if isinstance(reply, RedisError):
         return [reply] * many

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys, scripts
-from receiver.inbox.accepting import Accepted, accept_call, accepted, groups_of
+from receiver.inbox.accepting import Accepted, Accepting
 from receiver.inbox.records import (
     NO_LIMIT,
     NO_ROUTES,
@@ -83,10 +83,8 @@ class Inbox:
         replicas: int = 0,
     ) -> list[Accepted | RedisError]:
         """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
-        groups = list(groups_of(deliveries))
-        calls = [accept_call(group, repeat_window, quotas or {}) for group in groups]
-        replies = scripts.run_each(self.client, calls, replicas=replicas)
-        return [one for group, reply in zip(groups, replies, strict=True) for one in accepted(reply, len(group))]
+        accepting = Accepting(deliveries, repeat_window, quotas or {})
+        return accepting.read(scripts.run_each(self.client, accepting.calls, replicas=replicas))
 
     # The workers' side
 

@@ -10,7 +10,7 @@ delivery may be lost in a power cut (synchronous NORMAL), one that was answered 
     refused_body   headers and raw body of those that are kept; deleted before their lines are
 """
 
-from receiver.spool.events import Row, SpooledEvents, open_events
+from receiver.spool.events import Row, SpooledEvents, glance_at_events, open_events
 from receiver.spool.file import FILE
 from receiver.spool.refusals import UNKNOWN, Refusal, Refusals, RefusedOf, look_at_refusals, open_refusals
 
@@ -22,6 +22,7 @@ __all__ = [
     "RefusedOf",
     "Row",
     "SpooledEvents",
+    "glance_at_events",
     "look_at_refusals",
     "open_events",
     "open_refusals",

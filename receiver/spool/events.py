@@ -33,6 +33,12 @@ def open_events(data_dir: Path) -> SpooledEvents:
     return SpooledEvents(open_spool(data_dir, synchronous="FULL"))
 
 
+def glance_at_events(file: Path) -> SpooledEvents:
+    """Only to look, and never to wait: raises sqlite3.Error where one would have to, or where there is no table."""
+    connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)
+    return SpooledEvents(connection)
+
+
 class SpooledEvents:
     """Deliveries that were answered 2xx while the inbox was away. They are on disk before `add` returns."""
 

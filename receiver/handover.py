@@ -1,0 +1,150 @@
+"""Handover: groups of deliveries go from the loop to where they are kept, and the loop goes on meanwhile.
+
+While all is well they go by the line: sent and acknowledged inside the loop, with no thread to wake. When it is not, a
+thread does what must be waited for: the spool, a server that is slow, a connection to be made. What went wrong on the
+line is done again there; accepting is idempotent, so that costs nothing but the word "duplicate".
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as TooSlow
+
+from receiver.contract.intake import Delivery
+from receiver.inbox import Accepted
+from receiver.inbox.accepting import Accepting
+from receiver.inbox.line import Line
+from receiver.keeping import Keeping, Kept, NowhereToKeep
+
+Outcomes = list[Kept | NowhereToKeep]
+Then = Callable[[Outcomes], None]
+
+
+class Handover:
+    """One group at a time; `then` is called in the loop, with what became of each."""
+
+    def __init__(
+        self, keeping: Keeping, poller: selectors.BaseSelector, defer: Callable[..., None], *, timeout: float
+    ) -> None:
+        self._keeping = keeping
+        self._poller = poller
+        self._defer = defer
+        """Has something called in the loop; may be called by any thread."""
+        self._timeout = timeout
+        self._thread = ThreadPoolExecutor(1, "keeping")
+        self._line: Line | None = None
+        self._watched = 0
+        self._sent: tuple[Sequence[Delivery], Accepting, Then] | None = None
+        """What is on the line."""
+        self._due = 0.0
+        self.busy = False
+
+    def keep(self, deliveries: Sequence[Delivery], then: Then) -> None:
+        self.busy = True
+        accepting = self._keeping.accepting(deliveries) if self._line else None
+        if accepting is None:
+            self._keep_in_thread(deliveries, then)
+            return
+        assert self._line
+        self._sent, self._due = (deliveries, accepting, then), time.monotonic() + self._timeout
+        try:
+            self._line.send(accepting.calls)
+            self._watch()
+        except RedisError as error:
+            self._give_up(error)
+
+    def patience(self, longest: float) -> float:
+        """How long the loop may wait for events before it must look."""
+        return max(0.0, min(longest, self._due - time.monotonic())) if self._sent else longest
+
+    def look(self) -> None:
+        """Called in each turn of the loop: a server that takes too long is not waited for."""
+        if self._sent and time.monotonic() > self._due:
+            self._give_up(TooSlow("no reply in time"))
+
+    # By the line
+
+    def _on_event(self, _: Any) -> None:
+        assert self._line
+        try:
+            if self._line.unsent:
+                self._line.write()
+                self._watch()
+            replies = self._line.read()
+            kept = self._read(replies) if replies is not None and self._sent else None
+        except Exception as error:  # noqa: BLE001  whatever it is, the thread does it again
+            self._give_up(error)
+            return
+        if kept is not None:
+            self._on_kept(kept)
+
+    def _read(self, replies: list[Any]) -> list[Kept | None]:
+        """What became of each; None where the server has something against it."""
+        assert self._sent
+        _, accepting, _ = self._sent
+        return [Kept(one.status, one.id) if isinstance(one, Accepted) else None for one in accepting.read(replies)]
+
+    def _on_kept(self, kept: list[Kept | None]) -> None:
+        assert self._sent
+        deliveries, _, then = self._sent
+        self._sent = None
+        if None in kept:  # also from a server that was flushed, or is no longer the primary
+            self._drop_line()
+            self._keep_in_thread(
+                deliveries, lambda again: then([one or other for one, other in zip(kept, again, strict=True)])
+            )
+        else:
+            self._done([one for one in kept if one], then)
+
+    def _give_up(self, error: Exception) -> None:
+        """The line is broken. One that was idle was only closed, and the next group finds out how things are."""
+        self._drop_line()
+        if self._sent:
+            deliveries, _, then = self._sent
+            self._sent = None
+            self._keeping.doubt(error)
+            self._keep_in_thread(deliveries, then)
+
+    def _watch(self) -> None:
+        assert self._line
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._line.unsent else 0)
+        if wanted != self._watched:
+            change = self._poller.modify if self._watched else self._poller.register
+            change(self._line, wanted, self._on_event)
+            self._watched = wanted
+
+    def _drop_line(self) -> None:
+        if self._line:
+            if self._watched:
+                self._poller.unregister(self._line)
+            self._line.close()
+        self._line, self._watched = None, 0
+
+    # By the thread
+
+    def _keep_in_thread(self, deliveries: Sequence[Delivery], then: Then) -> None:
+        done = self._thread.submit(self._keep_and_connect, deliveries, wants_line=self._line is None)
+        done.add_done_callback(lambda future: self._defer(self._on_thread, future, then))
+
+    def _keep_and_connect(self, deliveries: Sequence[Delivery], *, wants_line: bool) -> tuple[Outcomes, Line | None]:
+        """A new line is opened only where the server has just answered: a group is waiting meanwhile."""
+        kept = self._keeping.keep_all(deliveries)
+        answers = any(isinstance(one, Kept) and one.where == "redis" for one in kept)
+        return kept, self._keeping.open_line() if wants_line and answers else None
+
+    def _on_thread(self, future: Future[tuple[Outcomes, Line | None]], then: Then) -> None:
+        kept, line = future.result()
+        if line:
+            self._line = line
+            self._watch()
+        self._done(kept, then)
+
+    def _done(self, kept: Outcomes, then: Then) -> None:
+        self.busy = False
+        then(kept)
