@@ -64,6 +64,8 @@ class Keeping:
         self._file_name = str(self._file)
         self._name = f"{socket.gethostname()}:{config.data_dir.resolve()}"
         """A host may have two receivers, each with its own spool."""
+        self._shared = len(config.stores) > 1
+        """Else nobody has to be left room for."""
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}
         self._local = threading.local()
         self._glance: SpooledEvents | None = None
@@ -228,6 +230,8 @@ class Keeping:
         """Into the spool, but for what is more than a store may have waiting."""
         events = self._events()
         fit = self._inside_quotas(events, deliveries)
+        if self._shared:
+            fit = [*map(all, zip(fit, events.inside_shares(deliveries, self._room()), strict=True))]
         new = iter(events.add([one for one, fits in zip(deliveries, fit, strict=True) if fits]))
         return [
             Kept(("accepted" if next(new) else "duplicate") if fits else "full", one.first_id or one.event.id, "spool")
@@ -251,16 +255,17 @@ class Keeping:
         if not self._spool_on:
             return "the inbox cannot take it, and the spool is off"
         try:
-            return "" if self._room_on_disk() else "the inbox cannot take it, and the spool or its disk is nearly full"
+            return "" if self._room() > 0 else "the inbox cannot take it, and the spool or its disk is nearly full"
         except (sqlite3.Error, OSError) as error:
             self._cannot_be_read(error)
             return "the inbox cannot take it, and the spool cannot be read"
 
-    def _room_on_disk(self) -> bool:
+    def _room(self) -> int:
+        """The bytes that rows may still take: of `spool_bytes`, and of the disk but for a little."""
         folder = self._config.data_dir
         disk = os.statvfs(folder if folder.exists() else folder.parent)
         used = self._events().used_bytes() if self._file.exists() else 0
-        return disk.f_bavail * disk.f_frsize > FREE_DISK and used < self._config.receiver.spool_bytes
+        return min(disk.f_bavail * disk.f_frsize - FREE_DISK, self._config.receiver.spool_bytes - used)
 
     def _events(self) -> SpooledEvents:
         """This thread's connection: SQLite's are not for sharing. It is to the file that has the name now."""

@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -265,3 +267,16 @@ def test_a_replayed_run_settles_though_another_of_the_event_is_still_failed(syst
     system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "done")])
     assert system.status(event_id) == "failed"
     assert system.identity_holds()
+
+
+def test_an_event_that_comes_while_the_newest_are_listed_makes_none_appear_twice(system: System) -> None:
+    first, second, third = (system.accept() for _ in range(3))
+    late = system.delivery()
+    late = replace(late, event=replace(late.event, received_at=late.event.received_at + timedelta(seconds=1)))
+    listed = system.ledger._newest(keys.INDEX, None, 2)
+    found = [next(listed).id]
+    system.inbox.accept([late])
+    found += [event.id for event in listed]
+    assert len(found) == 3
+    assert set(found) == {first, second, third}
+    assert system.ledger.events()[0].id == late.event.id

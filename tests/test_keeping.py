@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.inbox import Inbox, connect, keys
 from receiver.keeping import Keeping, Kept, NowhereToKeep
-from receiver.spool import FILE, PAGE, SPARE_PAGES, VACUUM_PAGES, open_events
+from receiver.spool import FILE, open_events
+from receiver.spool.events import SPARE_PAGES, VACUUM_PAGES
+from receiver.spool.file import PAGE
 from tests.harness import System, eventually, free_port
 
 
@@ -25,8 +28,12 @@ def without_a_server(config: Config) -> Keeping:
     return Keeping(config, Inbox(connect(f"redis://127.0.0.1:{free_port()}", timeout=1.0)))
 
 
-def padded(system: System, many: int, size: int = 50_000) -> list[Delivery]:
-    one = system.delivery()
+def with_one_store(config: Config) -> Config:
+    return config.model_copy(update={"stores": {"north": config.stores["north"]}})
+
+
+def padded(system: System, many: int, size: int = 50_000, store: str = "north") -> list[Delivery]:
+    one = system.delivery(store=store)
     return [
         replace(one, event=replace(one.event, id=f"{one.event.id}-{number}", body=b"x" * size))
         for number in range(many)
@@ -41,7 +48,7 @@ def statuses(kept: list[Kept | NowhereToKeep]) -> list[str]:
 
 
 def test_a_spool_that_was_full_takes_deliveries_again_once_it_is_drained(system: System) -> None:
-    config = changed(system.config, spool_bytes=8 << 20)
+    config = with_one_store(changed(system.config, spool_bytes=8 << 20))
     away = without_a_server(config)
     filled = [away.keep_all(padded(system, 20)) for _ in range(12)]
     assert statuses(filled[0]) == ["accepted"] * 20
@@ -50,6 +57,50 @@ def test_a_spool_that_was_full_takes_deliveries_again_once_it_is_drained(system:
     assert here.drain() == sum(statuses(some).count("accepted") for some in filled)
     assert statuses(away.keep_all(padded(system, 20))) == ["accepted"] * 20
     assert away.ready() == ("spool", 20)
+
+
+def test_a_store_that_floods_the_spool_leaves_room_for_the_others(system: System) -> None:
+    config = changed(system.config, spool_bytes=8 << 20)
+    away = without_a_server(config)
+    flood = [status for _ in range(12) for status in statuses(away.keep_all(padded(system, 20)))]
+    assert set(flood) == {"accepted", "full"}
+    held = open_events(config.data_dir).held()
+    assert 0.4 < held["north"] / (8 << 20) < 0.5, "one store has half of it at the most"
+    both = away.keep_all([*padded(system, 5), *padded(system, 5, store="south")])
+    assert statuses(both) == ["full"] * 5 + ["accepted"] * 5
+    assert away.ready() == ("spool", flood.count("accepted") + 5), "it is not shut"
+    assert Keeping(config, system.inbox).drain() == flood.count("accepted") + 5
+    assert open_events(config.data_dir).held() == {}
+    assert statuses(away.keep_all(padded(system, 20))) == ["accepted"] * 20, "and it may come again"
+
+
+def test_many_stores_that_flood_the_spool_share_it_and_leave_one_share(system: System, tmp_path: Path) -> None:
+    (one,) = padded(system, 1, 1000)
+    events, limit = open_events(tmp_path / "shared"), 1 << 20
+    for number in range(900):
+        store = f"s{number % 3}"
+        more = replace(one, event=replace(one.event, id=str(number), store=store))
+        if events.inside_shares([more], limit - events.used_bytes()) == [True]:
+            events.add([more])
+    shares = [octets / limit for octets in events.held().values()]
+    print(f"\nthree stores hold {[f'{share:.2f}' for share in shares]} of the spool")
+    assert [0.15 < share <= 0.26 for share in shares] == [True] * 3
+    last = replace(one, event=replace(one.event, store="late"))
+    assert events.inside_shares([last], limit - events.used_bytes()) == [True]
+
+
+def test_what_a_store_holds_is_known_after_rows_were_changed_by_hand_or_come_again(system: System) -> None:
+    first, second = padded(system, 2, 10)
+    away = without_a_server(system.config)
+    away.keep_all([first, second])
+    before = open_events(system.config.data_dir).held()
+    assert statuses(away.keep_all([first])) == ["duplicate"]
+    assert open_events(system.config.data_dir).held() == before
+    spoil(system, "UPDATE event SET body = ? WHERE id = ?", "x" * 5000, first.event.id)
+    spoil(system, "DELETE FROM event WHERE id = ?", first.event.id)
+    assert list(open_events(system.config.data_dir).held()) == ["north"]
+    spoil(system, "DELETE FROM event")
+    assert open_events(system.config.data_dir).held() == {}
 
 
 def test_a_drained_spool_gives_its_room_back_to_the_disk(system: System) -> None:

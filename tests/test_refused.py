@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from receiver.contract.compose import Request, compose
 from receiver.contract.settings import Bounds
 from receiver.keeper import Gathered
-from receiver.spool import FILE, WAL_BYTES, Refusal, Refusals, fair_level, open_refusals
+from receiver.spool import FILE, Refusal, Refusals, open_refusals
+from receiver.spool.file import WAL_BYTES
+from receiver.spool.refusals import fair_level
 from tests.harness import OTHER_SECRET, System, eventually, own_server
 from tests.wire import pipelined, request
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from receiver.spool import open_events, pack_delivery, unpack_delivery
+from receiver.spool.events import open_events, pack_delivery, unpack_delivery
 from tests.harness import Process, Server, System, eventually, free_port, own_server
 from tests.load import Load
 
@@ -303,10 +303,13 @@ def test_row_16_with_the_spools_disk_full_and_redis_away_the_answer_is_503_and_n
         assert statuses[0] == 200
         assert statuses[-1] == 503
         assert set(statuses) == {200, 503}
+        assert system.post(system.request(store="south"), "south").status_code == 200, "it has a share of the rest"
+        (disk / "ballast").write_bytes(b"x" * (6 << 20))
+        assert system.post(system.request(store="south"), "south").status_code == 503
         assert system.http.get("/readyz").status_code == 503
         own_redis.start()
         eventually(lambda: spooled(system) == 0, 20)
-        assert system.ledger.counters().total["accepted"] == statuses.count(200)
+        assert system.ledger.counters().total["accepted"] == statuses.count(200) + 1
         system.close()
 
 

@@ -122,6 +122,7 @@ def test_a_store_is_added_and_removed_without_a_restart(market: Market) -> None:
     assert told["left"] == []
     assert {one["name"] for one in told["read_again_by"]} == {"web", "worker", "housekeeper"}
     assert web in {one["pid"] for one in told["read_again_by"]}
+    assert told["other_hosts"] == "where there are any: the same change of their file, then HUP to web and worker"
     assert told["subscriptions"] == ["order.created", "order.paid"]
     assert market.system.settled(told["test_event"]) == "settled"
     assert market.file.stat().st_mode & 0o077 == 0
@@ -342,6 +343,7 @@ def test_dev_reads_a_new_store_without_a_restart(tmp_path: Path) -> None:
         arguments = ["stores", "add", "west", "--secret", "new", "--json", "--config", str(config)]
         told = json.loads(CliRunner().invoke(storehooks, arguments).stdout)
         assert told["read_again_by"] == [{"name": "dev", "pid": dev.pid}]
+        assert "other_hosts" not in told, "it is all in one terminal"
         request = compose(
             load(config, {}).known_stores["west"], topic="order.created", delivery_id="1", data={}, now=time.time()
         )

@@ -162,7 +162,7 @@ def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
         assert look(shop).left != ()
     assert is_under_way(shop)
     with monkeypatch.context() as patch:
-        patch.setattr("workers.subscribing.RECEIVERS_WITHIN", 0.2)
+        patch.setattr("workers.underway.RECEIVERS_WITHIN", 0.2)
         patch.setattr(Keyring, "behind", lambda *_: ["hangs"])
         assert "has not read the keyring" in look(shop).left[0]["why"]
     assert is_under_way(shop)
@@ -359,7 +359,7 @@ def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, mo
 def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.subscribing.MAX_LEARNED", 2)
+    monkeypatch.setattr("workers.storesecrets.MAX_LEARNED", 2)
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("order.paid", "order.created", "customer.created")
     left = look(shop).left

@@ -14,12 +14,13 @@ from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
 from receiver.inbox.checks import Checks
-from receiver.inbox.keyring import Keyring
+from receiver.inbox.keyring import Keyring, learn
 from tests.harness import SECRET, eventually
 from tests.subscribed import Shop, a_shop, begin_anew, changed_by
 from tests.test_keyring import KEY
 from workers.cli.captured import write
-from workers.cli.subscriptions import with_a_bar
+from workers.cli.subscriptions import by_itself, with_a_bar
+from workers.storeapi.errors import Invalid
 from workers.storeapi.groups import Webhooks
 
 OTHERS = "https://mailer.example.net/in"
@@ -68,6 +69,13 @@ def test_the_plan_is_told_as_people_read_it(shop: Shop) -> None:
     assert "1 of mailer.example.net is not ours and stays" in told
     assert "product.stocked, for shop.note: the store offers no such topic" in told
     assert "2 changes at 1 store. Apply: storehooks subscriptions apply" in told
+    assert "Nothing is done by itself: [subscriptions] check is off." in told
+
+
+def test_the_plan_says_when_the_check_deletes(shop: Shop) -> None:
+    checked = shop.system.config.subscriptions.model_copy(update={"check": 300.0, "prune_after": 3 * 86400.0})
+    told = by_itself(shop.system.config.model_copy(update={"subscriptions": checked}))
+    assert told.endswith("does + and ~ by itself, and - once the last handler that wanted it was gone for 3 d.")
 
 
 def test_apply_asks_first_and_says_so_where_nobody_can_answer(shop: Shop) -> None:
@@ -268,6 +276,50 @@ def test_rotating_ends_the_secret_that_we_had_made_for_all_of_them(shop: Shop) -
     assert [mark for mark, end in ends.items() if end is not None] == [shared.fingerprint]
 
 
+@pytest.mark.parametrize("ends", ["deleted", "rotated"])
+def test_a_secret_that_another_subscription_is_signed_with_does_not_end(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """A store may have one secret for all of its subscriptions, and show it with each."""
+    hooks, known = shop.subscriber.client.webhooks, shop.system.config.known_stores["demo"]
+    first = hooks.create(topic="order.paid", url=shop.url, secret=SECRET)
+    hooks.create(topic="customer.created", url=shop.url, secret=SECRET)
+    keyring = ring(shop)
+    version = keyring.put([learn(known, SECRET, origin="created", subscription=str(first.id))])
+    assert keyring.wait_for_receivers(version) == []
+    if ends == "deleted":
+        shop.declare("customer.created")
+        assert shop.apply().exit_code == 0
+    else:
+        real = Webhooks.rotate_secret
+
+        def only_the_first(self: Webhooks, number: Any) -> Any:
+            if str(number) != str(first.id):
+                raise Invalid("no", status=422)
+            return real(self, number)
+
+        monkeypatch.setattr(Webhooks, "rotate_secret", only_the_first)
+        done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
+        assert (done.output.count("done, secret"), done.output.count("FAILED")) == (1, 1)
+    assert {one.text: one.not_after for one in keyring.of("demo")}[SECRET] is None
+    shop.emit()
+    eventually_came(shop, "customer.created", 1)
+
+
+def test_a_secret_of_a_deleted_subscription_alone_ends(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
+    try:
+        shop.declare("customer.created", "order.paid")
+        shop.apply()
+        subscriber = shop.subscriber
+        gone = next(change for change in subscriber.unsubscribe() if change.topic == "order.paid")
+        assert [done.error for done in subscriber.carry_out([gone])] == [""]
+        assert [one.subscription for one in ring(shop).of("demo") if one.not_after is not None] == [str(gone.id)]
+    finally:
+        shop.system.config_file.write_text(text)
+
+
 def test_a_process_that_died_with_a_secret_under_way_has_it_made_anew_by_the_next(shop: Shop) -> None:
     shop.declare("customer.created")
     shop.apply()
@@ -292,7 +344,7 @@ def test_while_somebody_else_changes_a_store_nothing_is_changed(shop: Shop) -> N
 def test_a_receiver_that_does_not_read_the_keyring_keeps_secrets_as_they_are(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.subscribing.RECEIVERS_WITHIN", 0.5)
+    monkeypatch.setattr("workers.underway.RECEIVERS_WITHIN", 0.5)
     shop.declare("customer.created")
     ring(shop).confirm("hangs", 0)
     done = shop.apply()

@@ -8,41 +8,42 @@ process that dies in between leaves the word standing: whoever looks next has ne
 
 from __future__ import annotations
 
-import base64
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.contract.errors import ConfigError
 from receiver.contract.records import Record, RecordError
-from receiver.contract.scheme import MAX_LEARNED
 from receiver.contract.stores import Store
 from receiver.inbox import Ledger, keys
 from receiver.inbox.checks import Checks, Occupied
-from receiver.inbox.keyring import LIVE_SECONDS, Keyring, Learned, equip, learn, orphaned
+from receiver.inbox.keyring import Keyring, equip, learn
 from workers.storeapi.build import client_of
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
-from workers.subscriptions import Change, Handlers, Plan, actual, offered, ours_of, plan, remade, wanted, with_gaps
+from workers.storesecrets import StoreSecrets
+from workers.subscriptions import (
+    Change,
+    Handlers,
+    Plan,
+    There,
+    actual,
+    offered,
+    ours_of,
+    plan,
+    remade,
+    wanted,
+    with_gaps,
+)
+from workers.underway import ReceiversBehind, Word, patiently, wait_for_receivers
 
-RECEIVERS_WITHIN = LIVE_SECONDS + 3.0
-"""A receiver that was killed is forgotten before that."""
-PATIENCE = 300.0
-"""How long a secret that was learned waits for Redis to come back before its process gives up; its file stays."""
-TRY_AGAIN = 0.25
 TRIES = 3
 T = TypeVar("T")
-
-
-class ReceiversBehind(StorehooksError):
-    """A receiver does not read the keyring, so nothing was changed at the store."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,14 @@ class Subscriber:
         self._lost = False
         """Whether a secret may be in use that nobody has seen."""
         self._away = False
-        self._version = 0
         self._hold: Callable[[], None] = _nothing
-        self._learned: list[Learned] = []
-        """The store's secrets in the keyring, read before anything is done: with a new one in hand, nothing is read."""
+        self._word: Word | None = None
+        self._secrets = StoreSecrets(self.keyring, self._store, overlap=config.secrets.overlap)
 
     def look(self, handlers: Handlers, *, alone: bool = False) -> Plan:
         """What is to be done. A store that cannot be looked at has a plan that says why."""
         try:
-            there = actual(self.client, ours_of(self.config, self.name), self._store.scheme.topics)
+            there = self._actual()
             offer = offered(self.client, self._seen_and_configured)
         except (ApiError, RecordError) as error:
             return Plan(self.name, unknown=str(error))
@@ -107,6 +107,11 @@ class Subscriber:
         found = plan(want, there, gone=lambda topic: handlers.gone(topic, self.name))
         found = with_gaps(found, Checks(self.redis).last_deliveries(self.name), time.time())
         return remade(found) if self._was_left(alone) else found
+
+    def _actual(self) -> list[There]:
+        there = actual(self.client, ours_of(self.config, self.name), self._store.scheme.topics)
+        self._secrets.subscribed({str(one.id) for one in there if one.standing != "foreign"})
+        return there
 
     def _seen_and_configured(self) -> list[str]:
         seen = [name.theirs for name in Ledger(self.redis).names(self.name) if name.theirs]
@@ -123,15 +128,13 @@ class Subscriber:
         return equip(self._store, self.keyring.of(self.name) if self.keyring.seal else ())
 
     def end_orphans(self, plan: Plan) -> None:
-        """The secrets of subscriptions that are no more at the store end, so that the living ones have room. While
-        something is missing the list may be wrong, and they stay for as long as there is room for all."""
-        if not self.keyring.seal or plan.unknown:
-            return
-        self._learned = self.keyring.of(self.name)
-        short = sum(one.not_after is None for one in self._learned) > MAX_LEARNED // 2
-        if short or not any(change.action == "create" for change in plan.changes):
-            ours = {str(one.id) for one in plan.there}
-            self._end({one.fingerprint for one in orphaned(self._learned, listed=plan.listed, ours=ours)})
+        """The secrets of subscriptions that the plan did not find at the store any more."""
+        if self.keyring.seal and not plan.unknown:
+            self._secrets.end_orphans(
+                listed=plan.listed,
+                ours={str(one.id) for one in plan.there},
+                something_is_missing=any(change.action == "create" for change in plan.changes),
+            )
 
     # Carrying out
 
@@ -140,7 +143,7 @@ class Subscriber:
         unless the store is away. `hold` keeps the store ours before each, and raises Occupied when it is not."""
         changes = list(changes)
         self._hold = hold or _nothing
-        self._learned = self.keyring.of(self.name) if self.keyring.seal else []
+        self._secrets.read()
         self._away = False
         gentle = [change for change in changes if change.action in ("enable", "update") and not change.rotate]
         yield from self._each(gentle)
@@ -162,7 +165,7 @@ class Subscriber:
 
     def _with_secrets(self, changes: list[Change]) -> Iterator[Done]:
         """Changes that may teach us a secret; none of them is begun where it could not be kept."""
-        before = {one.fingerprint for one in self._learned}
+        before = self._secrets.fingerprints
         done: list[Done] = []
         try:
             if changes and self._shows:
@@ -172,7 +175,7 @@ class Subscriber:
                     done.append(one)
                     yield one
                 if changes and all(one.change.rotate and not one.error for one in done) and len(done) == len(changes):
-                    self._end(before - {one.fingerprint for one in done})
+                    self._secrets.end(before - {one.fingerprint for one in done})
         except (ConfigError, ReceiversBehind) as error:
             yield from (Done(change, error=str(error)) for change in changes[len(done) :])
 
@@ -183,19 +186,17 @@ class Subscriber:
 
     def unsubscribe(self) -> list[Change]:
         """The changes that end every subscription of ours at the store, of a former URL too."""
-        there = actual(self.client, ours_of(self.config, self.name), self._store.scheme.topics)
         return [
             Change("delete", one.topic, one.theirs, "the store is removed", one.id)
-            for one in there
+            for one in self._actual()
             if one.standing != "foreign"
         ]
 
     def rotate(self) -> list[Change]:
         """The changes that make every secret of the store anew."""
-        there = actual(self.client, ours_of(self.config, self.name), self._store.scheme.topics)
         return [
             Change("update", one.topic, one.theirs, "a new secret", one.id, rotate=True)
-            for one in there
+            for one in self._actual()
             if one.standing == "current"
         ]
 
@@ -217,8 +218,7 @@ class Subscriber:
     def _delete(self, change: Change) -> None:
         with suppress(NotThere):  # somebody was faster
             self.client.webhooks.delete(change.id)
-        if self.keyring.seal:
-            self._keep(self._ending(str(change.id)))
+        self._secrets.went(str(change.id))
 
     # Secrets
 
@@ -226,18 +226,11 @@ class Subscriber:
         sent = self._sent_secret(make=True)
         fields = {"secret": sent} if sent else {}
         if not sent:
-            self._refuse_one_too_many()
+            self._secrets.refuse_one_too_many()
         with self._asking():
             made = self.client.webhooks.create(topic=change.theirs, url=change.url, **fields)
+            self._secrets.came(str(made.id))
             return self._learn(made, str(made.id), "created")
-
-    def _refuse_one_too_many(self) -> None:
-        """With another secret the oldest would not count any more, and its subscription's deliveries be refused."""
-        if sum(one.not_after is None for one in self._learned) >= MAX_LEARNED:
-            raise ConfigError(
-                f"{self.name}: {MAX_LEARNED} of its secrets count, and no more can, so nothing was created; have fewer "
-                "topics, or let the API take a secret of ours: [catalogue.webhooks.create] takes"
-            )
 
     def _rotate(self, change: Change) -> str:
         operation = self.client.catalogue.get("webhooks", "rotate_secret")
@@ -247,17 +240,15 @@ class Subscriber:
 
     def _rotate_to_ours(self, change: Change) -> str:
         """Receivers know the new secret before the store does; the old one ends when the store has taken it."""
-        fresh = learn(self._store, self._fresh(), origin="rotated", subscription=str(change.id))
-        self._keep([fresh])
+        fresh = self._secrets.fresh("rotated", str(change.id))
         try:
-            self._wait_for_receivers(self._version)
+            self._secrets.wait_for_receivers()
             self._call(lambda: self.client.call("webhooks", "rotate_secret", change.id, secret=fresh.text))
         except (ApiError, ReceiversBehind):
             if not self._lost:  # it was refused, so it is in use nowhere
-                self._learned.remove(fresh)
-                self._version = patiently(lambda: self.keyring.drop(self.name, [fresh.fingerprint]))
+                self._secrets.drop(fresh)
             raise
-        self._keep(self._ending(str(change.id), but=fresh.fingerprint))
+        self._secrets.end_older(str(change.id), fresh)
         return fresh.fingerprint
 
     def _learn_anew(self, change: Change) -> str:
@@ -283,6 +274,8 @@ class Subscriber:
         """A call that may change a secret. Until what it gave is kept, the secret in use may be one that nobody has
         seen, however the call ends; only a store that refuses, or was not asked at all, has changed nothing."""
         before, self._lost = self._lost, True
+        if self._word:
+            self._word.go_on()
         try:
             yield
         except ApiError as error:
@@ -299,18 +292,11 @@ class Subscriber:
                 return window.value.get_secret_value()
         if not self.keyring.seal:
             return ""
-        mine = [one for one in self._learned if not one.subscription and one.not_after is None]
-        if mine or not make:
-            return mine[0].text if mine else "ours"
-        fresh = learn(self._store, self._fresh(), origin="made for the store")
-        self._keep([fresh])
-        self._wait_for_receivers(self._version)  # they know it before the store does
+        if (ours := self._secrets.for_all()) or not make:
+            return ours or "ours"
+        fresh = self._secrets.fresh("made for the store")
+        self._secrets.wait_for_receivers()  # they know it before the store does
         return fresh.text
-
-    def _fresh(self) -> str:
-        scheme, key = self._store.scheme, secrets.token_bytes(24)
-        in_base64 = scheme.secret_encoding.startswith("base")
-        return scheme.secret_prefix + (base64.b64encode(key).decode() if in_base64 else key.hex())
 
     def _learn(self, answer: Record, subscription: str, origin: str) -> str:
         """Keep what the answer shows, unless it is known; give its fingerprint, or nothing where it shows none."""
@@ -321,76 +307,31 @@ class Subscriber:
             one = learn(self._store, text, origin=origin, subscription=subscription)
         except ValueError as error:
             raise RecordError(f"the secret that {self.name} shows does not fit its scheme: {error}") from None
-        if self._is_known(one.fingerprint):
+        if self._secrets.is_known(one.fingerprint):
             return one.fingerprint
         if self.keyring.seal is None:
             self.client.webhooks.delete(subscription)
             self.keyring.require_key(self.name)
-        self._keep([one, *self._ending(subscription, but=one.fingerprint)])
+        self._secrets.learned(one)
         return one.fingerprint
-
-    def _is_known(self, fingerprint: str) -> bool:
-        known = equip(self._store, self._learned).secrets
-        return any(one.fingerprint == fingerprint and one.not_after is None for one in known)
-
-    def _ending(self, subscription: str, but: str = "") -> list[Learned]:
-        """The subscription's secrets so far: they count for a while, then no more."""
-        end = time.time() + self.config.secrets.overlap
-        return [
-            replace(one, not_after=end)
-            for one in self._learned
-            if one.subscription == subscription and one.not_after is None and one.fingerprint != but
-        ]
-
-    def _end(self, fingerprints: set[str]) -> None:
-        """They count for a while, then no more: also one that several subscriptions shared."""
-        end = time.time() + self.config.secrets.overlap
-        old = [one for one in self._learned if one.fingerprint in fingerprints and one.not_after is None]
-        self._keep([replace(one, not_after=end) for one in old])
-
-    def _keep(self, entries: list[Learned]) -> None:
-        """On disk at once; in Redis when it answers."""
-        if entries:
-            new = {one.fingerprint for one in entries}
-            self._learned = [*entries, *(one for one in self._learned if one.fingerprint not in new)]
-            self._version = patiently(lambda: self.keyring.put(entries))
 
     @contextmanager
     def _under_way(self, changes: list[Change], done: list[Done]) -> Iterator[None]:
         """The word to the receivers stands until they know every secret. One that somebody left goes when all changes
         have been made: what was lost then has been made anew."""
         left = bool(patiently(lambda: self.redis.hexists(keys.LEARNING, self.name)))
-        mark, late = secrets.token_hex(4), list[str]()
+        self._word, late = Word(self.keyring, self.name), list[str]()
         self._lost = False
-        self._version = patiently(lambda: self.keyring.begin_learning(self.name, mark))
+        self._secrets.version = self._word.give()
         try:
-            self._wait_for_receivers(self._version)
+            self._secrets.wait_for_receivers()
             yield
-            late = patiently(lambda: self.keyring.wait_for_receivers(self._version, within=RECEIVERS_WITHIN))
+            late = wait_for_receivers(self.keyring, self._secrets.version)
         finally:
+            self._word.leave()
             whole = len(done) == len(changes) and not any(one.error for one in done)
             if not (self._lost or late) and (whole or not left):
-                patiently(lambda: self.keyring.end_learning(self.name, mark))
-
-    def _wait_for_receivers(self, version: int) -> None:
-        late = patiently(lambda: self.keyring.wait_for_receivers(version, within=RECEIVERS_WITHIN))
-        if late:
-            raise ReceiversBehind(
-                f"{self.name}: {', '.join(late)} has not read the keyring for {RECEIVERS_WITHIN:.0f} s, so the store's "
-                "secret was not touched. A receiver that hangs must be stopped first"
-            )
-
-
-def patiently(call: Callable[[], T]) -> T:
-    """Do something at Redis, also if it is away for a while: what was learned or done must be written down."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return call()
-        except RedisError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(TRY_AGAIN)
+                self._word.take_back()
 
 
 def _nothing() -> None:

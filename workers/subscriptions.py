@@ -154,7 +154,7 @@ class Plan:
 
     @property
     def gentle(self) -> tuple[Change, ...]:
-        """What the workers' check does by itself: everything but deleting."""
+        """Everything but deleting, which cannot be undone: a new subscription may have another secret, and a gap."""
         return tuple(change for change in self.changes if change.action != "delete")
 
     def as_json(self) -> dict[str, Any]:

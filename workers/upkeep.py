@@ -22,8 +22,9 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.checks import BUSY_MS, Checked, Checks, Heal, Occupied, Trouble
 from workers.probe import NothingToSign, ProbeFailed, probe
-from workers.subscribing import Done, Subscriber, handlers_of, is_managed, keyring_of, patiently
+from workers.subscribing import Done, Subscriber, handlers_of, is_managed, keyring_of
 from workers.subscriptions import Change, Handlers, Plan, in_words
+from workers.underway import patiently
 
 AT_ONCE = 8
 ROUND_EVERY = 1.0

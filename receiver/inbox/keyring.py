@@ -279,12 +279,13 @@ class Keyring:
 
     # A secret that is under way
 
-    def begin_learning(self, store: str, mark: str = "") -> int:
-        """Say that a secret of the store may change now; gives the version that says so. `mark` is new each time."""
-        return self._change("learn", [(store, mark or secrets.token_hex(4), "")])
+    def begin_learning(self, store: str, mark: str = "", *, again: bool = False) -> int:
+        """Say that a secret of the store may change now; gives the version that says so. `mark` is new each time: up
+        to a dot whose it is, then which. Said again, it leaves another's alone: that one is told of by its owner."""
+        return self._change("learn", [(store, mark or secrets.token_hex(4), "again" if again else "")])
 
     def end_learning(self, store: str, mark: str = "") -> int:
-        """Take the word back; with a mark only if it is that one: somebody else may have begun since."""
+        """Take the word back; with a mark only if it is that owner's: somebody else may have begun since."""
         return self._change("learnt", [(store, mark, "")])
 
     # Who has read what

@@ -36,7 +36,8 @@
     replay:{name}  string  how far an interrupted replay has come
     ring:{store}   hash    fingerprint -> a learned signing secret, sealed, with what is said of it; see keyring.py
     rings          hash    store -> version of the keyring at its last change     ringv  string  the version
-    learning       hash    store -> a mark: its secret is under way, and a signature that fits nothing may fit soon
+    learning       hash    store -> a mark: its secret is under way, and a signature that fits nothing may fit soon;
+                           OWNER.NUMBER, the number grows for as long as its owner is at it
     receivers      hash    receiver -> "version at": which version of the keyring it has read, and when it said so
     check          zset    stores by when their subscriptions are looked at next (ms)
     sub:{store}    string  what the last look found, JSON; see checks.py

@@ -200,16 +200,31 @@ class Ledger:
         return read_event(event_id, fields, blob) if fields and blob else None
 
     def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
+        """A page at a time. What comes meanwhile is newer than the first and left out: it would push the others on, and
+        some would be told twice."""
         oldest: float | str = since.timestamp() * 1000 if since else "-inf"
+        newest: float | str = "+inf"
         start = 0
-        while ids := self.client.zrange(index, "+inf", oldest, desc=True, byscore=True, offset=start, num=page):
+        while found := self._page(index, newest, oldest, start, page):
+            newest = found[0][1] if start == 0 else newest
+            ids = [event_id for event_id, _ in found]
             pipeline = self.client.pipeline(transaction=False)
             for event_id in ids:
                 pipeline.hmget(keys.EVENT + _decoded(event_id), _SUMMARY)
             for event_id, fields in zip(ids, pipeline.execute(), strict=True):
                 if fields[0] is not None:
                     yield _summary(_decoded(event_id), fields)
+            if len(ids) < page:
+                return
             start += len(ids)
+
+    def _page(
+        self, index: str, newest: float | str, oldest: float | str, start: int, many: int
+    ) -> list[tuple[bytes, float]]:
+        found: Any = self.client.zrange(
+            index, newest, oldest, desc=True, byscore=True, offset=start, num=many, withscores=True
+        )
+        return list(found)
 
     def _run(self, event_id: str, handler: str, fields: dict[str, bytes]) -> RunRecord:
         state, attempts, *_ = fields[f"r:{handler}"].decode().split(" ")

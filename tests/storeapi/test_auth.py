@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.storeapi.conftest import SandboxRun
 from workers.storeapi import Client, Credentials
 from workers.storeapi.auth import ClientCredentials, Token
 from workers.storeapi.errors import ApiError, Denied, TokenRefused
+from workers.storeapi.sealing import TokenSeal
 from workers.storeapi.transport import Wire
 
 
@@ -92,6 +94,50 @@ def test_another_process_uses_the_token_that_is_there(sandbox: SandboxRun, redis
         sandbox.client(redis).products.get(1)
     assert sandbox.status()["token_requests"] == 1
     assert 0 < redis.pttl(next(iter(redis.scan_iter("sh:api:token:demo:*")))) <= 3_600_000
+
+
+def in_redis(redis: Redis) -> tuple[str, dict[bytes, bytes]]:
+    (name,) = redis.scan_iter("sh:api:token:demo:*")
+    found: Any = redis.hgetall(name)
+    return name.decode(), found
+
+
+@pytest.mark.parametrize("more", ["", '[secrets]\nkey = "' + "ab" * 32 + '"\n'], ids=["no key", "a key"])
+def test_the_shared_token_cannot_be_read_in_redis(
+    make_sandbox: Callable[..., SandboxRun], redis: Redis, more: str
+) -> None:
+    sandbox = make_sandbox(more=more)
+    client = sandbox.client(redis)
+    client.products.get(1)
+    token = client._auth.bearer(until=time.monotonic() + 1)
+    assert len(token) > 10
+    _, fields = in_redis(redis)
+    assert token.encode() not in b" ".join(fields.values())
+    again = sandbox.client(redis)
+    assert again.products.get(1).id == 1
+    assert again._auth.bearer(until=time.monotonic() + 1) == token
+    assert sandbox.status()["token_requests"] == 1
+
+
+def test_other_credentials_or_another_place_do_not_open_a_token() -> None:
+    given = Credentials("https://a.example/t", "id", "secret")
+    sealed = TokenSeal(given.sealing_key, "here").close("the token")
+    assert TokenSeal(given.sealing_key, "here").open(sealed) == "the token"
+    assert TokenSeal(given.sealing_key, "there").open(sealed) == ""
+    others = [replace(given, client_secret="x"), replace(given, seal_key="x"), replace(given, scope="x")]
+    assert [TokenSeal(other.sealing_key, "here").open(sealed) for other in others] == [""] * 3
+    assert len({one.mark for one in (given, *others)}) == 4
+    assert "secret" not in repr(replace(given, seal_key="secret", client_secret="secret"))
+
+
+@pytest.mark.parametrize("debris", [b"tok-unsealed", b"", b"\xff" * 40], ids=["unsealed", "empty", "bytes"])
+def test_a_token_that_cannot_be_opened_is_fetched_anew(sandbox: SandboxRun, redis: Redis, debris: bytes) -> None:
+    sandbox.client(redis).products.get(1)
+    name, fields = in_redis(redis)
+    redis.hset(name, "value", debris)
+    assert sandbox.client(redis).products.get(1).id == 1
+    assert sandbox.status()["token_requests"] == 2
+    assert in_redis(redis)[1][b"value"] not in (debris, fields[b"value"])
 
 
 def test_other_credentials_do_not_use_the_old_ones_token(sandbox: SandboxRun, redis: Redis) -> None:

@@ -203,6 +203,8 @@ def _have_it_read(config: Config, steps: Steps, no_reload: bool) -> None:
         steps.tell("read_again_by", names, [{"name": one.name, "pid": one.pid} for one in told])
         if not wait_until_read(told, PATIENCE):
             steps.left.append(f"the web here still serves the old config after {PATIENCE:.0f} s; its log says why")
+        if told[0].name != "dev":
+            steps.tell("other_hosts", "where there are any: the same change of their file, then HUP to web and worker")
     else:
         steps.tell("read_again_by", "nobody: no process with this config runs here", [])
         steps.left.append("HUP to `storehooks web` and `storehooks worker`, on each host: they read the config again")

@@ -16,6 +16,7 @@ from redis import Redis
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.checks import Checked, Checks, Heal
+from workers.checkup.words import span
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.subscribing import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
@@ -74,6 +75,8 @@ def plan_subscriptions(store: str | None, json_: bool) -> None:
         show.as_json({"changes": changes, "stores": [one.as_json() for one in plans]})
     else:
         _show(plans, handlers)
+        if any(one.changes for one in plans):
+            click.echo(by_itself(config))
     if any(one.changes or one.unknown for one in plans):
         raise click.exceptions.Exit(1)
 
@@ -81,7 +84,7 @@ def plan_subscriptions(store: str | None, json_: bool) -> None:
 @subscriptions.command("apply")
 @click.option("--store", help="Only at this store.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--no-delete", is_flag=True, help="Only what the workers' check does too.")
+@click.option("--no-delete", is_flag=True, help="Create, enable and update only.")
 @with_config
 def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     """Make the stores' subscriptions what the handlers want. May be repeated, and interrupted."""
@@ -245,8 +248,16 @@ def _show_end(plans: list[Plan]) -> None:
     parts = [f"{_count(plans)} at {changed} {_plural('store', changed)}"] if changed else ["nothing to do"]
     parts += [f"{unknown} {_plural('store', unknown)} unknown"] if unknown else []
     click.echo(f"\n{', '.join(parts)}.{' Apply: storehooks subscriptions apply' if changed else ''}")
-    if changed:
-        click.echo("The scheduled check does + and ~ by itself, never -.")
+
+
+def by_itself(config: Config) -> str:
+    """What becomes of a plan that nobody applies."""
+    if not config.subscriptions.check:
+        return "Nothing is done by itself: [subscriptions] check is off."
+    late = span(config.subscriptions.prune_after)
+    return (
+        f"The scheduled check does + and ~ by itself, and - once the last handler that wanted it was gone for {late}."
+    )
 
 
 def _tell_results(results: dict[str, list[Done] | str]) -> int:

@@ -1,12 +1,13 @@
 """Auth: where a bearer token comes from. OAuth 2.0 client credentials (RFC 6749, section 4.4), or a token given to us.
 
-The token is shared by all processes through Redis. One of them fetches it while the others wait; it is renewed
+The token is shared by all processes through Redis, sealed. One of them fetches it while the others wait; it is renewed
 before it ends, and once after a store has refused it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 import threading
 import time
@@ -22,6 +23,7 @@ from redis import Redis
 from workers.storeapi import keys
 from workers.storeapi.errors import TokenRefused, Unreachable
 from workers.storeapi.retry import backoff
+from workers.storeapi.sealing import TokenSeal
 from workers.storeapi.transport import Answer, Wire
 
 FETCH_SECONDS = 10.0
@@ -59,12 +61,21 @@ class Credentials:
     style: Literal["basic", "body"] = "basic"
     scope: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
+    seal_key: str = field(default="", repr=False)
+    """`[secrets] key`, where there is one: then a client secret that could be guessed opens no token by itself."""
 
     @property
     def mark(self) -> str:
         """Names these credentials in a key without telling them."""
-        parts = (self.url, self.client_id, self.client_secret, self.scope, sorted(self.extra.items()))
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return self._made_for(b"name").hex()[:16]
+
+    @property
+    def sealing_key(self) -> bytes:
+        return self._made_for(b"seal")
+
+    def _made_for(self, purpose: bytes) -> bytes:
+        known = (self.url, self.client_id, self.client_secret, self.scope, sorted(self.extra.items()), self.seal_key)
+        return hmac.digest(repr(known).encode(), b"storehooks token, sealed: " + purpose, "sha256")
 
     def request(self) -> tuple[dict[str, str], bytes]:
         """Headers and form of a token request."""
@@ -96,6 +107,7 @@ class ClientCredentials:
         self._wire = wire
         self._redis = redis
         self._names = keys.token(store, credentials.mark)
+        self._seal = TokenSeal(credentials.sealing_key, self._names[0]) if redis else None
         self._lock = threading.Lock()
         self._value = ""
         self._fresh_until = 0.0
@@ -110,12 +122,16 @@ class ClientCredentials:
     def _shared(self, refused: str, until: float) -> tuple[str, float]:
         """The token all processes use; fetched by us if it is our turn."""
         assert self._redis is not None
+        assert self._seal is not None
         who = secrets.token_hex(8)
         lock_ms = int((FETCH_SECONDS + 5) * 1000)
         while True:
             answer, *rest = keys.run(self._redis, "token", self._names, who, lock_ms, _mark(refused))
             if answer == b"use":
-                return rest[0].decode(), rest[1] / 1000
+                if token := self._seal.open(rest[0]):
+                    return token, rest[1] / 1000
+                self._redis.delete(self._names[0])  # debris; what is there next is ours, or it is our turn
+                continue
             if answer == b"fetch":
                 return self._fetched_for_all(who, until)
             if answer == b"fault":
@@ -126,13 +142,14 @@ class ClientCredentials:
 
     def _fetched_for_all(self, who: str, until: float) -> tuple[str, float]:
         assert self._redis is not None
+        assert self._seal is not None
         try:
             token = self._fetch(until)
         except (TokenRefused, Unreachable) as error:
             keys.run(self._redis, "keep", self._names, who, "", error.reason, FAULT_MS)
             raise
         times = (int(token.fresh_for * 1000), int(token.lifetime * 1000))
-        keys.run(self._redis, "keep", self._names, who, token.value, _mark(token.value), *times)
+        keys.run(self._redis, "keep", self._names, who, self._seal.close(token.value), _mark(token.value), *times)
         return token.value, token.fresh_for
 
     def _fetched(self, until: float) -> tuple[str, float]:

@@ -52,4 +52,5 @@ def credentials_of(config: Config, store: str) -> Credentials | None:
         style=auth.style,
         scope=auth.scope,
         extra=auth.extra,
+        seal_key=config.secrets.key.get_secret_value(),
     )

@@ -1,6 +1,6 @@
 """Every key the client keeps in Redis, and its scripts, on one page. They share the inbox's prefix and nothing else.
 
-    api:token:{store}:{m}   hash    the shared token. value, mark (its fingerprint), refresh and ends (ms).
+    api:token:{store}:{m}   hash    the shared token. value (sealed), mark (its fingerprint), refresh and ends (ms).
                                     {m} is a fingerprint of the credentials: other credentials, another token
     api:lock:{store}:{m}    string  who is fetching a token now; ends by itself
     api:fault:{store}:{m}   string  why the last fetch failed, for a moment, so that not everybody tries
@@ -41,7 +41,7 @@ def gate(store: str) -> list[str]:
     return [f"{PREFIX}api:gate:{store}"]
 
 
-def run(redis: Redis, script: str, names: list[str], *arguments: str | int) -> Any:
+def run(redis: Redis, script: str, names: list[str], *arguments: str | bytes | int) -> Any:
     """Run a script; a server that does not know it is taught it."""
     return redis.register_script(_text(script))(keys=names, args=list(arguments))
 

@@ -1,59 +1,24 @@
-"""Spool: one SQLite file for each host, in data_dir, for what the inbox does not hold.
-
-Each kind of row has its tables and its own connection, because they want different care: a refused
-delivery may be lost in a power cut (synchronous NORMAL), one that was answered 2xx may not (FULL).
-`open_spool` makes every table, so that any process may be the first to come.
-
-    event          deliveries answered 2xx that the inbox could not take yet, in order; their ids are unique
-    refused        a line for every refusal: time, store, reason, length, hash, address
-    refused_body   headers and raw body of those that are kept; deleted before their lines are
-"""
+"""Refusals: deliveries that were not let in, a line for each, and for most of them headers and body; within bounds."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
-from receiver.contract.event import Event
-from receiver.contract.intake import Delivery
 from receiver.contract.settings import Bounds
+from receiver.spool.file import FILE, PAGE, SCHEMA, open_spool, transaction
 
-FILE = "spool.sqlite3"
 UNKNOWN = "?"
-BUSY_SECONDS = 5.0
-WAL_BYTES = 4 << 20
 LINE_COST = 400
 """What a line takes on disk, indexes included; rounded up, so that the bound is kept."""
-PAGE = 4096
-SPARE_PAGES = 1024
-"""Free pages that stay in the file, for the next rows; the others go back to the disk."""
-VACUUM_PAGES = 4096
-"""Given back in one transaction."""
 LINES_SHARE = 4
 """One part in so many of the bytes is for lines, the others are for bodies."""
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS event (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
-    about BLOB NOT NULL, body BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
-CREATE TABLE IF NOT EXISTS refused (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, store TEXT NOT NULL, named TEXT NOT NULL,
-    reason TEXT NOT NULL, length INTEGER NOT NULL, hash TEXT NOT NULL, address TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS refused_by_store ON refused (store, id);
-CREATE INDEX IF NOT EXISTS refused_by_time ON refused (at);
-CREATE TABLE IF NOT EXISTS refused_body (
-    id INTEGER PRIMARY KEY, store TEXT NOT NULL, cost INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS refused_body_by_store ON refused_body (store, id, cost);
-"""
 _COLUMNS = "r.id, r.at, r.store, r.named, r.reason, r.length, r.hash, r.address"
 
 
@@ -110,35 +75,6 @@ class RefusedOf:
         return sum(self.reasons.values())
 
 
-def open_spool(data_dir: Path, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
-    """A connection to the host's file, which is made where it is missing, for its owner only."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    path = data_dir / FILE
-    if not path.exists():
-        # Only where it is missing: closing a descriptor of the file drops the locks SQLite holds on it in this process.
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before anything is written, or it has no effect
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-    connection.executescript(_SCHEMA)
-    return connection
-
-
-@contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
 def open_refusals(data_dir: Path) -> Refusals:
     return Refusals(open_spool(data_dir, synchronous="NORMAL"))
 
@@ -148,123 +84,8 @@ def look_at_refusals(data_dir: Path) -> Refusals:
     if (data_dir / FILE).exists():
         return open_refusals(data_dir)
     nothing = sqlite3.connect(":memory:", isolation_level=None)
-    nothing.executescript(_SCHEMA)
+    nothing.executescript(SCHEMA)
     return Refusals(nothing)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A spooled delivery and its place. The delivery is None where the row cannot be read."""
-
-    number: int
-    store: str
-    delivery: Delivery | None
-
-
-def open_events(data_dir: Path) -> SpooledEvents:
-    return SpooledEvents(open_spool(data_dir, synchronous="FULL"))
-
-
-def glance_at_events(file: Path) -> SpooledEvents:
-    """Only to look, and never to wait: raises sqlite3.Error where one would have to, or where there is no table."""
-    connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)
-    return SpooledEvents(connection)
-
-
-class SpooledEvents:
-    """Deliveries that were answered 2xx while the inbox was away. They are on disk before `add` returns."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._db = connection
-
-    def add(self, deliveries: Iterable[Delivery]) -> list[bool]:
-        """Keep deliveries, all in one transaction; False for one that is here already."""
-        rows = [
-            (
-                one.event.id,
-                one.event.store,
-                int(one.event.received_at.timestamp() * 1000),
-                pack_delivery(one),
-                one.event.body,
-            )
-            for one in deliveries
-        ]
-        insert = "INSERT INTO event (id, store, at, about, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
-        with transaction(self._db):
-            return [self._db.execute(insert, row).rowcount == 1 for row in rows]
-
-    def holds(self, store: str) -> bool:
-        """Whether rows of a store are waiting."""
-        return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None
-
-    def waiting_of(self, store: str, at_most: int) -> int:
-        """How many rows of a store are waiting; not counted beyond `at_most`."""
-        counted = "SELECT count(*) FROM (SELECT 1 FROM event WHERE store = ? LIMIT ?)"
-        return int(self._db.execute(counted, (store, at_most)).fetchone()[0])
-
-    def oldest(self, many: int, *, after: int = 0, but_not_of: Iterable[str] = ()) -> list[Row]:
-        """The first rows after a number, in order of arrival."""
-        passed_over = list(but_not_of)
-        holes = ", ".join("?" * len(passed_over))
-        rows = self._db.execute(
-            "SELECT number, store, about, body FROM event "  # noqa: S608
-            f"WHERE number > ? AND store NOT IN ({holes}) ORDER BY number LIMIT ?",
-            (after, *passed_over, many),
-        )
-        return [Row(number, store, _unpacked(about, body)) for number, store, about, body in rows]
-
-    def delete(self, numbers: Iterable[int]) -> None:
-        """Forget rows that the inbox has acknowledged."""
-        with transaction(self._db):
-            self._db.executemany("DELETE FROM event WHERE number = ?", [(number,) for number in numbers])
-
-    def count(self) -> int:
-        return self.summary()[0]
-
-    def summary(self) -> tuple[int, float]:
-        """How many wait, and when the oldest arrived (0 if none)."""
-        many, oldest = self._db.execute("SELECT count(*), min(at) FROM event").fetchone()
-        return int(many), (oldest or 0) / 1000
-
-    def used_bytes(self) -> int:
-        """What rows take in the file. The file itself does not shrink when they go; its free pages are used again."""
-        return (self._ask("page_count") - self._ask("freelist_count")) * self._ask("page_size")
-
-    def give_back(self) -> None:
-        """Return to the disk what rows have left, but for a little, and not much at a time: others want to write."""
-        many = min(self._ask("freelist_count") - SPARE_PAGES, VACUUM_PAGES)
-        if many > 0:
-            self._db.executescript(f"PRAGMA incremental_vacuum({many})")  # `execute` takes one step: one page
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # only then is the file shorter
-
-    def _ask(self, pragma: str) -> int:
-        return int(self._db.execute(f"PRAGMA {pragma}").fetchone()[0])
-
-    def close(self) -> None:
-        self._db.close()
-
-
-def pack_delivery(delivery: Delivery) -> bytes:
-    """Everything of a delivery but its body."""
-    event = delivery.event
-    about = {item.name: getattr(event, item.name) for item in fields(event) if item.name != "body"}
-    beside = {item.name: getattr(delivery, item.name) for item in fields(delivery) if item.name != "event"}
-    return orjson.dumps({"event": {**about, "headers": dict(event.headers)}, **beside})
-
-
-def unpack_delivery(about: bytes, body: bytes) -> Delivery:
-    told = orjson.loads(about)
-    event = told.pop("event")
-    for name in ("received_at", "occurred_at"):
-        event[name] = datetime.fromisoformat(event[name]) if event[name] else None
-    return Delivery(event=Event(**event, body=body), **told)
-
-
-def _unpacked(about: bytes, body: bytes) -> Delivery | None:
-    try:
-        return unpack_delivery(about, body)
-    except Exception:  # noqa: BLE001  a row of another version, or a spoilt one: the rows after it must not wait for it
-        return None
 
 
 class Refusals:
