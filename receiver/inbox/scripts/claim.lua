@@ -85,7 +85,7 @@ local function may_be_mine(handler)
 end
 
 local function route_here(item, id, run, about, route)
-  local made, mine = {}, {}
+  local made, mine, open = {}, {}, tonumber(about[OPEN] or 1) + route.many - 1
   for part = route.first, route.last, 3 do
     local handler, how = ARGV[part], ARGV[part + 2]
     local wanted = how == '1' and may_be_mine(handler) and token
@@ -94,7 +94,7 @@ local function route_here(item, id, run, about, route)
       mine[#mine + 1] = handler
     end
   end
-  redis.call('HSET', P .. 'e:' .. id, 'open', tonumber(about[OPEN] or 1) + route.many - 1, unpack(made))
+  redis.call('HSET', P .. 'e:' .. id, 'open', open, unpack(made))
   redis.call('HDEL', P .. 'e:' .. id, 'r:')
   if #mine > 0 then take(item, id, run, about, mine) end
 end
@@ -116,6 +116,14 @@ local function hold_if_paused(item, id, handler, run, store, score)
   write_run(id, handler, run)
   redis.call('ZADD', P .. 'held:' .. store, score, item)
   return true
+end
+
+local function take_item(item, id, lane, score, run, about)
+  if not run or run.state ~= 'ready' then
+    set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
+  elseif not (anything_paused and hold_if_paused(item, id, lane, run, about[3], score)) then
+    lease_item(item, id, lane, run, about)
+  end
 end
 
 local function open_again_in(ms)
@@ -175,7 +183,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   if is_paused(lane) then return end
   want = allowed(lane, want, limit, concurrency, spacing, burst)
   local found = want > 0 and redis.call('ZRANGE', ready, 0, want - 1, 'WITHSCORES') or {}
-  local gone = {}
+  local gone, refused = {}, nil
   for at = 1, #found, 2 do
     local item = found[at]
     local id = split(item)
@@ -183,13 +191,11 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
     local run = about and parse_run(about[1])
     local suspect = run and run.losses > 0
     if not (suspect and #taken > 0) then
-      gone[#gone + 1] = item
       last = found[at + 1]
-      if not run or run.state ~= 'ready' then
-        set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
-      elseif not (anything_paused and hold_if_paused(item, id, lane, run, about[3], last)) then
-        lease_item(item, id, lane, run, about)
-      end
+      local ok, problem = pcall(take_item, item, id, lane, last, run, about)
+      if not ok then ok, refused = pcall(set_aside_or_raise, item, problem) end
+      if not ok then break end
+      gone[#gone + 1] = item
     end
     if size > LARGEST or (suspect and #taken == 1 and taken[1][1] == item) then
       room = 0
@@ -197,6 +203,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
     end
   end
   in_slices('ZREM', ready, gone)
+  if refused then error(refused, 0) end
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before
   took(lane, limit, concurrency, spacing, burst, before + 1, got)

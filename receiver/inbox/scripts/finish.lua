@@ -3,20 +3,21 @@
 -- ARGV  for each run: item, token, outcome, detail (JSON), delay (ms)
 --       outcome: done dropped failed; retry (an attempt, due after the delay); release (no attempt, ready at once);
 --       busy (no attempt, ready at once, and the handler's limit is shut for everyone until the delay is over)
--- gives for each run "ok" or "stale" (the token no longer fits; nothing was changed)
+-- gives for each run "ok" or "stale" (the token no longer fits and nothing was changed, or its record is damaged and
+--       it was set aside)
 local told = {}
 
 -- The run ended well: its field, how it went, and the event's own state, in one write.
 local function end_well(id, handler, run, detail, store, open, bad)
   local fields = { 'r:' .. handler, packed(run), 'x:' .. handler, detail, 'open', open }
-  if open <= 0 then
-    local state = bad > 0 and 'failed' or 'settled'
-    fields[7], fields[8] = 'state', state
+  local state = open <= 0 and (bad > 0 and 'failed' or 'settled')
+  if state then fields[7], fields[8] = 'state', state end
+  redis.call('HSET', P .. 'e:' .. id, unpack(fields))
+  if state then
     if state == 'settled' then gather('ZADD', P .. 'done', NOW, id) end
     count('open', store, -1)
     count(state, store, 1)
   end
-  redis.call('HSET', P .. 'e:' .. id, unpack(fields))
   if run.attempts > 1 then leave_group(id, handler, store) end
 end
 
@@ -38,22 +39,11 @@ local function give_back(id, handler, run, outcome, detail, delay)
   wake(run.queue)
 end
 
-local function finish(item, token, outcome, detail, delay)
-  local id, handler = split(item)
-  local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'store', 'topic', 'resource', 'open', 'bad')
-  local run = not about.err and parse_run(about[1])
-  if not run or run.state ~= 'leased' or run.token ~= token then
-    redis.call('HINCRBY', P .. 'n', 'stale', 1)
-    return 'stale'
-  end
+local function write_end(item, id, handler, run, about, outcome, detail, delay)
   local store = about[2]
-  gather('ZREM', P .. 'leased', item)
-  free_slot(id, handler, run)
+  if not store then error('its record names no store', 0) end
   run.token = ''
-  if outcome == 'release' or outcome == 'busy' then
-    give_back(id, handler, run, outcome, detail, delay)
-    return 'ok'
-  end
+  if outcome == 'release' or outcome == 'busy' then return give_back(id, handler, run, outcome, detail, delay) end
   run.attempts = run.attempts + 1
   if outcome == 'failed' then
     fail_run(id, handler, run, store, detail)
@@ -64,7 +54,21 @@ local function finish(item, token, outcome, detail, delay)
     end_well(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
   end
   told[#told + 1] = { item, outcome, store, about[3], about[4], detail }
-  return 'ok'
+end
+
+local function finish(item, token, outcome, detail, delay)
+  local id, handler = split(item)
+  local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'store', 'topic', 'resource', 'open', 'bad')
+  local run = not about.err and parse_run(about[1])
+  if not run or run.state ~= 'leased' or run.token ~= token then
+    redis.call('HINCRBY', P .. 'n', 'stale', 1)
+    return 'stale'
+  end
+  local ok, problem = pcall(write_end, item, id, handler, run, about, outcome, detail, delay)
+  if not ok then set_aside_or_raise(item, problem) end
+  gather('ZREM', P .. 'leased', item)
+  pcall(free_slot, id, handler, run.queue, token) -- whoever needs a slot finds those that nobody holds any more
+  return ok and 'ok' or 'stale'
 end
 
 local results = {}

@@ -49,6 +49,20 @@ local function write_gathered()
   return problem
 end
 
+local function set_aside(item, why)
+  redis.call('HSET', P .. 'aside', item, why)
+end
+
+-- What went wrong with one item of many. What its record holds concerns it alone: it is set aside and shown, and the
+-- others go on. What the server has against the caller (NOPERM, OOM, READONLY) concerns all of them, and is raised.
+local function set_aside_or_raise(item, problem)
+  local why = type(problem) == 'table' and problem.err or tostring(problem)
+  local code = string.match(why, '^%-?(%u+) ') -- the server's; an error of Lua has none
+  local its_own = not code or code == 'WRONGTYPE' or string.find(why, 'not an integer', 1, true)
+  if not its_own then error(problem, 0) end
+  set_aside(item, why)
+end
+
 local function item_of(id, handler)
   if handler == '' then return id end
   return id .. '|' .. handler
@@ -141,7 +155,12 @@ end
 -- A slot none of whose runs is leased under its token any more is free, however that came about.
 local function slots_taken(limit, most)
   local slots = P .. 'slots:' .. limit
-  local held = redis.call('HLEN', slots)
+  local held = redis.pcall('HLEN', slots)
+  if type(held) == 'table' then -- damaged, and nothing is lost with it
+    set_aside(slots, held.err)
+    redis.call('UNLINK', slots)
+    return 0
+  end
   if held < most then return held end
   local found = redis.call('HGETALL', slots)
   for at = 1, #found, 2 do
@@ -163,17 +182,17 @@ local function limit_of(handler)
 end
 
 -- A run has ended; the last of its slot gives the slot back.
-local function free_slot(id, handler, run)
+local function free_slot(id, handler, queue, token)
   local limit = limit_of(handler)
   if not limit then return end
-  local slots, name, left = P .. 'slots:' .. limit, run.token .. '|' .. handler, {}
+  local slots, name, left = P .. 'slots:' .. limit, token .. '|' .. handler, {}
   for one in string.gmatch(redis.call('HGET', slots, name) or '', '%S+') do
     if one ~= id then left[#left + 1] = one end
   end
   if #left > 0 then
     redis.call('HSET', slots, name, table.concat(left, ' '))
   elseif redis.call('HDEL', slots, name) == 1 and redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then
-    wake(run.queue)
+    wake(queue)
   end
 end
 
@@ -263,10 +282,6 @@ local function bring_back(store, most, first)
   end
   if redis.call('EXISTS', P .. 'held:' .. store) == 0 then redis.call('SREM', P .. 'resuming', store) end
   return back
-end
-
-local function set_aside(item, why)
-  redis.call('HSET', P .. 'aside', item, why)
 end
 
 -- One run fewer is open; the last one closes the event.
