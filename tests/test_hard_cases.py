@@ -15,7 +15,7 @@ from receiver.inbox import Declaration, Outcome, keys
 from receiver.inbox.client import socket_path
 from tests.harness import Server, System, children_of, eventually, own_server
 from tests.proxy import Proxy
-from tests.test_inbox import GREET, claim_one, route
+from tests.test_inbox import GREET, claim_one, lapse, route
 from workers import plugins
 from workers.effects import LocalEffects, once
 from workers.words import Fail
@@ -265,3 +265,53 @@ def test_a_replayed_run_settles_though_another_of_the_event_is_still_failed(syst
     system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "done")])
     assert system.status(event_id) == "failed"
     assert system.identity_holds()
+
+
+def lose(system: System, many: int, lane: str) -> None:
+    """So many runs of a lane are leased to a worker that is killed, and are ready again."""
+    for _ in range(many):
+        system.accept()
+    events = system.inbox.claim({"": many}, room=many).runs
+    system.inbox.route([(event, [(lane, "default", False)]) for event in events], "0")
+    assert len(system.inbox.claim({lane: many}, room=many).runs) == many
+    lapse(system.inbox)
+
+
+def test_what_a_killed_worker_held_is_begun_soon_however_busy_the_other_lanes_are(system: System) -> None:
+    """A suspect had its turn only when its lane was first: in one claim of as many as there are lanes."""
+    lanes = [f"shop.h{n}" for n in range(10)]
+    lose(system, 12, lanes[0])
+    for _ in range(12):
+        system.accept()
+    events = system.inbox.claim({"": 12}, room=12).runs
+    system.inbox.route([(event, [(lane, "default", False) for lane in lanes[1:]]) for event in events], "0")
+    begun, claims = 0, 0
+    while begun < 12:
+        claims += 1
+        assert claims <= 26, f"{begun} of 12 were begun"
+        first = claims % len(lanes)
+        order = dict.fromkeys(lanes[first:] + lanes[:first], 4)
+        _, claim = system.inbox.settle_and_claim((), order, room=16, suspects_first=claims % 2 == 0)
+        begun += sum(run.losses > 0 for run in claim.runs)
+        assert len(claim.runs) == 1 or not any(run.losses for run in claim.runs)
+        system.inbox.finish([Outcome(run, "release") for run in claim.runs if not run.losses])  # they stay busy
+
+
+def test_fresh_work_behind_suspects_is_reached_by_a_claim_that_passes_them_over(system: System) -> None:
+    lose(system, 20, "shop.one")
+    for _ in range(3):
+        system.accept()
+    events = system.inbox.claim({"": 3}, room=3).runs
+    both = [("shop.one", "default", False), ("shop.two", "default", False)]
+    system.inbox.route([(event, both) for event in events], "0")
+    claim = system.inbox.claim({"shop.two": 1, "shop.one": 3}, room=9)
+    assert [run.handler for run in claim.runs] == ["shop.two", "shop.one", "shop.one", "shop.one"]
+    assert not any(run.losses for run in claim.runs)
+
+
+def test_a_lane_whose_suspects_are_gone_is_forgotten_as_such(system: System) -> None:
+    lose(system, 1, "shop.one")
+    assert system.client.smembers("sh:suspects") == {b"shop.one"}
+    system.inbox.finish([Outcome(claim_one(system.inbox, "shop.one"), "done")])
+    assert system.inbox.claim({"shop.one": 1}, room=1).runs == ()
+    assert not system.client.exists("sh:suspects")

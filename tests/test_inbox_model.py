@@ -98,10 +98,17 @@ class InboxMachine(RuleBasedStateMachine):
         stores=st.sets(st.sampled_from(STORES), min_size=1),
         handlers=st.dictionaries(st.sampled_from(HANDLERS), st.sampled_from((True, False, LONG_DELAY)), min_size=1),
         lanes_first=st.booleans(),
+        suspects_first=st.booleans(),
         current=st.sampled_from((True, True, True, False)),
     )
     def claim_and_route_in_one_step(
-        self, many: int, stores: set[str], handlers: dict[str, bool | float], lanes_first: bool, current: bool
+        self,
+        many: int,
+        stores: set[str],
+        handlers: dict[str, bool | float],
+        lanes_first: bool,
+        suspects_first: bool,
+        current: bool,
     ) -> None:
         """As a worker does it: what has a limit is never leased while it is routed."""
         version = self.inbox.declarations().version if current else "old"
@@ -110,7 +117,9 @@ class InboxMachine(RuleBasedStateMachine):
         ]
         routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
         names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
-        _, claim = self.inbox.settle_and_claim((), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes)
+        _, claim = self.inbox.settle_and_claim(
+            (), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes, suspects_first=suspects_first
+        )
         assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
         self.leased += claim.runs
 

@@ -228,7 +228,12 @@ class Worker(RQWorker):
                 return
             room = LARGEST_BATCH * self._stable.idle
             _, claim = self.inbox.settle_and_claim(
-                outcomes, lanes, room=room, limits=self._limits, routes=self._known.routes
+                outcomes,
+                lanes,
+                room=room,
+                limits=self._limits,
+                routes=self._known.routes,
+                suspects_first=self._turn % 2 == 0,
             )
             outcomes = []
             self._hungry = bool(claim.runs)
@@ -245,8 +250,9 @@ class Worker(RQWorker):
         quotas = self._pace.quotas(self._mine, idle=self._stable.idle, holding=self._stable.holding())
         quotas |= {name: self._pace.behind_each_other(name) for name in self._slotted & quotas.keys()}
         names = [keys.ROUTING_LANE, *quotas]
-        self._turn = (self._turn + 1) % len(names)
-        ordered = names[self._turn :] + names[: self._turn]
+        self._turn += 1
+        first = self._turn % len(names)
+        ordered = names[first:] + names[:first]
         return {name: quotas.get(name, ROUTES_AT_ONCE) for name in ordered}
 
     def _route(self, events: list[Run], version: str) -> None:

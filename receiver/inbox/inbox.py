@@ -109,17 +109,19 @@ class Inbox:
         room: int,
         limits: Mapping[str, Limit] | None = None,
         routes: Routes = NO_ROUTES,
+        suspects_first: bool = False,
     ) -> tuple[list[bool], Claim]:
         """finish and claim in one round trip: what a busy worker does all day.
 
-        An event whose route is known is routed in the same step; it comes as the runs that are leased to us.
+        An event whose route is known is routed in the same step; it comes as the runs that are leased to us. With
+        `suspects_first`, lanes where work waits that lost its worker before have their turn before the others.
         """
         token = secrets.token_hex(6)
         wanted: list[scripts.Argument] = []
         for lane, many in lanes.items():
             limit = (limits or {}).get(lane, NO_LIMIT)
             wanted += (lane, many, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
-        start: list[scripts.Argument] = [token, LEASE_MS, room, routes.version, len(lanes)]
+        start: list[scripts.Argument] = [token, LEASE_MS, room, routes.version, int(suspects_first), len(lanes)]
         calls = [Call("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))

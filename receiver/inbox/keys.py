@@ -13,6 +13,7 @@
     ready:{lane}   zset    work to do, in fair order between stores. A lane is a handler; the lane "" is routing
     fair:{lane}    hash    virtual time of the lane (field "") and of each store in it
     lanes          hash    lane -> RQ queue that is woken for it
+    suspects       set     lanes where work is ready that lost its worker before, as far as is known
     leased         zset    items by end of lease (ms)
     later          zset    items by due time (ms): retries, and runs with a delay
     held:{store}   zset    items of a paused store, in their order

@@ -24,6 +24,7 @@ local function lapse(id, handler, run, store)
     run.state = 'ready'
     write_run(id, handler, run)
     make_first(id, handler)
+    redis.call('SADD', P .. 'suspects', handler)
   end
 end
 
