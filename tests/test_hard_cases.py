@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.inbox import Declaration, Outcome, keys
+from receiver.inbox import Declaration, Limit, Outcome, keys
 from receiver.inbox.client import socket_path
 from tests.harness import Server, System, children_of, eventually, own_server
 from tests.proxy import Proxy
@@ -315,3 +315,47 @@ def test_a_lane_whose_suspects_are_gone_is_forgotten_as_such(system: System) -> 
     system.inbox.finish([Outcome(claim_one(system.inbox, "shop.one"), "done")])
     assert system.inbox.claim({"shop.one": 1}, room=1).runs == ()
     assert not system.client.exists("sh:suspects")
+
+
+def wait_for_greet(system: System, many: int) -> None:
+    for _ in range(many):
+        system.accept()
+    events = system.inbox.claim({"": many}, room=many).runs
+    system.inbox.route([(event, [("shop.greet", "default", False)]) for event in events], "0")
+
+
+def test_busy_holds_once_the_handlers_limit_was_taken_out_of_config(system: System) -> None:
+    """It shut a limit that no claim looked at any more, and the run was begun again at once, for ever."""
+    wait_for_greet(system, 2)
+    (run,) = system.inbox.claim({"shop.greet": 1}, room=1, limits={"shop.greet": Limit("erp", concurrency=2)}).runs
+    system.inbox.finish([Outcome(run, "done")])
+    system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "busy", delay=30)])
+    claim = system.inbox.claim({"shop.greet": 1}, room=1)
+    assert claim.runs == ()
+    assert 29 < claim.again_in <= 30
+
+
+def test_what_is_routed_to_a_handler_that_is_shut_waits(system: System) -> None:
+    event_id = system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "busy", delay=30)])
+    system.inbox.retire("shop.greet")
+    assert system.status(event_id) == "failed", "nothing older waits"
+    system.accept()
+    assert system.inbox.route([(claim_one(system.inbox), [GREET])], system.inbox.declarations().version) == [["routed"]]
+    assert system.client.zcard(keys.READY + "shop.greet") == 1
+
+
+def test_what_is_routed_waits_behind_older_runs_of_its_handler(system: System) -> None:
+    wait_for_greet(system, 1)
+    system.accept()
+    assert system.inbox.route([(claim_one(system.inbox), [GREET])], "0") == [["routed"]]
+    assert system.client.zcard(keys.READY + "shop.greet") == 2
+
+
+def test_a_clock_set_back_an_hour_stops_no_handler_with_a_rate(system: System) -> None:
+    wait_for_greet(system, 1)
+    limits = {"shop.greet": Limit("erp", rate=10)}
+    system.client.hset("sh:paces", "erp", int(time.time() * 1000) + 3_600_000)
+    assert 0 < system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).again_in < 1
+    assert eventually(lambda: system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs)

@@ -135,13 +135,15 @@ class InboxMachine(RuleBasedStateMachine):
     def _route(self, event: Run, handlers: set[str], mine: bool) -> None:
         chosen = [(name, "default", mine and name not in LIMITS) for name in sorted(handlers)]
         routed = any(self._run_state(event.event.id, name) for name in handlers)
+        waiting = {name for name in handlers if self.client.exists(keys.READY + name)}
         (reply,) = self.inbox.route([(event, chosen)], self.inbox.declarations().version)
         assert reply[0] == ("routed" if handlers else "unhandled")
         self.leased.remove(event)
         self.stale.append(event)
         paused = self.inbox.paused()
         if mine:
-            assert routed or set(reply[1:]) == {n for n in handlers - LIMITS.keys() if f"handler:{n}" not in paused}
+            free = {n for n in handlers - LIMITS.keys() - waiting if f"handler:{n}" not in paused}
+            assert routed or set(reply[1:]) == free
             self.leased += [replace(event, item=f"{event.event.id}|{n}", handler=n) for n in reply[1:]]
 
     @precondition(lambda self: any(not run.handler for run in self.leased))

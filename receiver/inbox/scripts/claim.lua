@@ -82,19 +82,11 @@ local function known_route(run, about)
   return route
 end
 
--- Whether a new run of a handler may be the caller's at once: there is room, and no older one waits.
-local older = {}
-local function may_be_mine(handler)
-  if (left[handler] or 0) <= 0 then return false end
-  if older[handler] == nil then older[handler] = redis.call('EXISTS', P .. 'ready:' .. handler) == 1 end
-  return not older[handler]
-end
-
 local function route_here(item, id, run, about, route)
   local made, mine, open = {}, {}, tonumber(about[OPEN] or 1) + route.many - 1
   for part = route.first, route.last, 3 do
     local handler, how = ARGV[part], ARGV[part + 2]
-    local wanted = how == '1' and may_be_mine(handler) and token
+    local wanted = how == '1' and (left[handler] or 0) > 0 and token
     if begin_run(id, about[3], handler, ARGV[part + 1], due_at(how, about[7]), wanted, lease_end, made) then
       left[handler] = left[handler] - 1
       mine[#mine + 1] = handler
@@ -155,6 +147,10 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
   end
   if spacing > 0 and want > 0 then
     local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
+    if due > NOW + burst * spacing then -- further than a claim ever sets it: the clock was set back
+      due = NOW + burst * spacing
+      redis.call('HSET', P .. 'paces', limit, due)
+    end
     local free = math.floor((NOW - due) / spacing) + 1
     if free < 1 then
       open_again_in(due - NOW)
@@ -166,7 +162,11 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
 end
 
 local function took(lane, limit, concurrency, spacing, burst, first, got)
-  if limit == '' or got == 0 then return end
+  if got == 0 then return end
+  if limit == '' then -- it may have had one: Busy would shut that, and nobody would look there
+    redis.call('HDEL', P .. 'limits', lane)
+    return
+  end
   redis.call('HSET', P .. 'limits', lane, limit)
   if concurrency > 0 then
     local ids = {}

@@ -205,6 +205,23 @@ local function is_paused(handler)
   return anything_paused and paused[handler]
 end
 
+local anything_shut
+local function is_shut(handler)
+  if anything_shut == nil then anything_shut = redis.call('EXISTS', P .. 'shut') == 1 end
+  if not anything_shut then return false end
+  return tonumber(redis.call('HGET', P .. 'shut', limit_of(handler) or 'h:' .. handler) or 0) > NOW
+end
+
+-- Whether a new run of a handler may begin at once: nobody paused it or said Busy, and no older one waits.
+local at_once = {}
+local function may_begin(handler)
+  if at_once[handler] == nil then
+    local waits = redis.call('EXISTS', P .. 'ready:' .. handler) == 1
+    at_once[handler] = not (waits or is_paused(handler) or is_shut(handler))
+  end
+  return at_once[handler]
+end
+
 -- When a run that is routed as `how` says is due: ">ms" is so long after the event's arrival, but never longer from
 -- now, since the receiver's clock may be ahead of ours. Anything else is due at once.
 local function due_at(how, received)
@@ -213,7 +230,7 @@ local function due_at(how, received)
 end
 
 -- The first run of a handler for an event: its field goes to `fields`. What is due later waits for that. With a token
--- it is leased, and this is true; without one, or while the handler is paused, it is made ready.
+-- it is leased, and this is true; without one, or where it may not begin at once, it is made ready.
 local lanes = {}
 local function begin_run(id, store, handler, queue, due, token, lease_end, fields)
   if lanes[handler] ~= queue then redis.call('HSET', P .. 'lanes', handler, queue) end
@@ -224,7 +241,7 @@ local function begin_run(id, store, handler, queue, due, token, lease_end, field
     gather('ZADD', P .. 'later', due, item_of(id, handler))
     return false
   end
-  if token and not is_paused(handler) then
+  if token and may_begin(handler) then
     fields[#fields + 1] = 'leased 0 0 ' .. queue .. ' ' .. token
     gather('ZADD', P .. 'leased', lease_end, item_of(id, handler))
     return true

@@ -4,8 +4,8 @@
 --       then for each event: token, id, how many handlers, and for each of these: handler, queue, and "1" to lease it
 --       to the caller, "0" to leave it ready, or ">ms": it is due so long after the event's arrival
 -- gives for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token no
---       longer fits, or its record is damaged and it was set aside) or {"reroute"} (the declarations have changed). A paused handler's run is left ready, whatever
---       was asked.
+--       longer fits, or its record is damaged and it was set aside) or {"reroute"} (the declarations have changed). A run that may not begin at once, because its
+--       handler is paused or shut or an older run of it waits, is left ready, whatever was asked.
 local lease_end = NOW + tonumber(ARGV[2])
 local up_to_date = ARGV[1] == (redis.call('GET', P .. 'declv') or '0')
 
@@ -29,12 +29,11 @@ local function route(token, id, first, many)
   end
   if not up_to_date then return { 'reroute' } end
   local store, open, had, answer, fields = now[2], tonumber(now[3] or 1), 0, { 'routed' }, {}
+  gather('ZREM', P .. 'leased', id)
   if not store or not open then
-    gather('ZREM', P .. 'leased', id)
     set_aside(id, 'its record names no store, or no number of open runs')
     return { 'stale' }
   end
-  gather('ZREM', P .. 'leased', id)
   for at = 0, many - 1 do
     local part = first + 3 * at
     if now[6 + at] then
