@@ -118,6 +118,26 @@ def test_what_the_server_has_against_the_caller_sets_nothing_aside(system: Syste
     assert {run.kept.id for run in system.inbox.claim({"": 8}, room=8).runs} == ids
 
 
+def test_a_server_that_lets_us_publish_nothing_writes_how_runs_ended(system: System) -> None:
+    """Redis 7 gives a new user no channel. What the same round trip had claimed was thrown away with the error."""
+    (run,) = leased_runs(system, 1)
+    ready_runs(system, 1)
+    with narrow_inbox(system, "resetchannels") as narrow:
+        written, claim = narrow.settle_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+    assert written == [True]
+    assert len(claim.runs) == 1
+    assert system.status(run.kept.id) == "settled"
+
+
+def test_what_was_claimed_is_ours_though_the_outcomes_were_refused(system: System) -> None:
+    (run,) = leased_runs(system, 1)
+    ready_runs(system, 1)
+    with narrow_inbox(system, "-hincrby") as narrow:
+        written, claim = narrow.settle_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+    assert isinstance(written, ResponseError)
+    assert [one.handler for one in claim.runs] == [GREET]
+
+
 @contextmanager
 def narrow_inbox(system: System, *rules: str) -> Iterator[Inbox]:
     """The inbox as a user of the server sees it who may not do everything."""

@@ -227,7 +227,7 @@ class Worker(RQWorker):
                 self.inbox.finish(outcomes)
                 return
             room = LARGEST_BATCH * self._stable.idle
-            _, claim = self.inbox.settle_and_claim(
+            written, claim = self.inbox.settle_and_claim(
                 outcomes,
                 lanes,
                 room=room,
@@ -235,11 +235,13 @@ class Worker(RQWorker):
                 routes=self._known.routes,
                 suspects_first=self._turn % 2 == 0,
             )
-            outcomes = []
+            outcomes = outcomes if isinstance(written, RedisError) else []
             self._hungry = bool(claim.runs)
             self._again_at = time.monotonic() + claim.again_in if claim.again_in else None
             self._keep_for_a_horse(run for run in claim.runs if run.handler)
             self._route([run for run in claim.runs if not run.handler], claim.version)
+            if isinstance(written, RedisError):
+                raise written
         except RedisError as error:
             self._outcomes = outcomes + self._outcomes  # may be written twice: the second is stale, and no error
             self._server_is_away(error)

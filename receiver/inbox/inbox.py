@@ -110,11 +110,13 @@ class Inbox:
         limits: Mapping[str, Limit] | None = None,
         routes: Routes = NO_ROUTES,
         suspects_first: bool = False,
-    ) -> tuple[list[bool], Claim]:
+    ) -> tuple[list[bool] | RedisError, Claim]:
         """finish and claim in one round trip: what a busy worker does all day.
 
         An event whose route is known is routed in the same step; it comes as the runs that are leased to us. With
         `suspects_first`, lanes where work waits that lost its worker before have their turn before the others.
+
+        What the server has against the outcomes is given in place of their results: what was claimed is ours.
         """
         token = secrets.token_hex(6)
         wanted: list[scripts.Argument] = []
@@ -125,11 +127,12 @@ class Inbox:
         calls = [Call("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))
-        replies = scripts.run(self.client, calls)
-        results = [result == b"ok" for result in replies[0]] if outcomes else []
-        version, again, *items = replies[-1]
+        *written, claimed = scripts.run_each(self.client, calls)
+        if isinstance(claimed, RedisError):
+            raise claimed
+        version, again, *items = claimed
         runs = tuple(run for item in items for run in runs_from(item, token))
-        return results, Claim(version.decode(), runs, again / 1000)
+        return _results(written), Claim(version.decode(), runs, again / 1000)
 
     def route(self, decisions: Sequence[tuple[Run, Iterable[Wanted]]], version: str) -> list[list[str]]:
         """Give events their runs: for each (handler, queue, how). One round trip for all.
@@ -290,6 +293,13 @@ def _pause_name(handler: str, store: str) -> str:
     if bool(handler) == bool(store):
         raise ValueError("a handler or a store")
     return f"handler:{handler}" if handler else f"store:{store}"
+
+
+def _results(replies: list[Any]) -> list[bool] | RedisError:
+    """What became of each outcome, of the reply to `finish` if it was called."""
+    for reply in replies:
+        return reply if isinstance(reply, RedisError) else [result == b"ok" for result in reply]
+    return []
 
 
 def _finish_call(outcomes: Iterable[Outcome]) -> Call:
