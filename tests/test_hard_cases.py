@@ -18,6 +18,8 @@ from tests.proxy import Proxy
 from tests.test_inbox import GREET, claim_one, lapse, route
 from workers import plugins
 from workers.effects import LocalEffects, once
+from workers.ends import outcome_of
+from workers.stable import Ended
 from workers.words import Fail
 
 ODD = """
@@ -359,3 +361,49 @@ def test_a_clock_set_back_an_hour_stops_no_handler_with_a_rate(system: System) -
     system.client.hset("sh:paces", "erp", int(time.time() * 1000) + 3_600_000)
     assert 0 < system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).again_in < 1
     assert eventually(lambda: system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs)
+
+
+ONE_AT_A_TIME = """
+import os, time
+from workers import Router
+router = Router("shop")
+HERE = os.path.dirname(__file__)
+
+@router.on("order.paid")
+def book(event, ctx):
+    return ctx.once("book", slowly, event.data["slow"], scope="resource")
+
+def slowly(slow):
+    while slow and not os.path.exists(os.path.join(HERE, "go")):
+        open(os.path.join(HERE, "begun"), "w").close()
+        time.sleep(0.02)
+    return "booked"
+"""
+
+
+def test_two_runs_at_one_effect_hold_up_nobody_else(make_system: Callable[..., System]) -> None:
+    """The second said Busy for its handler, and so for every store and resource, again and again."""
+    system = make_system(plugin=ONE_AT_A_TIME, horses=6)
+    system.start("worker", "housekeeper")
+    first = system.accept("order.paid", data={"id": 1, "slow": True})
+    eventually((system.folder / "begun").exists)
+    second = system.accept("order.paid", data={"id": 1, "slow": False})
+    eventually(lambda: (run := system.run_of(second, "shop.book")) and "another run" in (run.error or ""))
+    assert not system.client.exists(keys.SHUT)
+    assert system.settled(system.accept("order.paid", data={"id": 2, "slow": False})) == "settled"
+    assert system.status(first) == system.status(second) == "open"
+    (system.folder / "go").touch()
+    assert [system.settled(one) for one in (first, second)] == ["settled", "settled"]
+    run = system.run_of(second, "shop.book")
+    assert (run.attempts, run.result) == (1, "booked")
+
+
+def test_a_handler_that_one_horse_lacks_is_not_shut_for_those_that_have_it(system: System) -> None:
+    system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([outcome_of(Ended(run, "absent"), None)])
+    assert not system.client.exists(keys.SHUT)
+    assert system.run_of(run.kept.id, "shop.greet").attempts == 0
+    system.accept()
+    assert route(system.inbox, claim_one(system.inbox), GREET)
+    assert system.client.zcard(keys.LEASED) == 1

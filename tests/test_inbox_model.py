@@ -32,7 +32,7 @@ from receiver.inbox.records import from_ms
 
 STORES = ("north", "south")
 HANDLERS = ("shop.one", "shop.two", "shop.three")
-OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "release")
+OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "wait", "release")
 STATES = ("ready", "leased", "later", "held")
 SLOTS = 2
 LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))

@@ -27,8 +27,10 @@ def outcome_of(ended: Ended, declared: Declaration | None) -> Outcome:
         case "busy":
             delay = ended.after if ended.after is not None else attempts.BUSY_DELAY
             return Outcome(run, "busy", detail, delay=delay)
-        case "absent":  # declared, and not there in the horse: not again at once
-            return Outcome(run, "busy", {"error": "the handler is not loaded here"}, delay=attempts.BUSY_DELAY)
+        case "wait":
+            return Outcome(run, "wait", detail, delay=ended.after or 0.0)
+        case "absent":  # declared, and not there in the horse: not again at once, and other workers have the handler
+            return Outcome(run, "wait", {"error": "the handler is not loaded here"}, delay=attempts.BUSY_DELAY)
         case _:  # lost, stopped: nobody's fault
             return Outcome(run, "release")
 

@@ -26,7 +26,7 @@ from receiver.contract.errors import PluginError
 from receiver.inbox import Inbox, Run, connect_to
 from workers import attempts, conditions, plugin_settings, plugins, wire
 from workers.context import Context
-from workers.effects import Effects, KeptEffects
+from workers.effects import AtWork, Effects, KeptEffects
 from workers.routing import Handler, Router
 from workers.words import Busy, Drop, Fail, Retry
 
@@ -205,6 +205,8 @@ def _end_by(error: BaseException, files: frozenset[str]) -> dict[str, Any]:
     match error:
         case Drop():
             return {"end": "dropped", "detail": {"result": attempts.shorten(error.why)}}
+        case AtWork():
+            return {"end": "wait", "after": _seconds(error.after), "detail": {"error": attempts.shorten(error.why)}}
         case Busy():
             told = attempts.shorten(f"Busy: {error.why}")
             return {"end": "busy", "after": _seconds(error.after), "detail": {"error": told}}

@@ -38,7 +38,7 @@ log = logs.get("stable")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended in its horse: end is done, dropped, failed, raised, busy, absent, killed or died."""
+    """How a run ended in its horse: end is done, dropped, failed, raised, busy, wait, absent, lost, stopped or died."""
 
     run: Run
     end: str

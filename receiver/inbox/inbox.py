@@ -1,7 +1,7 @@
 """Inbox: the protocol by which events are kept, claimed, routed and settled. One method, one script.
 
 EVENT   (none) --accept--> open --last run ends--> settled | failed (any run failed)
-RUN     ready --claim--> leased --finish--> done | dropped | failed | later (retry) | ready (release)
+RUN     ready --claim--> leased --finish--> done | dropped | failed | later (retry, wait) | ready (release, busy)
         later --tick, due--> ready        leased --tick, lapsed--> ready (loss + 1) | failed
 """
 

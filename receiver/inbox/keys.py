@@ -15,7 +15,7 @@
     lanes          hash    lane -> RQ queue that is woken for it
     suspects       set     lanes where work is ready that lost its worker before, as far as is known
     leased         zset    items by end of lease (ms)
-    later          zset    items by due time (ms): retries, and runs with a delay
+    later          zset    items by due time (ms): retries, runs with a delay, and what waits for another run's effect
     held:{store}   zset    items of a paused store, in their order
     paused         set     "handler:NAME", "store:NAME"       resuming  set  stores whose held work is coming back
     limits         hash    handler -> its limit

@@ -2,7 +2,8 @@
 -- finish: write how leased runs ended.
 -- ARGV  for each run: item, token, outcome, detail (JSON), delay (ms)
 --       outcome: done dropped failed; retry (an attempt, due after the delay); release (no attempt, ready at once);
---       busy (no attempt, ready at once, and the handler's limit is shut for everyone until the delay is over)
+--       busy (no attempt, ready at once, and the handler's limit is shut for everyone until the delay is over);
+--       wait (no attempt, due after the delay, and nothing is shut)
 -- gives for each run "ok" or "stale" (the token no longer fits and nothing was changed, or its record is damaged and
 --       it was set aside)
 local told = {}
@@ -21,11 +22,10 @@ local function end_well(id, handler, run, detail, store, open, bad)
   if run.attempts > 1 then leave_group(id, handler, store) end
 end
 
-local function retry(id, handler, item, run, detail, store, delay)
+local function put_off(id, handler, item, run, detail, delay)
   run.state = 'later'
   redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run), 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
-  join_group(id, handler, store, 'retrying', detail)
 end
 
 local function give_back(id, handler, run, outcome, detail, delay)
@@ -44,11 +44,13 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
   if not store then error('its record names no store', 0) end
   run.token = ''
   if outcome == 'release' or outcome == 'busy' then return give_back(id, handler, run, outcome, detail, delay) end
+  if outcome == 'wait' then return put_off(id, handler, item, run, detail, delay) end
   run.attempts = run.attempts + 1
   if outcome == 'failed' then
     fail_run(id, handler, run, store, detail)
   elseif outcome == 'retry' then
-    retry(id, handler, item, run, detail, store, delay)
+    put_off(id, handler, item, run, detail, delay)
+    join_group(id, handler, store, 'retrying', detail)
   else
     run.state = outcome
     end_well(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
