@@ -109,6 +109,8 @@ class Worker(RQWorker):
                 self._wait()
                 self._listen_to_horses()
                 self._look_after()
+                # Not before the leases were looked after: this process may have been stopped for longer than they last.
+                self._waiting.dispatch(unwritten=bool(self._outcomes))
                 self._exchange()
         finally:
             self._stable.close()
@@ -189,7 +191,6 @@ class Worker(RQWorker):
         # Behind a run that takes long there is no slot for the others: they go back, and wait where all can see them.
         self._outcomes.extend(Outcome(run, "release") for run in returned if run.handler in self._slotted)
         self._keep_for_a_horse(run for run in returned if run.handler not in self._slotted)
-        self._waiting.dispatch(unwritten=bool(self._outcomes))
         if ended:
             self._hungry = True
 

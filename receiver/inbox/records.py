@@ -136,8 +136,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a leased run ended. A retry is due after `delay` seconds. At no attempt, busy shuts its limit so long, and wait
-    puts this run off so long and shuts nothing.
+    """How a leased run ended. A retry is due after `delay` seconds. At no attempt, busy shuts its limit so long,
+    and wait puts this run off so long and shuts nothing.
     """
 
     run: Run
