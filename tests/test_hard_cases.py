@@ -7,11 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from receiver.inbox import Declaration, Limit, Outcome, keys
+from receiver.inbox import Declaration, Failures, Limit, Outcome, keys
 from receiver.inbox.client import socket_path
 from tests.harness import Server, System, children_of, eventually, own_server
 from tests.proxy import Proxy
@@ -19,6 +20,8 @@ from tests.test_inbox import GREET, claim_one, lapse, route
 from workers import plugins
 from workers.effects import LocalEffects, once
 from workers.ends import outcome_of
+from workers.housekeeper import Housekeeper
+from workers.routing import wanted_by
 from workers.stable import Ended
 from workers.words import Fail
 
@@ -52,6 +55,10 @@ ENDS = {
 @router.on("order.odd", retries=0)
 def odd(event, ctx):
     return ENDS[event.data["end"]]()
+
+@router.on("order.ages", retries=3)
+def in_ages(event, ctx):
+    raise Retry("in ages", after=float(event.data["after"]))
 
 @router.on("order.slow", retries=0)
 def slow(event, ctx):
@@ -103,6 +110,20 @@ def test_odd_ends_are_told_and_cost_no_horse(
     run = system.run_of(event_id, "shop.odd")
     assert (run.error or run.result) == shown
     assert "horse gone" not in system.log("worker")
+    assert worker.alive
+
+
+def test_a_retry_in_ages_is_due_within_a_month_and_breaks_neither_worker_nor_list(
+    make_system: Callable[..., System],
+) -> None:
+    """1e306 s could not be written and 1e12 s could not be shown: no calendar has that year."""
+    system = odd_shop(make_system)
+    worker, _ = system.start("worker", "housekeeper")
+    ids = {system.accept("order.ages", data={"id": 1, "after": after}) for after in ("1e306", "1e12", "inf")}
+    eventually(lambda: len(Failures(system.client).latest()) == 3)
+    found = Failures(system.client).latest()
+    assert {one.event for one in found} == ids
+    assert all(29 < (one.next_at - one.failed_at).days <= 30 for one in found)
     assert worker.alive
 
 
@@ -323,7 +344,8 @@ def wait_for_greet(system: System, many: int) -> None:
     for _ in range(many):
         system.accept()
     events = system.inbox.claim({"": many}, room=many).runs
-    system.inbox.route([(event, [("shop.greet", "default", False)]) for event in events], "0")
+    version = system.inbox.declarations().version
+    system.inbox.route([(event, [("shop.greet", "default", False)]) for event in events], version)
 
 
 def test_busy_holds_once_the_handlers_limit_was_taken_out_of_config(system: System) -> None:
@@ -407,3 +429,57 @@ def test_a_handler_that_one_horse_lacks_is_not_shut_for_those_that_have_it(syste
     system.accept()
     assert route(system.inbox, claim_one(system.inbox), GREET)
     assert system.client.zcard(keys.LEASED) == 1
+
+
+def test_a_crowd_that_is_due_at_one_moment_is_moved_in_one_round(system: System) -> None:
+    """A thousand at each tick of half a second, in due order over all stores."""
+    pipeline = system.client.pipeline()
+    for number in range(2_500):
+        fields = {"store": "north", "state": "open", "open": 1, "r:shop.greet": "later 1 0 default "}
+        pipeline.hset(f"{keys.EVENT}e{number}", mapping=fields)
+        pipeline.zadd(keys.LATER, {f"e{number}|shop.greet": 1})
+    pipeline.execute()
+    Housekeeper(system.inbox, system.config).round()
+    assert system.client.zcard(keys.READY + "shop.greet") == 2_500
+
+
+def now_ms(system: System) -> int:
+    seconds, rest = system.client.time()
+    return int(seconds * 1000 + rest // 1000)
+
+
+def test_after_a_deploy_the_new_version_says_where_and_when(system: System) -> None:
+    """By name, 1.9 came after 1.10, and its queue and delay held for as long as its declaration did."""
+    old = Declaration("shop.greet", "1.9", ("order.*",), ("*",), "old", {"delay": 0})
+    new = Declaration("shop.greet", "1.10", ("order.*",), ("*",), "new", {"delay": 3600})
+    for one in (old, new):
+        system.inbox.declare([one])
+        declared = int(max(system.client.hvals(keys.SEEN)))
+        eventually(lambda seen=declared: now_ms(system) > seen)
+    assert system.inbox.declarations().handlers[-1].version == "1.10"
+    assert wanted_by(system.inbox.declarations().handlers, topic="order.paid", store="north")["shop.greet"] == new
+
+
+def test_a_second_body_is_known_after_the_first_is_gone_by_age(system: System) -> None:
+    """It was kept again as the first, and handled again, inside its own window."""
+    given = [system.delivery(delivery_id="msg_one", data={"id": number}) for number in (1, 2)]
+    events = [replace(one.event, id=letter * 26) for one, letter in zip(given, "ab", strict=True)]
+    first, second = (replace(one, event=event, first_id="f" * 26) for one, event in zip(given, events, strict=True))
+    (kept,) = system.inbox.accept([first])
+    assert [one.status for one in system.inbox.accept([second, second])] == ["accepted", "duplicate"]
+    system.client.delete(keys.EVENT + kept.id, keys.BODY + kept.id)
+    (again,) = system.inbox.accept([second])
+    assert (again.status, again.id) == ("duplicate", second.event.id)
+
+
+def test_a_handler_is_explained_while_its_limit_holds_slots(make_system: Callable[..., System]) -> None:
+    text = HEAD + "@router.on('*', limit='erp')\ndef greet(event, ctx):\n    pass\n"
+    system = make_system(plugin=text, more="[limits.erp]\nconcurrency = 1\n")
+    system.inbox.declare(plugins.judge_elsewhere(system.config))
+    wait_for_greet(system, 2)
+    limits = {"shop.greet": Limit("erp", concurrency=1)}
+    (run,) = system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs
+    waiting = next(one.id for one in system.ledger.events() if one.id != run.kept.id)
+    told = system.run_cli("handlers", "explain", waiting)
+    assert told.returncode in (0, 1), told.stderr
+    assert "every slot of [limits.erp] is taken" in told.stdout

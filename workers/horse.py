@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 EFFECT_SECONDS = 5.0
 HALF_A_MINUTE = 30.0
 SHUTDOWN_SECONDS = 1.5
+LONGEST_AFTER = 30 * 86_400.0
 
 log = logs.get("horse")
 
@@ -219,7 +220,11 @@ def _end_by(error: BaseException, files: frozenset[str]) -> dict[str, Any]:
 
 
 def _seconds(after: Any) -> float | None:
-    return None if after is None else float(after)
+    """What a handler gave as `after=`: within reason, and nothing where it is no number."""
+    try:
+        return None if after is None else max(0.0, min(float(after), LONGEST_AFTER))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _as_result(value: Any) -> Any:

@@ -177,7 +177,11 @@ class Inbox:
         return str(version.decode())
 
     def declarations(self) -> Declarations:
-        """What all workers declared in the last 15 minutes, read in one moment."""
+        """What all workers declared in the last 15 minutes, read in one moment.
+
+        Of a handler's versions the one declared last comes last, and so wins where only one can: after a deploy the
+        old one is declared no more.
+        """
         pipeline = self.client.pipeline(transaction=True)
         pipeline.get(keys.DECLARATIONS_VERSION)
         pipeline.hgetall(keys.DECLARATIONS)
@@ -185,8 +189,9 @@ class Inbox:
         pipeline.time()
         version, texts, seen, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
-        live = [text for name, text in sorted(texts.items()) if int(seen.get(name, 0)) >= oldest]
-        return Declarations((version or b"0").decode(), tuple(read_declaration(text) for text in live))
+        live = [(name, int(seen.get(name, 0))) for name in texts if int(seen.get(name, 0)) >= oldest]
+        live.sort(key=lambda pair: (pair[0].partition(b"@")[0], pair[1], pair[0]))
+        return Declarations((version or b"0").decode(), tuple(read_declaration(texts[name]) for name, _ in live))
 
     # What a person decides
 
