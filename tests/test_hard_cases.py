@@ -460,6 +460,21 @@ def test_after_a_deploy_the_new_version_says_where_and_when(system: System) -> N
     assert wanted_by(system.inbox.declarations().handlers, topic="order.paid", store="north")["shop.greet"] == new
 
 
+def test_versions_that_were_replaced_are_forgotten_and_what_was_last_asked_for_is_not(system: System) -> None:
+    """One entry for each deploy of each handler, read by every worker every five seconds."""
+    now = Declaration("shop.greet", "3", ("order.*",), ("*",))
+    replaced = replace(now, version="1")
+    wanted_more = replace(now, version="2", topics=("order.*", "product.*"))
+    long_gone = replace(now, handler="shop.old")
+    system.inbox.declare([now, replaced, wanted_more, long_gone])
+    days = {b"shop.greet@1": 2, b"shop.greet@2": 2, b"shop.old@3": 91, b"shop.greet@3": 0}
+    for name in system.client.hkeys(keys.SEEN):
+        system.client.hset(keys.SEEN, name, now_ms(system) - days[name.partition(b"#")[0]] * 86_400_000)
+    system.inbox.declare([now])
+    assert [one for one, _ in system.ledger.declared()] == [now, wanted_more]
+    assert set(system.client.hkeys(keys.SEEN)) == set(system.client.hkeys(keys.DECLARATIONS))
+
+
 def test_a_second_body_is_known_after_the_first_is_gone_by_age(system: System) -> None:
     """It was kept again as the first, and handled again, inside its own window."""
     given = [system.delivery(delivery_id="msg_one", data={"id": number}) for number in (1, 2)]
