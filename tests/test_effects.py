@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from typing import Literal
 
 import pytest
 
@@ -169,6 +170,16 @@ def test_scopes_reach_as_far_as_they_say(effects: object) -> None:
         context(effects, resource="").once("k", lambda: 6, scope="resource")
 
 
+@pytest.mark.parametrize("scope", ["resource", "store"])
+def test_each_mark_beyond_an_event_has_an_age_of_its_own(system: System, scope: Literal["resource", "store"]) -> None:
+    """All marks of a store were one hash, whose age each new mark renewed."""
+    context(KeptEffects(system.inbox, keep=0.2, at_work=60)).once("old", lambda: 1, scope=scope)
+    context(KeptEffects(system.inbox, keep=60, at_work=60)).once("new", lambda: 1, scope=scope)
+    assert eventually(lambda: len(system.client.keys("sh:o:*")) == 1)
+    kept = KeptEffects(system.inbox, keep=60, at_work=60)
+    assert [context(kept).once(key, lambda: 2, scope=scope) for key in ("old", "new")] == [2, 1]
+
+
 def test_a_key_is_stable_and_belongs_to_one_run() -> None:
     one = context(LocalEffects())
     assert one.key("book") == context(LocalEffects()).key("book")
@@ -190,7 +201,7 @@ def test_state_is_kept_for_plugin_and_store(effects: object) -> None:
 
 def test_while_another_run_is_at_it_one_waits_and_later_it_is_in_doubt(system: System) -> None:
     at_work = KeptEffects(system.inbox, keep=60, at_work=60)
-    place = "o:r:north:order:7"
+    place = "o:r:north:order:7:shop.one|k"
     at_work.begin(place, "shop.one|k", "event1|shop.one", in_doubt="run")
     with pytest.raises(Busy):
         context(at_work, "event2").once("k", lambda: 1, scope="resource")

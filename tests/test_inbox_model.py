@@ -32,7 +32,7 @@ from receiver.inbox.records import from_ms
 
 STORES = ("north", "south")
 HANDLERS = ("shop.one", "shop.two", "shop.three")
-OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "release")
+OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "wait", "release")
 STATES = ("ready", "leased", "later", "held")
 SLOTS = 2
 LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
@@ -98,10 +98,17 @@ class InboxMachine(RuleBasedStateMachine):
         stores=st.sets(st.sampled_from(STORES), min_size=1),
         handlers=st.dictionaries(st.sampled_from(HANDLERS), st.sampled_from((True, False, LONG_DELAY)), min_size=1),
         lanes_first=st.booleans(),
+        suspects_first=st.booleans(),
         current=st.sampled_from((True, True, True, False)),
     )
     def claim_and_route_in_one_step(
-        self, many: int, stores: set[str], handlers: dict[str, bool | float], lanes_first: bool, current: bool
+        self,
+        many: int,
+        stores: set[str],
+        handlers: dict[str, bool | float],
+        lanes_first: bool,
+        suspects_first: bool,
+        current: bool,
     ) -> None:
         """As a worker does it: what has a limit is never leased while it is routed."""
         version = self.inbox.declarations().version if current else "old"
@@ -110,7 +117,9 @@ class InboxMachine(RuleBasedStateMachine):
         ]
         routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
         names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
-        _, claim = self.inbox.settle_and_claim((), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes)
+        _, claim = self.inbox.settle_and_claim(
+            (), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes, suspects_first=suspects_first
+        )
         assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
         self.leased += claim.runs
 
@@ -126,13 +135,15 @@ class InboxMachine(RuleBasedStateMachine):
     def _route(self, event: Run, handlers: set[str], mine: bool) -> None:
         chosen = [(name, "default", mine and name not in LIMITS) for name in sorted(handlers)]
         routed = any(self._run_state(event.event.id, name) for name in handlers)
+        waiting = {name for name in handlers if self.client.exists(keys.READY + name)}
         (reply,) = self.inbox.route([(event, chosen)], self.inbox.declarations().version)
         assert reply[0] == ("routed" if handlers else "unhandled")
         self.leased.remove(event)
         self.stale.append(event)
         paused = self.inbox.paused()
         if mine:
-            assert routed or set(reply[1:]) == {n for n in handlers - LIMITS.keys() if f"handler:{n}" not in paused}
+            free = {n for n in handlers - LIMITS.keys() - waiting if f"handler:{n}" not in paused}
+            assert routed or set(reply[1:]) == free
             self.leased += [replace(event, item=f"{event.event.id}|{n}", handler=n) for n in reply[1:]]
 
     @precondition(lambda self: any(not run.handler for run in self.leased))

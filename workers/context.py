@@ -83,6 +83,8 @@ class Context(Generic[M]):
 
         place, whose = self._place(scope)
         mark = f"{self.handler}|{key}"
+        if scope != "event":  # there is no end to such marks, so each has an age of its own
+            place = f"{place}:{mark}"
         return once(self._effects, place, mark, whose, lambda: call(*args, **kwargs), in_doubt=in_doubt)
 
     def key(self, key: str, *, scope: Literal["event", "resource", "store"] = "event") -> str:

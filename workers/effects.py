@@ -14,7 +14,11 @@ from workers.words import Busy, Fail
 T = TypeVar("T")
 Scope = Literal["event", "resource", "store"]
 InDoubt = Literal["run", "fail"]
-BUSY_AFTER = 1.0
+AT_WORK_AFTER = 1.0
+
+
+class AtWork(Busy):
+    """Another run is at the same effect just now. Only this one waits for it: no limit and no handler is shut."""
 
 
 class Effects(Protocol):
@@ -35,7 +39,7 @@ def once(effects: Effects, place: str, field: str, item: str, call: Callable[[],
         found: T = orjson.loads(rest[0])
         return found
     if answer == "busy":
-        raise Busy(f"another run is doing {field} just now", after=BUSY_AFTER)
+        raise AtWork(f"another run is doing {field} just now", after=AT_WORK_AFTER)
     if answer == "doubt":
         raise Fail(f"{field} is in doubt: an attempt died between the call and its mark; look, then replay or drop")
     try:

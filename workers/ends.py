@@ -24,11 +24,11 @@ def outcome_of(ended: Ended, declared: Declaration | None) -> Outcome:
             # Most often it was killed from outside, so the first time it is tried again at once.
             after = 0.0 if run.attempts == 0 else None
             return attempts.after_error(run, told, retries=_retries(declared), after=after)
-        case "busy":
+        case "busy" | "wait":
             delay = ended.after if ended.after is not None else attempts.BUSY_DELAY
-            return Outcome(run, "busy", detail, delay=delay)
-        case "absent":  # declared, and not there in the horse: not again at once
-            return Outcome(run, "busy", {"error": "the handler is not loaded here"}, delay=attempts.BUSY_DELAY)
+            return Outcome(run, ended.end, detail, delay=delay)
+        case "absent":  # declared, and not there in the horse: not again at once, and other workers have the handler
+            return Outcome(run, "wait", {"error": "the handler is not loaded here"}, delay=attempts.BUSY_DELAY)
         case _:  # lost, stopped: nobody's fault
             return Outcome(run, "release")
 

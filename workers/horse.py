@@ -26,7 +26,7 @@ from receiver.contract.errors import PluginError
 from receiver.inbox import Inbox, Run, connect_to
 from workers import attempts, conditions, plugin_settings, plugins, wire
 from workers.context import Context
-from workers.effects import Effects, KeptEffects
+from workers.effects import AtWork, Effects, KeptEffects
 from workers.routing import Handler, Router
 from workers.words import Busy, Drop, Fail, Retry
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 EFFECT_SECONDS = 5.0
 HALF_A_MINUTE = 30.0
 SHUTDOWN_SECONDS = 1.5
+LONGEST_AFTER = 30 * 86_400.0
 
 log = logs.get("horse")
 
@@ -205,6 +206,8 @@ def _end_by(error: BaseException, files: frozenset[str]) -> dict[str, Any]:
     match error:
         case Drop():
             return {"end": "dropped", "detail": {"result": attempts.shorten(error.why)}}
+        case AtWork():
+            return {"end": "wait", "after": _seconds(error.after), "detail": {"error": attempts.shorten(error.why)}}
         case Busy():
             told = attempts.shorten(f"Busy: {error.why}")
             return {"end": "busy", "after": _seconds(error.after), "detail": {"error": told}}
@@ -217,7 +220,11 @@ def _end_by(error: BaseException, files: frozenset[str]) -> dict[str, Any]:
 
 
 def _seconds(after: Any) -> float | None:
-    return None if after is None else float(after)
+    """What a handler gave as `after=`: within reason, and nothing where it is no number."""
+    try:
+        return None if after is None else max(0.0, min(float(after), LONGEST_AFTER))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _as_result(value: Any) -> Any:

@@ -38,7 +38,7 @@ log = logs.get("stable")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended in its horse: end is done, dropped, failed, raised, busy, absent, killed or died."""
+    """How a run ended in its horse: end is done, dropped, failed, raised, busy, wait, absent, lost, stopped or died."""
 
     run: Run
     end: str
@@ -114,8 +114,10 @@ class Stable:
         return Counter(stall.handler for stall in self._stalls.values() if stall.batch)
 
     def runs(self) -> Iterator[Run]:
+        """All that is leased to this worker and was not handed over as ended or returned."""
         for stall in self._stalls.values():
             yield from stall.batch
+        yield from self._returned
 
     def fill(self) -> None:
         """Fork what is missing; not at once after one that could not load its plugins."""
@@ -169,7 +171,8 @@ class Stable:
                 self._kill(stall, f"killed: its process held {held >> 20} MB, limit {memory >> 20} MB")
 
     def kill_runs(self, items: set[str]) -> None:
-        """Kill the horses at work on runs that are no longer ours."""
+        """Kill the horses at work on runs that are no longer ours, and hand none of these back to be begun again."""
+        self._returned = [run for run in self._returned if run.item not in items]
         for stall in self._stalls.values():
             if stall.batch and stall.batch[0].item in items:
                 self._kill(stall, "lost")
@@ -297,10 +300,17 @@ class Stable:
             signal.pidfd_send_signal(stall.pidfd, signal.SIGKILL)
 
     def _bury(self, stall: Stall) -> None:
-        """A horse is dead: hear its last words, charge the run under way, give the rest back."""
+        """A horse is dead: hear its last words, charge the run under way, give the rest back.
+
+        Where its runs were lost, the rest is most likely somebody else's, too: it ends here.
+        """
         if stall.channel.fileno() >= 0:
             self._hear_last_words(stall)
-        self._take_back(stall)
+        if stall.verdict == "lost":
+            self._ended += [Ended(run, "lost") for run in stall.batch]
+            stall.batch.clear()
+        else:
+            self._take_back(stall)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(stall.pid, signal.SIGKILL)  # what it left running; its number is still its own
         _, status = os.waitpid(stall.pid, 0)

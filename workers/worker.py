@@ -109,6 +109,8 @@ class Worker(RQWorker):
                 self._wait()
                 self._listen_to_horses()
                 self._look_after()
+                # Not before the leases were looked after: this process may have been stopped for longer than they last.
+                self._waiting.dispatch(unwritten=bool(self._outcomes))
                 self._exchange()
         finally:
             self._stable.close()
@@ -189,7 +191,6 @@ class Worker(RQWorker):
         # Behind a run that takes long there is no slot for the others: they go back, and wait where all can see them.
         self._outcomes.extend(Outcome(run, "release") for run in returned if run.handler in self._slotted)
         self._keep_for_a_horse(run for run in returned if run.handler not in self._slotted)
-        self._waiting.dispatch(unwritten=bool(self._outcomes))
         if ended:
             self._hungry = True
 
@@ -227,14 +228,21 @@ class Worker(RQWorker):
                 self.inbox.finish(outcomes)
                 return
             room = LARGEST_BATCH * self._stable.idle
-            _, claim = self.inbox.settle_and_claim(
-                outcomes, lanes, room=room, limits=self._limits, routes=self._known.routes
+            written, claim = self.inbox.settle_and_claim(
+                outcomes,
+                lanes,
+                room=room,
+                limits=self._limits,
+                routes=self._known.routes,
+                suspects_first=self._turn % 2 == 0,
             )
-            outcomes = []
+            outcomes = outcomes if isinstance(written, RedisError) else []
             self._hungry = bool(claim.runs)
             self._again_at = time.monotonic() + claim.again_in if claim.again_in else None
             self._keep_for_a_horse(run for run in claim.runs if run.handler)
             self._route([run for run in claim.runs if not run.handler], claim.version)
+            if isinstance(written, RedisError):
+                raise written
         except RedisError as error:
             self._outcomes = outcomes + self._outcomes  # may be written twice: the second is stale, and no error
             self._server_is_away(error)
@@ -245,8 +253,9 @@ class Worker(RQWorker):
         quotas = self._pace.quotas(self._mine, idle=self._stable.idle, holding=self._stable.holding())
         quotas |= {name: self._pace.behind_each_other(name) for name in self._slotted & quotas.keys()}
         names = [keys.ROUTING_LANE, *quotas]
-        self._turn = (self._turn + 1) % len(names)
-        ordered = names[self._turn :] + names[: self._turn]
+        self._turn += 1
+        first = self._turn % len(names)
+        ordered = names[first:] + names[:first]
         return {name: quotas.get(name, ROUTES_AT_ONCE) for name in ordered}
 
     def _route(self, events: list[Run], version: str) -> None:

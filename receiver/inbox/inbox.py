@@ -1,7 +1,7 @@
 """Inbox: the protocol by which events are kept, claimed, routed and settled. One method, one script.
 
 EVENT   (none) --accept--> open --last run ends--> settled | failed (any run failed)
-RUN     ready --claim--> leased --finish--> done | dropped | failed | later (retry) | ready (release)
+RUN     ready --claim--> leased --finish--> done | dropped | failed | later (retry, wait) | ready (release, busy)
         later --tick, due--> ready        leased --tick, lapsed--> ready (loss + 1) | failed
 """
 
@@ -109,25 +109,30 @@ class Inbox:
         room: int,
         limits: Mapping[str, Limit] | None = None,
         routes: Routes = NO_ROUTES,
-    ) -> tuple[list[bool], Claim]:
+        suspects_first: bool = False,
+    ) -> tuple[list[bool] | RedisError, Claim]:
         """finish and claim in one round trip: what a busy worker does all day.
 
-        An event whose route is known is routed in the same step; it comes as the runs that are leased to us.
+        An event whose route is known is routed in the same step; it comes as the runs that are leased to us. With
+        `suspects_first`, lanes where work waits that lost its worker before have their turn before the others.
+
+        What the server has against the outcomes is given in place of their results: what was claimed is ours.
         """
         token = secrets.token_hex(6)
         wanted: list[scripts.Argument] = []
         for lane, many in lanes.items():
             limit = (limits or {}).get(lane, NO_LIMIT)
             wanted += (lane, many, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
-        start: list[scripts.Argument] = [token, LEASE_MS, room, routes.version, len(lanes)]
+        start: list[scripts.Argument] = [token, LEASE_MS, room, routes.version, int(suspects_first), len(lanes)]
         calls = [Call("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))
-        replies = scripts.run(self._server, calls)
-        results = [result == b"ok" for result in replies[0]] if outcomes else []
-        version, again, *items = replies[-1]
+        *written, claimed = scripts.run_each(self._server, calls)
+        if isinstance(claimed, RedisError):
+            raise claimed
+        version, again, *items = claimed
         runs = tuple(run for item in items for run in runs_from(item, token))
-        return results, Claim(version.decode(), runs, again / 1000)
+        return _results(written), Claim(version.decode(), runs, again / 1000)
 
     def route(self, decisions: Sequence[tuple[Run, Iterable[Wanted]]], version: str) -> list[list[str]]:
         """Give events their runs: for each (handler, queue, how). One round trip for all.
@@ -172,7 +177,11 @@ class Inbox:
         return str(version.decode())
 
     def declarations(self) -> Declarations:
-        """What all workers declared in the last 15 minutes, read in one moment."""
+        """What all workers declared in the last 15 minutes, read in one moment.
+
+        Of a handler's versions the one declared last comes last, and so wins where only one can: after a deploy the
+        old one is declared no more.
+        """
         pipeline = self.client.pipeline(transaction=True)
         pipeline.get(keys.DECLARATIONS_VERSION)
         pipeline.hgetall(keys.DECLARATIONS)
@@ -180,8 +189,9 @@ class Inbox:
         pipeline.time()
         version, texts, seen, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
-        live = [text for name, text in sorted(texts.items()) if int(seen.get(name, 0)) >= oldest]
-        return Declarations((version or b"0").decode(), tuple(read_declaration(text) for text in live))
+        live = [(name, int(seen.get(name, 0))) for name in texts if int(seen.get(name, 0)) >= oldest]
+        live.sort(key=lambda pair: (pair[0].partition(b"@")[0], pair[1], pair[0]))
+        return Declarations((version or b"0").decode(), tuple(read_declaration(texts[name]) for name, _ in live))
 
     # What a person decides
 
@@ -288,6 +298,13 @@ def _pause_name(handler: str, store: str) -> str:
     if bool(handler) == bool(store):
         raise ValueError("a handler or a store")
     return f"handler:{handler}" if handler else f"store:{store}"
+
+
+def _results(replies: list[Any]) -> list[bool] | RedisError:
+    """What became of each outcome, of the reply to `finish` if it was called."""
+    for reply in replies:
+        return reply if isinstance(reply, RedisError) else [result == b"ok" for result in reply]
+    return []
 
 
 def _finish_call(outcomes: Iterable[Outcome]) -> Call:

@@ -7,14 +7,16 @@
                            g:{handler}  "group retrying|failed": the failures it belongs to; p:{handler}  replays
     b:{id}         string  headers as a JSON line, then the raw body; trimmed before the record
     o:{id}         hash    once marks of an event: "handler|key" -> "begun ms run" or "done result"
-    o:r:{store}:{kind}:{id}, o:s:{store}           the same for a resource and for a store
+    o:r:{store}:{kind}:{id}:{mark}, o:s:{store}:{mark}   the same for a resource and for a store, one key for each mark:
+                           each has its own age
     st:{plugin}:{store}    hash    a plugin's state
     d:{store}:{m}  string  event id, for a short while: deliveries that only their body identifies
     ready:{lane}   zset    work to do, in fair order between stores. A lane is a handler; the lane "" is routing
     fair:{lane}    hash    virtual time of the lane (field "") and of each store in it
     lanes          hash    lane -> RQ queue that is woken for it
+    suspects       set     lanes where work is ready that lost its worker before, as far as is known
     leased         zset    items by end of lease (ms)
-    later          zset    items by due time (ms): retries, and runs with a delay
+    later          zset    items by due time (ms): retries, runs with a delay, and what waits for another run's effect
     held:{store}   zset    items of a paused store, in their order
     paused         set     "handler:NAME", "store:NAME"       resuming  set  stores whose held work is coming back
     limits         hash    handler -> its limit
@@ -31,7 +33,8 @@
     n              hash    every counter: `name` in all, `name|store` for a store
     t:{store}      hash    the names a store really sends: n:{theirs} how often, l:{theirs} when last (ms); a bounded
                            number of names, what is beyond it is counted under the empty name
-    decl, seen     hash    handler@version -> declaration, and when it was last made (ms)
+    decl, seen     hash    handler@version#mark -> declaration, and when it was last made (ms); the mark is of what it
+                           asks for
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
     replay:{name}  string  how far an interrupted replay has come
     ring:{store}   hash    fingerprint -> a learned signing secret, sealed, with what is said of it; see keyring.py

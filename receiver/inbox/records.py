@@ -19,7 +19,7 @@ _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 Wanted = tuple[str, str, bool | float]
 """A handler that is to have a run, its queue, and how: leased to us (True), left ready (False), or due so many seconds
 after the event's arrival."""
-OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "release"]
+OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "wait", "release"]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a leased run ended. A retry is due after `delay` seconds; busy shuts its limit so long, at no attempt."""
+    """How a leased run ended. A retry is due after `delay` seconds. At no attempt, busy shuts its limit so long,
+    and wait puts this run off so long and shuts nothing.
+    """
 
     run: Run
     kind: OutcomeKind

@@ -9,7 +9,8 @@
 --
 -- Where the body is part of a delivery's identity, the first body under a delivery id is kept under the first id,
 -- and only another body under the same delivery id gets an id of its own. So a second body is noticed by the record
--- of the first, without a key beside it, and a lookup more is made only where there is one.
+-- of the first, without a key beside it, and a lookup more is made only where there is one. The record of the first may
+-- be gone by age before that of the second.
 local window, names_kept, PARTS = tonumber(ARGV[1]), tonumber(ARGV[2]), 16
 local open_before, names = {}, {}
 
@@ -64,7 +65,7 @@ local function accept(at)
     ARGV[at + 15]
   local second_body = false
   if first_id ~= '' then
-    if redis.call('EXISTS', P .. 'e:' .. first_id) == 0 then
+    if redis.call('EXISTS', P .. 'e:' .. first_id, P .. 'e:' .. id) == 0 then
       id = first_id
     elseif digest_of(first_id) == digest then
       return duplicate(first_id, store)

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- claim: lease ready items to the caller.
--- ARGV  1 token  2 lease (ms)  3 how many in all  4 version of the declarations the routes are by  5 how many lanes
+-- ARGV  1 token  2 lease (ms)  3 how many in all  4 version of the declarations the routes are by
+--       5 "1" to begin with the lanes that have suspects  6 how many lanes
 --       then for each lane: lane, how many of it, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst
 --       then the routes the caller knows, for each: store, topic, how many handlers, and for each of these: handler,
 --       queue, and "1" if it may be leased to the caller, "0" if not, or ">ms": it is due so long after the event's
@@ -11,15 +12,20 @@
 -- What one claim takes of a lane with a concurrency holds one slot: the caller has one horse do it, one run after the
 -- other. So the next run begins without a word to the server, as long as more is ready than slots are free.
 -- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
--- passed over while others are claimed; callers begin with another lane each time, so its turn comes.
+-- passed over while others are claimed, and what is behind it is read. Its lane is remembered: callers begin with such
+-- lanes every other time, so that suspects have their turn soon, and the others theirs.
 -- An event whose route the caller knows is routed in the same step, as `route` would; any other is leased to be routed.
 local token, lease_end, room = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
 local version = redis.call('GET', P .. 'declv') or '0'
-local first_route = 6 + 6 * tonumber(ARGV[5])
+local FIRST_LANE = 7
+local first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
 local taken, again, size, left = {}, 0, 0, {}
 local free_slots = 0 -- of the limit at hand, where it has a concurrency
 local LARGEST = 8 * 1024 * 1024 -- bytes of bodies in one claim: the server answers others meanwhile
+local MOST_PASSED = 256 -- suspects of a lane in one claim
 local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
+local suspected = {}
+for _, lane in ipairs(redis.call('SMEMBERS', P .. 'suspects')) do suspected[lane] = true end
 
 -- What is read of an item: its run, its replays, and what the caller is told.
 local function fields_of(handler)
@@ -76,25 +82,17 @@ local function known_route(run, about)
   return route
 end
 
--- Whether a new run of a handler may be the caller's at once: there is room, and no older one waits.
-local older = {}
-local function may_be_mine(handler)
-  if (left[handler] or 0) <= 0 then return false end
-  if older[handler] == nil then older[handler] = redis.call('EXISTS', P .. 'ready:' .. handler) == 1 end
-  return not older[handler]
-end
-
 local function route_here(item, id, run, about, route)
-  local made, mine = {}, {}
+  local made, mine, open = {}, {}, tonumber(about[OPEN] or 1) + route.many - 1
   for part = route.first, route.last, 3 do
     local handler, how = ARGV[part], ARGV[part + 2]
-    local wanted = how == '1' and may_be_mine(handler) and token
+    local wanted = how == '1' and (left[handler] or 0) > 0 and token
     if begin_run(id, about[3], handler, ARGV[part + 1], due_at(how, about[7]), wanted, lease_end, made) then
       left[handler] = left[handler] - 1
       mine[#mine + 1] = handler
     end
   end
-  redis.call('HSET', P .. 'e:' .. id, 'open', tonumber(about[OPEN] or 1) + route.many - 1, unpack(made))
+  redis.call('HSET', P .. 'e:' .. id, 'open', open, unpack(made))
   redis.call('HDEL', P .. 'e:' .. id, 'r:')
   if #mine > 0 then take(item, id, run, about, mine) end
 end
@@ -116,6 +114,14 @@ local function hold_if_paused(item, id, handler, run, store, score)
   write_run(id, handler, run)
   redis.call('ZADD', P .. 'held:' .. store, score, item)
   return true
+end
+
+local function take_item(item, id, lane, score, run, about)
+  if not run or run.state ~= 'ready' then
+    set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
+  elseif not (anything_paused and hold_if_paused(item, id, lane, run, about[3], score)) then
+    lease_item(item, id, lane, run, about)
+  end
 end
 
 local function open_again_in(ms)
@@ -141,6 +147,10 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
   end
   if spacing > 0 and want > 0 then
     local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
+    if due > NOW + burst * spacing then -- further than a claim ever sets it: the clock was set back
+      due = NOW + burst * spacing
+      redis.call('HSET', P .. 'paces', limit, due)
+    end
     local free = math.floor((NOW - due) / spacing) + 1
     if free < 1 then
       open_again_in(due - NOW)
@@ -152,7 +162,11 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
 end
 
 local function took(lane, limit, concurrency, spacing, burst, first, got)
-  if limit == '' or got == 0 then return end
+  if got == 0 then return end
+  if limit == '' then -- it may have had one: Busy would shut that, and nobody would look there
+    redis.call('HDEL', P .. 'limits', lane)
+    return
+  end
   redis.call('HSET', P .. 'limits', lane, limit)
   if concurrency > 0 then
     local ids = {}
@@ -168,35 +182,55 @@ local function took(lane, limit, concurrency, spacing, burst, first, got)
   end
 end
 
--- Takes up to `want` items of a lane.
-local function take_from(lane, want, limit, concurrency, spacing, burst)
-  local ready, before, last = P .. 'ready:' .. lane, #taken, nil
-  if redis.call('EXISTS', ready) == 0 then return end
-  if is_paused(lane) then return end
-  want = allowed(lane, want, limit, concurrency, spacing, burst)
-  local found = want > 0 and redis.call('ZRANGE', ready, 0, want - 1, 'WITHSCORES') or {}
-  local gone = {}
-  for at = 1, #found, 2 do
-    local item = found[at]
-    local id = split(item)
-    local about = about_item(id, lane)
-    local run = about and parse_run(about[1])
-    local suspect = run and run.losses > 0
-    if not (suspect and #taken > 0) then
-      gone[#gone + 1] = item
-      last = found[at + 1]
-      if not run or run.state ~= 'ready' then
-        set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
-      elseif not (anything_paused and hold_if_paused(item, id, lane, run, about[3], last)) then
-        lease_item(item, id, lane, run, about)
+-- Whether a lane has suspects, as far as this claim has seen.
+local function remember(lane, suspects)
+  if suspects and not suspected[lane] then redis.call('SADD', P .. 'suspects', lane) end
+  if suspected[lane] and not suspects then redis.call('SREM', P .. 'suspects', lane) end
+end
+
+-- Reads a lane until `want` items of it are gone. Gives the virtual time of the last, and an error that concerns all.
+local function read_lane(lane, ready, want)
+  local gone, read, passed, last, alone, refused = {}, 0, 0, nil, false, nil
+  repeat
+    local asked = want - #gone
+    local found = redis.call('ZRANGE', ready, read, read + asked - 1, 'WITHSCORES')
+    read = read + asked
+    for at = 1, #found, 2 do
+      local item = found[at]
+      local id = split(item)
+      local about = about_item(id, lane)
+      local run = about and parse_run(about[1])
+      local suspect = run and run.losses > 0
+      if suspect and #taken > 0 then
+        passed = passed + 1
+      else
+        last = found[at + 1]
+        local ok, problem = pcall(take_item, item, id, lane, last, run, about)
+        if not ok then ok, refused = pcall(set_aside_or_raise, item, problem) end
+        if not ok then break end
+        gone[#gone + 1] = item
+        alone = suspect and #taken == 1
+      end
+      if size > LARGEST or alone then
+        room = 0
+        break
       end
     end
-    if size > LARGEST or (suspect and #taken == 1 and taken[1][1] == item) then
-      room = 0
-      break
-    end
-  end
+  until #gone >= want or #found < 2 * asked or room == 0 or refused or passed > MOST_PASSED
   in_slices('ZREM', ready, gone)
+  remember(lane, alone or passed > 0)
+  return last, refused
+end
+
+-- Takes up to `want` items of a lane.
+local function take_from(lane, want, limit, concurrency, spacing, burst)
+  local ready, before = P .. 'ready:' .. lane, #taken
+  if redis.call('EXISTS', ready) == 0 then return remember(lane, false) end
+  if is_paused(lane) then return end
+  want = allowed(lane, want, limit, concurrency, spacing, burst)
+  if want < 1 then return end
+  local last, refused = read_lane(lane, ready, want)
+  if refused then error(refused, 0) end
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before
   took(lane, limit, concurrency, spacing, burst, before + 1, got)
@@ -205,11 +239,14 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
 end
 
-for at = 6, first_route - 1, 6 do left[ARGV[at]] = tonumber(ARGV[at + 1]) end
-for at = 6, first_route - 1, 6 do
-  local want = math.min(left[ARGV[at]], room)
-  if want > 0 then
-    take_from(ARGV[at], want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
+for at = FIRST_LANE, first_route - 1, 6 do left[ARGV[at]] = tonumber(ARGV[at + 1]) end
+local begins = ARGV[5] == '1' and suspected or {}
+for _, turn in ipairs({ true, false }) do
+  for at = FIRST_LANE, first_route - 1, 6 do
+    local lane, want = ARGV[at], math.min(left[ARGV[at]], room)
+    if want > 0 and (begins[lane] or false) == turn then
+      take_from(lane, want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
+    end
   end
 end
 return { version, again, unpack(taken) }

@@ -2,29 +2,30 @@
 -- finish: write how leased runs ended.
 -- ARGV  for each run: item, token, outcome, detail (JSON), delay (ms)
 --       outcome: done dropped failed; retry (an attempt, due after the delay); release (no attempt, ready at once);
---       busy (no attempt, ready at once, and the handler's limit is shut for everyone until the delay is over)
--- gives for each run "ok" or "stale" (the token no longer fits; nothing was changed)
+--       busy (no attempt, ready at once, and the handler's limit is shut for everyone until the delay is over);
+--       wait (no attempt, due after the delay, and nothing is shut)
+-- gives for each run "ok" or "stale" (the token no longer fits and nothing was changed, or its record is damaged and
+--       it was set aside)
 local told = {}
 
 -- The run ended well: its field, how it went, and the event's own state, in one write.
 local function end_well(id, handler, run, detail, store, open, bad)
   local fields = { 'r:' .. handler, packed(run), 'x:' .. handler, detail, 'open', open }
-  if open <= 0 then
-    local state = bad > 0 and 'failed' or 'settled'
-    fields[7], fields[8] = 'state', state
+  local state = open <= 0 and (bad > 0 and 'failed' or 'settled')
+  if state then fields[7], fields[8] = 'state', state end
+  redis.call('HSET', P .. 'e:' .. id, unpack(fields))
+  if state then
     if state == 'settled' then gather('ZADD', P .. 'done', NOW, id) end
     count('open', store, -1)
     count(state, store, 1)
   end
-  redis.call('HSET', P .. 'e:' .. id, unpack(fields))
   if run.attempts > 1 then leave_group(id, handler, store) end
 end
 
-local function retry(id, handler, item, run, detail, store, delay)
+local function put_off(id, handler, item, run, detail, delay)
   run.state = 'later'
   redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run), 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
-  join_group(id, handler, store, 'retrying', detail)
 end
 
 local function give_back(id, handler, run, outcome, detail, delay)
@@ -38,6 +39,25 @@ local function give_back(id, handler, run, outcome, detail, delay)
   wake(run.queue)
 end
 
+local function write_end(item, id, handler, run, about, outcome, detail, delay)
+  local store = about[2]
+  if not store then error('its record names no store', 0) end
+  run.token = ''
+  if outcome == 'release' or outcome == 'busy' then return give_back(id, handler, run, outcome, detail, delay) end
+  if outcome == 'wait' then return put_off(id, handler, item, run, detail, delay) end
+  run.attempts = run.attempts + 1
+  if outcome == 'failed' then
+    fail_run(id, handler, run, store, detail)
+  elseif outcome == 'retry' then
+    put_off(id, handler, item, run, detail, delay)
+    join_group(id, handler, store, 'retrying', detail)
+  else
+    run.state = outcome
+    end_well(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
+  end
+  told[#told + 1] = { item, outcome, store, about[3], about[4], detail }
+end
+
 local function finish(item, token, outcome, detail, delay)
   local id, handler = split(item)
   local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'store', 'topic', 'resource', 'open', 'bad')
@@ -46,30 +66,18 @@ local function finish(item, token, outcome, detail, delay)
     redis.call('HINCRBY', P .. 'n', 'stale', 1)
     return 'stale'
   end
-  local store = about[2]
+  local ok, problem = pcall(write_end, item, id, handler, run, about, outcome, detail, delay)
+  if not ok then set_aside_or_raise(item, problem) end
   gather('ZREM', P .. 'leased', item)
-  free_slot(id, handler, run)
-  run.token = ''
-  if outcome == 'release' or outcome == 'busy' then
-    give_back(id, handler, run, outcome, detail, delay)
-    return 'ok'
-  end
-  run.attempts = run.attempts + 1
-  if outcome == 'failed' then
-    fail_run(id, handler, run, store, detail)
-  elseif outcome == 'retry' then
-    retry(id, handler, item, run, detail, store, delay)
-  else
-    run.state = outcome
-    end_well(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
-  end
-  told[#told + 1] = { item, outcome, store, about[3], about[4], detail }
-  return 'ok'
+  pcall(free_slot, id, handler, run.queue, token) -- whoever needs a slot finds those that nobody holds any more
+  return ok and 'ok' or 'stale'
 end
 
 local results = {}
 for at = 1, #ARGV, 5 do
   results[#results + 1] = finish(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
 end
-if #told > 0 then redis.call('PUBLISH', P .. 'journal', cjson.encode(told)) end
+-- Only who listens just now is told. A server that lets us publish nothing (Redis 7 gives new users no channel) has the
+-- ends of the runs all the same.
+if #told > 0 then redis.pcall('PUBLISH', P .. 'journal', cjson.encode(told)) end
 return results

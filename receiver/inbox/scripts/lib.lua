@@ -49,6 +49,20 @@ local function write_gathered()
   return problem
 end
 
+local function set_aside(item, why)
+  redis.call('HSET', P .. 'aside', item, why)
+end
+
+-- What went wrong with one item of many. What its record holds concerns it alone: it is set aside and shown, and the
+-- others go on. What the server has against the caller (NOPERM, OOM, READONLY) concerns all of them, and is raised.
+local function set_aside_or_raise(item, problem)
+  local why = type(problem) == 'table' and problem.err or tostring(problem)
+  local code = string.match(why, '^%-?(%u+) ') -- the server's; an error of Lua has none
+  local its_own = not code or code == 'WRONGTYPE' or string.find(why, 'not an integer', 1, true)
+  if not its_own then error(problem, 0) end
+  set_aside(item, why)
+end
+
 local function item_of(id, handler)
   if handler == '' then return id end
   return id .. '|' .. handler
@@ -141,7 +155,12 @@ end
 -- A slot none of whose runs is leased under its token any more is free, however that came about.
 local function slots_taken(limit, most)
   local slots = P .. 'slots:' .. limit
-  local held = redis.call('HLEN', slots)
+  local held = redis.pcall('HLEN', slots)
+  if type(held) == 'table' then -- damaged, and nothing is lost with it
+    set_aside(slots, held.err)
+    redis.call('UNLINK', slots)
+    return 0
+  end
   if held < most then return held end
   local found = redis.call('HGETALL', slots)
   for at = 1, #found, 2 do
@@ -163,17 +182,17 @@ local function limit_of(handler)
 end
 
 -- A run has ended; the last of its slot gives the slot back.
-local function free_slot(id, handler, run)
+local function free_slot(id, handler, queue, token)
   local limit = limit_of(handler)
   if not limit then return end
-  local slots, name, left = P .. 'slots:' .. limit, run.token .. '|' .. handler, {}
+  local slots, name, left = P .. 'slots:' .. limit, token .. '|' .. handler, {}
   for one in string.gmatch(redis.call('HGET', slots, name) or '', '%S+') do
     if one ~= id then left[#left + 1] = one end
   end
   if #left > 0 then
     redis.call('HSET', slots, name, table.concat(left, ' '))
   elseif redis.call('HDEL', slots, name) == 1 and redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then
-    wake(run.queue)
+    wake(queue)
   end
 end
 
@@ -186,6 +205,23 @@ local function is_paused(handler)
   return anything_paused and paused[handler]
 end
 
+local anything_shut
+local function is_shut(handler)
+  if anything_shut == nil then anything_shut = redis.call('EXISTS', P .. 'shut') == 1 end
+  if not anything_shut then return false end
+  return tonumber(redis.call('HGET', P .. 'shut', limit_of(handler) or 'h:' .. handler) or 0) > NOW
+end
+
+-- Whether a new run of a handler may begin at once: nobody paused it or said Busy, and no older one waits.
+local at_once = {}
+local function may_begin(handler)
+  if at_once[handler] == nil then
+    local waits = redis.call('EXISTS', P .. 'ready:' .. handler) == 1
+    at_once[handler] = not (waits or is_paused(handler) or is_shut(handler))
+  end
+  return at_once[handler]
+end
+
 -- When a run that is routed as `how` says is due: ">ms" is so long after the event's arrival, but never longer from
 -- now, since the receiver's clock may be ahead of ours. Anything else is due at once.
 local function due_at(how, received)
@@ -194,7 +230,7 @@ local function due_at(how, received)
 end
 
 -- The first run of a handler for an event: its field goes to `fields`. What is due later waits for that. With a token
--- it is leased, and this is true; without one, or while the handler is paused, it is made ready.
+-- it is leased, and this is true; without one, or where it may not begin at once, it is made ready.
 local lanes = {}
 local function begin_run(id, store, handler, queue, due, token, lease_end, fields)
   if lanes[handler] ~= queue then redis.call('HSET', P .. 'lanes', handler, queue) end
@@ -205,7 +241,7 @@ local function begin_run(id, store, handler, queue, due, token, lease_end, field
     gather('ZADD', P .. 'later', due, item_of(id, handler))
     return false
   end
-  if token and not is_paused(handler) then
+  if token and may_begin(handler) then
     fields[#fields + 1] = 'leased 0 0 ' .. queue .. ' ' .. token
     gather('ZADD', P .. 'leased', lease_end, item_of(id, handler))
     return true
@@ -263,10 +299,6 @@ local function bring_back(store, most, first)
   end
   if redis.call('EXISTS', P .. 'held:' .. store) == 0 then redis.call('SREM', P .. 'resuming', store) end
   return back
-end
-
-local function set_aside(item, why)
-  redis.call('HSET', P .. 'aside', item, why)
 end
 
 -- One run fewer is open; the last one closes the event.

@@ -4,8 +4,8 @@
 --       then for each event: token, id, how many handlers, and for each of these: handler, queue, and "1" to lease it
 --       to the caller, "0" to leave it ready, or ">ms": it is due so long after the event's arrival
 -- gives for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token no
---       longer fits) or {"reroute"} (the declarations have changed). A paused handler's run is left ready, whatever
---       was asked.
+--       longer fits, or its record is damaged and it was set aside) or {"reroute"} (the declarations have changed). A run that may not begin at once, because its
+--       handler is paused or shut or an older run of it waits, is left ready, whatever was asked.
 local lease_end = NOW + tonumber(ARGV[2])
 local up_to_date = ARGV[1] == (redis.call('GET', P .. 'declv') or '0')
 
@@ -28,8 +28,12 @@ local function route(token, id, first, many)
     return { 'stale' }
   end
   if not up_to_date then return { 'reroute' } end
-  local store, had, answer, fields = now[2], 0, { 'routed' }, {}
+  local store, open, had, answer, fields = now[2], tonumber(now[3] or 1), 0, { 'routed' }, {}
   gather('ZREM', P .. 'leased', id)
+  if not store or not open then
+    set_aside(id, 'its record names no store, or no number of open runs')
+    return { 'stale' }
+  end
   for at = 0, many - 1 do
     local part = first + 3 * at
     if now[6 + at] then
@@ -44,7 +48,7 @@ local function route(token, id, first, many)
   end
   redis.call('HDEL', e, 'r:')
   if #fields > 0 then
-    redis.call('HSET', e, 'open', tonumber(now[3] or 1) + #fields / 2 - 1, unpack(fields))
+    redis.call('HSET', e, 'open', open + #fields / 2 - 1, unpack(fields))
     return answer
   end
   -- No new run: the event to be routed was an open item of its own, and that ends here.

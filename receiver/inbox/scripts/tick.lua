@@ -6,42 +6,54 @@
 local slice, lease, allowed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local due, lapsed, failed = 0, 0, 0
 
--- An item whose record is gone or says otherwise is debris: taken out and shown, never an error.
-local function open_item(item, set, state)
-  local id, handler = split(item)
-  local run = read_run(id, handler)
-  redis.call('ZREM', P .. set, item)
-  if run and run.state == state then return id, handler, run, redis.call('HGET', P .. 'e:' .. id, 'store') end
-  set_aside(item, 'found in ' .. set .. ' while its record says ' .. (run and run.state or 'nothing'))
+local function come_due(id, handler, run, store)
+  run.state = 'ready'
+  write_run(id, handler, run)
+  make_ready(id, handler, store)
+  due = due + 1
 end
 
-for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'later', '-inf', NOW, 'LIMIT', 0, slice)) do
-  local id, handler, run, store = open_item(item, 'later', 'later')
-  if id then
+local function lapse(id, handler, run, store)
+  pcall(free_slot, id, handler, run.queue, run.token)
+  run.losses, run.token = run.losses + 1, ''
+  lapsed = lapsed + 1
+  if run.losses > allowed then
+    fail_run(id, handler, run, store, ARGV[4])
+    failed = failed + 1
+  else
     run.state = 'ready'
     write_run(id, handler, run)
-    make_ready(id, handler, store)
-    due = due + 1
+    make_first(id, handler)
+    redis.call('SADD', P .. 'suspects', handler)
   end
 end
 
-local ended = ARGV[5] == '0' and {} or redis.call('ZRANGEBYSCORE', P .. 'leased', '-inf', NOW, 'LIMIT', 0, slice)
-for _, item in ipairs(ended) do
-  local id, handler, run, store = open_item(item, 'leased', 'leased')
-  if id then
-    free_slot(id, handler, run)
-    run.losses, run.token = run.losses + 1, ''
-    lapsed = lapsed + 1
-    if run.losses > allowed then
-      fail_run(id, handler, run, store, ARGV[4])
-      failed = failed + 1
+-- Why an item of a set cannot be moved: its record is gone, or says otherwise. Nil where nothing is against it.
+local function debris(set, run, store)
+  if not run then return 'nothing' end
+  if run.state ~= set then return run.state end
+  return not store and 'no store' or nil
+end
+
+-- `move` for the items of a set whose time has come; debris and poison are taken out and shown.
+local function move_each(set, move)
+  for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)) do
+    local id, handler = split(item)
+    local run = read_run(id, handler)
+    local store = run and redis.call('HGET', P .. 'e:' .. id, 'store')
+    local says = debris(set, run, store)
+    if says then
+      set_aside(item, 'found in ' .. set .. ' while its record says ' .. says)
     else
-      run.state = 'ready'
-      write_run(id, handler, run)
-      make_first(id, handler)
+      local ok, problem = pcall(move, id, handler, run, store)
+      if not ok then set_aside_or_raise(item, problem) end
     end
+    gather('ZREM', P .. set, item)
   end
 end
+
+move_each('later', come_due)
+if ARGV[5] ~= '0' then move_each('leased', lapse) end
 
 -- A lease that ends further away than a lease is long: the clock was set back.
 for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leased', NOW + lease + 1, '+inf', 'LIMIT', 0, slice)) do
