@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
 from receiver.inbox import Inbox, Ledger, connect, embedded, server_url
+from receiver.spool import look_at_refusals
 from tests.warm import Forked, Warm, can_fork
 from workers.processes import die_with_parent
 
@@ -103,6 +105,23 @@ def storehooks(
             raise
         said = [(file.seek(0), file.read().decode())[1] for file in (output, error)]
     return subprocess.CompletedProcess(command, code, *said)
+
+
+def typed(line: str, *, env: dict[str, str], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """A line of a document, as somebody types it. What needs no shell but for `|| echo` is done without one."""
+    command, otherwise, said = line.partition(" || echo ")
+    name, *words = shlex.split(command)
+    if set(command) & set("|<>&;$*`"):
+        started = [shlex.quote(word) for word in (sys.executable, "-m", "workers.cli")]
+        environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **env}
+        text = line.replace(name, " ".join(started), 1)
+        return subprocess.run(
+            ["/bin/sh", "-c", text], capture_output=True, text=True, cwd=cwd, env=environ, check=False
+        )
+    done = storehooks(*words, env=env, cwd=cwd)
+    if otherwise and done.returncode:
+        done.stdout, done.returncode = f"{done.stdout}{' '.join(shlex.split(said))}\n", 0
+    return done
 
 
 class Process:
@@ -332,6 +351,10 @@ class System:
 
     # What an operator sees
 
+    def refused(self, many: int = 1) -> None:
+        """Wait until so many refusals are written down, which happens behind the answer."""
+        eventually(lambda: look_at_refusals(self.config.data_dir).count() >= many, what=f"{many} refusals are written")
+
     def status(self, event_id: str) -> str:
         record = self.ledger.event(event_id)
         return record.summary.status if record else "unknown"
@@ -354,13 +377,13 @@ class System:
         return all(c["accepted"] == c["settled"] + c["open"] + c["failed"] for c in every)
 
     def close(self) -> None:
+        self.http.close()  # first: a receiver that ends gives the senders it knows a moment to send more
         alive = [process for process in reversed(self.processes) if process.alive]
         for process in alive:  # all at once: each needs a moment to end
             process.send(signal.SIGCONT)
             process.send(signal.SIGTERM)
         for process in alive:
             process.stop()
-        self.http.close()
         self.client.close()
 
 
