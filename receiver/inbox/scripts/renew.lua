@@ -9,6 +9,7 @@ for at = 2, #ARGV, 2 do
   if run and run.state == 'leased' and run.token == ARGV[at + 1] then
     redis.call('ZADD', P .. 'leased', NOW + tonumber(ARGV[1]), ARGV[at])
   else
+    was_only_late(id, handler, ARGV[at + 1])
     lost[#lost + 1] = ARGV[at]
   end
 end

@@ -30,6 +30,7 @@ for _, item in ipairs(ended) do
   local id, handler, run, store = open_item(item, 'leased', 'leased')
   if id then
     free_slot(id, handler, run)
+    note_the_lapse(id, handler, run.token)
     run.losses, run.token = run.losses + 1, ''
     lapsed = lapsed + 1
     if run.losses > allowed then
