@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from receiver.inbox import connect
@@ -41,6 +42,12 @@ class DevRun:
         process = self.start()
         eventually(lambda: "First event handled" in process.output()[before:], 20, what="a handled event")
         return process
+
+    def takes_a_delivery(self) -> bool:
+        try:
+            return self.system.post(self.system.request()).status_code == 200
+        except httpx2.HTTPError:
+            return False
 
     def named(self) -> dict[str, int]:
         """Each child by what it is."""
@@ -106,6 +113,7 @@ def test_a_killed_process_is_back_within_two_seconds_and_a_line_says_so(lasting:
     eventually(lambda: f"{name} was killed by SIGKILL; starting it again" in process.output(), 2)
     eventually(lambda: lasting.named().get(name, before) != before, 2)
     lines = process.output().count("shop.greet")
+    eventually(lasting.takes_a_delivery, 15)
     eventually(lambda: process.output().count("shop.greet") > lines, 15, what="events are handled again")
 
 
