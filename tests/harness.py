@@ -96,7 +96,14 @@ def storehooks(
     *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """A command as an operator gives it, and what came of it."""
-    command = [sys.executable, "-m", "workers.cli", *arguments]
+    return ended("workers.cli", *arguments, env=env, cwd=cwd)
+
+
+def ended(
+    module: str, *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """A program that ends by itself, and how."""
+    command = [sys.executable, "-m", module, *arguments]
     with TemporaryFile() as output, TemporaryFile() as error:
         process = start(command, output, error, env=env, cwd=cwd)
         try:
@@ -330,6 +337,11 @@ class System:
 
     def run_cli(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return storehooks(*arguments, "--config", str(self.config_file), env=env)
+
+    def refuse_to_start(self, name: str) -> subprocess.CompletedProcess[str]:
+        """What `storehooks web` or `storehooks worker` says when it does not start."""
+        modules = {"web": "receiver.gunicorn", "worker": "workers"}
+        return ended(modules[name], "--config", str(self.config_file))
 
     # What a store does
 
