@@ -245,7 +245,7 @@ class Server:
             self.process.stop()
 
 
-CONFIG = """
+HEAD = """
 [redis]
 url = "{redis}"
 data_dir = "{data}"
@@ -253,7 +253,10 @@ data_dir = "{data}"
 bind = "127.0.0.1:{port}"
 public_url = "http://127.0.0.1:{port}"
 processes = 1
-threads = 4
+"""
+CONFIG = (
+    HEAD
+    + """threads = 4
 [workers]
 plugins = {plugins}
 horses = {horses}
@@ -266,6 +269,7 @@ signing_secrets = ["{other}"]
 bind = "127.0.0.1:{sandbox_port}"
 {more}
 """
+)
 
 
 OFTEN = {
