@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from receiver.inbox import Outcome
-from tests.harness import ROOT, System, eventually, storehooks
+from tests.harness import System, eventually, storehooks
+from tests.programs import ROOT
 from tests.test_inbox import GREET, claim_one, route
 
 HELLO = """

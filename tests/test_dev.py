@@ -15,7 +15,8 @@ import pytest
 
 from receiver.inbox import connect
 from receiver.inbox import server_url as url_of
-from tests.harness import ROOT, Process, System, children_of, comm, eventually, free_port, gone, storehooks
+from tests.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
+from tests.programs import ROOT
 
 HELLO = (
     "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"

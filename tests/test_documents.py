@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from receiver.config import SANDBOX_SECRET, Config, load
-from tests.harness import ROOT, System, own_server, typed
+from tests.harness import System, own_server
+from tests.programs import ROOT, typed
 from workers.cli.captured import write
 
 DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))

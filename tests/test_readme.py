@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness import ROOT, System, typed
+from tests.harness import System
+from tests.programs import ROOT, typed
 
 README = (ROOT / "README.md").read_text()
 
