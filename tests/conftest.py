@@ -24,6 +24,7 @@ LONGEST_FIRST = (
     "test_dev.py",
     "test_workers.py",
     "test_hard_cases.py",
+    "test_bad_company.py",
     "test_soak.py",
     "test_examples.py",
     "test_subscription_faults.py",
