@@ -14,7 +14,7 @@ from receiver.config import SANDBOX_SECRET
 from receiver.inbox import Inbox, keys
 from receiver.inbox.checks import Checked, Checks
 from receiver.spool import look_at_refusals
-from tests.harness import OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
+from tests.harness import HEAD, OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
 from tests.storeapi.listener import Listener
 
 PLUGIN = """
@@ -25,15 +25,9 @@ router = Router("erp")
 def export(event, ctx):
     return "exported"
 """
-CONFIG = """
-[redis]
-url = "{redis}"
-data_dir = "{data}"
-[receiver]
-bind = "127.0.0.1:{port}"
-public_url = "http://127.0.0.1:{port}"
-processes = 1
-[workers]
+CONFIG = (
+    HEAD
+    + """[workers]
 plugins = ["shop.py"]
 [subscriptions]
 check = "1s"
@@ -47,6 +41,7 @@ signing_secrets = ["{secret}"]
 [stores.south]
 signing_secrets = ["{other}"]
 """
+)
 
 
 class Clinic:

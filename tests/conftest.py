@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +14,36 @@ from redis import Redis
 from receiver.inbox import connect
 from tests.harness import Server, System, own_server
 
+if TYPE_CHECKING:
+    from tests.subscribed import Shop
+
 MARK = "storehooks-tests"
+LONGEST_FIRST = (
+    "test_faults.py",
+    "test_spool.py",
+    "test_dev.py",
+    "test_workers.py",
+    "test_hard_cases.py",
+    "test_bad_company.py",
+    "test_soak.py",
+    "test_examples.py",
+    "test_subscription_faults.py",
+    "test_stores.py",
+    "test_power_cut.py",
+    "test_retry.py",
+    "test_corpus.py",
+    "test_doctor.py",
+    "test_upkeep.py",
+    "test_plugins.py",
+    "test_types.py",
+    "test_integrator_docs.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file is done by one process: a long one that begins last would keep one busy after the others have ended."""
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -89,3 +118,22 @@ def own_redis(tmp_path: Path) -> Iterator[Server]:
     folder.mkdir()
     with own_server(folder) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """One server, one receiver and one sandbox for all tests of a file."""
+    from tests.subscribed import a_shop  # few need it, and it brings an HTTP client and the commands along
+
+    with a_shop(tmp_path_factory.mktemp("shop"), "web") as shop:
+        yield shop
+
+
+@pytest.fixture
+def shop(open_shop: Shop) -> Iterator[Shop]:
+    """An empty store, and the config as it was."""
+    from tests.subscribed import begin_anew
+
+    text = open_shop.system.config_file.read_text()
+    yield begin_anew(open_shop)
+    open_shop.system.config_file.write_text(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import secrets
 import signal
 import socket
@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 from redis import Redis
@@ -24,10 +23,10 @@ from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
 from receiver.inbox import Inbox, Ledger, connect, embedded, server_url
-from tests.warm import Forked, Warm, can_fork
-from workers.processes import die_with_parent
+from receiver.spool import look_at_refusals
+from tests.programs import Process, ended, storehooks
+from tests.warm import QUICKER
 
-ROOT = Path(__file__).parent.parent
 SECRET = "whsec_dGVzdCBzZWNyZXQgb2Ygb25lIHN0b3Jl"
 OTHER_SECRET = "whsec_YW5vdGhlciBzdG9yZSdzIHNlY3JldCE="
 T = TypeVar("T")
@@ -55,105 +54,6 @@ def port_is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-WARM = Warm()
-NOT_INHERITED = ("REDIS_URL", "PORT", "WEB_CONCURRENCY")
-"""They would win over the config of a test."""
-
-
-def start(
-    command: list[str],
-    output: IO[bytes],
-    error: IO[bytes],
-    *,
-    env: dict[str, str] | None = None,
-    cwd: Path = ROOT,
-    keep: tuple[int, ...] = (),
-) -> subprocess.Popen[bytes] | Forked:
-    """A process in a session of its own that ends with ours; forked where that makes no difference but time."""
-    environ = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED} | (env or {})
-    if can_fork(command, environ, keep):
-        return WARM.fork(command, env=environ, cwd=cwd, output=output, error=error)
-    parent = os.getpid()
-    return subprocess.Popen(
-        command,
-        stdout=output,
-        stderr=error,
-        stdin=subprocess.DEVNULL,
-        cwd=cwd,
-        env=environ,
-        start_new_session=True,
-        pass_fds=keep,
-        preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  pytest has one thread here
-    )
-
-
-def storehooks(
-    *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT
-) -> subprocess.CompletedProcess[str]:
-    """A command as an operator gives it, and what came of it."""
-    command = [sys.executable, "-m", "workers.cli", *arguments]
-    with TemporaryFile() as output, TemporaryFile() as error:
-        process = start(command, output, error, env=env, cwd=cwd)
-        try:
-            code = process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            raise
-        said = [(file.seek(0), file.read().decode())[1] for file in (output, error)]
-    return subprocess.CompletedProcess(command, code, *said)
-
-
-class Process:
-    """A process of the product, its output in a file, ended with the test."""
-
-    def __init__(
-        self,
-        command: list[str],
-        *,
-        log: Path,
-        env: dict[str, str] | None = None,
-        cwd: Path = ROOT,
-        keep: tuple[int, ...] = (),
-    ) -> None:
-        self.log = log
-        self.command = command
-        with open(log, "ab") as output:
-            self.popen = start(command, output, output, env=env, cwd=cwd, keep=keep)
-
-    @property
-    def pid(self) -> int:
-        return self.popen.pid
-
-    @property
-    def alive(self) -> bool:
-        return self.popen.poll() is None
-
-    def output(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def send(self, number: signal.Signals) -> None:
-        self.popen.send_signal(number)
-
-    def wait(self, within: float = 15.0) -> int:
-        return self.popen.wait(within)
-
-    def stop(self, within: float = 15.0) -> int:
-        if self.alive:
-            self.send(signal.SIGCONT)
-            self.send(signal.SIGTERM)
-            try:
-                return self.wait(within)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise
-        return self.wait()
-
-    def kill(self) -> None:
-        if self.alive:
-            self.send(signal.SIGKILL)
-        self.popen.wait(5)
 
 
 def children_of(pid: int) -> list[int]:
@@ -218,7 +118,7 @@ class Server:
             self.process.stop()
 
 
-CONFIG = """
+HEAD = """
 [redis]
 url = "{redis}"
 data_dir = "{data}"
@@ -226,7 +126,10 @@ data_dir = "{data}"
 bind = "127.0.0.1:{port}"
 public_url = "http://127.0.0.1:{port}"
 processes = 1
-threads = 4
+"""
+CONFIG = (
+    HEAD
+    + """threads = 4
 [workers]
 plugins = {plugins}
 horses = {horses}
@@ -239,6 +142,15 @@ signing_secrets = ["{other}"]
 bind = "127.0.0.1:{sandbox_port}"
 {more}
 """
+)
+
+
+OFTEN = {
+    "receiver.inbox.counters.FLUSH_EVERY": 0.1,
+    "receiver.keeper.WRITE_EVERY": 0.1,
+    "receiver.locksmith.LOOK_EVERY": 0.1,
+}
+"""What a receiver does behind its answers is done more often, since tests wait for it."""
 
 
 class System:
@@ -275,8 +187,11 @@ class System:
     def config(self) -> Config:
         return config_room.load(self.config_file, {})
 
-    def start(self, *names: str, env: dict[str, str] | None = None) -> list[Process]:
-        """Start processes by name: web, worker, housekeeper."""
+    def start(
+        self, *names: str, env: dict[str, str] | None = None, quicker: dict[str, float] | None = None
+    ) -> list[Process]:
+        """Start processes by name: web, worker, housekeeper; with these times instead of their own."""
+        env = {QUICKER: json.dumps(OFTEN | (quicker or {})), **(env or {})}
         modules = {"web": "receiver.gunicorn", "worker": "workers.worker", "housekeeper": "workers.housekeeper"}
         started = []
         for name in names:
@@ -299,6 +214,11 @@ class System:
 
     def run_cli(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return storehooks(*arguments, "--config", str(self.config_file), env=env)
+
+    def refuse_to_start(self, name: str) -> subprocess.CompletedProcess[str]:
+        """What `storehooks web` or `storehooks worker` says when it does not start."""
+        modules = {"web": "receiver.gunicorn", "worker": "workers"}
+        return ended(modules[name], "--config", str(self.config_file))
 
     # What a store does
 
@@ -332,6 +252,10 @@ class System:
 
     # What an operator sees
 
+    def refused(self, many: int = 1) -> None:
+        """Wait until so many refusals are written down, which happens behind the answer."""
+        eventually(lambda: look_at_refusals(self.config.data_dir).count() >= many, what=f"{many} refusals are written")
+
     def status(self, event_id: str) -> str:
         record = self.ledger.event(event_id)
         return record.summary.status if record else "unknown"
@@ -354,13 +278,13 @@ class System:
         return all(c["accepted"] == c["settled"] + c["open"] + c["failed"] for c in every)
 
     def close(self) -> None:
+        self.http.close()  # first: a receiver that ends gives the senders it knows a moment to send more
         alive = [process for process in reversed(self.processes) if process.alive]
         for process in alive:  # all at once: each needs a moment to end
             process.send(signal.SIGCONT)
             process.send(signal.SIGTERM)
         for process in alive:
             process.stop()
-        self.http.close()
         self.client.close()
 
 

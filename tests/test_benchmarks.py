@@ -12,7 +12,7 @@ from benchmarks.__main__ import BOUTS, arguments
 from benchmarks.bout import pick, targets_of
 from benchmarks.targets import FLAT, TARGETS, Target
 from benchmarks.verdict import Figures, judge, ratios, spread
-from tests.harness import ROOT
+from tests.programs import ROOT
 
 PROMISED = {
     ("ingest", "naive"): (5, 10),

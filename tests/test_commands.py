@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from receiver.inbox import Outcome
-from tests.harness import ROOT, System, eventually, storehooks
+from tests.harness import System, eventually, storehooks
+from tests.programs import ROOT
 from tests.test_inbox import GREET, claim_one, route
 
 HELLO = """
@@ -148,9 +149,7 @@ def test_init_writes_a_config_that_works(tmp_path: Path) -> None:
 
 
 def test_help_names_every_command(system: System) -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "workers.cli", "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    shown = storehooks("--help").stdout
     for word in ("dev", "web", "worker", "sandbox", "init", "stats", "send", "events", "handlers", "refused", "scheme"):
         assert word in shown
 

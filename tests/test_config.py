@@ -10,7 +10,8 @@ import pytest
 from receiver import config
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from tests.harness import ROOT, SECRET
+from tests.harness import SECRET
+from tests.programs import ROOT
 
 STORE = f'[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
 

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from receiver.inbox import connect
 from receiver.inbox import server_url as url_of
-from tests.harness import ROOT, Process, System, children_of, comm, eventually, gone
+from tests.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
+from tests.programs import ROOT
 
 HELLO = (
     "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"
@@ -42,6 +44,12 @@ class DevRun:
         eventually(lambda: "First event handled" in process.output()[before:], 20, what="a handled event")
         return process
 
+    def takes_a_delivery(self) -> bool:
+        try:
+            return self.system.post(self.system.request()).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
     def named(self) -> dict[str, int]:
         """Each child by what it is."""
         found: dict[str, int] = {}
@@ -59,6 +67,18 @@ def dev(make_system: Callable[..., System]) -> Iterator[DevRun]:
     yield run
     if run.process.alive:
         run.process.stop()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[DevRun]:
+    """One for several tests: what they do to it, it gets over."""
+    system = System(tmp_path_factory.mktemp("dev"), server_url, plugin=HELLO)
+    (system.folder / "data").mkdir()
+    run = DevRun(system)
+    run.handled()
+    yield run
+    run.process.stop()
+    system.close()
 
 
 def test_dev_stops_after_n_events_with_a_true_summary(dev: DevRun) -> None:
@@ -87,24 +107,24 @@ def test_when_dev_is_killed_everything_it_started_is_gone_within_two_seconds(dev
 
 
 @pytest.mark.parametrize("name", ["server", "receiver", "worker", "housekeeper"])
-def test_a_killed_process_is_back_within_two_seconds_and_a_line_says_so(dev: DevRun, name: str) -> None:
-    process = dev.handled()
-    before = dev.named()[name]
+def test_a_killed_process_is_back_within_two_seconds_and_a_line_says_so(lasting: DevRun, name: str) -> None:
+    process = lasting.process
+    before = lasting.named()[name]
     os.kill(before, signal.SIGKILL)
     eventually(lambda: f"{name} was killed by SIGKILL; starting it again" in process.output(), 2)
-    eventually(lambda: dev.named().get(name, before) != before, 2)
+    eventually(lambda: lasting.named().get(name, before) != before, 2)
     lines = process.output().count("shop.greet")
+    eventually(lasting.takes_a_delivery, 15)
     eventually(lambda: process.output().count("shop.greet") > lines, 15, what="events are handled again")
 
 
-def test_a_second_dev_on_the_same_data_is_refused(dev: DevRun) -> None:
-    first = dev.handled()
-    config = dev.system.config_file
-    config.write_text(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:1", config.read_text()).replace(':1"', ':18099"'))
-    second = dev.start()
-    assert second.wait(20) == 2
-    assert f"another `storehooks dev` (process {first.pid})" in second.output()
-    dev.process = first
+def test_a_second_dev_on_the_same_data_is_refused(lasting: DevRun) -> None:
+    text = lasting.system.config_file.read_text()
+    elsewhere = lasting.system.folder / "elsewhere.toml"
+    elsewhere.write_text(re.sub(r"127\.0\.0\.1:\d+", lambda _: f"127.0.0.1:{free_port()}", text))
+    refused = storehooks("dev", "--config", str(elsewhere))
+    assert refused.returncode == 2
+    assert f"another `storehooks dev` (process {lasting.process.pid})" in refused.stdout + refused.stderr
 
 
 def test_a_taken_port_is_said_before_anything_is_started(dev: DevRun) -> None:
@@ -115,14 +135,15 @@ def test_a_taken_port_is_said_before_anything_is_started(dev: DevRun) -> None:
     assert not (dev.data / "redis").exists()
 
 
-def test_a_saved_plugin_is_loaded_again_and_a_broken_one_is_not(dev: DevRun) -> None:
-    process = dev.handled()
-    dev.system.plugin.write_text(HELLO.replace("'hi'", "'good day'"))
+def test_a_saved_plugin_is_loaded_again_and_a_broken_one_is_not(lasting: DevRun) -> None:
+    process, plugin = lasting.process, lasting.system.plugin
+    plugin.write_text(HELLO.replace("'hi'", "'good day'"))
     eventually(lambda: '"good day"' in process.output(), 15)
-    dev.system.plugin.write_text("nonsense(")
+    plugin.write_text("nonsense(")
     eventually(lambda: "not loaded, the old one stays" in process.output(), 15)
     lines = process.output().count("good day")
     eventually(lambda: process.output().count("good day") > lines, 15)
+    plugin.write_text(HELLO)  # whoever is started again must be able to load it
 
 
 def test_events_are_kept_over_a_restart(dev: DevRun) -> None:

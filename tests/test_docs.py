@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.harness import ROOT, System
+from tests.harness import System
+from tests.programs import ROOT
 from workers.cli import storehooks
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))

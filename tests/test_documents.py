@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from receiver.config import SANDBOX_SECRET, Config, load
-from tests.harness import ROOT, System, own_server
+from tests.harness import System, own_server
+from tests.programs import ROOT, typed
 from workers.cli.captured import write
 
 DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
@@ -44,6 +43,7 @@ def as_in_the_documents(system: System) -> System:
     (system.folder / "request.txt").write_bytes(write(captured.headers, captured.body))
     system.start("web", "worker", "housekeeper")
     system.post(captured._replace(body=captured.body + b"\n"), "demo")
+    system.refused()
     return system
 
 
@@ -52,18 +52,10 @@ def as_in_the_documents(system: System) -> System:
 )
 def test_every_command_of_a_document_works(demo: System, document: Path) -> None:
     assert len(commands(document)) >= 5
-    environ = {
-        "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
-        "STOREHOOKS_CONFIG": str(demo.config_file),
-        "DEMO_SECRET": SANDBOX_SECRET,
-    }
+    environ = {"STOREHOOKS_CONFIG": str(demo.config_file), "DEMO_SECRET": SANDBOX_SECRET}
     for line in commands(document):
         assert line.startswith("storehooks "), line
-        command = line.replace("storehooks", f"{sys.executable} -m workers.cli", 1)
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], capture_output=True, text=True, cwd=demo.folder, env=environ, check=False
-        )
+        done = typed(line, env=environ, cwd=demo.folder)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         if "||" in line:

@@ -80,7 +80,7 @@ class Bank(http.server.ThreadingHTTPServer):
         self.calls: Counter[str] = Counter()
         self.effects: Counter[str] = Counter()
         self.known: set[str] = set()
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
 
 class _Teller(http.server.BaseHTTPRequestHandler):

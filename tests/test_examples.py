@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from receiver import config as config_room
-from tests.harness import ROOT
+from tests.programs import ROOT
 from tests.test_testing_kit import run_pytest
 from workers.certify import report
 from workers.certify.trials import Trials, target_of

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.inbox.client import socket_path
-from tests.harness import Process, Server, System, children_of, comm, eventually
+from tests.harness import Process, Server, System, children_of, eventually
 from tests.proxy import Proxy
 
 HELLO = """
@@ -230,63 +230,6 @@ def test_row_17_a_worker_stopped_past_its_lease_cannot_settle_the_run(make_syste
     )
     assert system.client.hgetall(keys.EVENT + event_id) == before
     assert system.run_of(event_id, "shop.slow").attempts == 1
-
-
-BAD_COMPANY = """
-import os, signal, time
-from workers import Router
-router = Router("shop")
-@router.on("order.created", retries=0, timeout=1)
-def hangs(event, ctx):
-    while True:
-        try:
-            time.sleep(60)
-        except Exception:
-            pass
-@router.on("order.created", retries=0)
-def aborts(event, ctx):
-    os.abort()
-@router.on("order.created", retries=0)
-def eats(event, ctx):
-    hoard = []
-    while True:
-        hoard.append(bytearray(os.urandom(1 << 20)))
-@router.on("order.created", retries=0)
-def kills_its_parent(event, ctx):
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(60)
-@router.on("order.created", retries=0)
-def raises(event, ctx):
-    raise KeyError("vat_id")
-@router.on("*")
-def good(event, ctx):
-    return "good"
-"""
-
-
-def test_row_18_bad_company_fails_with_the_right_reasons_and_harms_nobody(make_system: Callable[..., System]) -> None:
-    system = make_system(plugin=BAD_COMPANY, horses=4)
-    command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
-    env = {"STOREHOOKS_WORKERS__PROCESSES": "2", "STOREHOOKS_WORKERS__MEMORY": "300MB"}
-    workers = Process(command, log=system.folder / "workers.log", env=env)
-    system.processes.append(workers)
-    warm = [system.accept("order.paid") for _ in range(20)]
-    for one in warm:
-        system.settled(one)
-    event_id = system.accept("order.created")
-    began = time.monotonic()
-    eventually(lambda: (run := system.run_of(event_id, "shop.good")) and run.status == "done", 20)
-    took = time.monotonic() - began
-    assert took < 1, f"the good one took {took:.1f} s"
-    assert system.settled(event_id, within=60) == "failed"
-    errors = {run.handler: run.error for run in system.ledger.event(event_id).runs}
-    assert errors["shop.hangs"] == "RunTimeout: the handler's time was up"
-    assert errors["shop.aborts"] == "its process was killed by SIGABRT"
-    assert "its process held" in errors["shop.eats"]
-    assert errors["shop.kills_its_parent"].startswith("lost-worker")
-    assert errors["shop.raises"] == "KeyError: 'vat_id'"
-    eventually(lambda: len([pid for pid in children_of(workers.pid) if comm(pid).startswith("sh-worker")]) == 2)
-    assert system.settled(system.accept("order.paid")) == "settled"
 
 
 def test_row_19_poison_is_set_aside_and_the_workers_live(make_system: Callable[..., System]) -> None:

@@ -159,7 +159,7 @@ def test_a_bell_that_nobody_answers_is_given_up(make_system: Callable[..., Syste
         plugin=HELLO,
     )
     system.inbox.client = system.ledger.client = system.client = own_redis.client
-    system.start("worker", "housekeeper")
+    system.start("worker", "housekeeper", quicker={"workers.bell.WAIT_SECONDS": 1, "workers.bell.OVERDUE": 1})
     system.settled(system.accept())
     silence = threading.Event()
     proxy.at_reply(b"BLPOP", lambda: silence.wait(60))
@@ -251,7 +251,7 @@ def test_a_done_effect_with_a_result_that_is_not_json_is_not_repeated() -> None:
 )
 def test_a_plugin_that_ends_its_process_is_a_sentence(make_system: Callable[..., System], text: str, says: str) -> None:
     system = make_system(plugin=text)
-    done = system.run_cli("worker")
+    done = system.refuse_to_start("worker")
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -278,7 +278,7 @@ def _command(pid: int) -> bytes:
 @pytest.mark.parametrize("queue", ["'eu.high'", "'my queue'", "''", "None", "12"])
 def test_a_queue_that_could_not_be_woken_is_refused(make_system: Callable[..., System], queue: str) -> None:
     system = make_system(plugin=HEAD + f"@router.on('*', queue={queue})\ndef one(event, ctx):\n    pass\n")
-    assert "a queue's name is letters" in system.run_cli("worker").stderr
+    assert "a queue's name is letters" in system.refuse_to_start("worker").stderr
 
 
 def test_a_replayed_run_settles_though_another_of_the_event_is_still_failed(system: System) -> None:

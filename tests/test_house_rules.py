@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import workers
-from tests.harness import ROOT
+from tests.programs import ROOT
 
 EDGE = (
     "receiver.answers",

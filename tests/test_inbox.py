@@ -157,6 +157,57 @@ def test_a_release_and_busy_burn_no_attempt(system: System) -> None:
     assert claim_one(system.inbox, "shop.greet").attempts == 0
 
 
+@pytest.mark.parametrize("word", ["renew", "finish"])
+def test_a_worker_that_was_only_late_is_no_loss(system: System, word: str) -> None:
+    """A starved machine must not make a failure of what nobody did badly."""
+    system.accept()
+    (late,) = route(system.inbox, claim_one(system.inbox), GREET)
+    for _ in range(3 * LOSSES_ALLOWED):
+        lapse(system.inbox)
+        if word == "renew":
+            assert system.inbox.renew([late]) == {late.item}, "it is no longer its own"
+        else:
+            assert system.inbox.finish([Outcome(late, "done")]) == [False]
+        again = claim_one(system.inbox, "shop.greet")
+        assert (again.attempts, again.losses) == (0, 0)
+        late = again
+
+
+def test_the_loss_is_taken_back_while_another_has_the_run_and_only_once(system: System) -> None:
+    system.accept()
+    (late,) = route(system.inbox, claim_one(system.inbox), GREET)
+    for _ in range(2):
+        lapse(system.inbox)
+        other = claim_one(system.inbox, "shop.greet")
+    assert other.losses == 2
+    system.inbox.renew([late])
+    lapse(system.inbox)
+    assert system.inbox.renew([other, other]) == {other.item}
+    third = claim_one(system.inbox, "shop.greet")
+    assert third.losses == 2, "who was lost before the last one has not spoken in time"
+
+
+def test_an_event_that_waits_to_be_routed_by_a_late_worker_is_not_lost(system: System) -> None:
+    system.accept()
+    for _ in range(3 * LOSSES_ALLOWED):
+        late = claim_one(system.inbox)
+        lapse(system.inbox)
+        assert system.inbox.route([(late, [GREET])], system.inbox.declarations().version) == [["stale"]]
+    assert claim_one(system.inbox).losses == 0
+
+
+def test_a_run_that_makes_its_worker_late_for_ever_ends_as_a_failure(system: System) -> None:
+    event_id = system.accept()
+    (late,) = route(system.inbox, claim_one(system.inbox), GREET)
+    for _ in range(50):
+        lapse(system.inbox)
+        system.inbox.renew([late])
+        if system.status(event_id) == "failed":
+            break
+        late = claim_one(system.inbox, "shop.greet")
+    assert system.run_of(event_id, "shop.greet").error.startswith("lost-worker")
+
+
 def test_a_lapsed_lease_is_a_loss_and_the_late_outcome_is_refused(system: System) -> None:
     event_id = system.accept()
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)

@@ -26,14 +26,14 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox import Declaration, Failures, Inbox, Ledger, Limit, Outcome, Routes, Run, connect, keys
+from receiver.inbox import Declaration, Inbox, Limit, Outcome, Routes, Run, connect, keys
 from receiver.inbox.inbox import LOSSES_ALLOWED
 from receiver.inbox.records import from_ms
+from tests.books import Books
 
 STORES = ("north", "south")
 HANDLERS = ("shop.one", "shop.two", "shop.three")
 OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "wait", "release")
-STATES = ("ready", "leased", "later", "held")
 SLOTS = 2
 LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
 """Two handlers share a limit; the first has none."""
@@ -165,23 +165,43 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(outcome=st.sampled_from(OUTCOMES), handlers=st.sets(st.sampled_from(HANDLERS)))
     def a_worker_does_all_it_can(self, outcome: str, handlers: set[str]) -> None:
         """So that much has been done and much can happen to it, within few steps."""
-        self.accept("north", False)
-        self.claim(5, set(HANDLERS))
-        for event in [run for run in self.leased if not run.handler]:
-            self._route(event, handlers, True)
-        self.claim(5, set(HANDLERS))
+        self._take_all(handlers)
         for run in [run for run in self.leased if run.handler]:
             self.inbox.finish([Outcome(run, outcome, {"result": 1})])  # type: ignore[arg-type]
             self.leased.remove(run)
             self.stale.append(run)
 
+    def _take_all(self, handlers: set[str]) -> None:
+        self.accept("north", False)
+        self.claim(5, set(HANDLERS))
+        for event in [run for run in self.leased if not run.handler]:
+            self._route(event, handlers, True)
+        self.claim(5, set(HANDLERS))
+
+    @rule(handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
+    def a_worker_is_lost_with_all_it_can_have(self, handlers: set[str]) -> None:
+        self._take_all(handlers)
+        self.crash()
+        self.tick()
+
     @precondition(lambda self: self.stale)
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
-    def a_late_finish_changes_nothing(self, data: st.DataObject, outcome: str) -> None:
+    def a_late_finish_changes_nothing_but_takes_a_loss_back(self, data: st.DataObject, outcome: str) -> None:
         run = data.draw(st.sampled_from(self.stale))
-        before = self.client.hgetall(keys.EVENT + run.event.id)
+        before, losses = self._record(run)
         assert self.inbox.finish([Outcome(run, outcome)]) == [False]  # type: ignore[arg-type]
-        assert self.client.hgetall(keys.EVENT + run.event.id) == before
+        after, left = self._record(run)
+        assert after == before
+        assert left in (losses, losses - 1)
+
+    def _record(self, run: Run) -> tuple[dict[bytes, bytes], int]:
+        """All that is kept of an event but a run's losses, and these."""
+        fields: dict[bytes, bytes] = self.client.hgetall(keys.EVENT + run.event.id)
+        fields.pop(f"l:{run.handler}".encode(), None)
+        own = f"r:{run.handler}".encode()
+        state, attempts, losses, *rest = fields.get(own, b"gone 0 0").split(b" ")
+        fields[own] = b" ".join([state, attempts, *rest])
+        return fields, int(losses)
 
     @rule()
     def renew(self) -> None:
@@ -202,6 +222,9 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(data=st.data(), likely=st.booleans(), make=st.booleans())
     def replay(self, data: st.DataObject, likely: bool, make: bool) -> None:
         event_id, handler, state = self._pick(data, {"done", "failed", "dropped", "later"} if likely else set())
+        self._replay(event_id, handler, state, make)
+
+    def _replay(self, event_id: str, handler: str, state: str, make: bool) -> None:
         item = keys.run_item(event_id, handler)
         (reply,) = self.inbox.reopen([item], {}, make=make)
         if state in ("ready", "leased", "held"):
@@ -238,6 +261,21 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(data=st.data(), likely=st.booleans())
     def drop(self, data: st.DataObject, likely: bool) -> None:
         event_id, handler, state = self._pick(data, {"failed", "later"} if likely else set())
+        self._drop(event_id, handler, state)
+
+    @rule(outcome=st.sampled_from(("failed", "retry")), handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
+    def all_fails_and_is_dropped(self, outcome: str, handlers: set[str]) -> None:
+        self.a_worker_does_all_it_can(outcome, handlers)
+        for run in self._runs("failed", "later"):
+            self._drop(*run)
+
+    @rule(outcome=st.sampled_from(("failed", "retry")), handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
+    def all_fails_and_is_replayed(self, outcome: str, handlers: set[str]) -> None:
+        self.a_worker_does_all_it_can(outcome, handlers)
+        for run in self._runs("failed", "later"):
+            self._replay(*run, make=False)
+
+    def _drop(self, event_id: str, handler: str, state: str) -> None:
         item = keys.run_item(event_id, handler)
         (reply,) = self.inbox.drop([item], reason="because")
         assert reply == ("dropped" if state in ("failed", "later") else "no-failure")
@@ -245,8 +283,12 @@ class InboxMachine(RuleBasedStateMachine):
 
     def _pick(self, data: st.DataObject, states: set[str]) -> tuple[str, str, str]:
         """A run of an event, with its state ("" where there is none); one in these states, if there are any."""
+        return data.draw(st.sampled_from(self._runs(*states) or self._runs()))
+
+    def _runs(self, *states: str) -> list[tuple[str, str, str]]:
+        """The runs in these states; with none given, every run that is or could be."""
         every = [(one.event.id, name, self._run_state(one.event.id, name)) for one in self.known for name in HANDLERS]
-        return data.draw(st.sampled_from([run for run in every if run[2] in states] or every))
+        return [run for run in every if run[2] in states or not states]
 
     @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
     def pause(self, store: str, handler: str, which: bool) -> None:
@@ -321,160 +363,24 @@ class InboxMachine(RuleBasedStateMachine):
     # What must always hold
 
     @invariant()
-    def every_open_item_is_in_exactly_one_place(self) -> None:
+    def the_books_agree(self) -> None:
         if not hasattr(self, "client"):
             return
-        places: dict[str, list[str]] = {}
-        for name in ("", *HANDLERS):
-            for item in self.client.zrange(keys.READY + name, 0, -1):
-                places.setdefault(item.decode(), []).append("ready")
-        held = [("held", keys.HELD + store) for store in STORES]
-        for place, key in (("leased", keys.LEASED), ("later", keys.LATER), *held):
-            for item in self.client.zrange(key, 0, -1):
-                places.setdefault(item.decode(), []).append(place)
-        expected = {}
-        for delivery in self.known:
-            fields = self.client.hgetall(keys.EVENT + delivery.event.id)
-            for name, value in fields.items():
-                state = value.decode().split(" ")[0]
-                if name.startswith(b"r:") and state in STATES:
-                    expected[keys.run_item(delivery.event.id, name[2:].decode())] = [state]
-        assert places == expected
-        assert self.client.hlen(keys.ASIDE) == 0
-
-    @invariant()
-    def the_counters_are_what_the_records_say(self) -> None:
-        if not hasattr(self, "client"):
-            return
-        counters = Ledger(self.client).counters()
-        found = Counter(self.forgotten)
-        for (store, _), many in self.forgotten.items():
-            found[(store, "accepted")] += many
-        self.states = {}
-        for delivery in self.known:
-            state = self.client.hget(keys.EVENT + delivery.event.id, "state").decode()
-            self.states[delivery.event.id] = state
-            found[(delivery.event.store, state)] += 1
-            found[(delivery.event.store, "accepted")] += 1
-            assert state != "open" or self.client.exists(keys.BODY + delivery.event.id), "work has its body"
-        for store in counters.stores:
-            for name in ("accepted", "settled", "open", "failed"):
-                assert counters.stores[store][name] == found[(store, name)], (store, name)
-        total = counters.total
-        assert (
-            total["accepted"]
-            == total["settled"] + total["open"] + total["failed"]
-            == len(self.known) + sum(self.forgotten.values())
-        )
-
-    @invariant()
-    def no_more_slots_are_in_use_than_there_are(self) -> None:
-        if not hasattr(self, "client"):
-            return
-        in_use = set()
-        for item in self.client.zrange(keys.LEASED, 0, -1):
-            event_id, handler = keys.split_item(item.decode())
-            if handler in LIMITS:
-                token = self.client.hget(keys.EVENT + event_id, f"r:{handler}").decode().split(" ")[4]
-                in_use.add(f"{token}|{handler}")
-                assert event_id in self.client.hget(keys.SLOTS + "erp", f"{token}|{handler}").decode().split()
-        assert len(in_use) <= SLOTS
-
-    @invariant()
-    def the_groups_count_what_failed(self) -> None:
-        if not hasattr(self, "client"):
-            return
-        marks: Counter[str] = Counter()
-        for delivery in self.known:
-            for name, value in self.client.hgetall(keys.EVENT + delivery.event.id).items():
-                if name.startswith(b"g:"):
-                    marks[value.decode()] += 1
-        groups = Failures(self.client).groups()
-        told: Counter[str] = Counter()
-        for group in groups:
-            told[f"{group.id} retrying"] += group.retrying
-            told[f"{group.id} failed"] += group.failed
-            assert self.client.zcard(keys.GROUP_RUNS + group.id) == group.retrying + group.failed
-        assert +told == marks
+        books = Books(self.client, [one.event for one in self.known], handlers=HANDLERS, limit="erp")
+        books.every_open_item_is_in_exactly_one_place()
+        books.what_is_closed_is_listed_as_it_ended()
+        books.an_event_is_as_its_runs_are()
+        books.the_counters_are_what_the_records_say(self.forgotten)
+        books.exactly_the_slots_in_use_are_held(LIMITS, SLOTS)
+        books.the_groups_count_what_failed()
+        self.states = books.states
 
     @invariant()
     def no_run_has_more_losses_than_allowed(self) -> None:
         assert all(run.losses <= LOSSES_ALLOWED for run in getattr(self, "leased", []))
 
 
-class MarksMachine(RuleBasedStateMachine):
-    """What is beside events: the marks of effects, and who leads the housekeepers."""
-
-    url = ""
-
-    @initialize()
-    def start(self) -> None:
-        self.client: Redis = connect(self.url, timeout=5.0)
-        self.client.delete("sh:o:model", keys.LEADER)
-        self.inbox = Inbox(self.client)
-        self.marks: dict[str, tuple[str, str, bytes]] = {}
-        self.old_marks: list[tuple[str, bytes]] = []
-        self.leader = ""
-
-    def teardown(self) -> None:
-        if hasattr(self, "client"):
-            self.client.delete("sh:o:model", keys.LEADER)
-            self.client.close()
-
-    @rule(field=st.sampled_from("ab"), item=st.sampled_from("xy"), in_doubt=st.sampled_from(("run", "fail")))
-    def an_effect_begins(self, field: str, item: str, in_doubt: str) -> None:
-        told = self.inbox.once("begin", "o:model", field, item, keep=600, more=(600_000, in_doubt))
-        state, whose, mark = self.marks.get(field, ("", "", b""))
-        if state == "done":
-            assert told == ["done", mark]
-        elif state == "begun" and whose != item:
-            assert told == ["busy"]
-        elif state == "begun" and in_doubt == "fail":
-            assert told == ["doubt"]
-        else:
-            assert told[0] == "go"
-            self.old_marks.append((field, mark))
-            self.marks[field] = ("begun", item, told[1])
-
-    @precondition(lambda self: any(state == "begun" for state, _, _ in self.marks.values()))
-    @rule(data=st.data(), twice=st.booleans())
-    def an_effect_ends(self, data: st.DataObject, twice: bool) -> None:
-        field = data.draw(st.sampled_from([name for name, (state, _, _) in self.marks.items() if state == "begun"]))
-        _, item, mark = self.marks[field]
-        for _ in range(2 if twice else 1):
-            self.inbox.once("end", "o:model", field, item, keep=600, more=(b"7",))
-        self.old_marks.append((field, mark))
-        self.marks[field] = ("done", item, b"7")
-
-    @precondition(lambda self: any(state == "begun" for state, _, _ in self.marks.values()))
-    @rule(data=st.data())
-    def an_effect_did_not_happen(self, data: st.DataObject) -> None:
-        field = data.draw(st.sampled_from([name for name, (state, _, _) in self.marks.items() if state == "begun"]))
-        self.inbox.once("clear", "o:model", field, "", keep=600, more=(self.marks.pop(field)[2],))
-
-    @precondition(lambda self: self.old_marks)
-    @rule(data=st.data())
-    def a_late_word_that_it_did_not_happen_changes_nothing(self, data: st.DataObject) -> None:
-        field, mark = data.draw(st.sampled_from(self.old_marks))
-        if self.marks.get(field, ("", "", b""))[2] == mark:
-            return  # begun twice in one millisecond
-        before = self.client.hgetall("sh:o:model")
-        self.inbox.once("clear", "o:model", field, "", keep=600, more=(mark,))
-        assert self.client.hgetall("sh:o:model") == before
-
-    @rule(name=st.sampled_from(("one", "two")))
-    def lead(self, name: str) -> None:
-        self.leader = self.leader or name
-        assert self.inbox.lead(name, 600_000) == (name == self.leader)
-
-    @precondition(lambda self: self.leader)
-    @rule()
-    def the_leader_dies(self) -> None:
-        self.client.delete(keys.LEADER)  # as its time would
-        self.leader = ""
-
-
-def _explore(url: str, examples: int, steps: int, model: type[RuleBasedStateMachine] = InboxMachine) -> None:
+def explore(model: type[RuleBasedStateMachine], url: str, *, examples: int, steps: int) -> None:
     machine = type("Machine", (model,), {"url": url})
     how = settings(
         max_examples=examples,
@@ -491,14 +397,10 @@ def _explore(url: str, examples: int, steps: int, model: type[RuleBasedStateMach
 
 
 def test_random_sequences_keep_the_rule_and_the_identity(server_url: str) -> None:
-    _explore(server_url, examples=25, steps=40)
-
-
-def test_random_sequences_of_effects_leave_the_mark_of_what_was_done(server_url: str) -> None:
-    _explore(server_url, examples=25, steps=30, model=MarksMachine)
+    explore(InboxMachine, server_url, examples=25, steps=40)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_long_random_sequences_keep_the_rule_and_the_identity(server_url: str) -> None:
-    _explore(server_url, examples=400, steps=80)
+    explore(InboxMachine, server_url, examples=400, steps=80)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from receiver import config as config_room
-from tests.harness import ROOT
+from tests.programs import ROOT
 from tests.test_testing_kit import run_pytest
 
 PAGES = sorted((ROOT / "docs/how-to").glob("*.md"))

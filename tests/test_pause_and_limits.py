@@ -52,7 +52,7 @@ class Counting(http.server.ThreadingHTTPServer):
         self.now = self.most = 0
         self.began: list[float] = []
         self.takes = 0.05
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def url(self) -> str:

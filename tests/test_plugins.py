@@ -133,7 +133,7 @@ def test_there_are_twelve() -> None:
 @pytest.mark.parametrize("name", [name for name in TWELVE if name != "shadowing folder"])
 def test_it_stops_the_worker_with_exit_code_2_and_no_traceback(make_system: Callable[..., System], name: str) -> None:
     system = make_system(plugin=TWELVE[name].text, more=TWELVE[name].settings)
-    done = system.run_cli("worker")
+    done = system.refuse_to_start("worker")
     assert done.returncode == 2
     _is_the_sentence(done.stderr, TWELVE[name])
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 
-from tests.harness import ROOT, System
+from tests.harness import System
+from tests.programs import ROOT, typed
 
 README = (ROOT / "README.md").read_text()
 
@@ -42,15 +42,12 @@ def running(make_system: Callable[..., System]) -> System:
 def test_every_command_of_the_tour_works(running: System) -> None:
     assert len(tour()) >= 7
     for line in tour():
-        command = line.replace(".venv/bin/storehooks", f"{sys.executable} -m workers.cli")
-        environ = {"PATH": "/usr/bin:/bin", "STOREHOOKS_CONFIG": str(running.config_file)}
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], capture_output=True, text=True, cwd=ROOT, env=environ, check=False
-        )
+        done = typed(line, env={"STOREHOOKS_CONFIG": str(running.config_file)})
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         if "--tamper" in line:
             assert "401 Unauthorized" in done.stdout
             assert "refused" in done.stdout
+            running.refused()
         if "verify" in line:
             assert "NOT VALID  signature-mismatch" in done.stdout
         if "--twice" in line:

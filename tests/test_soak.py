@@ -30,7 +30,7 @@ def hold(report: Report) -> None:
 
 
 def test_nothing_is_lost_while_processes_are_killed_at_random(tmp_path: Path) -> None:
-    report = soak(tmp_path, seconds=12, pause=0.7, seed=11, faults=12)
+    report = soak(tmp_path, seconds=8, pause=0.5, seed=11, faults=12)
     assert sum(report.faults.values()) >= 12
     hold(report)
 

@@ -424,6 +424,7 @@ def test_ack_replica_waits_for_one(make_system: Callable[..., System], own_redis
     folder, port = tmp_path / "replica", free_port()
     folder.mkdir()
     own_redis.client.config_set("port", port)
+    own_redis.client.config_set("repl-diskless-sync-delay", 0)  # no other replica is waited for
     with own_server(folder, "--appendonly", "no", "--replicaof", f"127.0.0.1 {port}"):
         eventually(lambda: own_redis.client.info("replication")["connected_slaves"] == 1)
         assert eventually(lambda: (a := system.post(system.request())).status_code == 200 and a.json()["status"], 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -16,7 +16,7 @@ from receiver.inbox import keys
 from receiver.inbox.checks import Checks, Occupied
 from receiver.inbox.keyfiles import Files
 from receiver.inbox.keyring import Keyring, Learned, orphaned
-from tests.subscribed import Shop, a_shop, begin_anew
+from tests.subscribed import Shop
 from tests.test_keyring import KEY
 from tests.test_subscriptions import MADE_BY_THE_STORE, eventually_came
 from tests.test_upkeep import look
@@ -40,19 +40,6 @@ from workers.upkeep import Upkeep
 
 TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\ntakes = ["secret"]\n'
 Spoil = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with a_shop(tmp_path_factory.mktemp("shop"), "web") as shop:
-        yield shop
-
-
-@pytest.fixture
-def shop(open_shop: Shop) -> Iterator[Shop]:
-    text = open_shop.system.config_file.read_text()
-    yield begin_anew(open_shop)
-    open_shop.system.config_file.write_text(text)
 
 
 def configure(shop: Shop, more: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from receiver.inbox import keys
 from receiver.inbox.checks import Checks
 from receiver.inbox.keyring import Keyring, learn
 from tests.harness import SECRET, eventually
-from tests.subscribed import Shop, a_shop, begin_anew, changed_by
+from tests.subscribed import Shop, changed_by
 from tests.test_keyring import KEY
 from workers.cli.captured import write
 from workers.cli.subscriptions import by_itself, with_a_bar
@@ -26,18 +25,6 @@ from workers.storeapi.groups import Webhooks
 OTHERS = "https://mailer.example.net/in"
 MADE_BY_THE_STORE = '[stores.demo.catalogue.webhooks.create]\ntakes = ["enabled"]\n'
 WITH_A_SECRET = f'signing_secrets = ["{SECRET}"]'
-
-
-@pytest.fixture(scope="module")
-def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """One server, one receiver and one sandbox for all tests; each test begins with an empty store."""
-    with a_shop(tmp_path_factory.mktemp("shop"), "web") as shop:
-        yield shop
-
-
-@pytest.fixture
-def shop(open_shop: Shop) -> Shop:
-    return begin_anew(open_shop)
 
 
 def test_an_empty_store_converges_in_one_apply_and_the_next_plan_has_nothing(shop: Shop) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from receiver.contract.topics import matches
-from tests.harness import ROOT
+from tests.programs import ROOT
 from tests.test_house_rules import loaded_by
 from workers import Context, Drop, Event, Retry
 from workers.rig import RigError

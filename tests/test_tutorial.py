@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.harness import ROOT, Process, eventually, free_port
+from tests.harness import Process, eventually, free_port
+from tests.programs import ROOT
 from workers.cli import storehooks
 from workers.cli.new_plugin import FILES
 

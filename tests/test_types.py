@@ -6,7 +6,7 @@ import re
 
 from mypy import api
 
-from tests.harness import ROOT
+from tests.programs import ROOT
 
 PLUGIN = ROOT / "tests/type_check/plugin.py"
 

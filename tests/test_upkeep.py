@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.checks import Checked, Checks, Trouble
 from tests.harness import eventually
-from tests.subscribed import Shop, a_shop, begin_anew, changed_by, looked_at, plugin
+from tests.subscribed import Shop, a_shop, changed_by, looked_at, plugin
 from workers.probe import ProbeFailed, probe
 from workers.routing import wanted_by
 from workers.subscribing import handlers_of
@@ -92,17 +92,6 @@ def test_however_often_it_is_disabled_heals_keep_their_pauses_and_their_number(p
 
 
 # The probe
-
-
-@pytest.fixture(scope="module")
-def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with a_shop(tmp_path_factory.mktemp("shop"), "web") as shop:
-        yield shop
-
-
-@pytest.fixture
-def shop(open_shop: Shop) -> Shop:
-    return begin_anew(open_shop)
 
 
 def look(shop: Shop) -> Checked:

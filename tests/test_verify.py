@@ -18,7 +18,8 @@ from receiver.contract.compose import compose
 from receiver.contract.grammar import Secret
 from receiver.contract.stores import Store
 from receiver.spool import open_refusals
-from tests.harness import ROOT, System, eventually, own_server, storehooks
+from tests.harness import System, eventually, own_server, storehooks
+from tests.programs import ROOT
 from workers.cli.captured import parse, write
 
 VECTORS = json.loads((ROOT / "tests/contract/vectors.json").read_text())

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from receiver.inbox import Kept, Run
+from receiver.inbox.inbox import LOSSES_ALLOWED
+from workers import waiting as room
 from workers.pace import KNOWN_AFTER, LARGEST_BATCH, Pace
 from workers.waiting import Waiting
 
@@ -68,3 +72,66 @@ def test_what_holds_one_slot_of_a_limit_goes_to_one_horse_however_slow_it_is() -
     left.dispatch(unwritten=False)
     assert horses.given == [["a|x", "c|x"], ["b|x", "e|x"], ["d|y"]]
     assert len(left) == 0
+
+
+class Watch:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    watch = Watch()
+    monkeypatch.setattr(room, "time", watch)
+    return watch
+
+
+def test_a_suspect_waits_for_its_neighbours_but_not_for_long(watch: Watch) -> None:
+    horses = Horses(4)
+    horses.busy = True
+    left = waiting(horses, run("a|x", losses=2))
+    for _ in range(2):
+        left.dispatch(unwritten=False)
+        assert horses.given == []
+        watch.now += 2
+    left.dispatch(unwritten=False)
+    assert horses.given == [["a|x"]]
+
+
+def test_the_last_chance_of_a_run_is_had_alone(watch: Watch) -> None:
+    """Beside another that kills the worker it would be given up for what it did not do."""
+    horses = Horses(4)
+    horses.busy = True
+    left = waiting(horses, run("a|x", losses=LOSSES_ALLOWED))
+    for _ in range(10):
+        left.dispatch(unwritten=False)
+        watch.now += 5
+        left.keep(left.take_all())  # given back, and claimed again
+    assert horses.given == []
+    horses.busy = False
+    left.dispatch(unwritten=False)
+    assert horses.given == [["a|x"]]
+    watch.now += 30
+    assert left.guarded, "nothing is claimed beside it"
+    left.keep([run("b|x")])
+    left.dispatch(unwritten=False)
+    assert horses.given == [["a|x"]], "nor does anything begin that is here"
+    horses.busy = False
+    assert not left.guarded
+    left.dispatch(unwritten=False)
+    assert horses.given == [["a|x"], ["b|x"]]
+
+
+def test_where_no_worker_is_ever_alone_a_last_chance_is_had_all_the_same(watch: Watch) -> None:
+    horses = Horses(4)
+    horses.busy = True
+    left = waiting(horses, run("a|x", losses=LOSSES_ALLOWED))
+    left.dispatch(unwritten=False)
+    watch.now += room.LAST_PROBATION + 1
+    left.dispatch(unwritten=False)
+    assert horses.given == [["a|x"]]

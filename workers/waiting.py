@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from receiver.inbox import Run
+from receiver.inbox.inbox import LOSSES_ALLOWED
 from workers.pace import Pace
 from workers.stable import Stable
 
 PROBATION = 0.2
 SUSPECT_PROBATION = 3.0
+LAST_PROBATION = 60.0
+"""How long a run that may lose no more workers has its worker to itself, and how long it asks for that, at most."""
 
 
 class Waiting:
@@ -22,6 +25,9 @@ class Waiting:
         self._since = 0.0
         self._let_out_at = 0.0
         self._guarded_until = 0.0
+        self._alone_until = 0.0
+        self._asking: dict[str, float] = {}
+        """Since when a last chance, by its item, has come here in vain: given back, it comes again."""
         self.slotted: Collection[str] = ()
         """Handlers whose limit has slots: what was claimed together holds one, and one horse does it."""
 
@@ -44,7 +50,7 @@ class Waiting:
         """Whether a run that lost its worker before has just begun here. Until it ends or has lived a while, nothing
         is claimed that would be lost with it.
         """
-        return time.monotonic() < self._guarded_until and self._stable.busy
+        return time.monotonic() < max(self._guarded_until, self._alone_until) and self._stable.busy
 
     def older_than(self, seconds: float) -> bool:
         return bool(self._runs) and time.monotonic() - self._since > seconds
@@ -69,6 +75,8 @@ class Waiting:
             self._stable.give(batch)
             if run.losses:
                 self._guarded_until = time.monotonic() + PROBATION
+            if _is_the_last_chance(run):
+                self._alone_until = time.monotonic() + LAST_PROBATION
             given.update(one.item for one in batch)
             idle -= 1
             if not idle:
@@ -102,14 +110,28 @@ class Waiting:
     def _may_begin(self, run: Run, unwritten: bool) -> bool:
         """What might take this process down is let out alone: a run that lost its worker twice, and one of a handler
         that has not yet ended a run here. Runs that ended a moment ago are not written yet. It waits for its
-        neighbours, but not for long.
+        neighbours, but not for long; only its last chance a run has alone, so that it is given up for its own deed.
         """
+        now, alone = time.monotonic(), not self._stable.busy and not unwritten
+        if self._stable.busy and now < self._alone_until:
+            return False
         suspect = run.losses >= 2
         if not suspect and self._pace.proven(run.handler):
             return True
-        alone = not self._stable.busy and not unwritten
-        patience = SUSPECT_PROBATION if suspect else PROBATION
-        if alone or time.monotonic() - self._let_out_at > patience:
-            self._let_out_at = time.monotonic()
+        if alone or self._has_waited(run, suspect, now):
+            self._let_out_at = now
+            self._asking.pop(run.item, None)
             return True
         return False
+
+    def _has_waited(self, run: Run, suspect: bool, now: float) -> bool:
+        if _is_the_last_chance(run):
+            return now - self._asking.setdefault(run.item, now) > LAST_PROBATION
+        if suspect:
+            return now - max(self._let_out_at, self._since) > SUSPECT_PROBATION
+        return now - self._let_out_at > PROBATION
+
+
+def _is_the_last_chance(run: Run) -> bool:
+    """Whether a run has lost as many workers as it may: with one more it is given up."""
+    return run.losses >= LOSSES_ALLOWED

@@ -5,6 +5,8 @@
                            r:{handler}  a run: "state attempts losses queue token"; r: is the event not yet routed
                            x:{handler}  how its last attempt went, JSON
                            g:{handler}  "group retrying|failed": the failures it belongs to; p:{handler}  replays
+                           l:{handler}  "token late": its lease that lapsed last ("-" once that worker has spoken), and
+                                        how often a worker was only late with it
     b:{id}         string  headers as a JSON line, then the raw body; trimmed before the record
     o:{id}         hash    once marks of an event: "handler|key" -> "begun ms run" or "done result"
     o:r:{store}:{kind}:{id}:{mark}, o:s:{store}:{mark}   the same for a resource and for a store, one key for each mark:

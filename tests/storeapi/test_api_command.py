@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from tests.harness import ROOT, eventually, storehooks
+from tests.harness import eventually, storehooks
+from tests.programs import ROOT
 from tests.storeapi.conftest import SandboxRun
 from workers.storeapi.catalogue import bundled
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from tests.harness import ROOT, eventually
+from tests.harness import eventually
+from tests.programs import ROOT
 from tests.storeapi.conftest import SandboxRun
 from workers.storeapi import Client, Credentials
 from workers.storeapi.auth import ClientCredentials, Token

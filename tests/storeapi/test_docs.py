@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from receiver import config as config_room
-from tests.harness import ROOT, SECRET
+from tests.harness import SECRET
+from tests.programs import ROOT
 from tests.storeapi.conftest import SandboxRun
 from workers.cli.sandbox import ACTIONS
 from workers.storeapi import errors

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from receiver.contract.errors import ConfigError
-from tests.harness import ROOT
+from tests.programs import ROOT
 from tests.storeapi.conftest import SandboxRun
 from tests.storeapi.test_paging import paging
 from workers.storeapi.importer import Importer, Progress

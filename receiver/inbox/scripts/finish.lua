@@ -64,6 +64,7 @@ local function finish(item, token, outcome, detail, delay)
   local run = not about.err and parse_run(about[1])
   if not run or run.state ~= 'leased' or run.token ~= token then
     redis.call('HINCRBY', P .. 'n', 'stale', 1)
+    was_only_late(id, handler, token)
     return 'stale'
   end
   local ok, problem = pcall(write_end, item, id, handler, run, about, outcome, detail, delay)

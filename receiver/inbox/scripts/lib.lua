@@ -301,6 +301,28 @@ local function bring_back(store, most, first)
   return back
 end
 
+-- A worker that speaks of a lease which has lapsed was late, not lost: what its run was charged is taken back. Not for
+-- ever, since a run that makes its worker late each time must end.
+local LATE_ALLOWED = 20
+local function note_the_lapse(id, handler, token)
+  local e, lapse = P .. 'e:' .. id, 'l:' .. handler
+  local late = string.match(redis.call('HGET', e, lapse) or '', ' (%d+)$') or '0'
+  redis.call('HSET', e, lapse, token .. ' ' .. late)
+end
+
+local function was_only_late(id, handler, token)
+  local e, lapse = P .. 'e:' .. id, 'l:' .. handler
+  local noted = redis.pcall('HGET', e, lapse)
+  local whose, late = string.match(type(noted) == 'string' and noted or '', '^(%S+) (%d+)$')
+  if whose ~= token or tonumber(late) >= LATE_ALLOWED then return end
+  local run = read_run(id, handler)
+  if run and run.losses > 0 and (run.state == 'ready' or run.state == 'leased' or run.state == 'held') then
+    redis.call('HSET', e, lapse, '- ' .. late + 1)
+    run.losses = run.losses - 1
+    write_run(id, handler, run)
+  end
+end
+
 -- One run fewer is open; the last one closes the event.
 local function end_run(id, store, failed)
   local e = P .. 'e:' .. id

@@ -25,6 +25,7 @@ local function route(token, id, first, many)
   local event = parse_run(now[1])
   if not event or event.state ~= 'leased' or event.token ~= token then
     redis.call('HINCRBY', P .. 'n', 'stale', 1)
+    was_only_late(id, '', token)
     return { 'stale' }
   end
   if not up_to_date then return { 'reroute' } end

@@ -15,6 +15,7 @@ end
 
 local function lapse(id, handler, run, store)
   pcall(free_slot, id, handler, run.queue, run.token)
+  note_the_lapse(id, handler, run.token)
   run.losses, run.token = run.losses + 1, ''
   lapsed = lapsed + 1
   if run.losses > allowed then
