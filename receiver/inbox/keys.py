@@ -31,7 +31,7 @@
     n              hash    every counter: `name` in all, `name|store` for a store
     t:{store}      hash    the names a store really sends: n:{theirs} how often, l:{theirs} when last (ms); a bounded
                            number of names, what is beyond it is counted under the empty name
-    decl, seen     hash    handler@version -> declaration, and when it was last made (ms)
+    decl, seen     hash    handler@version -> declaration, and when it was last made (ms); in seen, "@" is any worker
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
     replay:{name}  string  how far an interrupted replay has come
     ring:{store}   hash    fingerprint -> a learned signing secret, sealed, with what is said of it; see keyring.py
@@ -69,6 +69,7 @@ LEASED = PREFIX + "leased"
 LATER = PREFIX + "later"
 HELD = PREFIX + "held:"
 PAUSED = PREFIX + "paused"
+RESUMING = PREFIX + "resuming"
 SHUT = PREFIX + "shut"
 SLOTS = PREFIX + "slots:"
 FAILED = PREFIX + "failed"

@@ -129,7 +129,7 @@ class Ledger:
         return {name: from_ms(str(ms)) for name, ms in until.items() if ms > now[0] * 1000}
 
     def slots_taken(self, limit: str) -> int:
-        return int(self.client.scard(keys.SLOTS + limit))
+        return int(self.client.hlen(keys.SLOTS + limit))
 
     def names(self, store: str) -> list[SeenName]:
         """The event names a store has really sent, the most frequent first."""

@@ -10,7 +10,7 @@ from receiver.contract.topics import matches
 from receiver.inbox import Declaration
 from workers.checkup.facts import Facts, InboxFacts
 from workers.checkup.findings import Finding, fail, ok, warn
-from workers.checkup.words import some
+from workers.checkup.words import clock, some, waits
 from workers.names import SentName, Unsent, sent_names, unsent
 
 STALE = 20.0
@@ -25,6 +25,7 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
     if plugins.fault:
         yield fail("handlers", plugins.fault, "workers refuse to start", fix="what it says, then HUP or start them")
         return
+    yield from _absent(facts)
     if not plugins.handlers:
         place = facts.config.place("workers", "plugins") or facts.config.path
         yield warn(
@@ -36,6 +37,21 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
         names = {one.details["plugin"] for one in plugins.handlers}
         yield ok("handlers", f"{len(plugins.handlers)} handlers of {some(sorted(names))}, loaded and judged")
     yield from problems
+
+
+def _absent(facts: Facts) -> Iterator[Finding]:
+    """Handlers that were taken out of the plugins. Events are routed to them for a while: a worker may be back."""
+    here = {one.handler for one in facts.plugins.handlers}
+    for name, one in (facts.inbox.absent if facts.inbox else {}).items():
+        if name in here:
+            continue
+        since = f", since {clock(one.since, facts.now)}" if one.since else ""
+        text = f"{name}: no worker has this handler any more{since}"
+        fix = f"storehooks handlers retire {name}, or a worker whose plugins have it"
+        if one.waiting:
+            yield fail("handlers", f"{text}; {waits(one.waiting, 'run of it', 'runs of it')}", fix=fix)
+        else:
+            yield warn("handlers", text, fix=fix)
 
 
 def place_of(handler: Declaration) -> str:
@@ -98,7 +114,7 @@ def _other_versions(facts: Facts) -> Iterator[Finding]:
     for one in facts.inbox.declared:
         running.setdefault(one.handler, set()).add(one.version)
     for one in facts.plugins.handlers:
-        if one.handler not in running:
+        if one.handler not in running or one.handler in facts.inbox.absent:
             text = f"{one.handler} is in this config, and no worker has it"
             yield warn("handlers", text, fix="HUP to `storehooks worker`: it reads config and plugins again")
         elif one.version not in running[one.handler]:
@@ -121,7 +137,7 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
         return
     served = {queue for beat in alive for queue in beat.queues}
     for handler in facts.inbox.declared:
-        if handler.queue not in served:
+        if handler.queue not in served and handler.handler not in facts.inbox.absent:
             yield fail(
                 "workers",
                 f"nobody serves the queue {handler.queue} of {handler.handler}",

@@ -12,6 +12,7 @@ from receiver.contract.errors import ConfigError
 from workers.checkup.examine import PATIENCE, examine
 from workers.checkup.facts import Facts
 from workers.checkup.findings import Finding, count, fail
+from workers.checkup.words import many
 from workers.cli import show
 from workers.cli.options import Span, the_config, with_config
 
@@ -62,15 +63,11 @@ def _header(facts: Facts, took: float) -> None:
     plugins = {one.details["plugin"] for one in facts.plugins.handlers}
     told = [
         str(facts.config.path or "no file"),
-        _many(len(facts.config.stores), "store"),
-        _many(len(plugins), "plugin"),
-        _many(len(facts.plugins.handlers), "handler"),
+        many(len(facts.config.stores), "store"),
+        many(len(plugins), "plugin"),
+        many(len(facts.plugins.handlers), "handler"),
     ]
     click.echo(f"{', '.join(told)}   checked in {took:.1f} s\n")
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _show(findings: list[Finding]) -> None:

@@ -15,6 +15,8 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, PluginError
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
+from receiver.inbox.roster import Roster
+from workers.checkup.words import many
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config
 
@@ -82,7 +84,7 @@ def resume(handler: str) -> None:
         return
     waiting = inbox.client.zcard(keys.READY + handler)
     inbox.resume(handler=handler)
-    click.echo(f"{handler} goes on; {waiting:,} runs were waiting")
+    click.echo(f"{handler} goes on; {many(waiting, 'waiting run')}")
 
 
 @handlers.command("retire")
@@ -92,10 +94,11 @@ def resume(handler: str) -> None:
 def retire(handler: str, yes: bool) -> None:
     """A handler is gone for good: end its waiting runs as failures, and route no more to it."""
     inbox = _inbox_with(handler)
-    waiting = inbox.client.zcard(keys.READY + handler)
+    waiting = Roster(inbox.client).waiting([handler])[handler]
     if not yes and waiting and sys.stdin.isatty():
-        click.confirm(f"End {waiting:,} waiting runs of {handler} as failures?", abort=True)
-    click.echo(f"{handler} is retired; {inbox.retire(handler):,} waiting runs became failures")
+        click.confirm(f"End {many(waiting, 'waiting run')} of {handler} as failures?", abort=True)
+    ended = inbox.retire(handler)
+    click.echo(f"{handler} is retired; {many(ended, 'waiting run')} became {'a failure' if ended == 1 else 'failures'}")
     show.next_command("storehooks failures")
 
 
@@ -143,6 +146,7 @@ def _facts(config: Config, event_id: str) -> Facts:
         paused=frozenset(inbox.paused()),
         shut=ledger.shut_limits(),
         full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
+        absent=Roster(client).absent(),
     )
 
 

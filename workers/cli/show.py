@@ -41,6 +41,12 @@ def harmless(text: str) -> str:
     return "".join(c if unicodedata.category(c)[0] != "C" else "�" for c in text)
 
 
+def fitted(line: str) -> str:
+    """A line that must not be longer than the terminal is wide; in a file or a pipe it is whole."""
+    wide = shutil.get_terminal_size().columns
+    return line if len(line) <= wide or not sys.stdout.isatty() else f"{line[: wide - 1]}…"
+
+
 def clock(moment: datetime) -> str:
     """A time for people: today's by the clock, others with their date."""
     local = moment.astimezone()
