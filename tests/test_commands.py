@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from receiver.inbox import Outcome
-from tests.harness import ROOT, System, eventually, storehooks
+from tests.harness import ROOT, Process, System, eventually, free_port, storehooks
 from tests.test_inbox import GREET, claim_one, route
 
 HELLO = """
@@ -145,6 +145,32 @@ def test_init_writes_a_config_that_works(tmp_path: Path) -> None:
     again = run("init")
     assert again.returncode == 2
     assert "not overwritten" in again.stderr
+
+
+def test_after_init_the_stores_api_is_the_pretend_one_that_dev_runs(tmp_path: Path) -> None:
+    env = {"STOREHOOKS_SANDBOX__BIND": f"127.0.0.1:{free_port()}"}
+    assert storehooks("init", cwd=tmp_path).returncode == 0
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace("127.0.0.1:8002", env["STOREHOOKS_SANDBOX__BIND"]))
+    command = [sys.executable, "-m", "workers.cli", "sandbox", "--every", "0"]
+    sandbox = Process(command, log=tmp_path / "sandbox.log", env=env, cwd=tmp_path)
+    try:
+        eventually(lambda: storehooks("api", "orders", "list", cwd=tmp_path, env=env).returncode == 0)
+    finally:
+        sandbox.stop()
+
+
+def test_where_a_store_has_no_api_the_error_names_the_keys_and_the_sandbox(system: System) -> None:
+    for command in (["api", "orders", "list", "--store", "north"], ["subscriptions", "plan"]):
+        done = system.run_cli(*command)
+        assert done.returncode == 2
+        for word in (
+            "base_url",
+            "auth",
+            "[stores." if command[0] == "subscriptions" else "config.toml:",
+            "storehooks dev",
+        ):
+            assert word in done.stderr
 
 
 def test_help_names_every_command(system: System) -> None:

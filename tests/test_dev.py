@@ -177,7 +177,7 @@ def test_refused_deliveries_are_lines_of_the_stream_a_few_at_a_time(dev: DevRun)
     process = dev.handled()
     done = dev.system.run_cli("send", "order.created", "--store", "north", "--tamper", "body")
     assert done.returncode == 1
-    eventually(lambda: re.search(r"north  refused           1     signature-mismatch\n", process.output()), 5)
+    eventually(lambda: re.search(r"north  refused          1     signature-mismatch\n", process.output()), 5)
     eventually(lambda: re.search(r"-- why: \S+ verify --refused 1\n", process.output()), 5)
     for _ in range(30):
         assert dev.system.post(Request({}, b"{}")).status_code == 401

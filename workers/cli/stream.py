@@ -50,7 +50,7 @@ class Journal:
         handler = keys.split_item(item)[1]
         result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
         took = f"{about.get('ms', 0):.0f} ms"
-        text = f"{store}  {topic:<16}  {resource:<5} {handler:<13} {outcome:<7} {took:<6} {result}"
+        text = f"{store}  {topic:<15}  {resource:<4}  {handler:<11}  {outcome:<4}  {took:<4}  {result}"
         return show.fitted(f"{datetime.now():%H:%M:%S}  {show.harmless(text)}")
 
 
@@ -95,5 +95,5 @@ class Refused:
 
     @staticmethod
     def _line(one: Refusal) -> str:
-        text = f"{one.name}  {'refused':<16}  {one.id:<5} {one.reason}"
+        text = f"{one.name}  {'refused':<15}  {one.id:<4}  {one.reason}"
         return show.fitted(f"{one.moment.astimezone():%H:%M:%S}  {show.harmless(text)}")
