@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.inbox import Outcome
+from receiver.inbox import Declaration, Outcome, keys
 from tests.harness import ROOT, Process, System, eventually, free_port, storehooks
 from tests.test_inbox import GREET, claim_one, route
 
@@ -75,6 +76,28 @@ def test_stats_hold_the_identity(system: System) -> None:
     assert told["stores"]["north"]["open"] == 1
     assert {"duplicates", "rejected", "spooled"} <= set(told)
     assert "accepted 1 = settled 0 + open 1 + failed 0" in system.run_cli("stats").stdout
+
+
+def test_people_read_refused_everywhere_and_scripts_the_name_they_are_promised(system: System) -> None:
+    system.client.hset(keys.COUNTERS, mapping={"rejected": 2, "rejected|north": 2})
+    assert "REFUSED" in system.run_cli("stats").stdout
+    assert json.loads(system.run_cli("stats", "--json").stdout)["rejected"] == 2
+    assert "REFUSED" in system.run_cli("stores").stdout
+    assert {one["store"]: one["refused"] for one in json.loads(system.run_cli("stores", "--json").stdout)}["north"] == 2
+
+
+def test_handlers_shows_which_are_paused_and_works_without_a_server(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=HELLO)
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
+    assert re.search(r"shop\.greet +on ", system.run_cli("handlers").stdout)
+    assert system.run_cli("handlers", "pause", "shop.greet").returncode == 0
+    told = system.run_cli("handlers").stdout
+    assert re.search(r"shop\.greet +paused ", told)
+    assert "storehooks handlers resume shop.greet" in told
+    assert json.loads(system.run_cli("handlers", "--json").stdout)[0]["paused"] is True
+    nowhere = {"REDIS_URL": "redis://127.0.0.1:1"}
+    assert json.loads(system.run_cli("handlers", "--json", env=nowhere).stdout)[0]["paused"] is None
+    assert re.search(r"shop\.greet +\? ", system.run_cli("handlers", env=nowhere).stdout)
 
 
 def test_every_list_ends_with_the_next_command(system: System) -> None:

@@ -10,7 +10,7 @@ from receiver.contract.topics import matches
 from receiver.inbox import Declaration
 from workers.checkup.facts import Facts, InboxFacts
 from workers.checkup.findings import Finding, fail, ok, warn
-from workers.checkup.words import clock, some, waits
+from workers.checkup.words import clock, counted, some, waits
 from workers.names import SentName, Unsent, sent_names, unsent
 
 STALE = 20.0
@@ -35,7 +35,7 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
     problems = [*_stores_nobody_has(facts), *_never_sent(facts), *_other_versions(facts)]
     if not any(one.level == "fail" for one in problems):
         names = {one.details["plugin"] for one in plugins.handlers}
-        yield ok("handlers", f"{len(plugins.handlers)} handlers of {some(sorted(names))}, loaded and judged")
+        yield ok("handlers", f"{counted(len(plugins.handlers), 'handler')} of {some(sorted(names))}, loaded and judged")
     yield from problems
 
 
@@ -132,7 +132,7 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
     alive = [beat for beat in facts.inbox.workers if (facts.now - beat.at).total_seconds() < STALE + abs(_skew(facts))]
     waiting = facts.inbox.counters.total["open"]
     if not alive:
-        text = f"none is alive; {waiting:,} events wait" if waiting else "none is alive; events will wait"
+        text = f"none is alive; {waits(waiting, 'event')}" if waiting else "none is alive; events will wait"
         yield fail("workers", text, fix="start `storehooks worker`")
         return
     served = {queue for beat in alive for queue in beat.queues}
@@ -144,7 +144,7 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
                 fix="a `storehooks worker` whose config has that plugin",
             )
     hosts = {beat.name.rsplit("-", 2)[0] for beat in alive}
-    yield ok("workers", f"{len(alive)} alive on {len(hosts)} host{'s' if len(hosts) > 1 else ''}")
+    yield ok("workers", f"{len(alive)} alive on {counted(len(hosts), 'host')}")
 
 
 def _skew(facts: Facts) -> float:
@@ -176,11 +176,11 @@ def check_work(facts: Facts) -> Iterator[Finding]:
         kind, _, what = name.partition(":")
         yield warn("paused", f"{what} is paused; its work waits", fix=f"storehooks {kind}s resume {what}")
     if facts.inbox.set_aside:
-        text = f"{facts.inbox.set_aside:,} things in Redis were not ours or not readable, and were set aside"
+        text = f"{counted(facts.inbox.set_aside, 'thing')} in Redis, not ours or not readable, set aside"
         yield warn("inbox", text, fix="the worker's log names them; who else writes to this database?")
 
 
 def _failures(inbox: InboxFacts) -> Iterator[Finding]:
     if inbox.failed or inbox.retrying:
-        text = f"{inbox.failed:,} runs failed for good, {inbox.retrying:,} are retried"
-        yield warn("failures", text, fix="storehooks failures")
+        retried = f"{inbox.retrying:,} {'is' if inbox.retrying == 1 else 'are'} retried"
+        yield warn("failures", f"{counted(inbox.failed, 'run')} failed for good, {retried}", fix="storehooks failures")

@@ -39,11 +39,11 @@ def some(names: list[str], most: int = 4) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
 
 
-def many(number: int, noun: str, nouns: str = "") -> str:
+def counted(number: int, noun: str, nouns: str = "") -> str:
     """`1 run`, `3,988 runs`."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 def waits(number: int, noun: str, nouns: str = "") -> str:
     """`1 run waits`, `2 runs wait`."""
-    return f"{many(number, noun, nouns)} {'waits' if number == 1 else 'wait'}"
+    return f"{counted(number, noun, nouns)} {'waits' if number == 1 else 'wait'}"

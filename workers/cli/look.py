@@ -23,6 +23,7 @@ from receiver.contract.settings import LOOPBACK
 from receiver.contract.stores import Store
 from receiver.inbox import Ledger
 from receiver.inbox.ledger import EventRecord, Spool
+from workers.checkup.words import waits
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, the_stores, with_config
 from workers.storeapi.samples import sample
@@ -46,9 +47,9 @@ def stats(json_: bool) -> None:
         return
     click.echo(equation(counters.total))
     click.echo()
-    names = ("accepted", "settled", "open", "failed", "duplicates", "rejected")
+    names = {name: name for name in ("accepted", "settled", "open", "failed", "duplicates")} | {"rejected": "refused"}
     rows = [(store, *(counts[name] for name in names)) for store, counts in sorted(counters.stores.items())]
-    show.table(("STORE", *(name.upper() for name in names)), rows)
+    show.table(("STORE", *(shown.upper() for shown in names.values())), rows, drop=("DUPLICATES",))
     for store, counts in sorted(counters.stores.items()):
         tell_of_conflicts(store, counts)
     tell_of_spools(spools, config.receiver.spool_age)
@@ -63,7 +64,9 @@ def tell_of_spools(spools: Mapping[str, Spool], longest: float) -> None:
         elif spool.count:
             since = show.clock(datetime.fromtimestamp(spool.oldest, UTC))
             late = ", longer than [receiver] spool_age" if time.time() - spool.oldest > longest else ""
-            click.echo(f"\nspool of {host}: {spool.count:,} deliveries wait, the oldest since {since}{late}")
+            click.echo(
+                f"\nspool of {host}: {waits(spool.count, 'delivery', 'deliveries')}, the oldest since {since}{late}"
+            )
 
 
 def tell_of_conflicts(store: str, counts: Mapping[str, int]) -> None:
@@ -121,7 +124,7 @@ def send(
     only = "   (the only store)" if store is None else ""
     click.echo(f"to      {url}{only}")
     kind, size = "your" if data_file else "sample", f"{len(request.body):,}"
-    click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set a.b=v changes it)")
+    click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set changes it)")
     secret = _signer(config, name).secrets[0]
     click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {show.harmless(delivery_id)}")
     for _ in range(2 if twice else 1):

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
-from workers.checkup.words import many
+from workers.checkup.words import counted
 from workers.cli import show
 
 LOOK_AT_REFUSALS_EVERY = 1.0
@@ -37,21 +37,11 @@ class Journal:
         while self._pubsub.connection is not None and self._pubsub.connection.can_read(timeout=0):
             message = self._pubsub.get_message(timeout=0)
             if message:
-                yield from map(self._line, orjson.loads(message["data"]))
+                yield from map(_outcome, orjson.loads(message["data"]))
 
     def close(self) -> None:
         with contextlib.suppress(RedisError, OSError):
             self._pubsub.close()
-
-    @staticmethod
-    def _line(told: list[str]) -> str:
-        item, outcome, store, topic, resource, detail = told
-        about = orjson.loads(detail)
-        handler = keys.split_item(item)[1]
-        result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
-        took = f"{about.get('ms', 0):.0f} ms"
-        text = f"{store}  {topic:<15}  {resource:<4}  {handler:<11}  {outcome:<4}  {took:<4}  {result}"
-        return show.fitted(f"{datetime.now():%H:%M:%S}  {show.harmless(text)}")
 
 
 class Refused:
@@ -79,9 +69,9 @@ class Refused:
             return
         more = new[0].id - self._last - len(new)  # ids are given one after the other
         self._last = new[0].id
-        yield from map(self._line, reversed(new))
-        also = f"{many(more, 'more', 'more')} refused; " if more else ""
-        yield f"{datetime.now():%H:%M:%S}  -- {also}why: {show.our_name()} verify --refused {new[0].id}"
+        yield from map(_refusal, reversed(new))
+        also = f"{counted(more, 'more', 'more')} refused; " if more else ""
+        yield _line(datetime.now(), f"-- {also}why: {show.our_name()} verify --refused {new[0].id}")
 
     def close(self) -> None:
         if self._refusals is not None:
@@ -93,7 +83,23 @@ class Refused:
             self._refusals = open_refusals(self._data_dir)
         return self._refusals.newest(limit=limit) if self._refusals else []
 
-    @staticmethod
-    def _line(one: Refusal) -> str:
-        text = f"{one.name}  {'refused':<15}  {one.id:<4}  {one.reason}"
-        return show.fitted(f"{one.moment.astimezone():%H:%M:%S}  {show.harmless(text)}")
+
+def _outcome(told: list[str]) -> str:
+    item, outcome, store, topic, resource, detail = told
+    about = orjson.loads(detail)
+    handler = keys.split_item(item)[1]
+    result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
+    took = f"{about.get('ms', 0):.0f} ms"
+    text = f"{store}  {topic:<15}  {resource:<4}  {handler:<11}  {outcome:<4}  {took:<4}  {result}"
+    return _line(datetime.now(), text)
+
+
+def _refusal(one: Refusal) -> str:
+    text = f"{one.name}  {'refused':<15}  {one.id:<4}  {one.reason}"
+    return _line(one.moment.astimezone(), text)
+
+
+def _line(moment: datetime, text: str) -> str:
+    """What a terminal is too narrow for goes on under it, beside the time."""
+    start = f"{moment:%H:%M:%S}  "
+    return "\n".join(show.hanging(start + show.harmless(text), len(start)))

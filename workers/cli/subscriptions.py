@@ -54,7 +54,8 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
         )
         return
     rows = [_row(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
-    show.table(("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP"), rows)
+    headings = ("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP")
+    show.table(headings, rows, drop=("ITS GAP", "LAST HEAL", "HEALS"), shorten=("STATE",))
     for name in names:
         _tell_of_trouble(last.get(name))
     show.next_command("storehooks subscriptions plan      what is to be done, asked now")
