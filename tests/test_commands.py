@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from receiver.inbox import Declaration, Outcome, keys
 from tests.harness import ROOT, Process, System, eventually, free_port, storehooks
 from tests.test_inbox import GREET, claim_one, route
+from workers.cli.send import SETTLES_WITHIN
 
 HELLO = """
 from workers import Router
@@ -127,6 +129,45 @@ def test_a_tampered_delivery_is_refused(make_system: Callable[..., System], tamp
     assert done.returncode == 1
     assert "401 Unauthorized" in done.stdout
     assert system.ledger.events() == []
+
+
+FAILING = HELLO.replace('return "hi"', "raise KeyError('vat_id')").replace('"order.*"', '"order.*", retries=RETRIES')
+
+
+@pytest.mark.parametrize(("retries", "says"), [("0", "failed after"), ("(600,)", "still open after")])
+def test_send_is_a_finding_when_a_handler_fails(make_system: Callable[..., System], retries: str, says: str) -> None:
+    system = make_system(plugin=FAILING.replace("RETRIES", retries))
+    system.start("web", "worker")
+    began = time.monotonic()
+    done = system.run_cli("send", "order.created", "--store", "north")
+    assert done.returncode == 1
+    assert "KeyError: 'vat_id'" in done.stdout
+    assert says in done.stdout
+    (event,) = system.ledger.events()
+    assert f"storehooks events show {event.id}" in done.stdout
+    assert time.monotonic() - began < SETTLES_WITHIN, "nobody waits for what is due later"
+
+
+def test_send_names_the_nearest_topic_and_sends_what_was_asked_for(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=HELLO)
+    system.start("web", "worker")
+    system.inbox.declare([Declaration("crm.award", "1", ("loyalty.points_awarded", "loyalty.*"), ("*",))])
+
+    def printed(topic: str) -> str:
+        return system.run_cli("send", topic, "--store", "north", "--print").stderr
+
+    done = system.run_cli("send", "order.craeted", "--store", "north")
+    assert done.returncode == 0
+    assert "knows the topic order.craeted; did you mean order.created?" in done.stderr
+    assert system.ledger.events()[0].topic == "order.craeted"
+    assert "knows the topic custmer.created; did you mean customer.created?" in printed("custmer.created")
+    assert "knows the topic zzz. It is sent as it is." in printed("zzz")
+    for known in ("order.created", "orders/create", "loyalty.points_awarded"):
+        assert printed(known) == ""
+    assert printed("order.craeted") == "", "the store has sent it by now"
+    pattern = system.run_cli("send", "order.*", "--store", "north")
+    assert pattern.returncode == 2
+    assert "'order.*' is no topic" in pattern.stderr
 
 
 def test_text_from_a_store_cannot_command_the_terminal(system: System) -> None:

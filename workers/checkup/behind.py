@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from receiver.contract.scheme import PRESETS
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration
 from workers.checkup.facts import Facts, InboxFacts
 from workers.checkup.findings import Finding, fail, ok, warn
 from workers.checkup.words import clock, counted, some, waits
-from workers.names import SentName, Unsent, sent_names, unsent
+from workers.names import SentName, Unsent, known_topics, sent_names, unsent
 
 STALE = 20.0
 """Seconds after which a worker that has said nothing counts as dead."""
@@ -78,21 +77,13 @@ def _never_sent(facts: Facts) -> Iterator[Finding]:
     names = list(_sent(facts))
     if not names:
         return
-    known = known_topics(facts)
+    known = known_topics(store.scheme for store in facts.config.known_stores.values())
     for one in unsent(facts.plugins.handlers, names):
         text = f"{one.handler.handler} wants {one.topic}, never sent by any store"
         if any(matches(one.topic, topic) for topic in known):
             yield warn("handlers", text, *_nearest(one, names), fix="none, if it may still come; else the subscription")
         else:
             yield fail("handlers", text, *_nearest(one, names), fix=place_of(one.handler))
-
-
-def known_topics(facts: Facts) -> set[str]:
-    """What stores of these schemes may send. A scheme without a map of names says nothing: then what any preset has."""
-    maps = [store.scheme.topics for store in facts.config.known_stores.values()]
-    if not all(maps):
-        maps += [preset.topics for preset in PRESETS.values()]
-    return {topic for one in maps for topic in one.values()}
 
 
 def _sent(facts: Facts) -> Iterator[SentName]:

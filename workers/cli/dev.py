@@ -25,8 +25,8 @@ from receiver.inbox.roster import Roster
 from receiver.ports import refuse_a_taken_port
 from workers.checkup.words import waits
 from workers.cli import show
-from workers.cli.look import equation
 from workers.cli.options import the_config, with_config
+from workers.cli.stats import equation
 from workers.cli.stream import Journal, Refused
 from workers.cli.watched import Watched, config_files, plugin_files
 from workers.plugins import judge_elsewhere
