@@ -255,7 +255,10 @@ class Dev:
                 self._say(f"if it is gone for good: {show.our_name()} handlers retire {name}")
 
     def _say(self, sentence: str) -> None:
-        click.echo(f"{datetime.now():%H:%M:%S}  -- {sentence}")
+        first, *more = sentence.splitlines()
+        show.prose(f"{datetime.now():%H:%M:%S}  -- {first}", indent=13)
+        for line in more:
+            show.prose(f"{'':13}{line}", indent=13)
 
     # The end
 

@@ -43,7 +43,7 @@ router = Router("hello")
 
 @router.on("*")
 def greet(event: Event, ctx: Context) -> str:
-    return f"{event.topic} from {ctx.store}"
+    return f"hello, {ctx.store}"
 '''
 
 

@@ -75,7 +75,7 @@ def send(
     only = "   (the only store)" if store is None else ""
     click.echo(f"to      {url}{only}")
     kind, size = "your" if data_file else "sample", f"{len(request.body):,}"
-    click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set changes it)")
+    click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set a.b=v)")
     secret = _signer(config, name).secrets[0]
     click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {show.harmless(delivery_id)}")
     answers = [_send_and_follow(config, url, request) for _ in range(2 if twice else 1)]
@@ -233,8 +233,8 @@ def _show_runs(record: EventRecord, took: float) -> None:
     wide = max([len(run.handler) for run in record.runs], default=0)
     for run in record.runs:
         told = run.error or ("" if run.result is None else f'"{run.result}"')
-        line = f"  {run.handler.ljust(wide)}   {run.status.ljust(7)}   attempt {run.attempts}   "
-        click.echo("\n".join(show.hanging(line + show.harmless(told), len(line))))
+        line = f"  {run.handler.ljust(wide)}   {run.status.ljust(7)}   attempt {run.attempts} "
+        click.echo(show.beside(line, told, indent=6))
     if record.reason == "unhandled":
         click.echo("  no handler wants this topic; `storehooks handlers` lists what is loaded")
     click.echo(_end(record, took))

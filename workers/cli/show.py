@@ -96,6 +96,14 @@ def room() -> float:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
 
 
+def beside(line: str, tail: str, indent: int) -> str:
+    """A line and what it ends with, which has lines of its own where the terminal is too narrow for both."""
+    whole = f"{line}  {harmless(tail)}".rstrip()
+    if len(whole) <= room():
+        return whole
+    return "\n".join([*hanging(line.rstrip(), indent), *hanging(" " * indent + harmless(tail), indent)])
+
+
 def prose(text: str, indent: int = 2) -> None:
     """A sentence of any length, with text from outside in it."""
     click.echo("\n".join(hanging(harmless(text), indent)))

@@ -16,7 +16,6 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
-from workers.checkup.words import counted
 from workers.cli import show
 
 LOOK_AT_REFUSALS_EVERY = 1.0
@@ -70,8 +69,8 @@ class Refused:
         more = new[0].id - self._last - len(new)  # ids are given one after the other
         self._last = new[0].id
         yield from map(_refusal, reversed(new))
-        also = f"{counted(more, 'more', 'more')} refused; " if more else ""
-        yield _line(datetime.now(), f"-- {also}why: {show.our_name()} verify --refused {new[0].id}")
+        also = f"{more:,} more refused; " if more else ""
+        yield f"{datetime.now():%H:%M:%S}  -- {also}why: {show.our_name()} verify --refused {new[0].id}"
 
     def close(self) -> None:
         if self._refusals is not None:
@@ -90,16 +89,14 @@ def _outcome(told: list[str]) -> str:
     handler = keys.split_item(item)[1]
     result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
     took = f"{about.get('ms', 0):.0f} ms"
-    text = f"{store}  {topic:<15}  {resource:<4}  {handler:<11}  {outcome:<4}  {took:<4}  {result}"
-    return _line(datetime.now(), text)
+    text = f"{store}  {topic:<15}  {resource:<4}  {handler:<11}  {outcome:<4}  {took:<4}"
+    return _line(datetime.now(), text, result)
 
 
 def _refusal(one: Refusal) -> str:
-    text = f"{one.name}  {'refused':<15}  {one.id:<4}  {one.reason}"
-    return _line(one.moment.astimezone(), text)
+    return _line(one.moment.astimezone(), f"{one.name}  {'refused':<15}  {one.id:<4}", one.reason)
 
 
-def _line(moment: datetime, text: str) -> str:
-    """What a terminal is too narrow for goes on under it, beside the time."""
+def _line(moment: datetime, text: str, tail: str) -> str:
     start = f"{moment:%H:%M:%S}  "
-    return "\n".join(show.hanging(start + show.harmless(text), len(start)))
+    return show.beside(start + show.harmless(text), tail, len(start))
