@@ -55,6 +55,14 @@ class Roster:
             if waiting[name] or name in routed
         }
 
+    def present(self) -> set[str]:
+        """Handlers that some worker has now."""
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.hgetall(keys.SEEN)
+        pipeline.time()
+        seen, (seconds, _) = pipeline.execute()
+        return {name for name, at in _newest(seen).items() if name and at >= seconds * 1000 - SILENT_MS}
+
     def waiting(self, handlers: Collection[str]) -> dict[str, int]:
         """How many runs of each handler wait; runs under way do not."""
         found = {name: int(self.client.zcard(keys.READY + name)) for name in handlers}

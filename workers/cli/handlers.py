@@ -129,13 +129,15 @@ def resume(handler: str) -> None:
 def retire(handler: str, yes: bool) -> None:
     """A handler is gone for good: end its waiting runs as failures, and route no more to it."""
     inbox = _inbox_with(handler)
-    waiting = Roster(inbox.client).waiting([handler])[handler]
+    roster = Roster(inbox.client)
+    waiting, still_there = roster.waiting([handler])[handler], handler in roster.present()
     if not yes and waiting and sys.stdin.isatty():
         click.confirm(f"End {counted(waiting, 'waiting run')} of {handler} as failures?", abort=True)
     ended = inbox.retire(handler)
-    click.echo(
-        f"{handler} is retired; {counted(ended, 'waiting run')} became {'a failure' if ended == 1 else 'failures'}"
-    )
+    became = "became a failure" if ended == 1 else "became failures"
+    click.echo(f"{handler} is retired; {counted(ended, 'waiting run')} {became}")
+    if still_there:
+        show.warn("a worker had it within the last 20 s; one that still has it takes new events for it again")
     show.next_command("storehooks failures")
 
 
