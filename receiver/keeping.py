@@ -191,12 +191,12 @@ class Keeping:
         self._local.events = None
         self._complain("the spool cannot be read", why=str(error))
 
-    def _complain(self, what: str, **about: Any) -> None:
+    def _complain(self, what: str, *, level: Literal["info", "error"] = "error", **about: Any) -> None:
         """Once a minute for each thing: it may be found again with every delivery."""
         now = time.monotonic()
         if now >= self._told.get(what, 0.0):
             self._told[what] = now + COMPLAIN_EVERY
-            log.error(what, **about)
+            getattr(log, level)(what, **about)
 
     def _accept(self, deliveries: Sequence[Delivery]) -> list[Kept | None]:
         """What became of each in the inbox; None where it did not take it."""
@@ -292,7 +292,7 @@ class Keeping:
             try:
                 self.look_round()
             except Exception as error:  # noqa: BLE001  whatever it is, rows wait here for the next look
-                log.info("the spool waits", why=type(error).__name__)
+                self._complain("the spool waits", level="info", why=type(error).__name__)
                 if isinstance(error, sqlite3.Error):
                     self._local.events = None
             with suppress(Exception):

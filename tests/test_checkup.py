@@ -21,7 +21,7 @@ from receiver.spool import Refusal, RefusedOf, open_refusals
 from workers.checkup import ask, behind, stores, system
 from workers.checkup.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
 from workers.checkup.findings import Finding
-from workers.checkup.words import clock, size, some, span
+from workers.checkup.words import clock, counted, size, some, span, waits
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 GB = 1 << 30
@@ -227,7 +227,7 @@ def test_a_topic_that_may_still_come_is_only_to_know(facts: Facts) -> None:
     handler = replace(HANDLER, topics=("order.paid", "product.*"))
     looked = replace(with_inbox(facts, names=sent(product_updated=1), workers=()), plugins=PluginFacts((handler,)))
     fine, paid = told(behind.check_handlers(looked))
-    assert fine.startswith("ok handlers: 1 handlers of erp")
+    assert fine.startswith("ok handlers: 1 handler of erp")
     assert paid.startswith("warn handlers: erp.push wants order.paid, never sent")
 
 
@@ -252,7 +252,7 @@ def test_what_waits_for_a_person(facts: Facts) -> None:
     failures, paused, aside = told(behind.check_work(looked))
     assert failures == "warn failures: 12 runs failed for good, 3,988 are retried -> storehooks failures"
     assert paused == "warn paused: erp.push is paused; its work waits -> storehooks handlers resume erp.push"
-    assert aside.startswith("warn inbox: 1 things in Redis were not ours")
+    assert aside.startswith("warn inbox: 1 thing in Redis, not ours")
 
 
 # Stores
@@ -264,7 +264,7 @@ def of_store(facts: Facts, name: str = "north") -> list[str]:
 
 def test_a_store_that_is_fine_says_what_is_good_to_know(facts: Facts) -> None:
     looked = with_inbox(facts, last_events={"north": NOW - timedelta(seconds=3)})
-    assert of_store(looked) == ["ok north: token 51 min, 6 of 6 subscriptions, last event 3 s ago -> "]
+    assert of_store(looked) == ["ok north: token 51 min, 6 of 6 subscriptions (1 min ago), last event 3 s ago -> "]
     assert of_store(looked, "south") == ["ok south: no base_url, so its API is not used, nothing came yet -> "]
 
 
@@ -412,6 +412,8 @@ def test_refusals_by_store(tmp_path: Path, config: Config) -> None:
 
 
 def test_words() -> None:
+    assert [counted(many, "run") for many in (0, 1, 3988)] == ["0 runs", "1 run", "3,988 runs"]
+    assert [waits(many, "delivery", "deliveries") for many in (1, 2)] == ["1 delivery waits", "2 deliveries wait"]
     assert [span(s) for s in (0.4, 3, 61, 3060, 10260, 86400 * 12)] == [
         "0 s",
         "3 s",

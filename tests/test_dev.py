@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from receiver.contract.compose import Request
 from receiver.inbox import connect
 from receiver.inbox import server_url as url_of
 from tests.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
@@ -144,6 +146,68 @@ def test_a_saved_plugin_is_loaded_again_and_a_broken_one_is_not(lasting: DevRun)
     lines = process.output().count("good day")
     eventually(lambda: process.output().count("good day") > lines, 15)
     plugin.write_text(HELLO)  # whoever is started again must be able to load it
+
+
+def test_a_handler_that_a_saved_plugin_no_longer_has_is_told_with_the_command_that_ends_its_runs(dev: DevRun) -> None:
+    process = dev.handled()
+    dev.system.plugin.write_text(HELLO.replace("def greet", "def welcome"))
+    eventually(lambda: "plugins loaded again; new: shop.welcome" in process.output(), 15)
+    eventually(lambda: "shop.greet is in no plugin any more, " in process.output())
+    eventually(lambda: "handlers retire shop.greet" in process.output())
+    eventually(lambda: "shop.welcome  done" in process.output(), 15)
+    done = dev.system.run_cli("handlers", "retire", "shop.greet")
+    assert done.stdout.startswith("shop.greet is retired; "), done.stderr
+    events = {one["id"] for one in json.loads(dev.system.run_cli("events", "--json").stdout)}
+    after = eventually(lambda: _settled_but_not(dev, events), 15, what="an event that is settled without shop.greet")
+    assert [
+        run["handler"] for run in json.loads(dev.system.run_cli("events", "show", after, "--json").stdout)["runs"]
+    ] == ["shop.welcome"]
+
+
+def _settled_but_not(dev: DevRun, known: set[str]) -> str:
+    events = json.loads(dev.system.run_cli("events", "--status", "settled", "--json").stdout)
+    return next((one["id"] for one in events if one["id"] not in known), "")
+
+
+def test_a_plugin_that_is_added_to_the_config_is_loaded_and_watched(dev: DevRun) -> None:
+    process = dev.handled()
+    other = dev.system.folder / "other.py"
+    other.write_text("nonsense(")
+    text = dev.system.config_file.read_text()
+    dev.system.config_file.write_text(text.replace("plugins = [", f'plugins = ["{other}", '))
+    eventually(lambda: "not loaded, the old one stays" in process.output(), 15)
+    other.write_text(HELLO.replace("'shop'", "'other'").replace("'hi'", "'from the other'"))
+    eventually(lambda: "plugins loaded again; new: other.greet" in process.output(), 15)
+    eventually(lambda: '"from the other"' in process.output(), 15)
+    other.write_text(HELLO.replace("'shop'", "'other'").replace("'hi'", "'changed'"))
+    eventually(lambda: '"changed"' in process.output(), 15)
+
+
+def test_a_config_that_is_no_good_is_told_and_the_old_one_stays(dev: DevRun) -> None:
+    process = dev.handled()
+    text = dev.system.config_file.read_text()
+    dev.system.config_file.write_text(text + "[nonsense]\n[more_of_it]\n")
+    eventually(lambda: "not loaded, the old one stays" in process.output(), 15)
+    eventually(lambda: re.search(r"^ {13}\S*config.toml:\d+: .*more_of_it", process.output(), re.MULTILINE))
+    dev.system.config_file.write_text(text.replace("[workers]", "[workers]\nprocesses = 2"))
+    eventually(lambda: "[workers] processes has changed; that counts when" in process.output(), 15)
+    lines = process.output().count("shop.greet")
+    eventually(lambda: process.output().count("shop.greet") > lines, 15)
+
+
+def test_refused_deliveries_are_lines_of_the_stream_a_few_at_a_time(dev: DevRun) -> None:
+    process = dev.handled()
+    done = dev.system.run_cli("send", "order.created", "--store", "north", "--tamper", "body")
+    assert done.returncode == 1
+    eventually(lambda: re.search(r"north  refused          1     signature-mismatch\n", process.output()), 5)
+    eventually(lambda: re.search(r"-- why: \S+ verify --refused 1\n", process.output()), 5)
+    for _ in range(30):
+        assert dev.system.post(Request({}, b"{}")).status_code == 401
+    eventually(lambda: " more refused; why: " in process.output(), 5)
+    shown = len(re.findall(r"north  refused ", process.output()))
+    told = sum(int(many) for many in re.findall(r"-- (\d+) more refused", process.output()))
+    assert shown + told == 31
+    assert shown < 31
 
 
 def test_events_are_kept_over_a_restart(dev: DevRun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 
 from receiver.contract.topics import PROBE
-from receiver.inbox import Declaration
+from receiver.inbox import Declaration, keys
 from receiver.inbox.ledger import EventRecord, EventSummary, RunRecord
+from receiver.inbox.roster import Absent
 from tests.harness import System, eventually
 from workers.explaining import Facts, Verdict, explain
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+GONE = {"s.a": Absent(NOON, 1)}
 
 
 def declared(name: str, topics: str = "order.*", stores: str = "*", limit: str | None = None) -> Declaration:
@@ -68,7 +72,14 @@ def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool =
             "paused",
             "store north is paused",
         ),
-        (verdict(run("s.a", "waiting", 0)), False, "absent", "no worker has this handler"),
+        (verdict(run("s.a", "waiting", 0)), False, "absent", "no worker has this handler any more"),
+        (
+            verdict(run("s.a", "waiting", 2, due_at=NOON, error="x"), handler=declared("s.a"), absent=GONE),
+            False,
+            "absent",
+            "no worker has this handler any more, since 12:00:00 UTC",
+        ),
+        (verdict(handler=declared("s.a"), status="settled", absent=GONE), False, "absent", "no worker has this"),
         (
             verdict(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), shut={"erp": NOON}),
             False,
@@ -177,6 +188,31 @@ def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
         newer,
         "?",
     ]
+
+
+def test_a_handler_taken_out_of_the_plugins_is_told_with_the_command_that_ends_its_runs(shop: System) -> None:
+    shop.inbox.declare([declared("shop.gone"), declared("shop.quiet", topics="product.*")])
+    event_id = shop.accept()
+    eventually(lambda: shop.run_of(event_id, "shop.gone"))
+    for name in (name for name in shop.client.hkeys(keys.SEEN) if name.startswith((b"shop.gone", b"shop.quiet"))):
+        shop.client.hset(keys.SEEN, name, int((time.time() - 30) * 1000))
+    told = {one["handler"]: one for one in json.loads(_explained(shop, event_id, "--json"))}
+    assert told["shop.gone"]["reason"] == "absent"
+    assert told["shop.gone"]["why"].startswith("no worker has this handler any more, since ")
+    assert told["shop.gone"]["fix"] == "storehooks handlers retire shop.gone"
+    assert "storehooks handlers retire shop.gone" in _explained(shop, event_id)
+    findings = {one["text"]: one for one in json.loads(shop.run_cli("doctor", "--json").stdout)["findings"]}
+    (gone,) = [one for text, one in findings.items() if text.startswith("shop.gone: no worker has this handler")]
+    assert gone["level"] == "fail"
+    assert gone["text"].endswith("; 1 run of it waits")
+    assert gone["fix"].startswith("storehooks handlers retire shop.gone")
+    (quiet,) = [one for text, one in findings.items() if text.startswith("shop.quiet: no worker has this handler")]
+    assert quiet["level"] == "warn", "nothing waits for it yet"
+    retired = shop.run_cli("handlers", "retire", "shop.gone", "--yes")
+    assert retired.stdout.startswith("shop.gone is retired; 1 waiting run became a failure\n")
+    assert retired.stderr == ""
+    assert "shop.gone" not in shop.run_cli("doctor").stdout
+    assert "one that still has it" in shop.run_cli("handlers", "retire", "shop.greet", "--yes").stderr
 
 
 def _explained(system: System, event_id: str, *more: str) -> str:

@@ -17,7 +17,7 @@ from receiver.gunicorn import settings
 from receiver.heads import MOST_FIELDS, read_head
 from receiver.loop import lower_case_headers
 from receiver.patient import PlainRequest
-from tests.harness import ROOT
+from tests.programs import ROOT
 
 BODY = b"hello"
 ORDINARY = [("Host", "hooks.example.com"), ("Webhook-Id", "msg_1"), ("Content-Length", str(len(BODY)))]

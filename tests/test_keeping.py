@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from receiver.config import Config
 from receiver.contract.intake import Delivery
@@ -172,6 +173,28 @@ def test_the_thread_outlives_whatever_goes_wrong_in_a_look(system: System, monke
     monkeypatch.setattr(here, "look_round", look)
     here.start()
     eventually(lambda: len(looks) == 3)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_while_the_server_is_away_the_spool_says_once_a_minute_that_it_waits(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = connect("redis://127.0.0.1:1", timeout=0.1)
+    here = Keeping(system.config, Inbox(away))
+    looks: list[int] = []
+    look = here.look_round
+
+    def counted() -> None:
+        looks.append(1)
+        if len(looks) > 3:
+            raise SystemExit  # which ends the thread
+        look()
+
+    monkeypatch.setattr(here, "look_round", counted)
+    with capture_logs() as said:
+        here.start()
+        eventually(lambda: len(looks) > 3)
+    assert [line["event"] for line in said] == ["the spool waits"]
 
 
 def spoil(system: System, statement: str, *values: str) -> None:

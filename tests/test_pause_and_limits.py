@@ -160,7 +160,9 @@ def test_a_limit_of_two_leases_two_and_a_finished_run_gives_its_slot_back(system
 
     (first,), (second,) = claim_slot(system, many=1), claim_slot(system, many=1)
     assert claim_slot(system) == []
+    assert system.ledger.slots_taken("erp") == 2
     system.inbox.finish([Outcome(first, "done")])
+    assert system.ledger.slots_taken("erp") == 1
     (third,) = claim_slot(system, many=1)
     assert third != second
 
@@ -234,12 +236,28 @@ def test_busy_shuts_the_limit_for_everyone(system: System) -> None:
     assert (again[0].item, again[0].attempts) == (run.item, 0)
 
 
-def test_retiring_a_handler_ends_its_waiting_runs(system: System) -> None:
-    (event_id,) = waiting(system, 1)
-    assert system.inbox.retire("shop.greet") == 1
-    assert system.status(event_id) == "failed"
-    assert system.run_of(event_id, "shop.greet").error.startswith("no-such-handler")
+def test_retiring_a_handler_ends_its_runs_wherever_they_wait(system: System) -> None:
+    retried, held, ready = waiting(system, 3)
+    (run,) = system.inbox.claim({"shop.greet": 1}, room=1).runs
+    system.inbox.finish([Outcome(run, "retry", {"error": "KeyError"}, delay=3600)])
+    system.inbox.pause(store="north")
+    assert system.inbox.claim({"shop.greet": 1}, room=1).runs == ()
+    assert system.client.zcard(keys.HELD + "north") == 1
+    system.inbox.pause(handler="shop.greet")
+    assert system.inbox.retire("shop.greet") == 3
+    for event_id in (retried, held, ready):
+        assert system.status(event_id) == "failed"
+        assert system.run_of(event_id, "shop.greet").error.startswith("no-such-handler")
+    assert system.inbox.paused() == {"store:north"}
     assert system.identity_holds()
+
+
+def test_retiring_a_handler_leaves_the_delayed_runs_of_others_alone(system: System) -> None:
+    (event_id,) = waiting(system, 1)
+    (run,) = system.inbox.claim({"shop.greet": 1}, room=1).runs
+    system.inbox.finish([Outcome(run, "retry", {"error": "KeyError"}, delay=3600)])
+    assert system.inbox.retire("shop.gree") == 0
+    assert system.run_of(event_id, "shop.greet").status == "waiting"
 
 
 # By real workers
@@ -266,7 +284,7 @@ def test_pause_kill_everything_start_and_resume_loses_nothing_and_keeps_order(
     for process in system.processes:
         process.kill()
     system.start("worker", "housekeeper")
-    assert f"{many} runs were waiting" in system.run_cli("handlers", "resume", "shop.greet").stdout
+    assert f"{many} waiting runs" in system.run_cli("handlers", "resume", "shop.greet").stdout
     eventually(lambda: system.ledger.counters().total["settled"] == many + 1, 30)
     done = [line.split() for line in (system.folder / "order").read_text().splitlines()][1:]
     for store in ("north", "south"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from receiver.inbox import Declaration, Outcome, keys
 from receiver.inbox.inbox import TRIM_SLICE
+from receiver.inbox.roster import Roster
 from tests.harness import System, eventually
 from tests.test_inbox import GREET, claim_one, route
 
@@ -105,3 +107,15 @@ def test_a_store_over_max_stored_is_answered_503_alone(make_system: Callable[...
     answers = [system.post(system.request()).status_code for _ in range(3)]
     assert answers == [200, 200, 503]
     assert system.post(system.request(store="south"), store="south").status_code == 200
+
+
+def test_runs_of_the_only_handler_are_orphans_though_the_worker_has_none_left(system: System) -> None:
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
+    event_id = system.accept()
+    route(system.inbox, claim_one(system.inbox), ("shop.greet", "default", False))
+    for name in system.client.hkeys(keys.SEEN):
+        system.client.hset(keys.SEEN, name, int((time.time() - 40) * 1000))
+    system.inbox.declare([])
+    assert Roster(system.client).absent()["shop.greet"].waiting == 1
+    assert system.inbox.end_orphans(absent=30) == 1
+    assert system.status(event_id) == "failed"

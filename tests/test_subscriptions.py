@@ -384,7 +384,7 @@ def test_a_store_without_an_api_is_by_hand(shop: Shop) -> None:
 
 
 def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.cli.look.SETTLES_WITHIN", 0.0)
+    monkeypatch.setattr("workers.cli.send.SETTLES_WITHIN", 0.0)
     shop.declare("customer.created")
     shop.apply()
     (learned,) = ring(shop).of("demo")

@@ -11,6 +11,7 @@ from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Declaration
 from receiver.inbox.ledger import EventRecord, RunRecord
+from receiver.inbox.roster import Absent
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Facts:
     """Limits, or h:HANDLER, that are Busy, and until when."""
     full: frozenset[str] = frozenset()
     """Limits of which every slot is taken."""
+    absent: Mapping[str, Absent] = field(default_factory=dict)
+    """Handlers that no worker has now, though some were declared in those 15 minutes."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ def _of_a_run(facts: Facts, run: RunRecord) -> Verdict:
 
 
 def _waiting(facts: Facts, run: RunRecord) -> Verdict:
+    if run.handler in facts.absent:
+        return _absent(facts, run.handler)
     if run.due_at is not None:
         when = f"{run.due_at:%Y-%m-%d %H:%M:%S} UTC"
         if run.attempts:
@@ -86,10 +91,15 @@ def _held(facts: Facts, name: str) -> Verdict | None:
         return Verdict(name, False, "paused", "the handler is paused", f"storehooks handlers resume {name}")
     if f"store:{store}" in facts.paused:
         return Verdict(name, False, "paused", f"the store {store} is paused", f"storehooks stores resume {store}")
-    if name not in facts.declared:
-        fix = "start a worker whose config loads it" if name in facts.loaded else f"storehooks handlers retire {name}"
-        return Verdict(name, False, "absent", "no worker has this handler now", fix)
-    return None
+    return None if name in facts.declared else _absent(facts, name)
+
+
+def _absent(facts: Facts, name: str) -> Verdict:
+    """It was taken out of the plugins, or the workers that have it are down: nobody but a person knows."""
+    since = facts.absent[name].since if name in facts.absent else None
+    why = "no worker has this handler any more" + (f", since {since:%H:%M:%S} UTC" if since else "")
+    fix = "HUP or start a worker with this config" if name in facts.loaded else f"storehooks handlers retire {name}"
+    return Verdict(name, False, "absent", why, fix)
 
 
 def _kept_back(facts: Facts, name: str) -> Verdict:
@@ -122,6 +132,8 @@ def _without_a_run(facts: Facts, name: str) -> Verdict:
 def _missed(facts: Facts, name: str) -> Verdict:
     """It wants such events, and has no run of this one."""
     about = facts.event.summary
+    if name in facts.absent and name not in facts.loaded:
+        return _absent(facts, name)
     if name not in facts.declared:
         return Verdict(
             name,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from receiver.contract.grammar import Scheme
+from receiver.contract.scheme import PRESETS
 from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, translate
 from receiver.inbox import Declaration
 from receiver.inbox.ledger import SeenName
@@ -58,3 +59,16 @@ def unsent(handlers: Iterable[Declaration], names: Iterable[SentName]) -> Iterat
             if not any(matches(pattern, topic) for topic in sent):
                 near = difflib.get_close_matches(pattern, sent, n=1, cutoff=0.4)
                 yield Unsent(pattern, handler, near[0] if near else "")
+
+
+def known_topics(schemes: Iterable[Scheme]) -> set[str]:
+    """What stores of these schemes may send. A scheme without a map of names says nothing: then what any preset has."""
+    maps = [scheme.topics for scheme in schemes]
+    if not all(maps):
+        maps += [preset.topics for preset in PRESETS.values()]
+    return {topic for one in maps for topic in one.values()}
+
+
+def nearest_topic(topic: str, known: Iterable[str]) -> str:
+    """The known topic that was likely meant; empty where none is near."""
+    return next(iter(difflib.get_close_matches(topic, sorted(known), n=1, cutoff=0.6)), "")

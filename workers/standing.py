@@ -67,7 +67,7 @@ class Standing:
                 for one in self.secrets
             ],
             "token": {"state": self.api.state, "reason": self.api.reason or None, "seconds_left": self.api.token_left},
-            "counts": self.counts,
+            "counts": {"refused" if name == "rejected" else name: many for name, many in self.counts.items()},
             "last_event": {"id": last.id, "topic": last.topic, "received_at": last.received_at} if last else None,
             "refused": {"many": refused.many, "kept": refused.kept, "since": refused.first} if refused else None,
             "subscriptions": _plan_json(self.plan) if self.plan else None,

@@ -23,7 +23,7 @@ from receiver.contract.stores import Store
 from receiver.inbox import Ledger, keys
 from receiver.inbox.checks import Checks, Occupied
 from receiver.inbox.keyring import Keyring, equip, learn
-from workers.storeapi.build import client_of
+from workers.storeapi.build import client_of, for_the_sandbox
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
 from workers.storesecrets import StoreSecrets
@@ -348,5 +348,6 @@ def refuse_unmanaged(config: Config, store: str) -> None:
     if not is_managed(config, store):
         raise ConfigError(
             f"{config.place('stores', store)}: stores.{store} has no base_url or no auth, so its subscriptions "
-            "cannot be looked at; set both, or subscribe by hand in the store's own pages"
+            "cannot be looked at; set both there, or subscribe by hand in the store's own pages. "
+            f"{for_the_sandbox(config)}"
         )

@@ -22,6 +22,7 @@ from receiver.contract.intake import Delivery
 from receiver.inbox import keys, scripts
 from receiver.inbox.accepting import Accepted, Accepting
 from receiver.inbox.records import (
+    DECLARATION_MS,
     NO_LIMIT,
     NO_ROUTES,
     Claim,
@@ -36,11 +37,11 @@ from receiver.inbox.records import (
     read_declaration,
     runs_from,
 )
+from receiver.inbox.roster import held_stores
 from receiver.inbox.scripts import Call
 
 LEASE_MS = 3_000
 LOSSES_ALLOWED = 5
-DECLARATION_MS = 15 * 60 * 1000
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
 RESUME_SLICE = 10_000
@@ -235,14 +236,18 @@ class Inbox:
         return {name.decode() for name in found}
 
     def retire(self, handler: str) -> int:
-        """A handler is gone for good: its waiting runs become failures. Gives how many."""
+        """A handler is gone for good: its waiting runs, delayed, retried or held, become failures. Gives how many."""
         detail = orjson.dumps({"error": "no-such-handler: it was retired", "reason": "no-such-handler"})
         total = 0
-        while True:
-            (ended,) = scripts.run(self._server, [Call("retire", [handler, TRIM_SLICE, detail])])
-            total += int(ended)
-            if ended < TRIM_SLICE:
-                return total
+        for place in ("ready", "later", *(f"held:{store}" for store in held_stores(self.client))):
+            cursor = b"0"
+            while True:
+                (reply,) = scripts.run(self._server, [Call("retire", [handler, place, cursor, TRIM_SLICE, detail])])
+                cursor, ended = reply
+                total += int(ended)
+                if cursor == b"0":
+                    break
+        return total
 
     def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
         """Give failures up, with a reason that stays with them."""

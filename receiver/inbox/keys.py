@@ -36,7 +36,7 @@
     t:{store}      hash    the names a store really sends: n:{theirs} how often, l:{theirs} when last (ms); a bounded
                            number of names, what is beyond it is counted under the empty name
     decl, seen     hash    handler@version#mark -> declaration, and when it was last made (ms); the mark is of what it
-                           asks for
+                           asks for; in seen, "@" is any worker
     declv          string  grows whenever the declarations change, so that routing by old ones is noticed
     replay:{name}  string  how far an interrupted replay has come
     ring:{store}   hash    fingerprint -> a learned signing secret, sealed, with what is said of it; see keyring.py
@@ -75,6 +75,7 @@ LEASED = PREFIX + "leased"
 LATER = PREFIX + "later"
 HELD = PREFIX + "held:"
 PAUSED = PREFIX + "paused"
+RESUMING = PREFIX + "resuming"
 SHUT = PREFIX + "shut"
 SLOTS = PREFIX + "slots:"
 FAILED = PREFIX + "failed"

@@ -13,6 +13,8 @@ from receiver.contract.event import Event
 from receiver.inbox import keys
 from receiver.inbox.scripts import Argument
 
+DECLARATION_MS = 15 * 60 * 1000
+"""So long after a worker last named a handler, events are routed to it."""
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 

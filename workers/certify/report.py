@@ -8,6 +8,7 @@ from typing import Any
 
 from workers.certify.plan import IDEMPOTENCE, ORDER
 from workers.certify.trials import Results
+from workers.checkup.words import counted
 
 
 def is_idempotent(results: Results) -> bool | None:
@@ -45,8 +46,8 @@ def reproduce(results: Results, scenario: str) -> str:
 def lines(results: Results) -> Iterator[str]:
     """The report as text."""
     target = results.target
-    many = f"{len(target.handlers)} handlers, {results.events} events, seed {results.seed}"
-    yield f"{target.name} {target.version}: {many}, in {results.seconds:.0f} s"
+    figures = f"{counted(len(target.handlers), 'handler')}, {counted(results.events, 'event')}, seed {results.seed}"
+    yield f"{target.name} {target.version}: {figures}, in {results.seconds:.0f} s"
     yield ""
     for name, what in results.passed.items():
         found = [one for one in results.findings if one.scenario == name]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from receiver.contract.scheme import PRESETS
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration
 from workers.checkup.facts import Facts, InboxFacts
 from workers.checkup.findings import Finding, fail, ok, warn
-from workers.checkup.words import some
-from workers.names import SentName, Unsent, sent_names, unsent
+from workers.checkup.words import clock, counted, some, waits
+from workers.names import SentName, Unsent, known_topics, sent_names, unsent
 
 STALE = 20.0
 """Seconds after which a worker that has said nothing counts as dead."""
@@ -25,6 +24,7 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
     if plugins.fault:
         yield fail("handlers", plugins.fault, "workers refuse to start", fix="what it says, then HUP or start them")
         return
+    yield from _absent(facts)
     if not plugins.handlers:
         place = facts.config.place("workers", "plugins") or facts.config.path
         yield warn(
@@ -34,8 +34,23 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
     problems = [*_stores_nobody_has(facts), *_never_sent(facts), *_other_versions(facts)]
     if not any(one.level == "fail" for one in problems):
         names = {one.details["plugin"] for one in plugins.handlers}
-        yield ok("handlers", f"{len(plugins.handlers)} handlers of {some(sorted(names))}, loaded and judged")
+        yield ok("handlers", f"{counted(len(plugins.handlers), 'handler')} of {some(sorted(names))}, loaded and judged")
     yield from problems
+
+
+def _absent(facts: Facts) -> Iterator[Finding]:
+    """Handlers that were taken out of the plugins. Events are routed to them for a while: a worker may be back."""
+    here = {one.handler for one in facts.plugins.handlers}
+    for name, one in (facts.inbox.absent if facts.inbox else {}).items():
+        if name in here:
+            continue
+        since = f", since {clock(one.since, facts.now)}" if one.since else ""
+        text = f"{name}: no worker has this handler any more{since}"
+        fix = f"storehooks handlers retire {name}, or a worker whose plugins have it"
+        if one.waiting:
+            yield fail("handlers", f"{text}; {waits(one.waiting, 'run of it', 'runs of it')}", fix=fix)
+        else:
+            yield warn("handlers", text, fix=fix)
 
 
 def place_of(handler: Declaration) -> str:
@@ -62,21 +77,13 @@ def _never_sent(facts: Facts) -> Iterator[Finding]:
     names = list(_sent(facts))
     if not names:
         return
-    known = known_topics(facts)
+    known = known_topics(store.scheme for store in facts.config.known_stores.values())
     for one in unsent(facts.plugins.handlers, names):
         text = f"{one.handler.handler} wants {one.topic}, never sent by any store"
         if any(matches(one.topic, topic) for topic in known):
             yield warn("handlers", text, *_nearest(one, names), fix="none, if it may still come; else the subscription")
         else:
             yield fail("handlers", text, *_nearest(one, names), fix=place_of(one.handler))
-
-
-def known_topics(facts: Facts) -> set[str]:
-    """What stores of these schemes may send. A scheme without a map of names says nothing: then what any preset has."""
-    maps = [store.scheme.topics for store in facts.config.known_stores.values()]
-    if not all(maps):
-        maps += [preset.topics for preset in PRESETS.values()]
-    return {topic for one in maps for topic in one.values()}
 
 
 def _sent(facts: Facts) -> Iterator[SentName]:
@@ -98,7 +105,7 @@ def _other_versions(facts: Facts) -> Iterator[Finding]:
     for one in facts.inbox.declared:
         running.setdefault(one.handler, set()).add(one.version)
     for one in facts.plugins.handlers:
-        if one.handler not in running:
+        if one.handler not in running or one.handler in facts.inbox.absent:
             text = f"{one.handler} is in this config, and no worker has it"
             yield warn("handlers", text, fix="HUP to `storehooks worker`: it reads config and plugins again")
         elif one.version not in running[one.handler]:
@@ -116,19 +123,19 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
     alive = [beat for beat in facts.inbox.workers if (facts.now - beat.at).total_seconds() < STALE + abs(_skew(facts))]
     waiting = facts.inbox.counters.total["open"]
     if not alive:
-        text = f"none is alive; {waiting:,} events wait" if waiting else "none is alive; events will wait"
+        text = f"none is alive; {waits(waiting, 'event')}" if waiting else "none is alive; events will wait"
         yield fail("workers", text, fix="start `storehooks worker`")
         return
     served = {queue for beat in alive for queue in beat.queues}
     for handler in facts.inbox.declared:
-        if handler.queue not in served:
+        if handler.queue not in served and handler.handler not in facts.inbox.absent:
             yield fail(
                 "workers",
                 f"nobody serves the queue {handler.queue} of {handler.handler}",
                 fix="a `storehooks worker` whose config has that plugin",
             )
     hosts = {beat.name.rsplit("-", 2)[0] for beat in alive}
-    yield ok("workers", f"{len(alive)} alive on {len(hosts)} host{'s' if len(hosts) > 1 else ''}")
+    yield ok("workers", f"{len(alive)} alive on {counted(len(hosts), 'host')}")
 
 
 def _skew(facts: Facts) -> float:
@@ -160,11 +167,11 @@ def check_work(facts: Facts) -> Iterator[Finding]:
         kind, _, what = name.partition(":")
         yield warn("paused", f"{what} is paused; its work waits", fix=f"storehooks {kind}s resume {what}")
     if facts.inbox.set_aside:
-        text = f"{facts.inbox.set_aside:,} things in Redis were not ours or not readable, and were set aside"
+        text = f"{counted(facts.inbox.set_aside, 'thing')} in Redis, not ours or not readable, set aside"
         yield warn("inbox", text, fix="the worker's log names them; who else writes to this database?")
 
 
 def _failures(inbox: InboxFacts) -> Iterator[Finding]:
     if inbox.failed or inbox.retrying:
-        text = f"{inbox.failed:,} runs failed for good, {inbox.retrying:,} are retried"
-        yield warn("failures", text, fix="storehooks failures")
+        retried = f"{inbox.retrying:,} {'is' if inbox.retrying == 1 else 'are'} retried"
+        yield warn("failures", f"{counted(inbox.failed, 'run')} failed for good, {retried}", fix="storehooks failures")

@@ -12,6 +12,7 @@ from receiver.inbox import Declaration
 from receiver.inbox.checks import Checked
 from receiver.inbox.ledger import Counters, SeenName, Spool
 from receiver.inbox.pulse import Beat, Footprint
+from receiver.inbox.roster import Absent
 from receiver.spool import RefusedOf
 
 
@@ -58,6 +59,8 @@ class InboxFacts:
     """What the last look at each store's subscriptions found."""
     learned: Mapping[str, int] = field(default_factory=dict)
     """How many signing secrets were learned from each store."""
+    absent: Mapping[str, Absent] = field(default_factory=dict)
+    """Handlers that no worker has any more, though work waits for them or is routed to them."""
     removed: frozenset[str] = frozenset()
     """Stores that somebody removed; their subscriptions are not mended."""
 

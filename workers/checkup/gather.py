@@ -24,6 +24,7 @@ from receiver.inbox.checks import Checks
 from receiver.inbox.client import describe
 from receiver.inbox.keyring import learned_here
 from receiver.inbox.pulse import Pulse
+from receiver.inbox.roster import Roster
 from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_events
 from workers.checkup.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.plugins import Judge
@@ -102,6 +103,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         names={store: ledger.names(store) for store in config.stores},
         last_events=pulse.last_events(config.stores),
         declared=inbox.declarations().handlers,
+        absent=Roster(client).absent(),
         workers=tuple(pulse.workers()),
         housekeeper=_housekeeper(pulse),
         paused=frozenset(inbox.paused()),

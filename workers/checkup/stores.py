@@ -10,7 +10,7 @@ from receiver.inbox.checks import Checked
 from receiver.spool import UNKNOWN, RefusedOf
 from workers.checkup.facts import ApiFacts, Facts
 from workers.checkup.findings import Finding, fail, ok, warn
-from workers.checkup.words import clock, some, span
+from workers.checkup.words import clock, counted, some, span
 from workers.subscribing import is_managed
 
 SKEW_SECONDS = 30.0
@@ -77,7 +77,8 @@ def _summary(facts: Facts, name: str) -> str:
     elif api.state == "fine":
         parts.append("token given" if api.token_left is None else f"token {span(api.token_left)}")
     if checked := facts.inbox.checked.get(name) if facts.inbox else None:
-        parts.append(f"{checked.wanted - _missing(checked)} of {checked.wanted} subscriptions")
+        age = span(facts.now.timestamp() - checked.at)
+        parts.append(f"{checked.wanted - _missing(checked)} of {checked.wanted} subscriptions ({age} ago)")
     last = facts.inbox.last_events.get(name) if facts.inbox else None
     if last:
         parts.append(f"last event {span((facts.now - last).total_seconds())} ago")
@@ -175,7 +176,7 @@ def _missing(checked: Checked) -> int:
 
 def _drift(checked: Checked) -> str:
     changes = [f"{one.get('action')} {one.get('topic')}" for one in checked.left]
-    return f"{checked.wanted} subscriptions wanted; not made: {some(changes)}"
+    return f"{counted(checked.wanted, 'subscription')} wanted; not made: {some(changes)}"
 
 
 def _troubles(checked: Checked) -> list[str]:
@@ -213,8 +214,9 @@ def _strangers(facts: Facts) -> Iterator[Finding]:
     of = [one for one in facts.host.refused if one.store not in facts.config.stores]
     named = [one.store for one in of if one.store != UNKNOWN]
     if of:
-        many = sum(one.many for one in of)
-        text = f"{many:,} deliveries came for stores nobody configured" + (f": {some(named)}" if named else "")
+        number = sum(one.many for one in of)
+        text = f"{counted(number, 'delivery', 'deliveries')} came for stores nobody configured"
+        text += f": {some(named)}" if named else ""
         yield warn(
             "strangers", text, fix="storehooks stores add NAME, if one is yours; then storehooks refused release"
         )

@@ -9,7 +9,7 @@ from receiver.config import Config
 from receiver.contract.settings import LOOPBACK
 from workers.checkup.facts import Facts, ServerFacts, WebFacts
 from workers.checkup.findings import Finding, fail, ok, warn
-from workers.checkup.words import clock, size, span
+from workers.checkup.words import clock, counted, size, span
 
 OLDEST = (7, 0)
 SKEW_SECONDS = 5.0
@@ -30,11 +30,11 @@ SPOOL_SECONDS = 60.0
 def check_config(facts: Facts) -> Iterator[Finding]:
     config = facts.config
     problems = [*_no_stores(config), *_addresses(config), *_exposed(facts)]
-    many = sum(len(store.signing_secrets) for store in config.stores.values())
-    many += sum(bool(store.auth.client_secret.get_secret_value()) for store in config.stores.values())
-    many += sum(bool(store.auth.token.get_secret_value()) for store in config.stores.values())
+    resolved = sum(len(store.signing_secrets) for store in config.stores.values())
+    resolved += sum(bool(store.auth.client_secret.get_secret_value()) for store in config.stores.values())
+    resolved += sum(bool(store.auth.token.get_secret_value()) for store in config.stores.values())
     if not problems:
-        yield ok("config", f"no unknown keys, {many:,} secrets resolved")
+        yield ok("config", f"no unknown keys, {counted(resolved, 'secret')} resolved")
     yield from problems
 
 
@@ -186,7 +186,7 @@ def check_memory(facts: Facts) -> Iterator[Finding]:
         yield fail("memory", f"{of} used: new deliveries go to the spool", fix=fix)
         return
     if print_.seconds < LEAST_SPAN or print_.lately < LEAST_EVENTS:
-        yield ok("memory", f"{of}, {print_.events:,} events; too few came lately to look ahead")
+        yield ok("memory", f"{of}, {counted(print_.events, 'event')}; too few came lately to look ahead")
         return
     yield _outlook(facts, limit, of, fix)
 
@@ -196,7 +196,7 @@ def _outlook(facts: Facts, limit: int, of: str, fix: str) -> Finding:
     print_ = facts.inbox.footprint
     a_day = print_.lately / print_.seconds * DAY
     growth = a_day * (print_.record + print_.body)
-    rate = f"{a_day:,.0f} events a day of {size(print_.record + print_.body)}"
+    rate = f"{counted(round(a_day), 'event')} a day of {size(print_.record + print_.body)}"
     most = size_in_the_end(facts, a_day)
     room = PRESSED * limit - facts.server.used
     if most <= PRESSED * limit or growth <= 0:

@@ -1,4 +1,4 @@
-"""Words: how the checks speak of time, size and number. Pure."""
+"""Words: how the checks and the commands speak of time, size and number. Pure."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def some(names: list[str], most: int = 4) -> str:
     """The first few, and how many more."""
     shown, rest = names[:most], len(names) - most
     return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+
+
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """`1 run`, `3,988 runs`."""
+    return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
+
+
+def waits(number: int, noun: str, nouns: str = "") -> str:
+    """`1 run waits`, `2 runs wait`."""
+    return f"{counted(number, noun, nouns)} {'waits' if number == 1 else 'wait'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -24,6 +25,8 @@ from workers.storeapi.errors import ApiError, NotThere
 from workers.storeapi.pages import Pages
 
 PROBE = "probe"
+FULL_PATHS = 110
+"""Columns of a terminal that the list of operations needs with whole paths."""
 WIDEST = 6
 """How many columns a table of unknown records has at most."""
 
@@ -82,8 +85,10 @@ def list_operations(config: Config, store: str | None, json_: bool) -> None:
     if json_:
         show.as_json(rows)
         return
-    show.table(("OPERATION", "METHOD", "PATH", "STATE"), [_cells(row) for row in rows])
-    click.echo(f"\n{_count(catalogue)}")
+    above = _above(rows) if show.room() < FULL_PATHS else ""
+    cells = [_cells(row, above) for row in rows]
+    show.table(("OPERATION", "METHOD", "PATH", "STATE"), cells, shorten=("PATH",))
+    click.echo(f"\n{_count(catalogue)}" + (f"\n… is {above}" if above else ""))
     show.next_command("storehooks api probe      confirm what can be confirmed by reading")
 
 
@@ -98,8 +103,14 @@ def _row(operation: Operation, state: str) -> dict[str, Any]:
     }
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    return f"{row['group']}.{row['name']}", row["method"], row["path"], row["state"]
+def _above(rows: list[dict[str, Any]]) -> str:
+    """What all paths begin with."""
+    return os.path.commonpath([str(row["path"]) for row in rows]).rstrip("/")
+
+
+def _cells(row: dict[str, Any], above: str) -> tuple[str, ...]:
+    path = f"…{row['path'].removeprefix(above)}" if above else row["path"]
+    return f"{row['group']}.{row['name']}", row["method"], path, row["state"]
 
 
 def _count(catalogue: Catalogue) -> str:
@@ -235,7 +246,8 @@ def _show_table(records: Iterator[Record]) -> None:
         return
     names = [name for name in first if not isinstance(first[name], dict | list)][:WIDEST]
     rows = ([_short(record.get(name)) for name in names] for record in chain([first], records))
-    show.table([name.upper() for name in names], rows)
+    headings = [name.upper() for name in names]
+    show.table(headings, rows, drop=headings[:1:-1], shorten=headings[1:])
 
 
 def _short(value: Any) -> str:
@@ -259,7 +271,8 @@ def probe(config: Config, store: str, json_: bool) -> None:
     if json_:
         show.as_json([{"operation": one.full_name, "result": result} for one, result in found])
     else:
-        show.table(("OPERATION", "PATH", "RESULT"), [(one.full_name, one.path, result) for one, result in found])
+        rows = [(one.full_name, one.path, result) for one, result in found]
+        show.table(("OPERATION", "PATH", "RESULT"), rows, drop=("PATH",), wrap=True)
         show.next_command("storehooks api --list      what is confirmed now")
     if any(result.startswith(("no:", "not known")) for _, result in found):
         raise click.exceptions.Exit(1)

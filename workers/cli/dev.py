@@ -8,25 +8,27 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
 import click
-import orjson
-from redis import Redis
-from redis.client import PubSub
 from redis.exceptions import RedisError
 
 from receiver import __version__
-from receiver.config import Config
+from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerUnusable
-from receiver.inbox import Declaration, Ledger, connect_to, embedded, keys
+from receiver.inbox import Declaration, Ledger, connect_to, embedded
 from receiver.inbox.client import check, socket_path
+from receiver.inbox.records import DECLARATION_MS
+from receiver.inbox.roster import Roster
 from receiver.ports import refuse_a_taken_port
+from workers.checkup.words import waits
 from workers.cli import show
-from workers.cli.look import equation
 from workers.cli.options import the_config, with_config
+from workers.cli.stats import equation
+from workers.cli.stream import Journal, Refused
+from workers.cli.watched import Watched, config_files, plugin_files
 from workers.plugins import judge_elsewhere
 from workers.supervisor import Program, Supervisor, behind_the_queue, python
 
@@ -91,16 +93,22 @@ class Dev:
         self._logs = config.data_dir / "logs"
         self._journal: Journal | None = None
         self._first = True
-        self._files = {Path(one.details["file"]): 0.0 for one in handlers}
+        self._config_files = Watched(config_files(config))
+        self._plugin_files = Watched(plugin_files(config, handlers))
+        self._new_config = False
+        """The config was saved, and not everybody has read it yet."""
         self._changes_at = 0.0
+        self._refused = Refused(config.data_dir)
 
     def run(self, *, sandbox: bool) -> None:
         self._logs.mkdir(exist_ok=True)
         try:
             server = self._start_server()
             self._before = dict(self._ledger.counters().total)
+            declared_before = self._ledger.declared()
             self._start_the_rest(sandbox)
             self._banner(server, sandbox)
+            self._say_who_is_gone(_routed_to(declared_before), self._handlers)
             self._listen()
             self._supervisor.run(every=self._every)
         finally:
@@ -149,7 +157,7 @@ class Dev:
             click.echo(f"  receiver  {self._config.public_url_of(name)}")
         if sandbox and self._config.stores:
             store, where = next(iter(self._config.stores)), self._config.sandbox.bind
-            click.echo(f"  sandbox   http://{where}   a pretend store: {store}'s shopper buys every 2 s")
+            click.echo(f"  sandbox   http://{where}   a pretend {store}, a shopper buys every 2 s")
         told = "   ".join(f"{one.handler} ({', '.join(one.topics)})" for one in self._handlers)
         click.echo(f"  handlers  {told or 'none; see [workers] plugins'}\n")
 
@@ -157,7 +165,8 @@ class Dev:
 
     def _every(self) -> None:
         self._listen()
-        self._reload_changed_plugins()
+        self._load_what_changed()
+        self._show_refused()
         if self._most and not self._first:
             with contextlib.suppress(RedisError):
                 now = self._ledger.counters().total
@@ -175,7 +184,7 @@ class Dev:
         assert self._journal is not None
         try:
             for line in self._journal.lines():
-                if not (self._most and self._most > 50):
+                if not self._quiet:
                     click.echo(line)
                 if self._first:
                     self._first = False
@@ -184,6 +193,16 @@ class Dev:
             self._supervisor.unwatch(self._journal.fileno)
             self._journal.close()
             self._journal = None
+
+    def _show_refused(self) -> None:
+        for line in self._refused.lines():
+            if not self._quiet:
+                click.echo(line)
+
+    @property
+    def _quiet(self) -> bool:
+        """Many events are to be handled quickly; nobody reads a line for each."""
+        return bool(self._most and self._most > 50)
 
     def _say_what_next(self) -> None:
         click.echo(f"First event handled after {time.monotonic() - self._started:.0f} s.")
@@ -196,34 +215,50 @@ class Dev:
             "storehooks send order.created --tamper body  see it refused",
             "storehooks events  what has arrived",
             *(["storehooks api orders list  the pretend store's API"] if has_api else []),
-            *(f"edit {os.path.relpath(file)}  loads when saved" for file in self._files),
+            *(f"edit {os.path.relpath(file)}  loads when saved" for file in self._plugin_files.files),
         )
         click.echo()
 
-    def _reload_changed_plugins(self) -> None:
+    def _load_what_changed(self) -> None:
         if time.monotonic() < self._changes_at:
             return
         self._changes_at = time.monotonic() + LOOK_FOR_CHANGES_EVERY
-        changed = False
-        for file, before in self._files.items():
-            with contextlib.suppress(OSError):  # an editor may be replacing it just now
-                saved = file.stat().st_mtime
-                changed = changed or (bool(before) and saved != before)
-                self._files[file] = saved
-        if changed:
-            self._try_the_new_plugins()
+        config = self._config_files.changed(config_files(self._config))
+        self._new_config = self._new_config or config
+        if self._plugin_files.changed() or config:
+            self._load_again()
 
-    def _try_the_new_plugins(self) -> None:
+    def _load_again(self) -> None:
+        """Everybody reads the config again, if it and its plugins are good; else what was there goes on."""
         try:
-            judge_elsewhere(self._config)
+            config = load_from_environment(str(self._config.path) if self._config.path else None)
+            self._plugin_files = Watched([*self._plugin_files.files, *plugin_files(config, ())])
+            handlers = judge_elsewhere(config)
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, the old one goes on
             self._say(f"not loaded, the old one stays: {error}")
             return
-        self._supervisor.signal("worker", signal.SIGHUP)
-        self._say("plugins loaded again")
+        self._supervisor.signal("" if self._new_config else "worker", signal.SIGHUP)
+        self._say(_what_was_loaded(config if self._new_config else None, self._handlers, handlers))
+        for setting in _kept_until_a_restart(self._config, config):
+            self._say(f"{setting} has changed; that counts when `storehooks dev` is started again")
+        self._say_who_is_gone({one.handler for one in self._handlers}, handlers)
+        self._config, self._handlers, self._new_config = config, handlers, False
+        self._plugin_files = Watched([*self._plugin_files.files, *plugin_files(config, handlers)])
+
+    def _say_who_is_gone(self, before: set[str], handlers: list[Declaration]) -> None:
+        """Events are routed to a handler for minutes after it was last there, and their runs wait for it."""
+        gone = before - {one.handler for one in handlers}
+        with contextlib.suppress(RedisError):
+            for name, waiting in sorted(Roster(self._client).waiting(gone).items()):
+                runs = f"and {waits(waiting, 'run of it', 'runs of it')}" if waiting else "what comes for it waits"
+                self._say(f"{name} is in no plugin any more, {runs}")
+                self._say(f"if it is gone for good: {show.our_name()} handlers retire {name}")
 
     def _say(self, sentence: str) -> None:
-        click.echo(f"{datetime.now():%H:%M:%S}  -- {sentence}")
+        first, *more = sentence.splitlines()
+        show.prose(f"{datetime.now():%H:%M:%S}  -- {first}", indent=13)
+        for line in more:
+            show.prose(f"{'':13}{line}", indent=13)
 
     # The end
 
@@ -232,6 +267,7 @@ class Dev:
         summary = self._summary()
         if self._journal is not None:
             self._journal.close()
+        self._refused.close()
         self._client.close()
         self._supervisor.stop_children()
         if self._config.redis.embedded:
@@ -249,31 +285,23 @@ class Dev:
         return equation({name: now[name] - self._before[name] for name in now})
 
 
-class Journal:
-    """What handlers have done, as it happens."""
+def _routed_to(declared: list[tuple[Declaration, datetime]]) -> set[str]:
+    """Handlers that events are routed to again as soon as a worker is there: those of the last one's last minutes."""
+    oldest = max((at for _, at in declared), default=datetime.now(UTC)) - timedelta(milliseconds=DECLARATION_MS)
+    return {one.handler for one, at in declared if at >= oldest}
 
-    def __init__(self, client: Redis) -> None:
-        self._pubsub: PubSub = client.pubsub(ignore_subscribe_messages=True)
-        self._pubsub.subscribe(keys.JOURNAL)
-        self.fileno = int(self._pubsub.connection._sock.fileno())
 
-    def lines(self) -> Iterator[str]:
-        """A line for each outcome that has come."""
-        while self._pubsub.connection is not None and self._pubsub.connection.can_read(timeout=0):
-            message = self._pubsub.get_message(timeout=0)
-            if message:
-                yield from map(self._line, orjson.loads(message["data"]))
+def _what_was_loaded(config: Config | None, old: list[Declaration], new: list[Declaration]) -> str:
+    what = f"{config.path.name} and plugins" if config and config.path else "plugins"
+    added = sorted({one.handler for one in new} - {one.handler for one in old})
+    return f"{what} loaded again" + (f"; new: {', '.join(added)}" if added else "")
 
-    def close(self) -> None:
-        with contextlib.suppress(RedisError, OSError):
-            self._pubsub.close()
 
-    @staticmethod
-    def _line(told: list[str]) -> str:
-        item, outcome, store, topic, resource, detail = told
-        about = orjson.loads(detail)
-        handler = keys.split_item(item)[1]
-        result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
-        took = f"{about.get('ms', 0):.0f} ms"
-        text = f"{store}  {topic:<16}  {resource:<5} {handler:<13} {outcome:<7} {took:<6} {result}"
-        return f"{datetime.now():%H:%M:%S}  {show.harmless(text)}"
+def _kept_until_a_restart(before: Config, now: Config) -> list[str]:
+    """What counts from the start of a process that is not started again."""
+    pairs = {
+        "[redis]": (before.redis, now.redis),
+        "[workers] processes": (before.workers.processes, now.workers.processes),
+        "[sandbox]": (before.sandbox, now.sandbox),
+    }
+    return [name for name, (old, new) in pairs.items() if old != new]

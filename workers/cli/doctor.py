@@ -12,6 +12,7 @@ from receiver.contract.errors import ConfigError
 from workers.checkup.examine import PATIENCE, examine
 from workers.checkup.facts import Facts
 from workers.checkup.findings import Finding, count, fail
+from workers.checkup.words import counted
 from workers.cli import show
 from workers.cli.options import Span, the_config, with_config
 
@@ -62,15 +63,12 @@ def _header(facts: Facts, took: float) -> None:
     plugins = {one.details["plugin"] for one in facts.plugins.handlers}
     told = [
         str(facts.config.path or "no file"),
-        _many(len(facts.config.stores), "store"),
-        _many(len(plugins), "plugin"),
-        _many(len(facts.plugins.handlers), "handler"),
+        counted(len(facts.config.stores), "store"),
+        counted(len(plugins), "plugin"),
+        counted(len(facts.plugins.handlers), "handler"),
     ]
-    click.echo(f"{', '.join(told)}   checked in {took:.1f} s\n")
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    show.prose(f"{', '.join(told)}   checked in {took:.1f} s")
+    click.echo()
 
 
 def _show(findings: list[Finding]) -> None:
@@ -80,7 +78,9 @@ def _show(findings: list[Finding]) -> None:
         fix = [f"fix: {one.fix}"] if one.fix else []
         for number, line in enumerate([one.text, *one.more, *fix]):
             start = f"{level:<6}{one.name:<{wide}}" if not number else " " * (6 + wide)
-            click.echo(start + show.harmless(line))
+            whole = start + show.harmless(line)
+            is_command = line.startswith("fix: storehooks")  # to be copied
+            click.echo(whole if is_command else "\n".join(show.hanging(whole, len(start))))
 
 
 def _verdict(findings: list[Finding]) -> None:

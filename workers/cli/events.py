@@ -13,6 +13,7 @@ import orjson
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Inbox, Ledger, keys
 from receiver.inbox.ledger import EventRecord, EventSummary, RunRecord
+from workers.checkup.words import counted
 from workers.cli import show
 from workers.cli.options import Moment, Noun, Rate, the_config, the_server, with_config
 from workers.replay import Replay, Selection, fitting
@@ -51,7 +52,12 @@ def list_events(
         show.next_command("storehooks send order.created      send one")
         return
     rows = [(e.received_at, e.store, e.topic, e.resource_id, e.status, e.source, e.id) for e in found]
-    show.table(("RECEIVED", "STORE", "TOPIC", "RESOURCE", "STATUS", "SOURCE", "ID"), rows)
+    show.table(
+        ("RECEIVED", "STORE", "TOPIC", "RESOURCE", "STATUS", "SOURCE", "ID"),
+        rows,
+        drop=("SOURCE", "RESOURCE"),
+        shorten=("STORE", "TOPIC"),
+    )
     show.next_command(f"storehooks events show {found[0].id}")
 
 
@@ -85,6 +91,8 @@ def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
     show.table(
         ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
         [(r.handler, r.status, r.attempts, r.due_at, r.error or r.result) for r in record.runs],
+        drop=("DUE", "ATTEMPTS"),
+        wrap=True,
     )
     if record.reason:
         click.echo(f"settled: {record.reason}")
@@ -144,11 +152,11 @@ def replay_events(
     look = Replay(inbox, rate=None, first=None, told=lambda _: None)
     items = [item for one in event_ids for item in _runs_of(inbox, one, selection)]
     total = len(items) if event_ids else sum(1 for _ in look.matching(selection))
-    click.echo(f"{total:,} runs fit")
+    click.echo(f"{counted(total, 'run')} {'fits' if total == 1 else 'fit'}")
     if dry_run:
         return
     if not yes and total > 1 and sys.stdin.isatty():
-        click.confirm(f"Replay {min(total, first or total):,} runs?", abort=True)
+        click.confirm(f"Replay {counted(min(total, first or total), 'run')}?", abort=True)
     if not event_ids and look.position(selection):
         click.echo("going on where an earlier one was interrupted")
     with click.progressbar(length=min(total, first or total), label="replaying", show_pos=True) as bar:

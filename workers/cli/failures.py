@@ -12,6 +12,7 @@ from receiver.contract.errors import ConfigError
 from receiver.inbox import Failures, Inbox, keys
 from receiver.inbox.failures import Failure, Group
 from receiver.inbox.records import Declarations
+from workers.checkup.words import counted
 from workers.cli import show
 from workers.cli.options import Noun, Rate, the_config, the_server, with_config
 from workers.replay import PAGE, Replay
@@ -49,7 +50,7 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
     show.next_command(
         f"storehooks handlers pause {worst.handler}  stop the bleeding, nothing is lost",
         f"storehooks failures show {worst.id}  traceback, one example event",
-        f"storehooks failures replay --group {worst.id} --first 5  with your fix; then without --first",
+        f"storehooks failures replay --group {worst.id} --first 5  a few, with your fix",
     )
 
 
@@ -60,9 +61,8 @@ def show_group(group: str) -> None:
     """One group: who, since when, the traceback, an example."""
     reader = Failures(the_server(the_config()))
     found = _the_group(reader, group)
-    click.echo(
-        f"{found.id}  {found.handler}   {found.retrying:,} retrying, {found.failed:,} failed, {found.stores} stores"
-    )
+    figures = f"{found.retrying:,} retrying, {found.failed:,} failed, {counted(found.stores, 'store')}"
+    click.echo(f"{found.id}  {found.handler}   {figures}")
     click.echo(f"since {show.clock(found.first)}, last {show.clock(found.last)}")
     click.echo("versions  " + ", ".join(f"{version} ({count:,})" for version, count in found.versions.items()))
     click.echo(f"\n{show.harmless(found.error)}\n")
@@ -90,7 +90,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
     total = min(found.retrying + found.failed if found else len(items), first or 1 << 60)
-    _confirm(f"Replay {total:,} runs?", total, yes)
+    _confirm(f"Replay {counted(total, 'run')}?", total, yes)
     with click.progressbar(length=total, label="replaying", show_pos=True) as bar:
         replay = Replay(Inbox(client), rate=rate, first=first, told=bar.update)
         try:
@@ -114,7 +114,7 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
     total = found.retrying + found.failed if found else len(items)
-    _confirm(f"Give {total:,} runs up?", total, yes)
+    _confirm(f"Give {counted(total, 'run')} up?", total, yes)
     dropped = 0
     with click.progressbar(length=total, label="dropping", show_pos=True) as bar:
         while items:
@@ -122,7 +122,7 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
             dropped += replies.count("dropped")
             bar.update(len(replies))
             items = items[PAGE:] or (_page(reader, found) if found and "dropped" in replies else [])
-    click.echo(f"{dropped:,} runs dropped")
+    click.echo(f"{counted(dropped, 'run')} dropped")
 
 
 def _chosen_items(reader: Failures, group: str | None, event_id: str | None) -> list[str]:
@@ -158,7 +158,12 @@ def _show_groups(groups: list[Group]) -> None:
         (one.id[:4], one.handler, one.retrying, one.failed, one.stores, one.first, one.last, _where(one))
         for one in groups
     ]
-    show.table(("GROUP", "HANDLER", "RETRYING", "FAILED", "STORES", "SINCE", "LAST", "ERROR"), rows)
+    show.table(
+        ("GROUP", "HANDLER", "RETRYING", "FAILED", "STORES", "SINCE", "LAST", "ERROR"),
+        rows,
+        drop=("STORES", "SINCE", "LAST"),
+        shorten=("ERROR",),
+    )
 
 
 def _where(group: Group) -> str:
@@ -168,12 +173,17 @@ def _where(group: Group) -> str:
 
 def _show_runs(found: list[Failure]) -> None:
     rows = [(f.event, f.store, f.topic, f.handler, f.status, f.attempts, f.next_at, f.error[:60]) for f in found]
-    show.table(("EVENT", "STORE", "TOPIC", "HANDLER", "STATUS", "ATTEMPTS", "NEXT", "ERROR"), rows)
+    show.table(
+        ("EVENT", "STORE", "TOPIC", "HANDLER", "STATUS", "ATTEMPTS", "NEXT", "ERROR"),
+        rows,
+        drop=("HANDLER", "TOPIC", "ATTEMPTS", "STORE", "NEXT"),
+        shorten=("ERROR",),
+    )
 
 
 def _say_versions(groups: list[Group], declared: Declarations) -> None:
     runs = sum(one.retrying + one.failed for one in groups)
-    click.echo(f"\n{runs:,} runs.")
+    click.echo(f"\n{counted(runs, 'run')}.")
     for one in groups:
         others = sorted({d.version for d in declared.handlers if d.handler == one.handler} - set(one.versions))
         if len(one.versions) == 1:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError, PluginError
+from receiver.contract.errors import ConfigError, PluginError, ServerUnusable
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
+from receiver.inbox.roster import Absent, Roster
+from workers.checkup.words import counted, waits
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config
 
 if TYPE_CHECKING:
     from workers.capsule import Capsule
     from workers.certify.trials import Target
-    from workers.explaining import Facts
+    from workers.explaining import Facts, Verdict
 
 
 @click.group(cls=Noun)
@@ -39,15 +43,29 @@ def list_handlers(json_: bool = False) -> None:
 
     config = the_config()
     found = declarations(config, load(config))
+    paused, absent = _at_the_server(config, found)
     if json_:
-        show.as_json([_handler_json(one) for one in found])
+        show.as_json(
+            [{**_handler_json(one), "paused": None if paused is None else one.handler in paused} for one in found]
+        )
         return
     if not found:
         click.echo("no handlers: no plugin is installed, and [workers] plugins names none")
         return
+    _show_handlers(found, paused)
+    _tell_of_the_absent(absent)
+    held = [one.handler for one in found if one.handler in (paused or ())]
+    show.next_command(
+        "storehooks send order.created  see them called",
+        *(f"storehooks handlers resume {name}  let its runs begin again" for name in held),
+    )
+
+
+def _show_handlers(found: list[Declaration], paused: set[str] | None) -> None:
     rows = [
         (
             one.handler,
+            "?" if paused is None else "paused" if one.handler in paused else "on",
             ", ".join(one.topics),
             ", ".join(one.stores),
             _retries(one),
@@ -57,8 +75,27 @@ def list_handlers(json_: bool = False) -> None:
         )
         for one in found
     ]
-    show.table(("HANDLER", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION", "WHEN"), rows)
-    show.next_command("storehooks send order.created      see them called")
+    headings = ("HANDLER", "STATE", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION", "WHEN")
+    show.table(headings, rows, drop=("VERSION", "TIMEOUT", "RETRIES", "STORES"), shorten=("WHEN", "TOPICS"))
+
+
+def _tell_of_the_absent(absent: Mapping[str, Absent]) -> None:
+    """Handlers that are not of this config, and that no worker has."""
+    for name, one in absent.items():
+        told = f"; {waits(one.waiting, 'run of it', 'runs of it')}" if one.waiting else ""
+        click.echo(f"\n{name}: no worker has this handler any more{told}")
+        click.echo(f"  for good: {show.our_name()} handlers retire {name}")
+
+
+def _at_the_server(config: Config, found: list[Declaration]) -> tuple[set[str] | None, dict[str, Absent]]:
+    """Which handlers are paused, and which nobody has, if a server is there: this list works without one, too."""
+    try:
+        client = the_server(config)
+        paused = {name.removeprefix("handler:") for name in Inbox(client).paused() if name.startswith("handler:")}
+        here = {one.handler for one in found}
+        return paused, {name: one for name, one in Roster(client).absent().items() if name not in here}
+    except (ServerUnusable, RedisError):
+        return None, {}
 
 
 @handlers.command("pause")
@@ -82,7 +119,7 @@ def resume(handler: str) -> None:
         return
     waiting = inbox.client.zcard(keys.READY + handler)
     inbox.resume(handler=handler)
-    click.echo(f"{handler} goes on; {waiting:,} runs were waiting")
+    click.echo(f"{handler} goes on; {counted(waiting, 'waiting run')}")
 
 
 @handlers.command("retire")
@@ -92,10 +129,15 @@ def resume(handler: str) -> None:
 def retire(handler: str, yes: bool) -> None:
     """A handler is gone for good: end its waiting runs as failures, and route no more to it."""
     inbox = _inbox_with(handler)
-    waiting = inbox.client.zcard(keys.READY + handler)
+    roster = Roster(inbox.client)
+    waiting, still_there = roster.waiting([handler])[handler], handler in roster.present()
     if not yes and waiting and sys.stdin.isatty():
-        click.confirm(f"End {waiting:,} waiting runs of {handler} as failures?", abort=True)
-    click.echo(f"{handler} is retired; {inbox.retire(handler):,} waiting runs became failures")
+        click.confirm(f"End {counted(waiting, 'waiting run')} of {handler} as failures?", abort=True)
+    ended = inbox.retire(handler)
+    became = "became a failure" if ended == 1 else "became failures"
+    click.echo(f"{handler} is retired; {counted(ended, 'waiting run')} {became}")
+    if still_there:
+        show.warn("a worker had it within the last 20 s; one that still has it takes new events for it again")
     show.next_command("storehooks failures")
 
 
@@ -119,12 +161,20 @@ def explain(event_id: str, json_: bool) -> None:
     about = facts.event.summary
     click.echo(f"{show.harmless(about.topic)}   {about.store}   {about.status}   {about.id}\n")
     show.table(
-        ("HANDLER", "CALLED", "WHY", "NEXT"),
-        [(one.handler, "yes" if one.called else "no", f"{one.reason}: {one.why}"[:160], one.fix) for one in verdicts],
+        ("HANDLER", "CALLED", "WHY"),
+        [row for one in verdicts for row in _explained(one)],
+        wrap=True,
     )
     if not verdicts:
         click.echo("no handler is loaded here, and no worker has declared one")
-    show.next_command(f"storehooks events show {about.id}", "storehooks handlers")
+    fixes = [one.fix for one in verdicts if one.fix.startswith("storehooks ")]
+    show.next_command(*dict.fromkeys(fixes), f"storehooks events show {about.id}", "storehooks handlers")
+
+
+def _explained(one: Verdict) -> list[tuple[str, str, str]]:
+    why = one.handler, "yes" if one.called else "no", f"{one.reason}: {one.why}"[:160]
+    fix = os.path.relpath(one.fix) if one.fix.startswith("/") else one.fix
+    return [why, ("", "", fix)] if fix and not fix.startswith("storehooks ") else [why]
 
 
 def _facts(config: Config, event_id: str) -> Facts:
@@ -143,6 +193,7 @@ def _facts(config: Config, event_id: str) -> Facts:
         paused=frozenset(inbox.paused()),
         shut=ledger.shut_limits(),
         full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
+        absent=Roster(client).absent(),
     )
 
 

@@ -26,6 +26,11 @@ plugins = ["plugins/hello.py"]
 [stores.{store}]
 # The store signs with this; give it the same. Better kept in "env:NAME" or "file:PATH".
 signing_secrets = ["{secret}"]
+# Its API, for handlers (ctx.api), `storehooks api` and `storehooks subscriptions`. This is the pretend store that
+# `storehooks dev` runs; for a real one: its address, its client_id and client_secret, and no allow_private.
+base_url = "http://127.0.0.1:8002"
+auth = {{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }}
+allow_private = true
 """
 
 PLUGIN = '''\
@@ -38,7 +43,7 @@ router = Router("hello")
 
 @router.on("*")
 def greet(event: Event, ctx: Context) -> str:
-    return f"{event.topic} from {ctx.store}"
+    return f"hello, {ctx.store}"
 '''
 
 

@@ -47,7 +47,9 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
         (one.id, one.moment, one.name, one.reason, one.length, one.address, "kept" if one.kept else "line only")
         for one in found
     ]
-    show.table(("ID", "TIME", "STORE", "REASON", "BYTES", "FROM", "BODY"), rows)
+    show.table(
+        ("ID", "TIME", "STORE", "REASON", "BYTES", "FROM", "BODY"), rows, drop=("BYTES", "FROM"), shorten=("STORE",)
+    )
     click.echo()
     click.echo(f"{refusals.count():,} refused on this host, {refusals.count_kept():,} of them with their body.")
     show.next_command(
@@ -73,7 +75,9 @@ def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
     click.echo(f"{refusal.name}   {refusal.reason}   refused {show.clock(refusal.moment)} with 401   {refusal.id}")
     click.echo(f"from {show.harmless(refusal.address)}, {refusal.length:,} bytes, sha256 {refusal.hash}")
     click.echo()
-    show.table(("HEADER", "VALUE"), [(name, shown(value)) for name, value in sorted(refusal.headers.items())])
+    show.table(
+        ("HEADER", "VALUE"), [(name, shown(value)) for name, value in sorted(refusal.headers.items())], wrap=True
+    )
     click.echo()
     click.echo(show.harmless(body.decode("utf-8", "replace"))[:2000])
     show.next_command(f"storehooks verify --refused {refusal.id}      why it was refused")

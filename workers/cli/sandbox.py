@@ -75,8 +75,9 @@ def misbehave(changes: tuple[str, ...]) -> None:
     from workers.storeapi.sandbox.pathologies import AMOUNTS, CHANCES
 
     if not changes:
-        show.table(("NAME", "A CHANCE THAT"), CHANCES.items())
-        click.echo(f"\nwith {', '.join(f'{name}={value}' for name, value in AMOUNTS.items())}")
+        show.table(("NAME", "A CHANCE THAT"), CHANCES.items(), wrap=True)
+        click.echo()
+        show.prose(f"with {', '.join(f'{name}={value}' for name, value in AMOUNTS.items())}", 5)
         show.next_command("storehooks sandbox misbehave duplicate=0.1")
         return
     told = _ask("PUT", "/misbehave", dict(_pair(change) for change in changes))

@@ -40,6 +40,8 @@ def list_schemes(json_: bool = False) -> None:
             (row["scheme"], row["from"], row["headers"][0], row["form"], row["signed"], ", ".join(row["stores"]))
             for row in rows
         ],
+        drop=("FROM", "SIGNED"),
+        shorten=("FORM", "STORES"),
     )
     show.next_command(
         "storehooks scheme show shopify",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -15,6 +17,13 @@ from typing import Any
 
 import click
 import orjson
+
+from workers.checkup.words import counted
+
+SHORTEST = 12
+"""No column is cut to less."""
+FAIR = 24
+"""Before one is cut to less than this, others are left out."""
 
 
 def as_json(value: Any) -> None:
@@ -26,14 +35,82 @@ def as_json(value: Any) -> None:
     )
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Columns as wide as what they hold; numbers to the right."""
-    text = [[_cell(value) for value in row] for row in rows]
-    widths = [max([len(head), *(len(row[at]) for row in text)]) for at, head in enumerate(headings)]
-    right = [all(row[at].replace(",", "").isdigit() for row in text) and bool(text) for at in range(len(headings))]
-    for row in ([*headings], *text):
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    drop: Sequence[str] = (),
+    shorten: Sequence[str] = (),
+    wrap: bool = False,
+) -> None:
+    """Columns as wide as what they hold; numbers to the right.
+
+    Where the terminal is too narrow, the columns of `drop` are left out, as many as must be, and then those of
+    `shorten` are cut; with `wrap` the last column takes several lines. A file or a pipe gets all of it.
+    """
+    columns = [[_cell(value) for value in column] for column in zip(headings, *rows, strict=True)]
+    columns = _narrowed(columns, drop=drop, shorten=shorten, wrap=wrap)
+    widths = [_width(column) for column in columns]
+    right = [len(column) > 1 and all(cell.replace(",", "").isdigit() for cell in column[1:]) for column in columns]
+    for row in zip(*columns, strict=True):
         cells = (cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        line = "  ".join(cells).rstrip()
+        for part in hanging(line, sum(widths[:-1]) + 2 * len(widths[:-1])) if wrap else [line]:
+            click.echo(part)
+
+
+def _narrowed(columns: list[list[str]], *, drop: Sequence[str], shorten: Sequence[str], wrap: bool) -> list[list[str]]:
+    """The columns that fit into the terminal. None is left out while cutting the others to a fair width will do."""
+
+    def excess(fair: Sequence[str]) -> float:
+        taken = (min(_width(one), FAIR if one[0] in fair else math.inf) for one in columns)
+        return sum(taken) + 2 * len(columns[:-1]) - room()
+
+    last = [columns[-1][0]] if wrap else []
+    for name in drop:
+        if excess([*shorten, *last]) > 0:
+            columns = [column for column in columns if column[0] != name]
+    for column in (column for name in shorten for column in columns if column[0] == name):
+        if (over := excess(last)) > 0:
+            wide = max(SHORTEST, _width(column) - int(over))
+            column[1:] = [cut(cell, wide) for cell in column[1:]]
+    return columns
+
+
+def _width(column: list[str]) -> int:
+    return max(map(len, column))
+
+
+def hanging(line: str, indent: int) -> list[str]:
+    """A line in as many as the terminal needs; what follows the first begins at the indent. No word is broken."""
+    if len(line) <= room() or room() - indent < FAIR:
+        return [line]
+    first, *more = textwrap.wrap(
+        line[indent:], int(room()) - indent, break_long_words=False, break_on_hyphens=False
+    ) or [""]
+    return [line[:indent] + first, *(" " * indent + one for one in more)]
+
+
+def room() -> float:
+    """How wide a line may be: as the terminal; in a file or a pipe, any width."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+
+
+def beside(line: str, tail: str, indent: int) -> str:
+    """A line and what it ends with, which has lines of its own where the terminal is too narrow for both."""
+    whole = f"{line}  {harmless(tail)}".rstrip()
+    if len(whole) <= room():
+        return whole
+    return "\n".join([*hanging(line.rstrip(), indent), *hanging(" " * indent + harmless(tail), indent)])
+
+
+def prose(text: str, indent: int = 2) -> None:
+    """A sentence of any length, with text from outside in it."""
+    click.echo("\n".join(hanging(harmless(text), indent)))
+
+
+def cut(text: str, wide: float) -> str:
+    return text if len(text) <= wide else f"{text[: int(wide) - 1]}…"
 
 
 def harmless(text: str) -> str:
@@ -52,10 +129,16 @@ def next_command(*lines: str) -> None:
     """What one would type next; what stands after some spaces says why, in a column of its own."""
     halves = [re.split(r"  +", line, maxsplit=1) for line in lines]
     typed = [re.sub(r"^storehooks\b", our_name(), half[0]) for half in halves]
+    reasons = ["".join(half[1:]) for half in halves]
     width = max(len(one) for one in typed)
+    aligned = width + max(len(one) for one in reasons) + 8 <= room()
     click.echo()
-    for command, (_, *why) in zip(typed, halves, strict=True):
-        click.echo(f"  {command:<{width}}      {''.join(why)}".rstrip())
+    for command, why in zip(typed, reasons, strict=True):
+        if aligned:
+            click.echo(f"  {command:<{width}}      {why}".rstrip())
+        else:
+            gap = "  " if len(command) + len(why) + 4 <= room() else "\n      "
+            click.echo(f"  {command}{gap}{why}".rstrip())
 
 
 def our_name() -> str:
@@ -74,7 +157,7 @@ def replay_counts(counts: Mapping[str, int]) -> None:
         "absent": "have no such run",
         "gone": "are gone by age",
     }
-    click.echo(f"{counts.get('reopened', 0):,} runs replayed")
+    click.echo(f"{counted(counts.get('reopened', 0), 'run')} replayed")
     for name, meaning in words.items():
         if counts.get(name):
             click.echo(f"{counts[name]:,} {meaning}")

@@ -11,7 +11,7 @@ from receiver.config import Config
 from receiver.inbox import Inbox, Ledger, keys
 from receiver.inbox.checks import Heal
 from receiver.inbox.pulse import Pulse
-from workers.checkup.words import clock, span
+from workers.checkup.words import clock, counted, span
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.cli.store_changes import add, remove
@@ -19,7 +19,8 @@ from workers.cli.store_changes import add, remove
 if TYPE_CHECKING:  # it brings an HTTP client along, and `stores list` needs none
     from workers.standing import Standing
 
-FIGURES = ("accepted", "open", "failed", "rejected")
+FIGURES = {"accepted": "accepted", "open": "open", "failed": "failed", "refused": "rejected"}
+"""What people read, and the counter behind it."""
 
 
 @click.group(cls=Noun)
@@ -53,7 +54,7 @@ def list_stores(json_: bool = False) -> None:
         return
     headings = ("store", "scheme", "state", *FIGURES)
     rows = [[*(one[name] for name in headings), _ago(one["last_event"])] for one in found]
-    show.table([*(name.upper() for name in headings), "LAST EVENT"], rows)
+    show.table([*(name.upper() for name in headings), "LAST EVENT"], rows, drop=("SCHEME",))
     show.next_command(f"storehooks stores show {found[0]['store']}", "storehooks stores add NAME")
 
 
@@ -96,11 +97,11 @@ def resume(store: str) -> None:
     inbox = Inbox(the_server(config))
     waiting = inbox.client.zcard(keys.HELD + the_store(config, store))
     inbox.resume(store=store)
-    click.echo(f"{store} goes on; {waiting:,} items were held back")
+    click.echo(f"{store} goes on; {counted(waiting, 'item')} held back")
 
 
 def _about(config: Config, name: str, counts: dict[str, int], paused: bool) -> dict[str, Any]:
-    figures = {figure: counts.get(figure, 0) for figure in FIGURES}
+    figures = {figure: counts.get(counter, 0) for figure, counter in FIGURES.items()}
     return {"store": name, "scheme": config.stores[name].scheme, "state": "paused" if paused else "on", **figures}
 
 
@@ -120,7 +121,7 @@ def _tell(one: Standing, now: datetime) -> None:
         _line("subscriptions" if not number else "", text)
     _line("last event", f"{_ago(one.last_event.received_at)}, {one.last_event.topic}" if one.last_event else "never")
     if one.counts:
-        _line("events", ", ".join(f"{figure} {one.counts.get(figure, 0):,}" for figure in FIGURES))
+        _line("events", ", ".join(f"{figure} {one.counts.get(name, 0):,}" for figure, name in FIGURES.items()))
     if one.last_heal:
         _line("last heal", _heal(one.last_heal, now))
     if one.refused:

@@ -19,6 +19,7 @@ from receiver.inbox.checks import Checked, Checks, Heal
 from workers.checkup.words import span
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
+from workers.storeapi.build import for_the_sandbox
 from workers.subscribing import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
 from workers.subscriptions import Change, Handlers, Plan, in_words
 from workers.upkeep import summary_of
@@ -54,7 +55,8 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
         )
         return
     rows = [_row(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
-    show.table(("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP"), rows)
+    headings = ("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP")
+    show.table(headings, rows, drop=("ITS GAP", "LAST HEAL", "HEALS"), shorten=("STATE",))
     for name in names:
         _tell_of_trouble(last.get(name))
     show.next_command("storehooks subscriptions plan      what is to be done, asked now")
@@ -144,8 +146,13 @@ def _chosen(config: Config, store: str | None) -> list[str]:
         refuse_unmanaged(config, the_store(config, store))
         return [store]
     found = [name for name in sorted(config.stores) if is_managed(config, name)]
+    if not found and len(config.stores) == 1:
+        refuse_unmanaged(config, next(iter(config.stores)))
     if not found:
-        raise ConfigError("no store has both base_url and auth, so there is no API to ask; see docs/client.md")
+        raise ConfigError(
+            "no store has both base_url and auth in its [stores.NAME], so there is no API to ask. "
+            f"{for_the_sandbox(config)}"
+        )
     return found
 
 

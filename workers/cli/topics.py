@@ -6,8 +6,8 @@ import click
 
 from receiver.inbox import Inbox, Ledger
 from workers.cli import show
-from workers.cli.look import tell_of_conflicts
 from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.cli.stats import tell_of_conflicts
 from workers.names import SentName, Unsent, sent_names, unsent
 
 
@@ -53,6 +53,8 @@ def _show(rows: list[SentName]) -> None:
             )
             for row in rows
         ],
+        drop=("BY", "LAST"),
+        shorten=("HANDLERS", "SENDS"),
     )
 
 
@@ -62,6 +64,4 @@ def _tell_of_the_unsent(wanted: list[Unsent]) -> None:
     click.echo()
     for one in wanted:
         nearest = f"; the nearest seen is {one.nearest}" if one.nearest else ""
-        click.echo(
-            f"{one.handler.handler} wants {show.harmless(one.topic)}, which no store has sent{show.harmless(nearest)}"
-        )
+        show.prose(f"{one.handler.handler} wants {one.topic}, which no store has sent{nearest}")

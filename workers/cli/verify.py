@@ -41,7 +41,7 @@ def verify(store: str | None, file: str | None, refused: str | None, now: float 
 def _verify_file(config: Config, named: str | None, file: str, now: float | None) -> bool:
     store = the_stores(config)[the_store(config, named)]
     headers, body = read_captured(file)
-    click.echo(f"{store.name}, from {show.harmless(file)}, {len(body):,} bytes, scheme {store.scheme.name}")
+    show.prose(f"{store.name}, from {file}, {len(body):,} bytes, scheme {store.scheme.name}")
     return _tell(config, store, explain(store, headers, body, now or time.time(), others=_others(config, store)))
 
 
@@ -52,9 +52,9 @@ def _verify_refused(config: Config, named: str | None, wanted: str, now: float |
     if store is None:
         called = refusal.named or "the one this delivery names"
         raise ConfigError(f"no store is called {called}; add [stores.NAME], or say --store to judge it by another's")
-    click.echo(
+    show.prose(
         f"{store.name}, refused {show.clock(refusal.moment)} with 401 ({refusal.reason}), from "
-        f"{show.harmless(refusal.address) or 'somewhere'}, {refusal.length:,} bytes, scheme {store.scheme.name}"
+        f"{refusal.address or 'somewhere'}, {refusal.length:,} bytes, scheme {store.scheme.name}"
     )
     body = refusal.body or b""
     told = explain(store, refusal.headers, body, now or refusal.at, others=_others(config, store))

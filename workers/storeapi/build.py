@@ -19,7 +19,10 @@ def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout
         raise ConfigError(f"no store is called {store} in this config, so there is no API to call")
     given = config.stores[store]
     if not given.base_url:
-        raise ConfigError(f"{config.place('stores', store)}: stores.{store} has no base_url, the address of its API")
+        raise ConfigError(
+            f"{config.place('stores', store)}: stores.{store} has no base_url, the address of its API; "
+            f"set base_url and auth there. {for_the_sandbox(config)}"
+        )
     return Client(
         given.base_url,
         token=given.auth.token.get_secret_value(),
@@ -43,7 +46,7 @@ def credentials_of(config: Config, store: str) -> Credentials | None:
     if not (auth.url and auth.client_id):
         raise ConfigError(
             f"{config.place('stores', store, 'auth')}: stores.{store}.auth needs url, client_id and client_secret "
-            "(from the developer portal), or a token"
+            f"(from the developer portal), or a token. {for_the_sandbox(config)}"
         )
     return Credentials(
         url=urljoin(given.base_url, auth.url),
@@ -53,4 +56,12 @@ def credentials_of(config: Config, store: str) -> Credentials | None:
         scope=auth.scope,
         extra=auth.extra,
         seal_key=config.secrets.key.get_secret_value(),
+    )
+
+
+def for_the_sandbox(config: Config) -> str:
+    """What to set where there is no real store to ask yet."""
+    return (
+        f'The pretend store of `storehooks dev` (or `sandbox`) has base_url = "http://{config.sandbox.bind}", '
+        'auth = { url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }, allow_private = true'
     )

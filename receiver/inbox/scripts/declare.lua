@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- declare: say which handlers a worker has.
+-- declare: say which handlers a worker has; one that has none says that it is there.
 -- ARGV  1 how long a declaration counts (ms)  then for each handler: handler, "handler@version#mark", queue, JSON
 -- gives the version of the declarations; it grows when one is new, changed or back after its time
 local seen, latest, changed = redis.call('HGETALL', P .. 'seen'), 0, false
@@ -31,6 +31,7 @@ for at = 1, #seen, 2 do
   end
 end
 
+redis.call('HSET', P .. 'seen', '@', NOW)
 for at = 2, #ARGV, 4 do
   local handler, name, queue, text = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local last = tonumber(redis.call('HGET', P .. 'seen', name) or 0)

@@ -381,16 +381,19 @@ local function fail_run(id, handler, run, store, detail)
   join_group(id, handler, store, 'failed', detail)
 end
 
--- Waiting runs of a handler that nobody has any more end as failures; gives how many.
-local function end_waiting(handler, most, detail)
+-- Of these items of a set, where runs are in one state, those of a handler that nobody has any more end as failures;
+-- gives how many.
+local function end_waiting(set, state, items, handler, detail)
   local ended = 0
-  for _, item in ipairs(redis.call('ZRANGE', P .. 'ready:' .. handler, 0, most - 1)) do
-    local id = split(item)
-    local run = read_run(id, handler)
-    redis.call('ZREM', P .. 'ready:' .. handler, item)
-    if run and run.state == 'ready' then
-      fail_run(id, handler, run, redis.call('HGET', P .. 'e:' .. id, 'store'), detail)
-      ended = ended + 1
+  for _, item in ipairs(items) do
+    local id, whose = split(item)
+    if whose == handler then
+      local run = read_run(id, handler)
+      redis.call('ZREM', set, item)
+      if run and run.state == state then
+        fail_run(id, handler, run, redis.call('HGET', P .. 'e:' .. id, 'store'), detail)
+        ended = ended + 1
+      end
     end
   end
   return ended

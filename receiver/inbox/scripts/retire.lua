@@ -1,8 +1,10 @@
 #!lua flags=allow-oom
--- retire: a handler is gone for good. Its declarations go, and its waiting runs end as failures, in slices.
--- ARGV  1 handler  2 how many at most  3 detail (JSON)
--- gives how many became failures
-local handler = ARGV[1]
+-- retire: a handler is gone for good. Its declarations and its pause go, and its waiting runs end as failures, in slices
+-- of one place after the other. What is leased ends as it does; if it comes back, `orphans` ends it.
+-- ARGV  1 handler  2 place: "ready", "later" or "held:STORE"  3 cursor ("0" at first)  4 how many to look at
+--       5 detail (JSON)
+-- gives {the next cursor ("0" at the end of the place), how many became failures}
+local handler, place = ARGV[1], ARGV[2]
 for _, name in ipairs(redis.call('HKEYS', P .. 'decl')) do
   if string.match(name, '^([^@]*)@') == handler then
     redis.call('HDEL', P .. 'decl', name)
@@ -10,4 +12,10 @@ for _, name in ipairs(redis.call('HKEYS', P .. 'decl')) do
     redis.call('INCR', P .. 'declv')
   end
 end
-return end_waiting(handler, tonumber(ARGV[2]), ARGV[3])
+redis.call('SREM', P .. 'paused', 'handler:' .. handler)
+
+local set = P .. (place == 'ready' and 'ready:' .. handler or place)
+local page = redis.call('ZSCAN', set, ARGV[3], 'COUNT', ARGV[4])
+local items = {}
+for at = 1, #page[2], 2 do items[#items + 1] = page[2][at] end
+return { page[1], end_waiting(set, string.match(place, '^%a+'), items, handler, ARGV[5]) }

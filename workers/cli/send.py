@@ -1,4 +1,4 @@
-"""stats and send: a look at the whole, and an event of one's own."""
+"""send: an event of one's own, signed as the store would sign it, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import click
@@ -21,65 +20,18 @@ from receiver.contract.compose import Request, compose
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.settings import LOOPBACK
 from receiver.contract.stores import Store
-from receiver.inbox import Ledger
-from receiver.inbox.ledger import EventRecord, Spool
+from receiver.contract.topics import translate
+from receiver.inbox import Inbox, Ledger
+from receiver.inbox.ledger import EventRecord
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, the_stores, with_config
+from workers.names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
 
 SETTLES_WITHIN = 5.0
 LOOK_EVERY = 0.02
 AN_HOUR = 3600
-
-
-@click.command()
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
-@with_config
-def stats(json_: bool) -> None:
-    """Counts of one moment; accepted = settled + open + failed, for every store."""
-    config = the_config()
-    ledger = Ledger(the_server(config))
-    counters, spools = ledger.counters(), ledger.spools()
-    counters.total["spooled"] = sum(spool.count for spool in spools.values())
-    if json_:
-        show.as_json(counters.as_json())
-        return
-    click.echo(equation(counters.total))
-    click.echo()
-    names = ("accepted", "settled", "open", "failed", "duplicates", "rejected")
-    rows = [(store, *(counts[name] for name in names)) for store, counts in sorted(counters.stores.items())]
-    show.table(("STORE", *(name.upper() for name in names)), rows)
-    for store, counts in sorted(counters.stores.items()):
-        tell_of_conflicts(store, counts)
-    tell_of_spools(spools, config.receiver.spool_age)
-    show.next_command("storehooks failures" if counters.total["failed"] else "storehooks events")
-
-
-def tell_of_spools(spools: Mapping[str, Spool], longest: float) -> None:
-    """What waits on each host, or since when nobody knows."""
-    for host, spool in sorted(spools.items()):
-        if spool.silent(time.time()):
-            click.echo(f"\nspool of {host}: unknown since {show.clock(datetime.fromtimestamp(spool.at, UTC))}")
-        elif spool.count:
-            since = show.clock(datetime.fromtimestamp(spool.oldest, UTC))
-            late = ", longer than [receiver] spool_age" if time.time() - spool.oldest > longest else ""
-            click.echo(f"\nspool of {host}: {spool.count:,} deliveries wait, the oldest since {since}{late}")
-
-
-def tell_of_conflicts(store: str, counts: Mapping[str, int]) -> None:
-    """One delivery id with two bodies: a store that writes its deliveries anew, or somebody who plays with ids."""
-    if many := counts.get("conflicts"):
-        click.echo()
-        click.echo(f"{store}: {many:,} came under a delivery id that had come with another body before;")
-        click.echo("  kept as events of their own, or, where the scheme signs the id, taken for repetitions")
-
-
-def equation(total: dict[str, int]) -> str:
-    """The accounting identity with today's figures."""
-    return (
-        f"accepted {total['accepted']:,} = settled {total['settled']:,} + open {total['open']:,} "
-        f"+ failed {total['failed']:,}    duplicates {total['duplicates']:,}    refused {total['rejected']:,}"
-    )
+WILD = "*?["
 
 
 @click.command()
@@ -111,6 +63,8 @@ def send(
     """Send a signed event, as the store would, and see what becomes of it."""
     config = the_config()
     name = the_store(config, store)
+    if doubt := _doubt(config, name, topic):
+        show.warn(doubt)
     delivery_id = delivery_id or f"msg_{secrets.token_hex(5)}"
     request = _request(config, name, topic, _data(topic, data_file, changes), delivery_id, tamper)
     if print_:
@@ -121,17 +75,51 @@ def send(
     only = "   (the only store)" if store is None else ""
     click.echo(f"to      {url}{only}")
     kind, size = "your" if data_file else "sample", f"{len(request.body):,}"
-    click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set a.b=v changes it)")
+    click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set a.b=v)")
     secret = _signer(config, name).secrets[0]
     click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {show.harmless(delivery_id)}")
-    for _ in range(2 if twice else 1):
-        ok = _send_and_follow(config, url, request)
-    if not ok:
+    answers = [_send_and_follow(config, url, request) for _ in range(2 if twice else 1)]
+    if not all(answer.accepted for answer in answers):
         show.next_command(f"storehooks verify --refused last --store {name}      why")
+        raise click.exceptions.Exit(1)
+    record = answers[-1].record
+    if record and any(run.error for run in record.runs):
+        show.next_command(f"storehooks events show {record.summary.id}  what went wrong", "storehooks failures")
         raise click.exceptions.Exit(1)
     same = f" --data {shlex.quote(data_file)}" if data_file else ""
     same += "".join(f" --set {shlex.quote(change)}" for change in changes)
     show.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}{same}  again: a duplicate")
+
+
+# The topic
+
+
+def _doubt(config: Config, store: str, topic: str) -> str:
+    """What to say of a topic that nobody here knows. It is sent all the same: a store may have names of its own."""
+    if not topic.isprintable() or " " in topic or any(letter in topic for letter in WILD):
+        raise ConfigError(f"{show.harmless(topic[:64])!r} is no topic; a store sends one such as order.created")
+    scheme = config.known_stores[store].scheme
+    known = {*known_topics([scheme]), *_learned_topics(config, store)}
+    if topic in scheme.topics or translate(topic, scheme.topics) in known:
+        return ""
+    nearest = nearest_topic(translate(topic, scheme.topics), known)
+    hint = f"; did you mean {nearest}?" if nearest else "."
+    return f"no store, scheme or handler here knows the topic {topic[:64]}{hint} It is sent as it is."
+
+
+def _learned_topics(config: Config, store: str) -> Iterator[str]:
+    """What handlers want by name and what the store has sent, if a server is there to say so."""
+    try:
+        client = the_server(config)
+        wanted = [topic for one in Inbox(client).declarations().handlers for topic in one.topics]
+        names = [name.theirs for name in Ledger(client).names(store) if name.theirs]
+    except (ServerUnusable, RedisError):
+        return
+    yield from (topic for topic in wanted if not any(letter in topic for letter in WILD))
+    yield from (translate(name, config.known_stores[store].scheme.topics) for name in names)
+
+
+# The delivery
 
 
 def _data(topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:
@@ -192,7 +180,16 @@ def _ask_if_public(url: str, yes: bool) -> None:
         click.confirm(f"{url} is not on this machine. Send it there?", abort=True)
 
 
-def _send_and_follow(config: Config, url: str, request: Request) -> bool:
+# What becomes of it
+
+
+class Sent(NamedTuple):
+    accepted: bool
+    record: EventRecord | None = None
+    """As far as it can be followed from here."""
+
+
+def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
     import httpx2
 
     started = time.monotonic()
@@ -204,24 +201,31 @@ def _send_and_follow(config: Config, url: str, request: Request) -> bool:
     told = answer.json() if "json" in answer.headers.get("content-type", "") else {}
     if not answer.is_success:
         click.echo(f"answer  {answer.status_code} {told.get('title', '')} in {took:.0f} ms: {told.get('detail', '')}")
-        return False
+        return Sent(False)
     click.echo(f"answer  {answer.status_code} {told.get('status')} in {took:.0f} ms, event {told.get('id')}")
-    _follow(config, str(told.get("id")), started)
-    return True
+    record = _follow(config, str(told.get("id")), started)
+    if record:
+        _show_runs(record, time.monotonic() - started)
+    return Sent(True, record)
 
 
-def _follow(config: Config, event_id: str, started: float) -> None:
-    """Show each handler's run as soon as all have ended, or what has happened until patience ends."""
+def _follow(config: Config, event_id: str, started: float) -> EventRecord | None:
+    """The event as soon as nothing more happens to it now, or when patience ends."""
     try:
         ledger = Ledger(the_server(config))
         record = ledger.event(event_id)
-        while record and record.summary.status == "open" and time.monotonic() - started < SETTLES_WITHIN:
+        while record and _goes_on(record) and time.monotonic() - started < SETTLES_WITHIN:
             time.sleep(LOOK_EVERY)
             record = ledger.event(event_id)
     except (ServerUnusable, RedisError):
-        return  # sent to a receiver whose server we cannot reach: the answer is all there is to show
-    if record:
-        _show_runs(record, (time.monotonic() - started) * 1000)
+        return None  # sent to a receiver whose server we cannot reach: the answer is all there is to show
+    return record
+
+
+def _goes_on(record: EventRecord) -> bool:
+    """Whether it is to be routed yet, or one of its runs has something to do before a later time."""
+    soon = [run for run in record.runs if run.status in ("waiting", "running") and run.due_at is None]
+    return record.summary.status == "open" and bool(soon or not record.runs)
 
 
 def _show_runs(record: EventRecord, took: float) -> None:
@@ -229,10 +233,16 @@ def _show_runs(record: EventRecord, took: float) -> None:
     wide = max([len(run.handler) for run in record.runs], default=0)
     for run in record.runs:
         told = run.error or ("" if run.result is None else f'"{run.result}"')
-        click.echo(
-            f"  {run.handler.ljust(wide)}   {run.status.ljust(7)}   attempt {run.attempts}   {show.harmless(told)}"
-        )
+        line = f"  {run.handler.ljust(wide)}   {run.status.ljust(7)}   attempt {run.attempts} "
+        click.echo(show.beside(line, told, indent=6))
     if record.reason == "unhandled":
         click.echo("  no handler wants this topic; `storehooks handlers` lists what is loaded")
-    state = record.summary.status
-    click.echo(f"{state} after {took:.0f} ms" if state != "open" else f"still open after {took / 1000:.0f} s")
+    click.echo(_end(record, took))
+
+
+def _end(record: EventRecord, took: float) -> str:
+    after = f"after {took * 1000:.0f} ms" if took < 1 else f"after {took:.0f} s"
+    if record.summary.status != "open":
+        return f"{record.summary.status} {after}"
+    due = min((run.due_at for run in record.runs if run.due_at), default=None)
+    return f"still open {after}" + (f"; more is due {show.clock(due)}" if due else "")
