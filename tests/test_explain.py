@@ -70,6 +70,12 @@ def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool =
         ),
         (verdict(run("s.a", "waiting", 0)), False, "absent", "no worker has this handler"),
         (
+            verdict(run("s.a", "waiting", 0, error="another run is doing s.a|k just now", due_at=NOON)),
+            True,
+            "waiting",
+            "another run is doing s.a|k just now; it is called again 2026-11-15 12:00:00 UTC",
+        ),
+        (
             verdict(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), shut={"erp": NOON}),
             False,
             "limit",
