@@ -23,7 +23,7 @@ run: $(RUN)  ## start everything here: receiver, workers, a pretend store; Ctrl-
 setup: $(RUN)  ## prepare .venv only, so that .venv/bin/storehooks works
 
 test: $(DEV)  ## the whole test suite but the slow ones (ARGS="-k name" picks some)
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(DEV)  ## ruff and mypy --strict
 	@$(BIN)/ruff check .

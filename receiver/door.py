@@ -102,7 +102,7 @@ class Door:
                 length=len(arrival.body),
                 hash=hashlib.sha256(arrival.body).hexdigest()[:16],
                 address=arrival.address,
-                headers=kept_headers(arrival.headers),
+                headers=kept_headers(arrival.headers, known.scheme.reads if known else ()),
                 body=arrival.body,
             )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,7 @@ url = "https://joe:pw@erp.example.com/in"
 nested = { api_key = "k3y", level = 5 }
 targets = [{ url = "https://ann:pw2@a.example", pass = "l1st" }, "file:target.txt", "https://bob:pw3@b.example"]
 pattern = "http://[a-z]+"
+hook = "https://hooks.example/in?token=t0k3n"
 login = { credentials = { user = "carl" } }
 """
 
@@ -43,7 +45,10 @@ def shop(make_system: Callable[..., System]) -> System:
 
 
 def write(system: System, name: str = "capsule.json") -> dict[str, object]:
-    event_id = system.accept("order.paid", data={"id": 4711, "total": "9.00", "customer": {"id": 77, "name": "Ada"}})
+    delivery = system.delivery("order.paid", data={"id": 4711, "total": "9.00", "customer": {"id": 77, "name": "Ada"}})
+    kept_before = replace(delivery.event, headers={**delivery.event.headers, "x-api-key": "pr0xy"})
+    (accepted,) = system.inbox.accept([replace(delivery, event=kept_before)])
+    event_id = accepted.id
     system.start("worker")
     eventually(lambda: system.status(event_id) == "failed", 20)
     done = system.run_cli("events", "show", event_id, "--capsule", str(system.folder / name))
@@ -59,7 +64,20 @@ def test_it_goes_round_and_runs_against_a_sandbox_without_the_server(shop: Syste
     assert told["settings"]["shop"]["prefix"] == "exported"  # type: ignore[index]
     assert told["store"] == {"name": "north", "base_url": ""}
     text = (shop.folder / "capsule.json").read_text()
-    for secret in ("hunter2", "top.example.com", "k3y", "joe", "pw@", "whsec_", "l1st", "ann", "bob", "carl"):
+    for secret in (
+        "hunter2",
+        "top.example.com",
+        "k3y",
+        "joe",
+        "pw@",
+        "whsec_",
+        "l1st",
+        "ann",
+        "bob",
+        "carl",
+        "t0k3n",
+        "pr0xy",
+    ):
         assert secret not in text
     assert told["settings"]["shop"]["targets"][2] == "https://b.example"  # type: ignore[index]
     assert told["settings"]["shop"]["pattern"] == "http://[a-z]+"  # type: ignore[index]

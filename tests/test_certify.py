@@ -109,13 +109,39 @@ def test_wrong_use_is_said(tmp_path: Path) -> None:
 def test_the_report_says_what_to_do_and_not_more_than_was_tried() -> None:
     target = target_of("shop.py", "1.2", "shop", [{"topics": ["order.*"], "handler": "shop.note"}])
     results = Results(target, 7, 3, passed={"clean": "in order", "late": "late"})
-    assert (report.is_idempotent(results), report.is_order_safe(results)) == (None, True)
+    assert (report.is_idempotent(results), report.is_order_safe(results)) == (None, None)
     results.findings.append(Finding("late", "the end differs", ("+ a.txt: 1",)))
     text = "\n".join(report.lines(results))
     assert "ok    clean" in text
     assert "FAIL  late" in text
     assert "again: storehooks handlers certify shop.py --seed 7 --only late" in text
-    assert "idempotent      not tried\norder-safe      no" in text
+    assert "idempotent      not known\norder-safe      no" in text
+
+
+def verdicts(*findings: str, without: tuple[str, ...] = ()) -> tuple[bool | None, bool | None]:
+    """Of a plugin that does not use the store's API, where all but some scenarios were run."""
+    target = target_of("shop.py", "1.2", "shop", [{"topics": ["order.*"], "handler": "shop.note"}])
+    there = tuple(one.name for one in plan.scenarios(plan.sequence(EVERY, 7), 7, uses_api=False))
+    passed = {name: "" for name in ("clean", *there) if name not in without}
+    results = Results(target, 7, 3, passed=passed, apply=there, findings=[Finding(name, "") for name in findings])
+    return report.is_idempotent(results), report.is_order_safe(results)
+
+
+def test_a_yes_needs_all_that_there_is_and_bases_that_are_clean() -> None:
+    assert verdicts() == (True, True)
+    assert verdicts(without=("restarted",)) == (None, True)
+    assert verdicts(without=("repeated",)) == (None, None)
+    assert verdicts("clean") == (None, None)
+    assert verdicts("repeated", "killed") == (None, None), "two equal runs end differently"
+    assert verdicts("killed") == (False, True)
+    assert verdicts("late", without=("repeated", "shuffled")) == (None, False)
+
+
+def test_beside_what_is_in_doubt_an_effect_that_was_done_twice_is_still_found() -> None:
+    clean = Counter({"paid.txt: 1001": 1, "paid.txt: 1002": 1, "ctx.state: n = 2": 1})
+    left_to_a_person = Counter({"paid.txt: 1001": 1, "ctx.state: n = 1": 1})
+    assert observe.repeats(left_to_a_person, clean) == []
+    assert observe.repeats(left_to_a_person + Counter({"paid.txt: 1001": 1}), clean) == ["+ paid.txt: 1001"]
 
 
 @pytest.mark.slow

@@ -69,10 +69,10 @@ def certified(example: str, folder: Path, *only: str) -> dict[str, object]:
     return report.as_json(results)
 
 
-def test_the_order_export_is_certified(tmp_path: Path) -> None:
+def test_the_order_export_bears_the_three_scenarios_that_find_most(tmp_path: Path) -> None:
     told = certified("order-export", tmp_path, "redelivered", "shuffled", "killed")
     assert told["findings"] == []
-    assert (told["idempotent"], told["order_safe"]) == (True, True)
+    assert (told["idempotent"], told["order_safe"]) == (None, None), "three are not all"
 
 
 @pytest.mark.slow

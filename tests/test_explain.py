@@ -81,6 +81,12 @@ def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool =
         ),
         (verdict(handler=declared("s.a"), status="settled", absent=GONE), False, "absent", "no worker has this"),
         (
+            verdict(run("s.a", "waiting", 0, error="another run is doing s.a|k just now", due_at=NOON)),
+            True,
+            "waiting",
+            "another run is doing s.a|k just now; it is called again 2026-11-15 12:00:00 UTC",
+        ),
+        (
             verdict(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), shut={"erp": NOON}),
             False,
             "limit",

@@ -18,6 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.contract.compose import Request, compose
+from receiver.contract.intake import kept_headers, receive
+from receiver.contract.presets import PRESETS
+from receiver.contract.scheme import Scheme
 from receiver.contract.settings import Bounds
 from receiver.keeper import Gathered
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
@@ -25,6 +28,14 @@ from receiver.spool.file import WAL_BYTES
 from receiver.spool.refusals import fair_level
 from tests.harness import OTHER_SECRET, System, eventually, own_server
 from tests.wire import pipelined, request
+
+OF_A_PROXY = (
+    "x-api-key",
+    "x-auth-token",
+    "cf-access-client-secret",
+    "x-amzn-oidc-accesstoken",
+    "cf-access-jwt-assertion",
+)
 
 WINDOW = 1.0
 WRONG = "not the secret that the store has"
@@ -159,8 +170,26 @@ def test_what_is_shown_raw_can_be_verified(shared: System) -> None:
 
 def test_credentials_are_never_written_down(shared: System) -> None:
     delivery = as_the_store_signs(shared)(1)
-    headers = {**delivery.headers, "authorization": "Bearer x", "cookie": "session=y"}
-    assert not {"authorization", "cookie"} & set(refuse(shared, Request(headers, delivery.body)).headers)
+    added = {"authorization": "Bearer x", "cookie": "session=y", **dict.fromkeys(OF_A_PROXY, "s3cret")}
+    kept = refuse(shared, Request({**delivery.headers, **added}, delivery.body)).headers
+    assert not added.keys() & kept.keys()
+    assert delivery.headers.keys() <= kept.keys()
+
+
+def test_an_event_keeps_no_credential_of_a_proxy_and_all_that_its_scheme_reads(shared: System) -> None:
+    request = shared.request()
+    store = shared.config.known_stores["north"]
+    headers = {**request.headers, **dict.fromkeys(OF_A_PROXY, "s3cret")}
+    kept = receive(headers, request.body, store=store, now=time.time()).event.headers
+    assert dict(kept) == dict(request.headers)
+    odd = replace(store.scheme, headers=("X-Store-Token",))
+    assert kept_headers({"x-store-token": "v1,abc", "x-auth-token": "s"}, odd.reads) == {"x-store-token": "v1,abc"}
+
+
+@pytest.mark.parametrize("scheme", PRESETS.values(), ids=lambda scheme: scheme.name)
+def test_what_a_preset_signs_with_is_kept_of_a_delivery_of_a_store_that_is_not_known_yet(scheme: Scheme) -> None:
+    """It may be let in later, under the scheme it really has."""
+    assert set(kept_headers(dict.fromkeys(scheme.header_names, "x"))) == set(scheme.header_names)
 
 
 def test_a_busy_file_delays_no_answer(shared: System) -> None:

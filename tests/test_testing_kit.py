@@ -13,7 +13,7 @@ from receiver.contract.topics import matches
 from tests.programs import ROOT
 from tests.test_house_rules import loaded_by
 from workers import Context, Drop, Event, Retry
-from workers.rig import RigError
+from workers.rig import Rig, RigError
 from workers.storeapi import ApiError
 from workers.storeapi.sandbox.shop import TOPICS
 from workers.testing import SystemUnderTest, make_context, make_event, sample_events
@@ -147,6 +147,37 @@ def test_the_plugin_is_an_entry_point_and_leaves_others_alone(tmp_path: Path) ->
     done = run_pytest(tmp_path, "--trace-config")
     assert "1 passed" in done.stdout, done.stdout
     assert "workers/pytest_plugin.py" in done.stdout.replace(str(ROOT), "")
+
+
+TRIES = """
+from workers import Context, Event, Router
+router = Router("tries")
+@router.on("order.paid", retries=(3600, 3600), delay="1d")
+def note(event: Event, ctx: Context) -> str:
+    with open("attempts.txt", "a") as file:
+        file.write(f"{ctx.attempt} {ctx.replay}\\n")
+    raise OSError("away")
+"""
+
+
+def test_to_hurry_is_the_next_attempt_and_no_replay_and_attempts_run_out(tmp_path: Path) -> None:
+    (tmp_path / "tries.py").write_text(TRIES)
+    system = SystemUnderTest(tmp_path / "system")
+    system.start(tmp_path / "tries.py")
+    try:
+        sent = system.hurry(system.send("order.paid", wait=("open",)))
+    finally:
+        system.stop()
+    assert (system.files / "attempts.txt").read_text() == "1 False\n2 False\n3 False\n"
+    assert (sent.run("note").status, sent.run("note").attempts) == ("failed", 3)
+
+
+def test_workers_that_print_much_as_they_start_are_seen_to_have_started(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "rig")
+    rig._running["workers"] = subprocess.Popen(["sleep", "60"])
+    (rig.folder / "workers.log").write_text("worker started\n" + "a plugin prints its banner\n" * 100)
+    assert rig._is_ready("workers")
+    rig.kill("workers")
 
 
 def test_a_system_that_cannot_start_says_why(tmp_path: Path) -> None:

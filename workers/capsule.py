@@ -25,11 +25,12 @@ from receiver import __version__
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
+from receiver.contract.intake import may_be_a_credential
 from receiver.inbox import Ledger, keys
 
 VERSION = 1
 LEFT_OUT = "(left out: a secret)"
-_SECRET = re.compile(r"secret|token|pass|credential|private|auth|api_?key|(^|_)key$", re.IGNORECASE)
+_SECRET = re.compile(r"secret|token|pass|credential|private|auth|api[_-]?key|(^|[_-])key$", re.IGNORECASE)
 _TIMES = ("received_at", "occurred_at")
 _FIELDS = ("id", "store", "topic", "delivery_id", "resource_id", "source", "data_path")
 
@@ -55,9 +56,9 @@ def write(config: Config, client: Redis, event_id: str) -> bytes:
         "storehooks": __version__,
         "written_at": datetime.now(UTC),
         "event": {name: getattr(event, name) for name in (*_FIELDS, *_TIMES)},
-        "headers": dict(event.headers),
+        "headers": {name: value for name, value in event.headers.items() if not may_be_a_credential(name)},
         "body": base64.b64encode(event.body).decode(),
-        "store": {"name": event.store, "base_url": _without_user(base)},
+        "store": {"name": event.store, "base_url": _bare_address(base)},
         "settings": {name: _settings(config, name, event.store) for name in sorted(plugins)},
         "runs": [asdict(run) for run in record.runs],
         "once": dict(_marks(client, event_id)),
@@ -113,18 +114,18 @@ def _value(config: Config, value: Any, at: tuple[str | int, ...]) -> Any:
         return _shown(config, value, at)
     if isinstance(value, list | tuple):
         return [_value(config, one, (*at, number)) for number, one in enumerate(value)]
-    return _without_user(value) if isinstance(value, str) else value
+    return _bare_address(value) if isinstance(value, str) else value
 
 
-def _without_user(url: str) -> str:
-    """An address without the name and password it may carry."""
+def _bare_address(url: str) -> str:
+    """An address without the name, the password and the query it may carry: a token stands in any of them."""
     try:
         parts = urlsplit(url) if "://" in url else None
     except ValueError:  # no address, but something that looks like one
-        return LEFT_OUT if "@" in url else url
-    if parts is None or "@" not in parts.netloc:
+        return LEFT_OUT if "@" in url or "?" in url else url
+    if parts is None:
         return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def _marks(client: Redis, event_id: str) -> Iterator[tuple[str, Any]]:

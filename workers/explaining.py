@@ -79,6 +79,8 @@ def _waiting(facts: Facts, run: RunRecord) -> Verdict:
         if run.attempts:
             why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
             return Verdict(run.handler, True, "retrying", why)
+        if run.error:  # it was called, and burned no attempt
+            return Verdict(run.handler, True, "waiting", f"{run.error}; it is called again {when}")
         sooner = f"to try it before: storehooks handlers run {run.handler} --event {_id(facts)}"
         return Verdict(run.handler, False, "delayed", f"delay=, it is due {when}", sooner)
     return _held(facts, run.handler) or _kept_back(facts, run.handler)

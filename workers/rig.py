@@ -46,6 +46,8 @@ plugins = {plugins}
 installed = {installed}
 horses = {horses}
 drain = "5s"
+[subscriptions]
+check = "off"
 [sandbox]
 bind = "127.0.0.1:{sandbox}"
 [stores.{store}]
@@ -149,8 +151,11 @@ class Rig:
 
     def said(self, name: str) -> str:
         """The end of what a process has printed."""
+        return self._all_said(name)[-1500:]
+
+    def _all_said(self, name: str) -> str:
         path = self.folder / f"{name}.log"
-        return path.read_text(errors="replace")[-1500:] if path.exists() else ""
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def _popen(self, name: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         parent = os.getpid()
@@ -183,7 +188,7 @@ class Rig:
             case "sandbox":
                 return _answers(f"http://127.0.0.1:{self._sandbox_port}/sandbox")
             case "workers":
-                return "worker started" in self.said("workers")
+                return "worker started" in self._all_said("workers")  # a plugin may print much in the same moment
         return False
 
 

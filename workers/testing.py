@@ -366,12 +366,22 @@ class SystemUnderTest:
         return wait_until(ended, what=f"the event is {' or '.join(wait)}", within=SETTLES_WITHIN)
 
     def hurry(self, sent: SentEvent) -> SentEvent:
-        """Do now what is delayed or waits for its next attempt, and wait until the event is settled or has failed."""
+        """Let no time pass between attempts, nor before a delayed one, until the event is settled or has failed."""
         from receiver.inbox import keys
+        from workers.rig import wait_until
 
-        waiting = [run for run in self.look(sent).record.runs if run.due_at is not None]
-        self.rig.inbox.reopen([keys.run_item(sent.id, run.handler) for run in waiting], {})
-        return SentEvent(self._wait_for(sent.id, ("settled", "failed")), sent.answer)
+        def closed() -> EventRecord | None:
+            record = self.look(sent).record
+            if record.summary.status != "open":
+                return record
+            waiting = [keys.run_item(sent.id, run.handler) for run in record.runs if run.due_at is not None]
+            if waiting:
+                self.rig.client.zadd(keys.LATER, dict.fromkeys(waiting, 1), xx=True)
+                self.rig.inbox.tick()
+            return None
+
+        ended = wait_until(closed, what="the event is settled or has failed", within=SETTLES_WITHIN)
+        return SentEvent(ended, sent.answer)
 
     def look(self, sent: SentEvent) -> SentEvent:
         """The same event, as it is now."""

@@ -97,6 +97,13 @@ class Scheme:
         return tuple(name.lower() for name in self.headers)
 
     @cached_property
+    def reads(self) -> frozenset[str]:
+        """Every header that says something under this scheme."""
+        sources = (part for parts in self.event.parts.values() for part in parts)
+        named = (name for kind, name in (*self.signed_parts, self.time_source, *sources) if kind == "header")
+        return frozenset((*self.header_names, *named))
+
+    @cached_property
     def template(self) -> tuple[bytes | Part, ...]:
         """`signed`, taken apart once: literal bytes, and placeholders as (kind, name)."""
         return tuple(_parse_template(self.signed))

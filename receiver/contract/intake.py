@@ -6,8 +6,10 @@ import hashlib
 import json
 import re
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -25,6 +27,8 @@ MAX_DEPTH = 200
 """Nesting that `json` reads from any depth of a handler's own calls; orjson alone would let 1024 pass."""
 KEPT_HEADERS = 64
 NEVER_KEPT = frozenset(("authorization", "proxy-authorization", "cookie"))
+_CREDENTIAL = re.compile(r"secret|token|passw|credential|private|auth|jwt|session|(api|access)[_-]?key")
+_PROOF = re.compile(r"signature|hmac|digest|sha\d")
 
 _CONTAINERS = (dict, list)
 _NUMBERS = (int, float)
@@ -78,7 +82,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
             topic=UNREADABLE if problem else topic,
             received_at=datetime.fromtimestamp(now, UTC),
             body=body,
-            headers=kept_headers(headers),
+            headers=kept_headers(headers, scheme.reads),
             delivery_id=_bounded(delivery_id, MAX_ID),
             resource_id=_bounded(read.text("resource_id"), MAX_ID),
             occurred_at=_time(read.first("occurred")),
@@ -192,9 +196,19 @@ def _data_path(sources: tuple[Part, ...], document: Any) -> str:
     return ""
 
 
-def kept_headers(headers: Headers) -> dict[str, str]:
-    """What is kept of a request's headers: a bounded number, and nothing that is a credential."""
-    kept = {name: value for name, value in headers.items() if name not in NEVER_KEPT}
+@lru_cache(maxsize=4096)
+def may_be_a_credential(name: str) -> bool:
+    """Whether a header, by its name, is there to let somebody in: a proxy's, say. A signature is not."""
+    return name in NEVER_KEPT or bool(_CREDENTIAL.search(name) and not _PROOF.search(name))
+
+
+def kept_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
+    """What is kept of a request's headers: a bounded number, and no credential.
+
+    What the store's scheme reads is kept whatever its name: a delivery can be verified again.
+    """
+    wanted = [name for name in headers if not may_be_a_credential(name) or (name in reads and name not in NEVER_KEPT)]
+    kept = {name: headers[name] for name in wanted}
     return kept if len(kept) <= KEPT_HEADERS else dict(list(kept.items())[:KEPT_HEADERS])
 
 

@@ -47,6 +47,11 @@ def differences(after: Lines, clean: Lines) -> list[str]:
     return [*sorted(more), *sorted(less)]
 
 
+def repeats(after: Lines, clean: Lines) -> list[str]:
+    """What is there more often than it should be, of what should be there."""
+    return differences(Counter({line: many for line, many in after.items() if line in clean}) | clean, clean)
+
+
 def _steady(line: str) -> str:
     for pattern, word in _VOLATILE:
         line = pattern.sub(word, line)

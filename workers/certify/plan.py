@@ -67,6 +67,8 @@ class Scenario:
     """Wait for each event to be settled before the next; else only for its first attempt."""
 
 
+BASES = ("clean", "repeated")
+"""What the others are compared with: where these go wrong, nothing can be told of them."""
 IDEMPOTENCE = ("replayed", "redelivered", "killed", "restarted", "lost-answers")
 ORDER = ("shuffled", "late")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from workers.certify.plan import IDEMPOTENCE, ORDER
+from workers.certify.plan import BASES, IDEMPOTENCE, ORDER
 from workers.certify.trials import Results
 from workers.checkup.words import counted
 
@@ -65,11 +65,14 @@ def lines(results: Results) -> Iterator[str]:
 
 
 def _none_in(results: Results, names: tuple[str, ...]) -> bool | None:
-    """None where nothing of it was tried."""
-    if not any(name in results.passed for name in names):
-        return None
-    return not any(one.scenario in names for one in results.findings)
+    """None where it cannot be told: not all was tried, or already equal or clean runs went wrong."""
+    found = {one.scenario for one in results.findings}
+    if found & set(names) and "repeated" not in found:
+        return False
+    there = set(names) & set(results.apply)
+    all_tried = there and {*BASES, *there} <= results.passed.keys()
+    return True if all_tried and not found & {*BASES, *names} else None
 
 
 def _word(verdict: bool | None) -> str:
-    return {True: "yes", False: "no", None: "not tried"}[verdict]
+    return {True: "yes", False: "no", None: "not known"}[verdict]

@@ -57,6 +57,8 @@ class Results:
     events: int = 0
     passed: dict[str, str] = field(default_factory=dict)
     """Each scenario that was run, and what it was."""
+    apply: tuple[str, ...] = ()
+    """Each that there is for this plugin."""
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     memory_mb: float = 0.0
@@ -124,7 +126,9 @@ class Trials:
         uses_api = bool(self._store.writes())
         self._measure()
         self._judge_runs(clean, basis)
-        for scenario in scenarios(self._steps, self.results.seed, uses_api=uses_api):
+        planned = scenarios(self._steps, self.results.seed, uses_api=uses_api)
+        self.results.apply = tuple(scenario.name for scenario in planned)
+        for scenario in planned:
             if not self._only or scenario.name in self._only:
                 end = self._play(scenario)
                 self._judge_runs(scenario, end, basis)
@@ -246,9 +250,9 @@ class Trials:
             self._find(scenario, what if scenario.kind == "ends" else "runs failed", sorted(told))
 
     def _compare(self, scenario: Scenario, end: End, basis: End) -> None:
-        if any("is in doubt" in (run.error or "") for _, run in end.runs):
-            return  # what was left to a person is not done, and that is as it should be
-        if found := observe.differences(end.lines, basis.lines):
+        # What was left to a person is not done, and that is as it should be. Then only what was done twice is told.
+        in_doubt = any("is in doubt" in (run.error or "") for _, run in end.runs)
+        if found := (observe.repeats if in_doubt else observe.differences)(end.lines, basis.lines):
             what = "two equal runs end differently, so nothing can be told" if scenario.name == "repeated" else ""
             self._find(scenario, what or "the end differs from that of the clean run", found)
 
