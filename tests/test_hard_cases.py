@@ -468,11 +468,11 @@ def test_versions_that_were_replaced_are_forgotten_and_what_was_last_asked_for_i
     long_gone = replace(now, handler="shop.old")
     system.inbox.declare([now, replaced, wanted_more, long_gone])
     days = {b"shop.greet@1": 2, b"shop.greet@2": 2, b"shop.old@3": 91, b"shop.greet@3": 0}
-    for name in system.client.hkeys(keys.SEEN):
+    for name in system.client.hkeys(keys.DECLARATIONS):
         system.client.hset(keys.SEEN, name, now_ms(system) - days[name.partition(b"#")[0]] * 86_400_000)
     system.inbox.declare([now])
     assert [one for one, _ in system.ledger.declared()] == [now, wanted_more]
-    assert set(system.client.hkeys(keys.SEEN)) == set(system.client.hkeys(keys.DECLARATIONS))
+    assert not [name for name in system.client.hkeys(keys.SEEN) if name.startswith((b"shop.old@", b"shop.greet@1"))]
 
 
 def test_a_second_body_is_known_after_the_first_is_gone_by_age(system: System) -> None:
