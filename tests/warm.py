@@ -11,6 +11,7 @@ import array
 import atexit
 import gc
 import importlib
+import contextlib
 import json
 import os
 import runpy
@@ -70,7 +71,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and we are about to be told
+                os.kill(self.pid, number)
 
     def _read(self, timeout: float | None) -> int | None:
         with self._lock, selectors.DefaultSelector() as selector:

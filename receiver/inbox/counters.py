@@ -28,7 +28,7 @@ class Tally:
 
     def refused(self, store: str, reason: Reason) -> None:
         with self._lock:
-            self._counts.update(("rejected", f"rejected|{store}", f"rejected:{reason}|{store}"))
+            self._counts.update((f"rejected|{store}", f"rejected:{reason}|{store}"))
             if self._timer is None:
                 self._timer = threading.Timer(FLUSH_EVERY, self.flush)
                 self._timer.daemon = True

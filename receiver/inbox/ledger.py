@@ -112,13 +112,14 @@ class Ledger:
         return sorted(found, key=lambda pair: (pair[1], pair[0].handler), reverse=True)
 
     def counters(self) -> Counters:
-        """All counters in one call, so that they are of one moment."""
+        """All counters in one call, so that they are of one moment. Each is kept by store; the total is their sum."""
         total = dict.fromkeys(COUNTED, 0)
         stores: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
         for field_name, value in self.client.hgetall(keys.COUNTERS).items():
             name, _, store = _decoded(field_name).partition("|")
-            if name in COUNTED:
-                (stores[store] if store else total)[name] = int(value)
+            if store and name in COUNTED:
+                stores[store][name] = int(value)
+                total[name] += int(value)
         return Counters(total, dict(stores))
 
     def shut_limits(self) -> dict[str, datetime]:

@@ -9,7 +9,6 @@ local counted, fair, gathered = {}, {}, {}
 
 local function count(name, store, by)
   local own = name .. '|' .. store
-  counted[name] = (counted[name] or 0) + by
   counted[own] = (counted[own] or 0) + by
 end
 
@@ -137,17 +136,20 @@ local function iso_now()
     math.floor(s % 86400 / 3600), math.floor(s % 3600 / 60), s % 60, tonumber(clock[2]))
 end
 
--- One wake-up for a queue is enough: whoever takes it claims until nothing is ready. Nobody takes it meanwhile.
+-- One wake-up for a queue is enough: whoever takes it claims until nothing is ready. Nobody takes it meanwhile. Its
+-- record is written once, and says when that was: it is one job, put into the queue again and again.
 local woken = {}
 local function wake(queue)
   if woken[queue] then return end
   woken[queue] = true
-  local list = 'rq:queue:' .. queue
+  local list, job = 'rq:queue:' .. queue, 'wake-' .. queue
   if redis.call('LLEN', list) > 0 then return end
-  local job, stamp = 'wake-' .. queue, iso_now()
-  redis.call('SADD', 'rq:queues', list)
-  redis.call('HSET', 'rq:job:' .. job, 'status', 'queued', 'origin', queue, 'created_at', stamp, 'enqueued_at', stamp,
-    'description', 'work is ready in ' .. queue, 'data', '["workers.jobs.drain", null, [], {}]', 'timeout', 60)
+  if redis.call('EXISTS', 'rq:job:' .. job) == 0 then
+    local stamp = iso_now()
+    redis.call('SADD', 'rq:queues', list)
+    redis.call('HSET', 'rq:job:' .. job, 'status', 'queued', 'origin', queue, 'created_at', stamp, 'enqueued_at', stamp,
+      'description', 'work is ready in ' .. queue, 'data', '["workers.jobs.drain", null, [], {}]', 'timeout', 60)
+  end
   redis.call('RPUSH', list, job)
 end
 
