@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import array
 import atexit
+import contextlib
 import gc
 import importlib
-import contextlib
 import json
 import os
 import runpy
