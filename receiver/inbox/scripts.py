@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -28,6 +29,9 @@ return type(problem) == 'table' and problem or redis.error_reply(tostring(proble
 """
 
 
+_DEFINITION = re.compile(r"^(?=local )", re.MULTILINE)
+
+
 class Script(NamedTuple):
     text: str
     sha: str
@@ -35,11 +39,32 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str) -> Script:
-    """A script with the library in front of it. The first line names the flags and stays first."""
+    """A script with what it uses of the library in front of it. The first line names the flags and stays first."""
     folder = resources.files(__package__) / "scripts"
     flags, _, rest = (folder / f"{name}.lua").read_text().partition("\n")
-    text = f"{flags}\n{(folder / 'lib.lua').read_text()}\nlocal function main()\n{rest}\nend\n{ENDING}"
+    own = f"local function main()\n{rest}\nend\n{ENDING}"
+    text = f"{flags}\n{used_of((folder / 'lib.lua').read_text(), own)}\n{own}"
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def used_of(library: str, own: str) -> str:
+    """The definitions of the library that a script needs, in their order.
+
+    The server makes every function of a script anew for each call, and clears them away after every fiftieth: that
+    held up one event in ten.
+    """
+    kept, needed = list[str](), own
+    for definition in reversed(_DEFINITION.split(library)[1:]):  # each uses only what stands before it
+        if any(re.search(rf"\b{name}\b", needed) for name in _names(definition)):
+            kept.append(definition)
+            needed += definition
+    return "".join(reversed(kept))
+
+
+def _names(definition: str) -> list[str]:
+    """What it defines: `local function f(...)`, or `local a, b = ...`."""
+    head = definition.partition("\n")[0].partition("=")[0].partition("(")[0]
+    return re.findall(r"\w+", head.removeprefix("local ").removeprefix("function "))
 
 
 class Call(NamedTuple):
