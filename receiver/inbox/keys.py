@@ -32,7 +32,7 @@
     done           zset    settled events by time (ms): what retention may touch
     worn           string  time (ms) up to which settled events have lost their bodies
     ix, ix:{store} zset    events by time of arrival (ms)
-    n              hash    every counter: `name` in all, `name|store` for a store
+    n              hash    every counter of every store, `name|store`; `name` where it is of no store
     t:{store}      hash    the names a store really sends: n:{theirs} how often, l:{theirs} when last (ms); a bounded
                            number of names, what is beyond it is counted under the empty name
     decl, seen     hash    handler@version#mark -> declaration, and when it was last made (ms); the mark is of what it
