@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from importlib import resources
 
 import pytest
 from redis import Redis
@@ -13,6 +15,7 @@ from redis.exceptions import ResponseError
 from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.records import Wanted
+from receiver.inbox.scripts import script
 from tests.harness import System, eventually
 
 GREET = ("shop.greet", "default", True)
@@ -475,3 +478,17 @@ def test_a_delay_counts_from_arrival_and_never_beyond_itself(
         assert system.inbox.tick()[0] == 1
     assert claim_one(system.inbox, "shop.greet").item == item
     assert system.identity_holds()
+
+
+def test_a_script_carries_what_it_uses_of_the_library_and_no_more() -> None:
+    folder = resources.files("receiver.inbox") / "scripts"
+    library = (folder / "lib.lua").read_text()
+    defined = set(re.findall(r"^local function (\w+)", library, re.MULTILINE))
+    names = [file.name.removesuffix(".lua") for file in folder.iterdir() if file.name.endswith(".lua")]
+    for name in set(names) - {"lib"}:
+        text = re.sub(r"--[^\n]*", "", script(name).text)
+        carried = set(re.findall(r"^local function (\w+)", text, re.MULTILINE)) & defined
+        called = {one for one in defined if re.search(rf"\b{one}\(", text)}
+        assert called <= carried, name
+    assert "bring_back" not in script("accept").text
+    assert "bring_back" in script("tick").text
