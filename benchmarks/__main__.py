@@ -29,7 +29,7 @@ from receiver.inbox import embedded
 
 BOUTS: tuple[type[Bout], ...] = (Ingest, HalfSpeed, Working, Latency, FanOut, Memory, Growth, TwoWorkers)
 RESULTS = ROOT / "benchmarks" / "results"
-QUICK = Pace(seconds=0.6, rounds=3, tries=1, many=50_000)
+QUICK = Pace(seconds=0.4, rounds=3, tries=1, many=50_000)
 
 
 def arguments() -> argparse.ArgumentParser:
