@@ -58,8 +58,7 @@ class Worker(RQWorker):
 
     def __init__(self, config: Config, handlers: list[Declaration], *, name: str) -> None:
         self.config = config
-        client = connect_to(config.redis, timeout=max(config.redis.timeout, 2.0))
-        self.inbox = Inbox(client, direct=not config.redis.sentinels)  # with sentinels the pool follows the primary
+        self.inbox = Inbox(connect_to(config.redis, timeout=max(config.redis.timeout, 2.0)), direct=True)
         self._stable = Stable(config, config.workers.horses)
         self._pace = Pace(config.workers.horses)
         self._waiting = Waiting(self._stable, self._pace)

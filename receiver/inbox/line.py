@@ -48,11 +48,6 @@ class Line:
         return self._link.fileno()
 
     @property
-    def busy(self) -> bool:
-        """A group is out, and not all of its replies are here."""
-        return self._owed > 0
-
-    @property
     def unsent(self) -> bool:
         return bool(self._unsent)
 

@@ -88,8 +88,11 @@ class Direct:
 
     def send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """All of them in one round trip; what the server has against one is its reply."""
-        connection = self._connection = self._connection or open_connection(self.client)
+        connection = self._connection or open_connection(self.client)
         try:
+            if self._connection is None:
+                connection.connect()  # by itself it would not ask the sentinels where
+                self._connection = connection
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
             return [_reply(connection) for _ in commands]
         except BaseException:
