@@ -18,8 +18,7 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import ResponseError
 
 from receiver.inbox.client import open_connection
-from receiver.inbox.keys import PREFIX
-from receiver.inbox.scripts import Call, script
+from receiver.inbox.scripts import Call
 
 RECEIVE = 64 * 1024
 _pack: Callable[[Any], bytes] = hiredis.pack_command
@@ -53,8 +52,7 @@ class Line:
 
     def send(self, calls: Sequence[Call]) -> None:
         """Send scripts, as far as the server takes them now; `write` sends the rest."""
-        packed = [_pack(("EVALSHA", script(call.name).sha, 1, PREFIX, *call.arguments)) for call in calls]
-        self._unsent = memoryview(b"".join(packed))
+        self._unsent = memoryview(b"".join([_pack(call.command) for call in calls]))
         self._owed, self._replies = len(calls), []
         self.write()
 

@@ -71,6 +71,10 @@ class Call(NamedTuple):
     name: str
     arguments: Sequence[Argument]
 
+    @property
+    def command(self) -> tuple[Argument, ...]:
+        return ("EVALSHA", script(self.name).sha, 1, PREFIX, *self.arguments)
+
 
 class NotReplicatedError(RedisError):
     """The server has it, and not enough of its replicas do."""
@@ -136,15 +140,15 @@ def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0
 
 def _send(client: Redis | Direct, calls: Sequence[Call], replicas: int = 0) -> list[Any]:
     if isinstance(client, Direct):
-        return client.send([("EVALSHA", script(call.name).sha, 1, PREFIX, *call.arguments) for call in calls])
+        return client.send([call.command for call in calls])
     if len(calls) == 1 and not replicas:
         try:
-            return [client.evalsha(script(calls[0].name).sha, 1, PREFIX, *calls[0].arguments)]
+            return [client.execute_command(*calls[0].command)]
         except ResponseError as error:  # NOSCRIPT is one; the server has answered, so it is this call's alone
             return [error]
     pipeline = client.pipeline(transaction=False)
     for call in calls:
-        pipeline.evalsha(script(call.name).sha, 1, PREFIX, *call.arguments)
+        pipeline.execute_command(*call.command)
     if replicas:
         pipeline.wait(replicas, REPLICA_MS)
     replies = pipeline.execute(raise_on_error=False)
