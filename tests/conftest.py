@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from receiver.inbox import connect
+from receiver.inbox.scripts import library
 from tests.harness import Server, System, own_server
 
 if TYPE_CHECKING:
@@ -55,7 +58,9 @@ def given_server() -> str:
 @pytest.fixture(scope="session")
 def server_url(tmp_path_factory: pytest.TempPathFactory, given_server: str) -> Iterator[str]:
     if given_server:
-        yield _a_database_of_our_own(given_server)
+        url = _a_database_of_our_own(given_server)
+        yield url
+        _forget_our_functions(url)
         return
     folder = tmp_path_factory.mktemp("server")
     with own_server(folder) as server:
@@ -76,6 +81,14 @@ def _a_database_of_our_own(given: str) -> str:
     client.set(MARK, 1)
     client.close()
     return url
+
+
+def _forget_our_functions(url: str) -> None:
+    """They belong to no database. Whoever else needs them has them loaded again."""
+    client = connect(url, timeout=5.0)
+    with suppress(ResponseError):
+        client.function_delete(library().name)
+    client.close()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from receiver.contract.intake import Delivery
 from receiver.handover import Handover, Outcomes
 from receiver.inbox import Inbox, connect, keys
+from receiver.inbox.scripts import library
 from receiver.keeping import Keeping, Kept
 from tests.harness import Server, System, eventually, own_server
 from tests.proxy import Proxy
@@ -153,7 +154,7 @@ def test_a_server_that_hangs_is_waited_for_once_and_no_longer_than_its_deadline(
 
 
 def test_a_server_that_forgot_the_scripts_is_told_them_again(own: System, loop: Loop) -> None:
-    own.client.script_flush()
+    own.client.function_delete(library().name)
     assert loop.keep(own.delivery(), own.delivery()) == ["accepted in redis"] * 2
     assert loop.has_a_line
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from importlib import resources
 
 import pytest
 from redis import Redis
@@ -15,7 +13,7 @@ from redis.exceptions import ResponseError
 from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.records import Wanted
-from receiver.inbox.scripts import script
+from receiver.inbox.scripts import library
 from tests.harness import System, eventually
 
 GREET = ("shop.greet", "default", True)
@@ -430,7 +428,7 @@ def test_a_paused_handlers_run_is_left_waiting_whatever_was_asked(system: System
 
 def test_scripts_come_back_after_the_server_forgot_them(system: System, redis: Redis) -> None:
     system.accept()
-    redis.script_flush()
+    redis.function_delete(library().name)
     assert system.inbox.accept([system.delivery(), system.delivery()])[1].status == "accepted"
 
 
@@ -478,17 +476,3 @@ def test_a_delay_counts_from_arrival_and_never_beyond_itself(
         assert system.inbox.tick()[0] == 1
     assert claim_one(system.inbox, "shop.greet").item == item
     assert system.identity_holds()
-
-
-def test_a_script_carries_what_it_uses_of_the_library_and_no_more() -> None:
-    folder = resources.files("receiver.inbox") / "scripts"
-    library = (folder / "lib.lua").read_text()
-    defined = set(re.findall(r"^local function (\w+)", library, re.MULTILINE))
-    names = [file.name.removesuffix(".lua") for file in folder.iterdir() if file.name.endswith(".lua")]
-    for name in set(names) - {"lib"}:
-        text = re.sub(r"--[^\n]*", "", script(name).text)
-        carried = set(re.findall(r"^local function (\w+)", text, re.MULTILINE)) & defined
-        called = {one for one in defined if re.search(rf"\b{one}\(", text)}
-        assert called <= carried, name
-    assert "bring_back" not in script("accept").text
-    assert "bring_back" in script("tick").text

@@ -1,10 +1,15 @@
-"""Loads the Lua scripts and runs them: one round trip for a group, NOSCRIPT mended by loading and resending."""
+"""Our scripts: written in Lua, kept by the server as one library of functions, called by groups in one round trip.
+
+The server makes a function of a library once, when it is loaded. A script is made anew for each call, with every
+function it is written in, which is a third of what a small call costs. So that is only for a server that keeps no
+functions: it gives us no right to, or it is full, and full it must still let workers write how runs ended.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -13,58 +18,84 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from receiver import logs
 from receiver.inbox.client import open_connection
 from receiver.inbox.keys import PREFIX
 
 Argument = str | bytes | int | float
 
+NAMED = "storehooks_"
+MOST_LIBRARIES = 3
+"""Of as many versions at once: an old one is called until its last process is gone."""
 
-ENDING = """
--- What was gathered is written however the script ends: a failure must not leave half a step.
-local ok, answer = pcall(main)
-local problem = write_gathered()
-if ok and not problem then return answer end
-problem = not ok and answer or problem
-return type(problem) == 'table' and problem or redis.error_reply(tostring(problem))
-"""
+log = logs.get("scripts")
 
 
-_DEFINITION = re.compile(r"^(?=local )", re.MULTILINE)
+class Source(NamedTuple):
+    """A script as it is written: its file gives the function that does it, and the first line of it the flags."""
 
-
-class Script(NamedTuple):
+    flags: tuple[str, ...]
     text: str
-    sha: str
+
+
+class Text(NamedTuple):
+    """What the server is given, and what it is called by then."""
+
+    name: str
+    text: str
 
 
 @cache
-def script(name: str) -> Script:
-    """A script with what it uses of the library in front of it. The first line names the flags and stays first."""
+def sources() -> dict[str, Source]:
+    """Every script by its name, and what all of them share, by the name "lib"."""
     folder = resources.files(__package__) / "scripts"
-    flags, _, rest = (folder / f"{name}.lua").read_text().partition("\n")
-    own = f"local function main()\n{rest}\nend\n{ENDING}"
-    text = f"{flags}\n{used_of((folder / 'lib.lua').read_text(), own)}\n{own}"
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    files = sorted((one for one in folder.iterdir() if one.name.endswith(".lua")), key=lambda one: one.name)
+    return {one.name.removesuffix(".lua"): _source(one.read_text()) for one in files}
 
 
-def used_of(library: str, own: str) -> str:
-    """The definitions of the library that a script needs, in their order.
-
-    The server makes every function of a script anew for each call, and clears them away after every fiftieth: that
-    held up one event in ten.
-    """
-    kept, needed = list[str](), own
-    for definition in reversed(_DEFINITION.split(library)[1:]):  # each uses only what stands before it
-        if any(re.search(rf"\b{name}\b", needed) for name in _names(definition)):
-            kept.append(definition)
-            needed += definition
-    return "".join(reversed(kept))
+def _source(text: str) -> Source:
+    first, _, rest = text.partition("\n")
+    if not first.startswith("#!lua"):
+        return Source((), text)
+    flags = first.partition("flags=")[2]
+    return Source(tuple(flags.split(",")) if flags else (), rest)
 
 
-def _names(definition: str) -> list[str]:
-    """What it defines: `local function f(...)`, or `local a, b = ...`."""
-    head = definition.partition("\n")[0].partition("=")[0].partition("(")[0]
-    return re.findall(r"\w+", head.removeprefix("local ").removeprefix("function "))
+@cache
+def library() -> Text:
+    """All scripts as functions. Its name tells its content, so that two versions of us may use one server."""
+    written = "".join(f"{name} {source.flags}\n{source.text}\n" for name, source in sources().items())
+    own_name = NAMED + hashlib.sha256(written.encode()).hexdigest()[:16]
+    parts = [f"#!lua name={own_name}\n", sources()["lib"].text]
+    for name, source in sources().items():
+        if name != "lib":
+            flags = ", ".join(f"'{flag}'" for flag in source.flags)
+            parts.append(
+                f"do\n  local script = (function()\n{source.text}\n  end)()\n"
+                f"  redis.register_function{{ function_name = '{own_name}_{name}', flags = {{ {flags} }},\n"
+                "    callback = function(keys, arguments) return call(script, keys, arguments) end }\nend\n"
+            )
+    return Text(own_name, "".join(parts))
+
+
+@cache
+def script(name: str) -> Text:
+    """One of them as a script."""
+    source = sources()[name]
+    flags = f" flags={','.join(source.flags)}" if source.flags else ""
+    text = (
+        f"#!lua{flags}\nlocal keys, arguments = KEYS, ARGV\n{sources()['lib'].text}\n"
+        f"local script = (function()\n{source.text}\nend)()\nreturn call(script, keys, arguments)\n"
+    )
+    return Text(hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
+
+
+class _Manner:
+    functions = True
+    """Until a server refuses to keep them; then, as long as this process lives, not any more."""
+
+
+manner = _Manner()
 
 
 class Call(NamedTuple):
@@ -73,7 +104,13 @@ class Call(NamedTuple):
 
     @property
     def command(self) -> tuple[Argument, ...]:
-        return ("EVALSHA", script(self.name).sha, 1, PREFIX, *self.arguments)
+        how = _function(self.name) if manner.functions else ("EVALSHA", script(self.name).name)
+        return (*how, 1, PREFIX, *self.arguments)
+
+
+@cache
+def _function(name: str) -> tuple[str, str]:
+    return "FCALL", f"{library().name}_{name}"
 
 
 class NotReplicatedError(RedisError):
@@ -115,9 +152,9 @@ def _reply(connection: Connection) -> Any:
 def run(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
     """Run scripts in one round trip, in order; give their replies.
 
-    A server that was restarted or flushed does not know the scripts: those calls, and only those, are
-    sent again. They changed nothing the first time, so this is no retry of a write. With `replicas`, as many must
-    have acknowledged it all: WAIT covers what the same connection wrote before it.
+    A server that does not know them is taught them: those calls, and only those, are sent again. They changed nothing
+    the first time, so this is no retry of a write. With `replicas`, as many must have acknowledged it all: WAIT covers
+    what the same connection wrote before it.
     """
     replies = run_each(client, calls, replicas=replicas)
     for reply in replies:
@@ -129,13 +166,51 @@ def run(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> 
 def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
     """`run`, but an error of one script is its own reply and nobody else's."""
     replies = _send(client, calls, replicas)
-    unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    unknown = [at for at, reply in enumerate(replies) if _is_unknown(reply)]
     if unknown:
-        for name in {calls[at].name for at in unknown}:
-            (client.client if isinstance(client, Direct) else client).script_load(script(name).text)
+        refused = next((str(replies[at]) for at in unknown if "fcall" in str(replies[at]).lower()), "")
+        names = {calls[at].name for at in unknown}
+        teach(client.client if isinstance(client, Direct) else client, names, refused)
         for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown], replicas), strict=True):
             replies[at] = reply
     return replies
+
+
+def _is_unknown(reply: Any) -> bool:
+    """It does not know the function, or will not call it: there is no such command, or it is not for us."""
+    said = str(reply).lower() if isinstance(reply, ResponseError) else ""
+    return isinstance(reply, NoScriptError) or "function not found" in said or "'fcall'" in said
+
+
+def teach(client: Redis, names: Collection[str], refused: str = "") -> None:
+    """Have the server keep our scripts: all as functions, or, where it refuses, those that are called."""
+    if manner.functions:
+        refused = refused or _load(client)
+        if refused:
+            manner.functions = False
+            log.warning("the server keeps no functions of ours; they are called as scripts", why=refused[:200])
+    if not manner.functions:
+        for name in names:
+            client.script_load(script(name).text)
+
+
+def _load(client: Redis) -> str:
+    """Gives what the server has against it."""
+    try:
+        client.function_load(library().text)
+    except ResponseError as error:
+        return "" if "already exists" in str(error) else str(error)  # somebody else has just done it
+    _forget_old_libraries(client)
+    return ""
+
+
+def _forget_old_libraries(client: Redis) -> None:
+    """They are kept for ever otherwise. Where an old version still runs, it teaches the server its own again."""
+    with suppress(ResponseError):  # no right to: nothing is lost by it
+        found: Any = client.function_list(f"{NAMED}*")
+        names = {one[one.index(b"library_name") + 1].decode() for one in found} - {library().name}
+        for name in names if len(names) >= MOST_LIBRARIES else ():
+            client.function_delete(name)
 
 
 def _send(client: Redis | Direct, calls: Sequence[Call], replicas: int = 0) -> list[Any]:
@@ -144,7 +219,7 @@ def _send(client: Redis | Direct, calls: Sequence[Call], replicas: int = 0) -> l
     if len(calls) == 1 and not replicas:
         try:
             return [client.execute_command(*calls[0].command)]
-        except ResponseError as error:  # NOSCRIPT is one; the server has answered, so it is this call's alone
+        except ResponseError as error:  # the server has answered, so it is this call's alone
             return [error]
     pipeline = client.pipeline(transaction=False)
     for call in calls:

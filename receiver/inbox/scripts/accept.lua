@@ -11,8 +11,8 @@
 -- and only another body under the same delivery id gets an id of its own. So a second body is noticed by the record
 -- of the first, without a key beside it, and a lookup more is made only where there is one. The record of the first may
 -- be gone by age before that of the second.
-local window, names_kept, PARTS = tonumber(ARGV[1]), tonumber(ARGV[2]), 16
-local open_before, names = {}, {}
+local PARTS = 16
+local window, names_kept, open_before, names
 
 -- A duplicate writes too, so that waiting for replicas covers the first write as well.
 local function duplicate(of, store)
@@ -108,12 +108,15 @@ local function accept(at)
   return { 'accepted', id }
 end
 
--- What the server has against one delivery is that one's answer, and the others are kept.
-local answers = {}
-for at = 3, #ARGV, PARTS do
-  local ok, answer = pcall(accept, at)
-  answers[#answers + 1] = ok and answer or { 'failed', type(answer) == 'table' and answer.err or tostring(answer) }
+return function()
+  window, names_kept, open_before, names = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}
+  -- What the server has against one delivery is that one's answer, and the others are kept.
+  local answers = {}
+  for at = 3, #ARGV, PARTS do
+    local ok, answer = pcall(accept, at)
+    answers[#answers + 1] = ok and answer or { 'failed', type(answer) == 'table' and answer.err or tostring(answer) }
+  end
+  -- They only tell what was sent: a key of theirs that is damaged must cost no event.
+  for store, own in pairs(names) do pcall(write_names, store, own) end
+  return answers
 end
--- They only tell what was sent: a key of theirs that is damaged must cost no event.
-for store, own in pairs(names) do pcall(write_names, store, own) end
-return answers

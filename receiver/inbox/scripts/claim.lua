@@ -15,17 +15,23 @@
 -- passed over while others are claimed, and what is behind it is read. Its lane is remembered: callers begin with such
 -- lanes every other time, so that suspects have their turn soon, and the others theirs.
 -- An event whose route the caller knows is routed in the same step, as `route` would; any other is leased to be routed.
-local token, lease_end, room = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
-local version = redis.call('GET', P .. 'declv') or '0'
 local FIRST_LANE = 7
-local first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
-local taken, again, size, left = {}, 0, 0, {}
-local free_slots = 0 -- of the limit at hand, where it has a concurrency
 local LARGEST = 8 * 1024 * 1024 -- bytes of bodies in one claim: the server answers others meanwhile
 local MOST_PASSED = 256 -- suspects of a lane in one claim
-local anything_paused = redis.call('EXISTS', P .. 'paused') == 1
-local suspected = {}
-for _, lane in ipairs(redis.call('SMEMBERS', P .. 'suspects')) do suspected[lane] = true end
+local token, lease_end, version, first_route
+local room, taken, again, size, left, suspected
+local free_slots -- of the limit at hand, where it has a concurrency
+local routes, places, fields
+
+local function begin_claim()
+  token, lease_end, room = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
+  version = redis.call('GET', P .. 'declv') or '0'
+  first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
+  taken, again, size, left, free_slots = {}, 0, 0, {}, 0
+  routes, places, fields = {}, {}, {}
+  suspected = {}
+  for _, lane in ipairs(redis.call('SMEMBERS', P .. 'suspects')) do suspected[lane] = true end
+end
 
 -- What is read of an item: its run, its replays, and what the caller is told.
 local function fields_of(handler)
@@ -36,7 +42,6 @@ local OPEN = 11
 
 -- The routes by store and topic. Of an event to be routed is read besides: how many of its runs are open, and whether
 -- there is a run of any handler in the routes; `places` says where in what was read.
-local routes, places, fields = {}, {}, {}
 local function read_routes()
   fields[''] = fields_of('')
   fields[''][OPEN] = 'open'
@@ -109,7 +114,7 @@ end
 
 -- Work of a paused store leaves the lane, so that nobody searches past it; `resume` brings it back in order.
 local function hold_if_paused(item, id, handler, run, store, score)
-  if not store or redis.call('SISMEMBER', P .. 'paused', 'store:' .. store) == 0 then return false end
+  if not store or not is_paused('store:' .. store) then return false end
   run.state = 'held'
   write_run(id, handler, run)
   redis.call('ZADD', P .. 'held:' .. store, score, item)
@@ -119,7 +124,7 @@ end
 local function take_item(item, id, lane, score, run, about)
   if not run or run.state ~= 'ready' then
     set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
-  elseif not (anything_paused and hold_if_paused(item, id, lane, run, about[3], score)) then
+  elseif not hold_if_paused(item, id, lane, run, about[3], score) then
     lease_item(item, id, lane, run, about)
   end
 end
@@ -226,7 +231,7 @@ end
 local function take_from(lane, want, limit, concurrency, spacing, burst)
   local ready, before = P .. 'ready:' .. lane, #taken
   if redis.call('EXISTS', ready) == 0 then return remember(lane, false) end
-  if is_paused(lane) then return end
+  if is_paused('handler:' .. lane) then return end
   want = allowed(lane, want, limit, concurrency, spacing, burst)
   if want < 1 then return end
   local last, refused = read_lane(lane, ready, want)
@@ -239,14 +244,17 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
 end
 
-for at = FIRST_LANE, first_route - 1, 6 do left[ARGV[at]] = tonumber(ARGV[at + 1]) end
-local begins = ARGV[5] == '1' and suspected or {}
-for _, turn in ipairs({ true, false }) do
-  for at = FIRST_LANE, first_route - 1, 6 do
-    local lane, want = ARGV[at], math.min(left[ARGV[at]], room)
-    if want > 0 and (begins[lane] or false) == turn then
-      take_from(lane, want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
+return function()
+  begin_claim()
+  for at = FIRST_LANE, first_route - 1, 6 do left[ARGV[at]] = tonumber(ARGV[at + 1]) end
+  local begins = ARGV[5] == '1' and suspected or {}
+  for _, turn in ipairs({ true, false }) do
+    for at = FIRST_LANE, first_route - 1, 6 do
+      local lane, want = ARGV[at], math.min(left[ARGV[at]], room)
+      if want > 0 and (begins[lane] or false) == turn then
+        take_from(lane, want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
+      end
     end
   end
+  return { version, again, unpack(taken) }
 end
-return { version, again, unpack(taken) }

@@ -6,7 +6,7 @@
 --       wait (no attempt, due after the delay, and nothing is shut)
 -- gives for each run "ok" or "stale" (the token no longer fits and nothing was changed, or its record is damaged and
 --       it was set aside)
-local told = {}
+local told -- those that ended, for the journal
 
 -- The run ended well: its field, how it went, and the event's own state, in one write.
 local function end_well(id, handler, run, detail, store, open, bad)
@@ -74,11 +74,14 @@ local function finish(item, token, outcome, detail, delay)
   return ok and 'ok' or 'stale'
 end
 
-local results = {}
-for at = 1, #ARGV, 5 do
-  results[#results + 1] = finish(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+return function()
+  local results = {}
+  told = {}
+  for at = 1, #ARGV, 5 do
+    results[#results + 1] = finish(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+  end
+  -- Only who listens just now is told. A server that lets us publish nothing (Redis 7 gives new users no channel) has
+  -- the ends of the runs all the same.
+  if #told > 0 then redis.pcall('PUBLISH', P .. 'journal', cjson.encode(told)) end
+  return results
 end
--- Only who listens just now is told. A server that lets us publish nothing (Redis 7 gives new users no channel) has the
--- ends of the runs all the same.
-if #told > 0 then redis.pcall('PUBLISH', P .. 'journal', cjson.encode(told)) end
-return results

@@ -1,11 +1,33 @@
--- What every script starts with. KEYS[1] is the prefix of all keys (see keys.py).
-local P = KEYS[1]
-local clock = redis.call('TIME')
-local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+-- What all scripts share. It is loaded once and called many times, one call after the other: what belongs to a call is
+-- kept here and begun anew with the next.
+local P, ARGV, NOW, clock -- the prefix of all keys (see keys.py), what the caller gave, and the time
 
 -- What a script changes many times over is gathered while it works, and written once when it ends or fails, or where
 -- it says `write_gathered()` because it reads it back: counters, fair times, and members of sorted sets.
-local counted, fair, gathered = {}, {}, {}
+local counted, fair, gathered
+
+-- What was read or done already in this call.
+local woken, limits, paused, at_once, lanes
+local anything_paused, anything_shut
+
+-- After every fiftieth call the server has Lua's collector work for a while, and whoever called waits for that. With 100,
+-- the least by which it surely keeps up, it works for half as long as it would.
+local paced = false
+local function pace_the_collector()
+  collectgarbage('setstepmul', 100)
+end
+
+local function begin(keys, arguments)
+  if not paced then
+    paced = true
+    pcall(pace_the_collector) -- a server may not let us
+  end
+  P, ARGV, clock = keys[1], arguments, redis.call('TIME')
+  NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+  counted, fair, gathered = {}, {}, {}
+  woken, limits, paused, at_once, lanes = {}, {}, {}, {}, {}
+  anything_paused, anything_shut = nil, nil
+end
 
 local function count(name, store, by)
   local own = name .. '|' .. store
@@ -46,6 +68,16 @@ local function write_gathered()
   for _, one in pairs(gathered) do try(in_slices, one.command, one.key, one.arguments) end
   counted, fair, gathered = {}, {}, {}
   return problem
+end
+
+-- What was gathered is written however a script ends: a failure must not leave half a step.
+local function call(script, keys, arguments)
+  begin(keys, arguments)
+  local ok, answer = pcall(script)
+  local problem = write_gathered()
+  if ok and not problem then return answer end
+  problem = not ok and answer or problem
+  return type(problem) == 'table' and problem or redis.error_reply(tostring(problem))
 end
 
 local function set_aside(item, why)
@@ -138,7 +170,6 @@ end
 
 -- One wake-up for a queue is enough: whoever takes it claims until nothing is ready. Nobody takes it meanwhile. Its
 -- record is written once, and says when that was: it is one job, put into the queue again and again.
-local woken = {}
 local function wake(queue)
   if woken[queue] then return end
   woken[queue] = true
@@ -177,7 +208,6 @@ local function slots_taken(limit, most)
   return held
 end
 
-local limits = {}
 local function limit_of(handler)
   if limits[handler] == nil then limits[handler] = redis.call('HGET', P .. 'limits', handler) end
   return limits[handler]
@@ -198,16 +228,15 @@ local function free_slot(id, handler, queue, token)
   end
 end
 
-local anything_paused, paused = nil, {}
-local function is_paused(handler)
+-- Whether a handler or a store, "handler:NAME" or "store:NAME", is paused.
+local function is_paused(whose)
   if anything_paused == nil then anything_paused = redis.call('EXISTS', P .. 'paused') == 1 end
-  if anything_paused and paused[handler] == nil then
-    paused[handler] = redis.call('SISMEMBER', P .. 'paused', 'handler:' .. handler) == 1
+  if anything_paused and paused[whose] == nil then
+    paused[whose] = redis.call('SISMEMBER', P .. 'paused', whose) == 1
   end
-  return anything_paused and paused[handler]
+  return anything_paused and paused[whose]
 end
 
-local anything_shut
 local function is_shut(handler)
   if anything_shut == nil then anything_shut = redis.call('EXISTS', P .. 'shut') == 1 end
   if not anything_shut then return false end
@@ -215,11 +244,10 @@ local function is_shut(handler)
 end
 
 -- Whether a new run of a handler may begin at once: nobody paused it or said Busy, and no older one waits.
-local at_once = {}
 local function may_begin(handler)
   if at_once[handler] == nil then
     local waits = redis.call('EXISTS', P .. 'ready:' .. handler) == 1
-    at_once[handler] = not (waits or is_paused(handler) or is_shut(handler))
+    at_once[handler] = not (waits or is_paused('handler:' .. handler) or is_shut(handler))
   end
   return at_once[handler]
 end
@@ -233,7 +261,6 @@ end
 
 -- The first run of a handler for an event: its field goes to `fields`. What is due later waits for that. With a token
 -- it is leased, and this is true; without one, or where it may not begin at once, it is made ready.
-local lanes = {}
 local function begin_run(id, store, handler, queue, due, token, lease_end, fields)
   if lanes[handler] ~= queue then redis.call('HSET', P .. 'lanes', handler, queue) end
   lanes[handler] = queue

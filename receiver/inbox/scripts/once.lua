@@ -6,27 +6,29 @@
 --       clear: 6 the mark that `begin` gave
 -- begin gives {"go", mark}, {"done", result}, {"doubt"} (an attempt died between the call and its mark) or
 --       {"busy"} (another run is at it just now)
-local place, field, item = P .. ARGV[2], ARGV[3], ARGV[4]
+return function()
+  local place, field, item = P .. ARGV[2], ARGV[3], ARGV[4]
 
-if ARGV[1] == 'clear' then
-  -- Only its own mark: a run that was stopped past its lease must not undo what the next attempt began or finished.
-  if redis.call('HGET', place, field) == ARGV[6] then redis.call('HDEL', place, field) end
-  return { 'ok' }
-end
-if ARGV[1] == 'end' then
-  redis.call('HSET', place, field, 'done ' .. ARGV[6])
+  if ARGV[1] == 'clear' then
+    -- Only its own mark: a run that was stopped past its lease must not undo what the next attempt began or finished.
+    if redis.call('HGET', place, field) == ARGV[6] then redis.call('HDEL', place, field) end
+    return { 'ok' }
+  end
+  if ARGV[1] == 'end' then
+    redis.call('HSET', place, field, 'done ' .. ARGV[6])
+    redis.call('PEXPIRE', place, ARGV[5])
+    return { 'ok' }
+  end
+
+  local mark = redis.call('HGET', place, field)
+  if mark then
+    if string.sub(mark, 1, 5) == 'done ' then return { 'done', string.sub(mark, 6) } end
+    local when, whose = string.match(mark, '^begun (%d+) (.*)$')
+    if whose ~= item and when and NOW - tonumber(when) < tonumber(ARGV[6]) then return { 'busy' } end
+    if ARGV[7] == 'fail' then return { 'doubt' } end
+  end
+  local begun = 'begun ' .. NOW .. ' ' .. item
+  redis.call('HSET', place, field, begun)
   redis.call('PEXPIRE', place, ARGV[5])
-  return { 'ok' }
+  return { 'go', begun }
 end
-
-local mark = redis.call('HGET', place, field)
-if mark then
-  if string.sub(mark, 1, 5) == 'done ' then return { 'done', string.sub(mark, 6) } end
-  local when, whose = string.match(mark, '^begun (%d+) (.*)$')
-  if whose ~= item and when and NOW - tonumber(when) < tonumber(ARGV[6]) then return { 'busy' } end
-  if ARGV[7] == 'fail' then return { 'doubt' } end
-end
-local begun = 'begun ' .. NOW .. ' ' .. item
-redis.call('HSET', place, field, begun)
-redis.call('PEXPIRE', place, ARGV[5])
-return { 'go', begun }

@@ -3,23 +3,25 @@
 -- ARGV  1 for how long (ms)  2 how many at most  3 detail (JSON)
 -- gives how many became failures
 -- While no worker at all has said anything lately, all are away, and nothing is anybody's orphan.
-local absent, slice, ended = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
-local newest, latest = {}, 0
-local seen = redis.call('HGETALL', P .. 'seen')
-for at = 1, #seen, 2 do
-  local handler = string.match(seen[at], '^([^@]*)@') or seen[at]
-  local when = tonumber(seen[at + 1])
-  newest[handler] = math.max(newest[handler] or 0, when)
-  latest = math.max(latest, when)
-end
-if latest < NOW - 60000 then return 0 end
-
-for _, lane in ipairs(redis.call('HKEYS', P .. 'lanes')) do
-  if (newest[lane] or 0) < NOW - absent then
-    local set = P .. 'ready:' .. lane
-    local items = redis.call('ZRANGE', set, 0, slice - ended - 1)
-    ended = ended + end_waiting(set, 'ready', items, lane, ARGV[3])
-    if ended >= slice then break end
+return function()
+  local absent, slice, ended = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
+  local newest, latest = {}, 0
+  local seen = redis.call('HGETALL', P .. 'seen')
+  for at = 1, #seen, 2 do
+    local handler = string.match(seen[at], '^([^@]*)@') or seen[at]
+    local when = tonumber(seen[at + 1])
+    newest[handler] = math.max(newest[handler] or 0, when)
+    latest = math.max(latest, when)
   end
+  if latest < NOW - 60000 then return 0 end
+
+  for _, lane in ipairs(redis.call('HKEYS', P .. 'lanes')) do
+    if (newest[lane] or 0) < NOW - absent then
+      local set = P .. 'ready:' .. lane
+      local items = redis.call('ZRANGE', set, 0, slice - ended - 1)
+      ended = ended + end_waiting(set, 'ready', items, lane, ARGV[3])
+      if ended >= slice then break end
+    end
+  end
+  return ended
 end
-return ended

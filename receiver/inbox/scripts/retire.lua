@@ -4,18 +4,20 @@
 -- ARGV  1 handler  2 place: "ready", "later" or "held:STORE"  3 cursor ("0" at first)  4 how many to look at
 --       5 detail (JSON)
 -- gives {the next cursor ("0" at the end of the place), how many became failures}
-local handler, place = ARGV[1], ARGV[2]
-for _, name in ipairs(redis.call('HKEYS', P .. 'decl')) do
-  if string.match(name, '^([^@]*)@') == handler then
-    redis.call('HDEL', P .. 'decl', name)
-    redis.call('HDEL', P .. 'seen', name)
-    redis.call('INCR', P .. 'declv')
+return function()
+  local handler, place = ARGV[1], ARGV[2]
+  for _, name in ipairs(redis.call('HKEYS', P .. 'decl')) do
+    if string.match(name, '^([^@]*)@') == handler then
+      redis.call('HDEL', P .. 'decl', name)
+      redis.call('HDEL', P .. 'seen', name)
+      redis.call('INCR', P .. 'declv')
+    end
   end
-end
-redis.call('SREM', P .. 'paused', 'handler:' .. handler)
+  redis.call('SREM', P .. 'paused', 'handler:' .. handler)
 
-local set = P .. (place == 'ready' and 'ready:' .. handler or place)
-local page = redis.call('ZSCAN', set, ARGV[3], 'COUNT', ARGV[4])
-local items = {}
-for at = 1, #page[2], 2 do items[#items + 1] = page[2][at] end
-return { page[1], end_waiting(set, string.match(place, '^%a+'), items, handler, ARGV[5]) }
+  local set = P .. (place == 'ready' and 'ready:' .. handler or place)
+  local page = redis.call('ZSCAN', set, ARGV[3], 'COUNT', ARGV[4])
+  local items = {}
+  for at = 1, #page[2], 2 do items[#items + 1] = page[2][at] end
+  return { page[1], end_waiting(set, string.match(place, '^%a+'), items, handler, ARGV[5]) }
+end

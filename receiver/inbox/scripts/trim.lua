@@ -4,40 +4,42 @@
 -- ARGV  1 how many at most  2 keep bodies for (ms)  3 keep records for (ms; not less than the duplicate window)
 --       4 keep failures for (ms, 0 = until dealt with)
 -- gives {bodies, records, failures} removed; as long as one of them equals the slice there may be more
-local slice = tonumber(ARGV[1])
-local bodies, records, failures = 0, 0, 0
+return function()
+  local slice = tonumber(ARGV[1])
+  local bodies, records, failures = 0, 0, 0
 
--- Settled events stand in `done` by the time they closed. `worn` is the time up to which bodies are gone.
-local worn = tonumber(redis.call('GET', P .. 'worn') or 0)
-local until_ = NOW - tonumber(ARGV[2])
-if until_ > worn then
-  local found = redis.call('ZRANGEBYSCORE', P .. 'done', worn, until_, 'WITHSCORES', 'LIMIT', 0, slice)
-  local last = until_
-  if #found == 2 * slice then
-    -- A full slice: finish its last millisecond, so that the next slice can start after it.
-    last = tonumber(found[#found])
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'done', last, last)) do
-      redis.call('UNLINK', P .. 'b:' .. id)
+  -- Settled events stand in `done` by the time they closed. `worn` is the time up to which bodies are gone.
+  local worn = tonumber(redis.call('GET', P .. 'worn') or 0)
+  local until_ = NOW - tonumber(ARGV[2])
+  if until_ > worn then
+    local found = redis.call('ZRANGEBYSCORE', P .. 'done', worn, until_, 'WITHSCORES', 'LIMIT', 0, slice)
+    local last = until_
+    if #found == 2 * slice then
+      -- A full slice: finish its last millisecond, so that the next slice can start after it.
+      last = tonumber(found[#found])
+      for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'done', last, last)) do
+        redis.call('UNLINK', P .. 'b:' .. id)
+      end
+    end
+    for at = 1, #found, 2 do bodies = bodies + redis.call('UNLINK', P .. 'b:' .. found[at]) end
+    redis.call('SET', P .. 'worn', last + 1)
+    if #found == 2 * slice then bodies = slice end
+  end
+
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'done', '-inf', NOW - tonumber(ARGV[3]), 'LIMIT', 0, slice)) do
+    forget(id)
+    records = records + 1
+  end
+
+  if tonumber(ARGV[4]) > 0 then
+    local old = NOW - tonumber(ARGV[4])
+    for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'failed', '-inf', old, 'LIMIT', 0, slice)) do
+      local id = split(item)
+      if redis.call('HGET', P .. 'e:' .. id, 'state') == 'failed' then
+        forget(id)
+        failures = failures + 1
+      end
     end
   end
-  for at = 1, #found, 2 do bodies = bodies + redis.call('UNLINK', P .. 'b:' .. found[at]) end
-  redis.call('SET', P .. 'worn', last + 1)
-  if #found == 2 * slice then bodies = slice end
+  return { bodies, records, failures }
 end
-
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'done', '-inf', NOW - tonumber(ARGV[3]), 'LIMIT', 0, slice)) do
-  forget(id)
-  records = records + 1
-end
-
-if tonumber(ARGV[4]) > 0 then
-  local old = NOW - tonumber(ARGV[4])
-  for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'failed', '-inf', old, 'LIMIT', 0, slice)) do
-    local id = split(item)
-    if redis.call('HGET', P .. 'e:' .. id, 'state') == 'failed' then
-      forget(id)
-      failures = failures + 1
-    end
-  end
-end
-return { bodies, records, failures }

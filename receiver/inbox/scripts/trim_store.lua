@@ -3,17 +3,19 @@
 -- mark is still needed.
 -- ARGV  1 store  2 how many to keep  3 how many to look at  4 the duplicate window (ms)  5 how many to pass over
 -- gives {how many were looked at, how many were removed}
-local store, removed = ARGV[1], 0
-local index = P .. 'ix:' .. store
-local excess = redis.call('ZCARD', index) - tonumber(ARGV[2])
-local look = math.min(excess, tonumber(ARGV[3]))
-if look <= 0 then return { 0, 0 } end
-local before = NOW - tonumber(ARGV[4])
-local found = redis.call('ZRANGEBYSCORE', index, '-inf', before, 'LIMIT', tonumber(ARGV[5]), look)
-for _, id in ipairs(found) do
-  if redis.call('HGET', P .. 'e:' .. id, 'state') == 'settled' then
-    forget(id)
-    removed = removed + 1
+return function()
+  local store, removed = ARGV[1], 0
+  local index = P .. 'ix:' .. store
+  local excess = redis.call('ZCARD', index) - tonumber(ARGV[2])
+  local look = math.min(excess, tonumber(ARGV[3]))
+  if look <= 0 then return { 0, 0 } end
+  local before = NOW - tonumber(ARGV[4])
+  local found = redis.call('ZRANGEBYSCORE', index, '-inf', before, 'LIMIT', tonumber(ARGV[5]), look)
+  for _, id in ipairs(found) do
+    if redis.call('HGET', P .. 'e:' .. id, 'state') == 'settled' then
+      forget(id)
+      removed = removed + 1
+    end
   end
+  return { #found, removed }
 end
-return { #found, removed }

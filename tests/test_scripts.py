@@ -1,0 +1,138 @@
+"""Our scripts in the server: as functions, and as scripts where it keeps no functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ResponseError
+
+from receiver.inbox import Inbox, Outcome, scripts
+from receiver.inbox.scripts import Call, library, manner, sources
+from tests.harness import Server, System
+from tests.test_damage import narrow_inbox
+
+ROOT = Path(__file__).parent.parent
+PLUGIN = """
+from workers import Router
+router = Router("shop")
+
+@router.on("order.*")
+def greet(event, ctx):
+    return ctx.once("greet", lambda: "hello")
+"""
+
+
+@pytest.fixture
+def own(make_system: Callable[..., System], own_redis: Server) -> System:
+    return make_system(url=own_redis.url)
+
+
+@pytest.fixture(autouse=True)
+def by_functions() -> Iterator[None]:
+    """As a new process begins."""
+    manner.functions = True
+    yield
+    manner.functions = True
+
+
+def settle_one(inbox: Inbox) -> None:
+    (event,) = inbox.claim({"": 1}, room=1).runs
+    (reply,) = inbox.route([(event, [("shop.greet", "default", False)])], inbox.declarations().version)
+    assert reply == ["routed"]
+    (run,) = inbox.claim({"shop.greet": 1}, room=1).runs
+    assert inbox.finish([Outcome(run, "done")]) == [True]
+
+
+def test_the_server_has_one_function_for_each_script(own: System) -> None:
+    own.accept()
+    (told,) = own.client.function_list("storehooks_*")
+    assert len(told[told.index(b"functions") + 1]) == len(sources()) - 1
+
+
+def test_every_script_may_also_be_called_as_a_script(own: System) -> None:
+    for name in sources().keys() - {"lib"}:
+        assert own.client.script_load(scripts.script(name).text) == scripts.script(name).name
+
+
+def test_flags_are_the_same_both_ways() -> None:
+    assert scripts.script("claim").text.startswith("#!lua flags=allow-oom\n")
+    assert scripts.script("accept").text.startswith("#!lua\n")
+    assert "_claim', flags = { 'allow-oom' }" in library().text
+    assert "_accept', flags = {  }" in library().text
+
+
+@pytest.mark.parametrize("rule", ["-function", "-function|load", "-fcall"])
+def test_who_may_keep_no_functions_works_by_scripts(own: System, rule: str) -> None:
+    with narrow_inbox(own, rule) as narrow:
+        (accepted,) = narrow.accept([own.delivery()])
+        settle_one(narrow)
+    assert own.status(accepted.id) == "settled"
+    assert own.identity_holds()
+
+
+def test_a_new_version_at_a_full_server_can_still_do_the_work(own: System) -> None:
+    waiting = own.accept()
+    own.client.function_delete(library().name)
+    own.client.config_set("maxmemory", 1)
+    settle_one(own.inbox)
+    with pytest.raises(ResponseError, match="maxmemory"):
+        own.inbox.accept([own.delivery()])
+    assert own.status(waiting) == "settled"
+    assert own.identity_holds()
+
+
+def test_old_versions_are_forgotten_and_other_peoples_functions_are_not(own: System) -> None:
+    for name in ("storehooks_1", "storehooks_2", "theirs"):
+        register(own, name)
+    own.accept()
+    assert libraries(own) == {"storehooks_1", "storehooks_2", "theirs", library().name}
+    own.client.function_delete(library().name)
+    register(own, "storehooks_3")
+    own.accept()
+    assert libraries(own) == {"theirs", library().name}
+
+
+def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:
+    count_and_fail = "return function() count('accepted', 'north', 5) error('no', 0) end"
+    text = scripts.script("lead").text.replace(sources()["lead"].text, count_and_fail)
+    with pytest.raises(ResponseError, match="no"):
+        own.client.eval(text, 1, "sh:")
+    own.client.hdel("sh:n", "accepted|north")
+    with pytest.raises(ResponseError):
+        scripts.run(own.client, [Call("claim", ["token"])])
+    own.accept()
+    assert own.ledger.counters().total["accepted"] == 1
+    assert own.identity_holds()
+
+
+def test_what_lua_holds_does_not_grow_with_what_it_was_given(own: System) -> None:
+    large = {"note": "x" * 100_000}
+    for _ in range(20):
+        own.inbox.accept([own.delivery(data=large) for _ in range(32)])
+        own.inbox.claim({"": 32}, room=32)
+    assert own.client.info("memory")["used_memory_vm_functions"] < 20_000_000
+
+
+def test_the_user_that_the_documentation_names_may_do_all_we_need(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    text = (ROOT / "docs" / "operating.md").read_text()
+    (rule,) = re.findall(r"^    (ACL SETUSER .*)$", text, re.MULTILINE)
+    own_redis.client.execute_command(*rule.replace("PASSWORD", "pw").split())
+    system = make_system(url=own_redis.url.replace("unix://", "unix://storehooks:pw@"), plugin=PLUGIN)
+    system.start("web", "worker", "housekeeper")
+    assert system.settled(system.deliver()) == "settled"
+    refused = own_redis.client.execute_command("ACL", "LOG")
+    assert refused == []
+    assert "as scripts" not in system.log("web") + system.log("worker")
+
+
+def register(own: System, name: str) -> None:
+    own.client.function_load(f"#!lua name={name}\nredis.register_function('{name}_f', function() return 1 end)")
+
+
+def libraries(own: System) -> set[str]:
+    return {one[one.index(b"library_name") + 1].decode() for one in own.client.function_list()}
