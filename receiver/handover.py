@@ -54,7 +54,7 @@ class Handover:
         assert self._line
         self._sent, self._due = (deliveries, accepting, then), time.monotonic() + self._timeout
         try:
-            self._line.send(accepting.calls)
+            self._line.put(accepting.calls)
             self._watch()
         except RedisError as error:
             self._give_up(error)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from selectors import EVENT_READ, BaseSelector
 
 from redis import Redis
-from redis.connection import Connection
 from redis.exceptions import RedisError
 
-from receiver.inbox.client import open_connection
 from receiver.inbox.keys import rq_list
+from receiver.inbox.plain import Plain
 
 WAIT_SECONDS = 5
 TRY_AGAIN_AFTER = 0.5
@@ -28,7 +26,7 @@ class Bell:
         self._client = client
         self._selector = selector
         self._queues = queues
-        self._connection: Connection | None = None
+        self._connection: Plain | None = None
         self._watched: int | None = None
         self._not_before = 0.0
         self._armed_at = 0.0
@@ -42,18 +40,17 @@ class Bell:
             return self.armed
         try:
             if self._connection is None:
-                self._connection = open_connection(self._client)
-                self._connection.connect()
+                self._connection = Plain(self._client)
                 self._watch(self._connection)
-            self._connection.send_command("BLPOP", *map(rq_list, self._queues), WAIT_SECONDS)
+            self._connection.send([("BLPOP", *map(rq_list, self._queues), WAIT_SECONDS)])
             self.armed = True
             self._armed_at = time.monotonic()
         except (RedisError, OSError):
             self.drop()
         return self.armed
 
-    def _watch(self, connection: Connection) -> None:
-        self._watched = int(connection._sock.fileno())  # type: ignore[attr-defined]  # redis-py offers no name for it
+    def _watch(self, connection: Plain) -> None:
+        self._watched = connection.fileno()
         self._selector.register(self._watched, EVENT_READ, self)
 
     def listen_to(self, queues: list[str]) -> None:
@@ -68,10 +65,16 @@ class Bell:
         if self._connection is None or not self.armed:
             self.drop()
             return None
-        self.armed = False
         try:
-            answer = self._connection.read_response()
-        except (RedisError, OSError):
+            replies = self._connection.receive()
+        except RedisError:
+            self.drop()
+            return None
+        if not replies:  # a part of one; the rest follows
+            return None
+        self.armed = False
+        (answer,) = replies
+        if isinstance(answer, RedisError):
             self.drop()
             return None
         return answer[1].decode("utf-8", "replace") if answer else None
@@ -84,6 +87,5 @@ class Bell:
             self._selector.unregister(self._watched)  # by its number: its socket may be closed already
             self._watched = None
         if self._connection is not None:
-            with contextlib.suppress(Exception):
-                self._connection.disconnect()
+            self._connection.close()
         self._connection = None

@@ -12,8 +12,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from receiver.contract.intake import Delivery
 from receiver.contract.topics import PROBE
+from receiver.inbox.plain import Argument
 from receiver.inbox.records import pack
-from receiver.inbox.scripts import Argument, Call
+from receiver.inbox.scripts import Call
 
 ACCEPT_SLICE = 128
 """Events that one script accepts: the server does nothing else meanwhile."""

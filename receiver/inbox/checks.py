@@ -17,6 +17,7 @@ from redis import Redis
 
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import keys, scripts
+from receiver.inbox.plain import Argument
 from receiver.inbox.scripts import Call
 
 HEALS_KEPT = 100
@@ -87,7 +88,7 @@ class Checks:
         """Stores to look at now, each given to one caller; those seen first are spread over the time between looks."""
         gone = self.removed()
         stores = [store for store in stores if store not in gone]
-        arguments: list[scripts.Argument] = [int(every * 1000), LOCK_MS, most, *stores]
+        arguments: list[Argument] = [int(every * 1000), LOCK_MS, most, *stores]
         (found,) = scripts.run(self.client, [Call("checks", arguments)])
         return [name.decode() for name in found]
 

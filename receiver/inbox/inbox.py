@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys, scripts
 from receiver.inbox.accepting import Accepted, Accepting
+from receiver.inbox.plain import Argument
 from receiver.inbox.records import (
     DECLARATION_MS,
     NO_LIMIT,
@@ -120,11 +121,11 @@ class Inbox:
         What the server has against the outcomes is given in place of their results: what was claimed is ours.
         """
         token = secrets.token_hex(6)
-        wanted: list[scripts.Argument] = []
+        wanted: list[Argument] = []
         for lane, many in lanes.items():
             limit = (limits or {}).get(lane, NO_LIMIT)
             wanted += (lane, many, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
-        start: list[scripts.Argument] = [token, LEASE_MS, room, routes.version, int(suspects_first), len(lanes)]
+        start: list[Argument] = [token, LEASE_MS, room, routes.version, int(suspects_first), len(lanes)]
         calls = [Call("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))
@@ -144,7 +145,7 @@ class Inbox:
         """
         if not decisions:
             return []
-        arguments: list[scripts.Argument] = [version, LEASE_MS]
+        arguments: list[Argument] = [version, LEASE_MS]
         for run, handlers in decisions:
             parts = [part for name, queue, how in handlers for part in (name, queue, how_text(how))]
             arguments += (run.token, run.kept.id, len(parts) // 3, *parts)
@@ -160,7 +161,7 @@ class Inbox:
         return {item.decode() for item in lost}
 
     def once(
-        self, step: str, place: str, field: str, item: str, *, keep: float, more: Sequence[scripts.Argument] = ()
+        self, step: str, place: str, field: str, item: str, *, keep: float, more: Sequence[Argument] = ()
     ) -> list[Any]:
         """Mark that an effect begins, has ended or did not happen; see `scripts/once.lua`."""
         (reply,) = scripts.run(self._server, [Call("once", [step, place, field, item, int(keep * 1000), *more])])
@@ -168,7 +169,7 @@ class Inbox:
 
     def declare(self, handlers: Iterable[Declaration]) -> str:
         """Say which handlers this worker has; give the version of all declarations."""
-        parts: list[scripts.Argument] = []
+        parts: list[Argument] = []
         for one in handlers:
             text = orjson.dumps(asdict(one), option=orjson.OPT_SORT_KEYS)
             routing = orjson.dumps([one.topics, one.stores, one.queue])
@@ -262,7 +263,7 @@ class Inbox:
         detail = orjson.dumps(
             {"error": "lost-worker: its worker died or hung, again and again", "reason": "lost-worker"}
         )
-        arguments: list[scripts.Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
+        arguments: list[Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
         (moved,) = scripts.run(self._server, [Call("tick", arguments)])
         due, lapsed, failed = moved
         return due, lapsed, failed
@@ -275,7 +276,7 @@ class Inbox:
 
     def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:
         """Keep at most so many events of a store; give how many were looked at, after `skip`, and how many removed."""
-        arguments: list[scripts.Argument] = [store, keep, TRIM_SLICE, int(window * 1000), skip]
+        arguments: list[Argument] = [store, keep, TRIM_SLICE, int(window * 1000), skip]
         (reply,) = scripts.run(self._server, [Call("trim_store", arguments)])
         return int(reply[0]), int(reply[1])
 
@@ -313,7 +314,7 @@ def _results(replies: list[Any]) -> list[bool] | RedisError:
 
 
 def _finish_call(outcomes: Iterable[Outcome]) -> Call:
-    parts: list[scripts.Argument] = []
+    parts: list[Argument] = []
     for one in outcomes:
         detail = orjson.dumps(one.detail if isinstance(one.detail, dict) else dict(one.detail))
         parts += (one.run.item, one.run.token, one.kind, detail, int(one.delay * 1000))

@@ -15,20 +15,14 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from redis import Redis
-from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from receiver import logs
-from receiver.inbox.client import open_connection
 from receiver.inbox.keys import PREFIX
-
-Argument = str | bytes | int | float
+from receiver.inbox.plain import Argument, Plain
 
 NAMED = "storehooks_"
 MOST_LIBRARIES = 3
 """Of as many versions at once: an old one is called until its last process is gone."""
-
-log = logs.get("scripts")
 
 
 class Source(NamedTuple):
@@ -125,28 +119,17 @@ class Direct:
 
     def __init__(self, client: Redis) -> None:
         self.client = client
-        self._connection: Connection | None = None
+        self._connection: Plain | None = None
 
     def send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """All of them in one round trip; what the server has against one is its reply."""
-        connection = self._connection or open_connection(self.client)
+        self._connection = self._connection or Plain(self.client)
         try:
-            if self._connection is None:
-                connection.connect()  # by itself it would not ask the sentinels where
-                self._connection = connection
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            return [_reply(connection) for _ in commands]
+            return self._connection.ask(commands)
         except BaseException:
+            self._connection.close()
             self._connection = None  # nobody knows which replies are still to come
-            connection.disconnect()
             raise
-
-
-def _reply(connection: Connection) -> Any:
-    try:
-        return connection.read_response()
-    except ResponseError as error:
-        return error
 
 
 def run(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
@@ -168,40 +151,42 @@ def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0
     replies = _send(client, calls, replicas)
     unknown = [at for at, reply in enumerate(replies) if _is_unknown(reply)]
     if unknown:
-        refused = next((str(replies[at]) for at in unknown if "fcall" in str(replies[at]).lower()), "")
-        names = {calls[at].name for at in unknown}
-        teach(client.client if isinstance(client, Direct) else client, names, refused)
+        names, refused = {calls[at].name for at in unknown}, any(_is_refused(replies[at]) for at in unknown)
+        teach(client.client if isinstance(client, Direct) else client, names, refused=refused)
         for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown], replicas), strict=True):
             replies[at] = reply
     return replies
 
 
 def _is_unknown(reply: Any) -> bool:
-    """It does not know the function, or will not call it: there is no such command, or it is not for us."""
-    said = str(reply).lower() if isinstance(reply, ResponseError) else ""
-    return isinstance(reply, NoScriptError) or "function not found" in said or "'fcall'" in said
+    """Whether the server knows no such script, or no functions at all."""
+    if isinstance(reply, NoScriptError) or _is_refused(reply):
+        return True
+    return isinstance(reply, ResponseError) and "function not found" in str(reply).lower()
 
 
-def teach(client: Redis, names: Collection[str], refused: str = "") -> None:
-    """Have the server keep our scripts: all as functions, or, where it refuses, those that are called."""
+def _is_refused(reply: Any) -> bool:
+    """There is no such command as FCALL, or it is not for us."""
+    return isinstance(reply, ResponseError) and "'fcall'" in str(reply).lower()
+
+
+def teach(client: Redis, names: Collection[str], *, refused: bool) -> None:
+    """Have the server keep our scripts: all as functions, or, where it refuses that, those that are called."""
     if manner.functions:
-        refused = refused or _load(client)
-        if refused:
-            manner.functions = False
-            log.warning("the server keeps no functions of ours; they are called as scripts", why=refused[:200])
+        manner.functions = not refused and _load(client)
     if not manner.functions:
         for name in names:
             client.script_load(script(name).text)
 
 
-def _load(client: Redis) -> str:
-    """Gives what the server has against it."""
+def _load(client: Redis) -> bool:
+    """Give the server our library; False where it takes none."""
     try:
         client.function_load(library().text)
     except ResponseError as error:
-        return "" if "already exists" in str(error) else str(error)  # somebody else has just done it
+        return "already exists" in str(error)  # somebody else has just done it
     _forget_old_libraries(client)
-    return ""
+    return True
 
 
 def _forget_old_libraries(client: Redis) -> None:
