@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from receiver.inbox import Inbox, Outcome, scripts
@@ -136,3 +137,13 @@ def register(own: System, name: str) -> None:
 
 def libraries(own: System) -> set[str]:
     return {one[one.index(b"library_name") + 1].decode() for one in own.client.function_list()}
+
+
+def test_who_speaks_to_a_server_that_is_no_primary_asks_again_where_to_go(own: System) -> None:
+    direct = Inbox(own.client, direct=True)
+    assert direct.claim({"": 1}, room=1).runs == ()
+    own.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(RedisConnectionError):
+        direct.claim({"": 1}, room=1)
+    own.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert direct.claim({"": 1}, room=1).runs == ()

@@ -22,7 +22,13 @@ from receiver.inbox.client import open_connection
 Argument = str | bytes | int | float
 
 RECEIVE = 64 * 1024
-_ERRORS = {"NOSCRIPT": NoScriptError, "LOADING": BusyLoadingError}
+
+
+class NotThePrimary(LostConnection):
+    """It takes no writes, or not any more. Whoever asks again must ask who the primary is."""
+
+
+_ERRORS = {"NOSCRIPT": NoScriptError, "LOADING": BusyLoadingError, "READONLY": NotThePrimary}
 _pack: Callable[[Any], bytes] = hiredis.pack_command
 
 
@@ -40,11 +46,15 @@ class Plain:
         return self._link.fileno()
 
     def ask(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """All of them in one round trip; what the server has against one is its reply, as an exception."""
+        """All of them in one round trip; what the server has against one is its reply, as an exception. What it has
+        against us is raised."""
         self.send(commands)
         replies: list[Any] = []
         while len(replies) < len(commands):
             replies += self.receive()
+        for reply in replies:
+            if isinstance(reply, LostConnection):
+                raise reply
         return replies
 
     def send(self, commands: Sequence[Sequence[Argument]]) -> None:
