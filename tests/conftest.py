@@ -72,7 +72,7 @@ def _a_database_of_our_own(given: str) -> str:
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     parts = urlsplit(given)
     if parts.scheme == "unix":
-        url = parts._replace(query=f"db={15 - worker}").geturl()
+        url = f"unix://{parts.netloc}{parts.path}?db={15 - worker}"  # geturl() would leave the slashes out
     else:
         url = parts._replace(path=f"/{int(parts.path.strip('/') or 15) - worker}").geturl()
     client = connect(url, timeout=5.0)
