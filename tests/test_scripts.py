@@ -11,7 +11,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from receiver.inbox import Inbox, Outcome, scripts
-from receiver.inbox.scripts import Call, library, manner, sources
+from receiver.inbox.library import library, script, sources
+from receiver.inbox.scripts import Call, manner
 from tests.harness import Server, System
 from tests.test_damage import narrow_inbox
 
@@ -55,12 +56,12 @@ def test_the_server_has_one_function_for_each_script(own: System) -> None:
 
 def test_every_script_may_also_be_called_as_a_script(own: System) -> None:
     for name in sources().keys() - {"lib"}:
-        assert own.client.script_load(scripts.script(name).text) == scripts.script(name).name
+        assert own.client.script_load(script(name).text) == script(name).name
 
 
 def test_flags_are_the_same_both_ways() -> None:
-    assert scripts.script("claim").text.startswith("#!lua flags=allow-oom\n")
-    assert scripts.script("accept").text.startswith("#!lua\n")
+    assert script("claim").text.startswith("#!lua flags=allow-oom\n")
+    assert script("accept").text.startswith("#!lua\n")
     assert "_claim', flags = { 'allow-oom' }" in library().text
     assert "_accept', flags = {  }" in library().text
 
@@ -98,7 +99,7 @@ def test_old_versions_are_forgotten_and_other_peoples_functions_are_not(own: Sys
 
 def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:
     count_and_fail = "return function() count('accepted', 'north', 5) error('no', 0) end"
-    text = scripts.script("lead").text.replace(sources()["lead"].text, count_and_fail)
+    text = script("lead").text.replace(sources()["lead"].text, count_and_fail)
     with pytest.raises(ResponseError, match="no"):
         own.client.eval(text, 1, "sh:")
     own.client.hdel("sh:n", "accepted|north")

@@ -1,87 +1,27 @@
-"""Our scripts: written in Lua, kept by the server as one library of functions, called by groups in one round trip.
+"""Runs our scripts: one round trip for a group. A server that does not know them is taught them, and asked again.
 
-The server makes a function of a library once, when it is loaded. A script is made anew for each call, with every
-function it is written in, which is a third of what a small call costs. So that is only for a server that keeps no
-functions: it gives us no right to, or it is full, and full it must still let workers write how runs ended.
+It keeps them as a library of functions. Scripts are for a server that keeps none: it gives us no right to, or it is
+full, and full it must still let workers write how runs ended.
 """
 
 from __future__ import annotations
 
-import hashlib
+import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from receiver.inbox.keys import PREFIX
+from receiver.inbox.library import NAMED, function, library, script
 from receiver.inbox.plain import Argument, Plain
 
-NAMED = "storehooks_"
 MOST_LIBRARIES = 3
 """Of as many versions at once: an old one is called until its last process is gone."""
-
-
-class Source(NamedTuple):
-    """A script as it is written: its file gives the function that does it, and the first line of it the flags."""
-
-    flags: tuple[str, ...]
-    text: str
-
-
-class Text(NamedTuple):
-    """What the server is given, and what it is called by then."""
-
-    name: str
-    text: str
-
-
-@cache
-def sources() -> dict[str, Source]:
-    """Every script by its name, and what all of them share, by the name "lib"."""
-    folder = resources.files(__package__) / "scripts"
-    files = sorted((one for one in folder.iterdir() if one.name.endswith(".lua")), key=lambda one: one.name)
-    return {one.name.removesuffix(".lua"): _source(one.read_text()) for one in files}
-
-
-def _source(text: str) -> Source:
-    first, _, rest = text.partition("\n")
-    if not first.startswith("#!lua"):
-        return Source((), text)
-    flags = first.partition("flags=")[2]
-    return Source(tuple(flags.split(",")) if flags else (), rest)
-
-
-@cache
-def library() -> Text:
-    """All scripts as functions. Its name tells its content, so that two versions of us may use one server."""
-    written = "".join(f"{name} {source.flags}\n{source.text}\n" for name, source in sources().items())
-    own_name = NAMED + hashlib.sha256(written.encode()).hexdigest()[:16]
-    parts = [f"#!lua name={own_name}\n", sources()["lib"].text]
-    for name, source in sources().items():
-        if name != "lib":
-            flags = ", ".join(f"'{flag}'" for flag in source.flags)
-            parts.append(
-                f"do\n  local script = (function()\n{source.text}\n  end)()\n"
-                f"  redis.register_function{{ function_name = '{own_name}_{name}', flags = {{ {flags} }},\n"
-                "    callback = function(keys, arguments) return call(script, keys, arguments) end }\nend\n"
-            )
-    return Text(own_name, "".join(parts))
-
-
-@cache
-def script(name: str) -> Text:
-    """One of them as a script."""
-    source = sources()[name]
-    flags = f" flags={','.join(source.flags)}" if source.flags else ""
-    text = (
-        f"#!lua{flags}\nlocal keys, arguments = KEYS, ARGV\n{sources()['lib'].text}\n"
-        f"local script = (function()\n{source.text}\nend)()\nreturn call(script, keys, arguments)\n"
-    )
-    return Text(hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text)
+_UNKNOWN = re.compile(r"(ERR )?Function not found")
+_REFUSED = re.compile(r"(unknown command|no permissions to run the) 'fcall'", re.IGNORECASE)
 
 
 class _Manner:
@@ -98,13 +38,8 @@ class Call(NamedTuple):
 
     @property
     def command(self) -> tuple[Argument, ...]:
-        how = _function(self.name) if manner.functions else ("EVALSHA", script(self.name).name)
+        how = ("FCALL", function(self.name)) if manner.functions else ("EVALSHA", script(self.name).name)
         return (*how, 1, PREFIX, *self.arguments)
-
-
-@cache
-def _function(name: str) -> tuple[str, str]:
-    return "FCALL", f"{library().name}_{name}"
 
 
 class NotReplicatedError(RedisError):
@@ -162,12 +97,12 @@ def _is_unknown(reply: Any) -> bool:
     """Whether the server knows no such script, or no functions at all."""
     if isinstance(reply, NoScriptError) or _is_refused(reply):
         return True
-    return isinstance(reply, ResponseError) and "function not found" in str(reply).lower()
+    return isinstance(reply, ResponseError) and _UNKNOWN.fullmatch(str(reply)) is not None
 
 
 def _is_refused(reply: Any) -> bool:
     """There is no such command as FCALL, or it is not for us."""
-    return isinstance(reply, ResponseError) and "'fcall'" in str(reply).lower()
+    return isinstance(reply, ResponseError) and _REFUSED.search(str(reply)) is not None
 
 
 def teach(client: Redis, names: Collection[str], *, refused: bool) -> None:
