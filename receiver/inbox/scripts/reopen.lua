@@ -4,57 +4,57 @@
 --       3 "1" to forget the handler's once marks for these events, so that effects are done again
 --       then for each run: item, queue, "1" to make a run that is not there
 -- gives for each run "reopened", "open" (it is under way already), "no-body" (gone by age), "absent" or "gone"
+local function wait_no_longer(id, handler, run, store)
+  redis.call('ZREM', P .. 'later', item_of(id, handler))
+  leave_group(id, handler, store)
+end
+
+-- The event had one run fewer open; where it was closed it is open again, and one unit moves between counters.
+local function one_more_open(id, e, store)
+  if redis.call('HINCRBY', e, 'open', 1) > 1 then return end
+  local state = redis.call('HGET', e, 'state')
+  if state ~= 'open' then
+    redis.call('HSET', e, 'state', 'open')
+    redis.call('ZREM', P .. 'done', id)
+    count(state, store, -1)
+    count('open', store, 1)
+  end
+end
+
+local function reopen(item, queue, make)
+  local id, handler = split(item)
+  local e = P .. 'e:' .. id
+  local store = redis.call('HGET', e, 'store')
+  if not store then return 'gone' end
+  local run = read_run(id, handler)
+  if not run and not make then return 'absent' end
+  if run and (run.state == 'ready' or run.state == 'leased' or run.state == 'held') then return 'open' end
+  if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
+  if run and run.state == 'later' then
+    wait_no_longer(id, handler, run, store)
+  else
+    if run and run.state == 'failed' then
+      redis.call('ZREM', P .. 'failed', item)
+      leave_group(id, handler, store)
+      redis.call('HINCRBY', e, 'bad', -1)
+    end
+    one_more_open(id, e, store)
+  end
+  redis.call('HDEL', e, 'reason')
+  if ARGV[3] == '1' then
+    for _, mark in ipairs(redis.call('HKEYS', P .. 'o:' .. id)) do
+      if string.sub(mark, 1, #handler + 1) == handler .. '|' then redis.call('HDEL', P .. 'o:' .. id, mark) end
+    end
+  end
+  if run then redis.call('HINCRBY', e, 'p:' .. handler, 1) end
+  redis.call('HSET', P .. 'lanes', handler, queue)
+  write_run(id, handler, { state = 'ready', attempts = 0, losses = 0, queue = queue, token = '' })
+  make_ready(id, handler, store)
+  wake(queue)
+  return 'reopened'
+end
+
 return function()
-  local function wait_no_longer(id, handler, run, store)
-    redis.call('ZREM', P .. 'later', item_of(id, handler))
-    leave_group(id, handler, store)
-  end
-
-  -- The event had one run fewer open; where it was closed it is open again, and one unit moves between counters.
-  local function one_more_open(id, e, store)
-    if redis.call('HINCRBY', e, 'open', 1) > 1 then return end
-    local state = redis.call('HGET', e, 'state')
-    if state ~= 'open' then
-      redis.call('HSET', e, 'state', 'open')
-      redis.call('ZREM', P .. 'done', id)
-      count(state, store, -1)
-      count('open', store, 1)
-    end
-  end
-
-  local function reopen(item, queue, make)
-    local id, handler = split(item)
-    local e = P .. 'e:' .. id
-    local store = redis.call('HGET', e, 'store')
-    if not store then return 'gone' end
-    local run = read_run(id, handler)
-    if not run and not make then return 'absent' end
-    if run and (run.state == 'ready' or run.state == 'leased' or run.state == 'held') then return 'open' end
-    if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
-    if run and run.state == 'later' then
-      wait_no_longer(id, handler, run, store)
-    else
-      if run and run.state == 'failed' then
-        redis.call('ZREM', P .. 'failed', item)
-        leave_group(id, handler, store)
-        redis.call('HINCRBY', e, 'bad', -1)
-      end
-      one_more_open(id, e, store)
-    end
-    redis.call('HDEL', e, 'reason')
-    if ARGV[3] == '1' then
-      for _, mark in ipairs(redis.call('HKEYS', P .. 'o:' .. id)) do
-        if string.sub(mark, 1, #handler + 1) == handler .. '|' then redis.call('HDEL', P .. 'o:' .. id, mark) end
-      end
-    end
-    if run then redis.call('HINCRBY', e, 'p:' .. handler, 1) end
-    redis.call('HSET', P .. 'lanes', handler, queue)
-    write_run(id, handler, { state = 'ready', attempts = 0, losses = 0, queue = queue, token = '' })
-    make_ready(id, handler, store)
-    wake(queue)
-    return 'reopened'
-  end
-
   local results = {}
   for at = 4, #ARGV, 3 do
     results[#results + 1] = reopen(ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1')

@@ -6,8 +6,9 @@
 --       place of the fingerprint, OWNER or OWNER.NUMBER, and then "again" if another owner's is to stand; for "learnt"
 --       the owner whose mark goes, or "" for whichever stands
 -- gives the new version
+local function owner(mark) return string.match(mark, '^[^.]*') end
+
 return function()
-  local function owner(mark) return string.match(mark, '^[^.]*') end
   local version = math.max(tonumber(redis.call('GET', P .. 'ringv') or 0), tonumber(ARGV[2])) + 1
   redis.call('SET', P .. 'ringv', version)
   for at = 3, #ARGV, 3 do

@@ -3,56 +3,59 @@
 -- ARGV  1 how many items at most  2 lease (ms)  3 losses a run may have
 --       4 detail (JSON) of a run that lost its worker too often  5 "0" to let no lease lapse this time
 -- gives {due, lapsed, failed}
-return function()
-  local slice, lease, allowed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-  local due, lapsed, failed = 0, 0, 0
+local slice, allowed, due, lapsed, failed
 
-  local function come_due(id, handler, run, store)
+local function come_due(id, handler, run, store)
+  run.state = 'ready'
+  write_run(id, handler, run)
+  make_ready(id, handler, store)
+  due = due + 1
+end
+
+local function lapse(id, handler, run, store)
+  pcall(free_slot, id, handler, run.queue, run.token)
+  note_the_lapse(id, handler, run.token)
+  run.losses, run.token = run.losses + 1, ''
+  lapsed = lapsed + 1
+  if run.losses > allowed then
+    fail_run(id, handler, run, store, ARGV[4])
+    failed = failed + 1
+  else
     run.state = 'ready'
     write_run(id, handler, run)
-    make_ready(id, handler, store)
-    due = due + 1
+    make_first(id, handler)
+    redis.call('SADD', P .. 'suspects', handler)
   end
+end
 
-  local function lapse(id, handler, run, store)
-    pcall(free_slot, id, handler, run.queue, run.token)
-    note_the_lapse(id, handler, run.token)
-    run.losses, run.token = run.losses + 1, ''
-    lapsed = lapsed + 1
-    if run.losses > allowed then
-      fail_run(id, handler, run, store, ARGV[4])
-      failed = failed + 1
+-- Why an item of a set cannot be moved: its record is gone, or says otherwise. Nil where nothing is against it.
+local function debris(set, run, store)
+  if not run then return 'nothing' end
+  if run.state ~= set then return run.state end
+  return not store and 'no store' or nil
+end
+
+-- `move` for the items of a set whose time has come; debris and poison are taken out and shown.
+local function move_each(set, move)
+  for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)) do
+    local id, handler = split(item)
+    local run = read_run(id, handler)
+    local store = run and redis.call('HGET', P .. 'e:' .. id, 'store')
+    local says = debris(set, run, store)
+    if says then
+      set_aside(item, 'found in ' .. set .. ' while its record says ' .. says)
     else
-      run.state = 'ready'
-      write_run(id, handler, run)
-      make_first(id, handler)
-      redis.call('SADD', P .. 'suspects', handler)
+      local ok, problem = pcall(move, id, handler, run, store)
+      if not ok then set_aside_or_raise(item, problem) end
     end
+    gather('ZREM', P .. set, item)
   end
+end
 
-  -- Why an item of a set cannot be moved: its record is gone, or says otherwise. Nil where nothing is against it.
-  local function debris(set, run, store)
-    if not run then return 'nothing' end
-    if run.state ~= set then return run.state end
-    return not store and 'no store' or nil
-  end
-
-  -- `move` for the items of a set whose time has come; debris and poison are taken out and shown.
-  local function move_each(set, move)
-    for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)) do
-      local id, handler = split(item)
-      local run = read_run(id, handler)
-      local store = run and redis.call('HGET', P .. 'e:' .. id, 'store')
-      local says = debris(set, run, store)
-      if says then
-        set_aside(item, 'found in ' .. set .. ' while its record says ' .. says)
-      else
-        local ok, problem = pcall(move, id, handler, run, store)
-        if not ok then set_aside_or_raise(item, problem) end
-      end
-      gather('ZREM', P .. set, item)
-    end
-  end
+return function()
+  local lease = tonumber(ARGV[2])
+  slice, allowed = tonumber(ARGV[1]), tonumber(ARGV[3])
+  due, lapsed, failed = 0, 0, 0
 
   move_each('later', come_due)
   if ARGV[5] ~= '0' then move_each('leased', lapse) end
