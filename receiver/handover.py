@@ -56,7 +56,7 @@ class Handover:
         try:
             self._line.send(accepting.calls)
             self._watch()
-        except RedisError as error:
+        except Exception as error:  # noqa: BLE001  the thread finds out what and whose it is
             self._give_up(error)
 
     def patience(self, longest: float) -> float:
@@ -65,13 +65,19 @@ class Handover:
 
     def look(self) -> None:
         """Called in each turn of the loop: a server that takes too long is not waited for."""
-        if self._sent and time.monotonic() > self._due:
+        if self._is_late():
+            self._on_event()  # the loop may have been busy elsewhere, and the reply is here
+        if self._is_late():
             self._give_up(TooSlow("no reply in time"))
+
+    def _is_late(self) -> bool:
+        return self._sent is not None and time.monotonic() > self._due
 
     # By the line
 
-    def _on_event(self, _: Any) -> None:
-        assert self._line
+    def _on_event(self, _: Any = None) -> None:
+        if self._line is None:  # dropped by whoever was called before, in the same turn
+            return
         try:
             if self._line.unsent:
                 self._line.write()
@@ -108,7 +114,8 @@ class Handover:
         if self._sent:
             deliveries, _, then = self._sent
             self._sent = None
-            self._keeping.doubt(error)
+            if isinstance(error, RedisError):  # else it is ours, and says nothing of the server
+                self._keeping.doubt(error)
             self._keep_in_thread(deliveries, then)
 
     def _watch(self) -> None:

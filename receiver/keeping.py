@@ -86,7 +86,10 @@ class Keeping:
             or any(self._may_hold(store) for store in {one.event.store for one in deliveries})
         ):
             return None
-        return Accepting(deliveries, self._config.receiver.dedupe_window_unidentified, self._quotas)
+        try:
+            return Accepting(deliveries, self._config.receiver.dedupe_window_unidentified, self._quotas)
+        except Exception:  # noqa: BLE001  `keep_all` finds out which of them cannot be kept
+            return None
 
     def open_line(self) -> Line | None:
         """A line to the inbox, where deliveries may go by one. This does wait."""
@@ -114,7 +117,7 @@ class Keeping:
             if self._glance is None or self._glance_inode != inode:
                 self._glance, self._glance_inode = glance_at_events(self._file), inode
             return self._glance.holds(store)
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):
             self._glance = None
             return True
 

@@ -35,6 +35,12 @@ class Proxy:
         self.fired.clear()
         self._watch = (pattern, act)
 
+    def say(self, data: bytes) -> None:
+        """Say something to every client that the server has not said."""
+        for client in self._open[::2]:
+            with contextlib.suppress(OSError):
+                client.sendall(data)
+
     def close(self) -> None:
         for one in (self._listener, *self._open):
             with contextlib.suppress(OSError):

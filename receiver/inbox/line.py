@@ -78,6 +78,8 @@ class Line:
         while self._owed and (reply := self._reader.gets()) is not False:
             self._replies.append(reply)
             self._owed -= 1
+        if not self._owed and self._reader.has_data():
+            raise LostConnection("more replies than were asked for")  # nobody knows whose the next would be
         return None if self._owed else self._replies
 
     def close(self) -> None:
