@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
 from redis import Redis
+from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import ResponseError
 
@@ -31,13 +31,12 @@ class CannotBePolled(LostConnection):
 class Line:
     def __init__(self, client: Redis) -> None:
         self._connection = open_connection(client)
-        self._connection.connect()
-        link: socket.socket | None = self._connection._sock  # redis-py shows it nowhere
-        if link is None or isinstance(link, ssl.SSLSocket):
-            self.close()
+        if isinstance(self._connection, SSLConnection):  # asked before it connects: it will be asked for every group
             raise CannotBePolled
-        link.setblocking(False)
-        self._link = link
+        self._connection.connect()
+        link: Any = self._connection._sock  # redis-py shows it nowhere
+        self._link: socket.socket = link
+        self._link.setblocking(False)
         self._reader = hiredis.Reader(replyError=ResponseError)
         self._unsent = memoryview(b"")
         self._owed = 0
