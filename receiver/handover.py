@@ -80,8 +80,7 @@ class Handover:
             return
         try:
             if self._line.unsent:
-                self._line.write()
-                self._watch()
+                self._write_on()
             replies = self._line.read()
             kept = self._read(replies) if replies is not None and self._sent else None
         except Exception as error:  # noqa: BLE001  whatever it is, the thread does it again
@@ -89,6 +88,13 @@ class Handover:
             return
         if kept is not None:
             self._on_kept(kept)
+
+    def _write_on(self) -> None:
+        """A server that takes bytes does not hang, however many turns of the loop a large group needs."""
+        assert self._line
+        if self._line.write():
+            self._due = time.monotonic() + self._timeout
+        self._watch()
 
     def _read(self, replies: list[Any]) -> list[Kept | None]:
         """What became of each; None where the server has something against it."""

@@ -129,6 +129,23 @@ def test_more_than_the_servers_buffers_take_goes_piece_by_piece(own: System, loo
     assert [one.body for one in kept if one] == list(bodies.values())
 
 
+def test_a_server_that_takes_bytes_is_not_given_up_however_slow_the_loop_is(own: System, loop: Loop) -> None:
+    big = [own.delivery(data={"id": number, "text": "x" * 400_000}) for number in range(5)]
+    told: list[Outcomes] = []
+    began = time.monotonic()
+    loop.handover.keep(big, told.append)
+
+    def done() -> bool:
+        time.sleep(TIMEOUT / 4)  # it does something else
+        loop.turn()
+        return bool(told)
+
+    eventually(done)
+    assert time.monotonic() - began > TIMEOUT
+    assert loop.until_told(told) == ["accepted in redis"] * 5
+    assert not loop.keeping.broken
+
+
 def test_a_reply_that_is_lost_loses_no_delivery(own: System, proxy: Proxy, make_loop: Callable[[str], Loop]) -> None:
     loop = make_loop(proxy.url)
     group = [own.delivery() for _ in range(3)]
@@ -146,7 +163,7 @@ def test_a_server_that_hangs_is_waited_for_once_and_no_longer_than_its_deadline(
     own: System, server: Server, loop: Loop
 ) -> None:
     assert server.process
-    group = [own.delivery() for _ in range(2)]
+    group = [own.delivery(), own.delivery(data={"text": "x" * 800_000})]  # more than it takes while it hangs
     server.process.send(signal.SIGSTOP)
     try:
         began = time.monotonic()

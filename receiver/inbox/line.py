@@ -55,13 +55,15 @@ class Line:
         self._owed, self._replies = len(calls), []
         self.write()
 
-    def write(self) -> None:
+    def write(self) -> bool:
+        """Send more, as far as the server takes it now; whether it took any."""
         try:
             self._unsent = self._unsent[self._link.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
-            pass
+            return False
         except OSError as error:
             raise LostConnection(str(error)) from None
+        return True
 
     def read(self) -> list[Any] | None:
         """All replies, once they are here; what the server has against a script is its reply, as an exception."""
