@@ -70,7 +70,7 @@ class Keeping:
         self._local = threading.local()
         self._glance: SpooledEvents | None = None
         self._glance_inode = NO_FILE
-        self._broken_until = 0.0
+        self._broken_until = self._no_line_until = 0.0
         self._complain_at = self._publish_at = 0.0
         self._told: dict[str, float] = {}
         self.pressed = False
@@ -95,9 +95,12 @@ class Keeping:
         """A line to the inbox, where deliveries may go by one. This does wait."""
         if self._config.redis.ack == "replica":  # what replicas have must be waited for
             return None
+        if time.monotonic() < self._no_line_until:
+            return None
         try:
             return Line(self._inbox.client)
-        except (RedisError, OSError):
+        except (RedisError, OSError):  # a group waits while it is tried
+            self._no_line_until = time.monotonic() + BREAK_SECONDS
             return None
 
     def doubt(self, error: Exception) -> None:

@@ -24,6 +24,8 @@ class Proxy:
         self._listener.bind(self.path)
         self._listener.listen(64)
         self._open: list[socket.socket] = []
+        self.deaf = False
+        """Whoever connects now is never answered; those who are connected are."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, name: str) -> None:
@@ -51,6 +53,9 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
+                if self.deaf:
+                    self._open += [client, server]
+                    continue
                 server.connect(self._upstream)
                 self._open += [client, server]
                 matched = threading.Event()

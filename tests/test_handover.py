@@ -198,6 +198,26 @@ def test_an_idle_line_that_the_server_closes_sends_nobody_to_the_spool(own: Syst
     assert not loop.keeping.broken
 
 
+def test_a_line_that_cannot_be_opened_does_not_delay_every_group(
+    own: System, proxy: Proxy, make_loop: Callable[[str], Loop]
+) -> None:
+    loop = make_loop(proxy.url)
+    proxy.deaf = True
+    own.client.script_flush()  # breaks the line; the thread's connection stays
+    began = time.monotonic()
+    for _ in range(4):
+        assert loop.keep(own.delivery()) == ["accepted in redis"]
+    took = time.monotonic() - began
+    assert not loop.has_a_line
+    assert took < 2 * TIMEOUT  # it was tried once
+    proxy.deaf = False
+
+    def again() -> bool:
+        return loop.keep(own.delivery()) == ["accepted in redis"] and loop.has_a_line
+
+    eventually(again)
+
+
 def test_what_the_server_has_against_one_is_not_the_others_fault(own: System, loop: Loop) -> None:
     one, other = own.delivery(), own.delivery()
     spoilt = Delivery(event=own.delivery().event, theirs="order.created", repeat_mark="mark")
