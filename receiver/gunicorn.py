@@ -25,7 +25,7 @@ from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.client import check
 from receiver.loop import LoopWorker
-from receiver.patient import PatientWorker
+from receiver.patient import CONNECTIONS, PatientWorker
 from receiver.ports import refuse_a_taken_port
 
 PR_SET_PDEATHSIG = 1
@@ -68,7 +68,7 @@ def settings(config: Config) -> dict[str, Any]:
         "workers": config.receiver.processes,
         "worker_class": WORKER_CLASSES[config.receiver.worker_class],
         "threads": config.receiver.threads,
-        "worker_connections": 1000,
+        "worker_connections": CONNECTIONS,
         "worker_tmp_dir": IN_MEMORY
         if os.access(IN_MEMORY, os.W_OK)
         else None,  # else each sign of life waits for a disk

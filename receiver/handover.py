@@ -56,7 +56,7 @@ class Handover:
         try:
             self._line.put(accepting.calls)
             self._watch()
-        except RedisError as error:
+        except Exception as error:  # noqa: BLE001  the thread finds out what and whose it is
             self._give_up(error)
 
     def patience(self, longest: float) -> float:
@@ -65,17 +65,22 @@ class Handover:
 
     def look(self) -> None:
         """Called in each turn of the loop: a server that takes too long is not waited for."""
-        if self._sent and time.monotonic() > self._due:
+        if self._is_late():
+            self._on_event()  # the loop may have been busy elsewhere, and the reply is here
+        if self._is_late():
             self._give_up(TooSlow("no reply in time"))
+
+    def _is_late(self) -> bool:
+        return self._sent is not None and time.monotonic() > self._due
 
     # By the line
 
-    def _on_event(self, _: Any) -> None:
-        assert self._line
+    def _on_event(self, _: Any = None) -> None:
+        if self._line is None:  # dropped by whoever was called before, in the same turn
+            return
         try:
             if self._line.unsent:
-                self._line.write()
-                self._watch()
+                self._write_on()
             replies = self._line.read()
             kept = self._read(replies) if replies is not None and self._sent else None
         except Exception as error:  # noqa: BLE001  whatever it is, the thread does it again
@@ -83,6 +88,13 @@ class Handover:
             return
         if kept is not None:
             self._on_kept(kept)
+
+    def _write_on(self) -> None:
+        """A server that takes bytes does not hang, however many turns of the loop a large group needs."""
+        assert self._line
+        if self._line.write():
+            self._due = time.monotonic() + self._timeout
+        self._watch()
 
     def _read(self, replies: list[Any]) -> list[Kept | None]:
         """What became of each; None where the server has something against it."""
@@ -108,7 +120,8 @@ class Handover:
         if self._sent:
             deliveries, _, then = self._sent
             self._sent = None
-            self._keeping.doubt(error)
+            if isinstance(error, RedisError):  # else it is ours, and says nothing of the server
+                self._keeping.doubt(error)
             self._keep_in_thread(deliveries, then)
 
     def _watch(self) -> None:

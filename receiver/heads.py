@@ -58,7 +58,7 @@ def read_head(request: bytes) -> Head | None:
     fields = _Fields()
     try:
         httptools.HttpRequestParser(fields).feed_data(request[: end + 4])
-    except httptools.HttpParserError:
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):  # neither is the other's kind
         return None
     found = fields.found
     target, length = _TARGET.fullmatch(fields.target), found.pop("content-length", "")

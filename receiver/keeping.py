@@ -70,7 +70,7 @@ class Keeping:
         self._local = threading.local()
         self._glance: SpooledEvents | None = None
         self._glance_inode = NO_FILE
-        self._broken_until = 0.0
+        self._broken_until = self._no_line_until = 0.0
         self._complain_at = self._publish_at = 0.0
         self._told: dict[str, float] = {}
         self.pressed = False
@@ -86,15 +86,21 @@ class Keeping:
             or any(self._may_hold(store) for store in {one.event.store for one in deliveries})
         ):
             return None
-        return Accepting(deliveries, self._config.receiver.dedupe_window_unidentified, self._quotas)
+        try:
+            return Accepting(deliveries, self._config.receiver.dedupe_window_unidentified, self._quotas)
+        except Exception:  # noqa: BLE001  `keep_all` finds out which of them cannot be kept
+            return None
 
     def open_line(self) -> Line | None:
         """A line to the inbox, where deliveries may go by one. This does wait."""
         if self._config.redis.ack == "replica":  # what replicas have must be waited for
             return None
+        if time.monotonic() < self._no_line_until:
+            return None
         try:
             return Line(self._inbox.client)
-        except (RedisError, OSError):
+        except (RedisError, OSError):  # a group waits while it is tried
+            self._no_line_until = time.monotonic() + BREAK_SECONDS
             return None
 
     def doubt(self, error: Exception) -> None:
@@ -114,7 +120,7 @@ class Keeping:
             if self._glance is None or self._glance_inode != inode:
                 self._glance, self._glance_inode = glance_at_events(self._file), inode
             return self._glance.holds(store)
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):
             self._glance = None
             return True
 

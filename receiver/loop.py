@@ -88,11 +88,11 @@ class LoopWorker(PatientWorker):
         head, connection.head = connection.head, None
         if head is None and (not connection.complete or not connection.request.startswith(_DELIVERY)):
             return None
-        if head := head or read_head(connection.request):
-            body = connection.request[len(connection.request) - head.length :]
-            arrival = Arrival(head.store, head.headers, body, connection.address, time.time())
-            return Asked(connection, minor=1, closes=False), arrival
         try:
+            if head := head or read_head(connection.request):
+                body = connection.request[len(connection.request) - head.length :]
+                arrival = Arrival(head.store, head.headers, body, connection.address, time.time())
+                return Asked(connection, minor=1, closes=False), arrival
             return self._read_carefully(connection)
         except Exception:  # noqa: BLE001  whatever is wrong with it, the other way of serving says so
             return None

@@ -37,6 +37,10 @@ from receiver.framing import MAX_HEAD, Framing
 RECEIVE = 64 * 1024
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
+CONNECTIONS = 1000
+"""Of one process."""
+SPARE = 100
+"""Of them, for those that were given up and linger: the next one must not wait until they have read why."""
 LINGER_BYTES = 8 << 20
 PARTING_SECONDS = 0.2
 """At the end, how long a connection that has sent nothing stays: its request may be on the way."""
@@ -107,14 +111,16 @@ class PatientWorker(ThreadWorker):
         try:
             sock, client = listener.accept()
         except OSError as error:  # another process was faster, the sender is gone, or there are no descriptors
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._close_the_first_that_lingers():
                 self._give_up_the_longest()
             return
         self.nr_conns += 1
         sock.setblocking(False)
         self._gather(Connection(sock, client, listener.getsockname(), self._limits.max_body), self._limits.read_timeout)
-        if self.nr_conns >= self.worker_connections:
+        if self.nr_conns - len(self._lingering) > self.worker_connections - SPARE:
             self._give_up_the_longest()
+        if self.nr_conns >= self.worker_connections:
+            self._close_the_first_that_lingers()
 
     def _gather(self, connection: Connection, seconds: float) -> None:
         """Wait for a request; what came with the one before may be one already."""
@@ -181,6 +187,12 @@ class PatientWorker(ThreadWorker):
     def _give_up_the_longest(self) -> None:
         if connection := next(iter(self._gathering), None):
             self._give_up(connection)
+
+    def _close_the_first_that_lingers(self) -> bool:
+        """It had the most time to read its answer."""
+        if connection := next(iter(self._lingering), None):
+            self._close(connection)
+        return connection is not None
 
     def _give_up(self, connection: Connection) -> None:
         """Too slow. Where nothing has come there is nothing to answer."""

@@ -291,6 +291,11 @@ class Corpus:
         yield Case("Expect: 100-continue", 200, self._with(("expect", "100-continue")), "accepted")
         yield Case("Expect: a pony", 400, self._with(("expect", "a pony")))
         yield Case("Connection: close", 200, self._with(("connection", "close")), "accepted")
+        upgrade = (("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABkAAQ"))
+        yield Case("another protocol asked for", 200, self._with(*upgrade), "accepted")
+        again = self._with(*upgrade)
+        halves = Sending((again[:40], again[40:]), pause=0.05)  # in the head
+        yield Case("another protocol asked for, in two pieces", 200, halves, "accepted")
         old = [*self.headers().items()]
         yield Case("HTTP/1.0", 200, request(headers=old, body=ORDER, version="HTTP/1.0"), "accepted")
         kept = [*self.headers().items(), ("connection", "keep-alive")]

@@ -24,6 +24,8 @@ class Proxy:
         self._listener.bind(self.path)
         self._listener.listen(64)
         self._open: list[socket.socket] = []
+        self.deaf = False
+        """Whoever connects now is never answered; those who are connected are."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, name: str) -> None:
@@ -35,6 +37,12 @@ class Proxy:
         self.fired.clear()
         self._watch = (pattern, act)
 
+    def say(self, data: bytes) -> None:
+        """Say something to every client that the server has not said."""
+        for client in self._open[::2]:
+            with contextlib.suppress(OSError):
+                client.sendall(data)
+
     def close(self) -> None:
         for one in (self._listener, *self._open):
             with contextlib.suppress(OSError):
@@ -45,6 +53,9 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
+                if self.deaf:
+                    self._open += [client, server]
+                    continue
                 server.connect(self._upstream)
                 self._open += [client, server]
                 matched = threading.Event()

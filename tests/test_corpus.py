@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import orjson
 import pytest
 
 from tests.corpus import LIMIT, ORDER, STORES, Case, Corpus
-from tests.harness import System, eventually, own_server
+from tests.harness import System, children_of, eventually, own_server
 from tests.wire import Answer, Sending, exchange, request
 
 PROMISED = {200, 204, 400, 401, 404, 405, 408, 411, 413, 414, 431, 501}
@@ -290,6 +292,39 @@ def test_senders_that_never_read_do_not_stop_the_service(web: System) -> None:
     assert eventually(lambda: web.post(web.request()).status_code == 200, within=8)
     for sender in greedy:
         sender.close()
+
+
+def test_more_half_sent_requests_than_there_may_be_connections_hold_up_nobody(system: System) -> None:
+    """Whoever is given up for another has a while to read why, but not at the other's cost."""
+    system.start("web", quicker={"receiver.patient.CONNECTIONS": 40, "receiver.patient.SPARE": 10})
+    assert_nobody_waits_for_half_senders(system, many=100)
+
+
+def test_half_sent_requests_that_take_every_descriptor_hold_up_nobody(system: System) -> None:
+    system.start("web")
+    assert system.post(system.request()).status_code == 200
+    (worker,) = children_of(system.processes[0].pid)
+    few = len(list(Path(f"/proc/{worker}/fd").iterdir())) + 20
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (few, resource.prlimit(worker, resource.RLIMIT_NOFILE)[1]))
+    assert_nobody_waits_for_half_senders(system, many=100)
+
+
+def assert_nobody_waits_for_half_senders(web: System, many: int) -> None:
+    corpus = Corpus(web.config)
+    senders, worst = [], 0.0
+    for _ in range(many):
+        senders.append(socket.create_connection(("127.0.0.1", web.port), timeout=5))
+        senders[-1].sendall(corpus.signed()[:-5])
+        began = time.monotonic()
+        assert exchange(web.port, corpus.signed()).status == 200
+        worst = max(worst, time.monotonic() - began)
+    told = [sender.recv(100)[:12] for sender in senders[:20]]
+    for sender in senders:
+        sender.close()
+    print(f"beside {many} half-sent requests, a good one waited {worst * 1000:.0f} ms at most")
+    assert worst < 1.0
+    assert set(told) == {b"HTTP/1.1 408"}
+    assert web.identity_holds()
 
 
 def test_the_service_ends_promptly_while_senders_idle(system: System) -> None:

@@ -158,3 +158,15 @@ def spoil(system: System, event_id: str, fields: dict[str, str | None]) -> None:
             system.client.hdel(keys.EVENT + event_id, name)
         else:
             system.client.hset(keys.EVENT + event_id, name, value)
+
+
+def test_a_damaged_key_of_fair_times_leaves_no_event_half_accepted(system: System) -> None:
+    """It was kept and never ready, and what was sent again was taken for a duplicate of it."""
+    system.client.set(keys.PREFIX + "fair:", "poison")
+    one = system.delivery()
+    assert isinstance(system.inbox.accept_each([one])[0], ResponseError)
+    system.client.delete(keys.PREFIX + "fair:")
+    (again,) = system.inbox.accept([one])
+    assert again.status == "accepted"
+    assert system.client.zrange(keys.READY, 0, -1) == [again.id.encode()]
+    assert system.identity_holds()

@@ -97,6 +97,7 @@ def test_an_ordinary_delivery_is_read_quickly(target: str) -> None:
         (ORDINARY, "PUT /webhooks/north HTTP/1.1"),
         (ORDINARY, "GET /healthz HTTP/1.1"),
         ([*ORDINARY, ("Connection", "close")], "POST /webhooks/north HTTP/1.1"),
+        ([*ORDINARY, ("Connection", "Upgrade"), ("Upgrade", "h2c")], "POST /webhooks/north HTTP/1.1"),
         ([*ORDINARY, ("Transfer-Encoding", "chunked")], "POST /webhooks/north HTTP/1.1"),
         ([*ORDINARY, ("Expect", "100-continue")], "POST /webhooks/north HTTP/1.1"),
         ([*ORDINARY, ("Content-Length", "5")], "POST /webhooks/north HTTP/1.1"),
@@ -123,9 +124,23 @@ def test_a_length_that_is_not_the_bodys_is_left_to_gunicorn() -> None:
 
 odd = st.sampled_from(["", "", "", " ", "\t", "\r\n", "\n", "\0", ":", "_", ",", "\xe9", "\x7f", "\r\n "])
 names = st.sampled_from(
-    ["Host", "X-One", "x-one", "X_One", "Cookie", "Connection", "Content-Length", "Transfer-Encoding", "Expect", "TE"]
+    [
+        "Host",
+        "X-One",
+        "x-one",
+        "X_One",
+        "Cookie",
+        "Connection",
+        "Content-Length",
+        "Transfer-Encoding",
+        "Expect",
+        "TE",
+        "Upgrade",
+    ]
 )
-words = st.sampled_from(["keep-alive", "close", "chunked", "5", "05", "+5", "5 ", "identity", " a ", "a b", ""])
+words = st.sampled_from(
+    ["keep-alive", "close", "upgrade", "chunked", "5", "05", "+5", "5 ", "identity", " a ", "a b", ""]
+)
 values = st.builds(str.__add__, words | st.text("az-", max_size=9), odd)
 fields = st.lists(st.tuples(st.builds(str.__add__, names, odd), values))
 lines = st.one_of(

@@ -264,3 +264,30 @@ def test_sigterm_under_load_answers_whatever_was_sent(system: System) -> None:
     assert unanswered == []
     assert set(statuses) == {200}
     assert system.ledger.counters().total["accepted"] == len(statuses)
+
+
+def test_sigterm_with_a_group_on_the_line_of_a_hanging_server_answers_it_from_the_spool(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "system").mkdir()
+    with own_server(tmp_path / "own") as server:
+        system = System(tmp_path / "system", server.url)
+        system.start("web")
+        assert system.post(system.request()).status_code == 200  # this opens the line
+        corpus = Corpus(system.config)
+        assert server.process
+        server.process.send(signal.SIGSTOP)
+        try:
+            with socket.create_connection(("127.0.0.1", system.port), timeout=10) as sender:
+                sender.sendall(corpus.signed())
+                with socket.create_connection(("127.0.0.1", system.port), timeout=10) as other:
+                    other.sendall(request("/healthz", method="GET"))
+                    assert read_answer(other).status == 200  # so the delivery before it is on the line
+                system.processes[0].send(signal.SIGTERM)
+                answer = read_answer(sender)
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            assert answer.told["status"] == "accepted"
+            assert system.processes[0].wait(10) == 0
+        finally:
+            server.process.send(signal.SIGCONT)
+        assert open_events(system.config.data_dir).count() == 1
+        system.close()

@@ -159,3 +159,17 @@ def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[.
     assert system.settled(system.deliver()) == "settled"
     assert system.http.get("/readyz").json()["keeps_in"] == "redis"
     assert "accepted 1 = settled 1" in system.run_cli("stats").stdout
+
+
+def test_over_tls_a_group_is_kept_without_a_connection_of_its_own(
+    make_system: Callable[..., System], door: TlsDoor, own_redis: Server
+) -> None:
+    system = make_system(url=door.url)
+    line = f'ca_file = "{door.certificate}"\n'
+    system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{line}", 1))
+    system.start("web")
+    system.deliver()
+    before = own_redis.client.info("stats")["total_connections_received"]
+    for _ in range(20):
+        system.deliver()
+    assert own_redis.client.info("stats")["total_connections_received"] - before < 5

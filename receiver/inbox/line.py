@@ -6,11 +6,11 @@ may or may not have been done: only what may be done twice goes this way. Openin
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis
+from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as LostConnection
 
 from receiver.inbox.plain import Plain, packed
@@ -23,10 +23,9 @@ class CannotBePolled(LostConnection):
 
 class Line(Plain):
     def __init__(self, client: Redis) -> None:
-        super().__init__(client)
-        if isinstance(self._link, ssl.SSLSocket):
-            self.close()
+        if issubclass(client.connection_pool.connection_class, SSLConnection):  # not worth a connection to find out
             raise CannotBePolled
+        super().__init__(client)
         self._link.setblocking(False)
         self._unsent = memoryview(b"")
         self._owed = 0
@@ -42,15 +41,24 @@ class Line(Plain):
         self._owed, self._replies = len(calls), []
         self.write()
 
-    def write(self) -> None:
+    def write(self) -> bool:
+        """Send more, as far as the server takes it now; whether it took any."""
         try:
             self._unsent = self._unsent[self._link.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
-            pass
+            return False
         except OSError as error:
             raise LostConnection(str(error)) from None
+        return True
 
     def read(self) -> list[Any] | None:
         """All replies, once they are here; what the server has against a script is its reply, as an exception."""
         self._replies += self.receive()
-        return self._replies if self._replies and len(self._replies) >= self._owed else None
+        if len(self._replies) < self._owed:
+            return None
+        if len(self._replies) > self._owed or self._reader.has_data():
+            raise LostConnection("more replies than were asked for")  # nobody knows whose the next would be
+        if not self._owed:
+            return None
+        replies, self._owed, self._replies = self._replies, 0, []
+        return replies

@@ -85,6 +85,8 @@ local function accept(at)
   if is_full(store, tonumber(ARGV[at + 12])) then return { 'full', id } end
 
   local unreadable = ARGV[at + 13]
+  -- Before anything is written, since it reads: an event that is kept and not ready would make a duplicate of the next.
+  if unreadable == '' then make_ready(id, '', store) end
   redis.call('SET', P .. 'b:' .. id, ARGV[at + 10])
   local fields = { 'v', 1, 'store', store, 'topic', ARGV[at + 2], 'theirs', ARGV[at + 3], 'delivery', ARGV[at + 4],
     'resource', ARGV[at + 5], 'received', received, 'occurred', ARGV[at + 7], 'source', ARGV[at + 8],
@@ -102,7 +104,6 @@ local function accept(at)
     -- Genuine, and not understood: kept as a failure of the intake, for a person to look at.
     fail_run(id, 'intake', { attempts = 1, losses = 0, queue = 'default' }, store, unreadable)
   else
-    make_ready(id, '', store)
     wake('default')
   end
   return { 'accepted', id }
