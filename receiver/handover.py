@@ -47,6 +47,8 @@ class Handover:
 
     def keep(self, deliveries: Sequence[Delivery], then: Then) -> None:
         self.busy = True
+        if self._line and self._line.outdated:  # it may still take writes, and they would be lost
+            self._drop_line()
         accepting = self._keeping.accepting(deliveries) if self._line else None
         if accepting is None:
             self._keep_in_thread(deliveries, then)

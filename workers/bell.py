@@ -10,7 +10,7 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import RedisError
 
-from receiver.inbox.client import open_connection
+from receiver.inbox.client import open_connection, outdated
 from receiver.inbox.keys import rq_list
 
 WAIT_SECONDS = 5
@@ -38,6 +38,9 @@ class Bell:
         """Start waiting. False when the server does not answer; it is tried again a little later."""
         if self.armed and time.monotonic() - self._armed_at > WAIT_SECONDS + OVERDUE:
             self.drop()  # the answer is overdue: this connection leads nowhere
+        if self._connection and outdated(self._client, self._connection):
+            self.drop()
+            self._not_before = 0.0
         if self.armed or time.monotonic() < self._not_before:
             return self.armed
         try:

@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import ResponseError
 
-from receiver.inbox.client import open_connection
+from receiver.inbox.client import open_connection, outdated
 from receiver.inbox.scripts import Call
 
 RECEIVE = 64 * 1024
@@ -30,6 +30,7 @@ class CannotBePolled(LostConnection):
 
 class Line:
     def __init__(self, client: Redis) -> None:
+        self._client = client
         self._connection = open_connection(client)
         self._connection.connect()
         link: socket.socket | None = self._connection._sock  # redis-py shows it nowhere
@@ -45,6 +46,11 @@ class Line:
 
     def fileno(self) -> int:
         return self._link.fileno()
+
+    @property
+    def outdated(self) -> bool:
+        """Whether its server is known to be replaced. Nobody is asked: others of this process do."""
+        return outdated(self._client, self._connection)
 
     @property
     def unsent(self) -> bool:

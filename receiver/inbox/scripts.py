@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.connection import Connection
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from receiver.inbox.client import open_connection
+from receiver.inbox.client import ask_again, open_connection, outdated
 from receiver.inbox.keys import PREFIX
 
 Argument = str | bytes | int | float
@@ -92,17 +92,25 @@ class Direct:
 
     def send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """All of them in one round trip; what the server has against one is its reply."""
-        connection = self._connection or open_connection(self.client)
+        ask_again(self.client)
+        if self._connection and outdated(self.client, self._connection):
+            self.leave()
         try:
             if self._connection is None:
-                connection.connect()  # by itself it would not ask the sentinels where
-                self._connection = connection
+                self._connection = open_connection(self.client)
+                self._connection.connect()  # by itself it would not ask the sentinels where
+            connection = self._connection
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
             return [_reply(connection) for _ in commands]
         except BaseException:
-            self._connection = None  # nobody knows which replies are still to come
-            connection.disconnect()
+            self.leave()  # nobody knows which replies are still to come
             raise
+
+    def leave(self) -> None:
+        """The next call makes a new connection."""
+        if self._connection:
+            self._connection.disconnect()
+        self._connection = None
 
 
 def _reply(connection: Connection) -> Any:
@@ -135,7 +143,17 @@ def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0
             (client.client if isinstance(client, Direct) else client).script_load(script(name).text)
         for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown], replicas), strict=True):
             replies[at] = reply
+    if any(isinstance(reply, ReadOnlyError) for reply in replies):
+        _leave(client)
     return replies
+
+
+def _leave(client: Redis | Direct) -> None:
+    """It is the primary no longer. Its name may lead to another by now, and only a new connection finds out."""
+    if isinstance(client, Direct):
+        client.leave()
+        client = client.client
+    client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _send(client: Redis | Direct, calls: Sequence[Call], replicas: int = 0) -> list[Any]:
