@@ -47,6 +47,8 @@ class Handover:
 
     def keep(self, deliveries: Sequence[Delivery], then: Then) -> None:
         self.busy = True
+        if self._line and self._line.outdated:  # it may still take writes, and they would be lost
+            self._drop_line()
         accepting = self._keeping.accepting(deliveries) if self._line else None
         if accepting is None:
             self._keep_in_thread(deliveries, then)
@@ -106,13 +108,14 @@ class Handover:
         assert self._sent
         deliveries, _, then = self._sent
         self._sent = None
-        if None in kept:  # also from a server that was flushed, or is no longer the primary
-            self._drop_line()
-            self._keep_in_thread(
-                deliveries, lambda again: then([one or other for one, other in zip(kept, again, strict=True)])
-            )
-        else:
+        if None not in kept:
             self._done([one for one in kept if one], then)
+        elif any(kept):  # it took the others, and would count them as duplicates
+            left = [delivery for delivery, one in zip(deliveries, kept, strict=True) if one is None]
+            self._in_thread(lambda: (self._keeping.spool_all(left), None), lambda rest: then(_filled(kept, rest)))
+        else:  # also from a server that was flushed, or is no longer the primary
+            self._drop_line()
+            self._keep_in_thread(deliveries, then)
 
     def _give_up(self, error: Exception) -> None:
         """The line is broken. One that was idle was only closed, and the next group finds out how things are."""
@@ -142,7 +145,11 @@ class Handover:
     # By the thread
 
     def _keep_in_thread(self, deliveries: Sequence[Delivery], then: Then) -> None:
-        done = self._thread.submit(self._keep_and_connect, deliveries, wants_line=self._line is None)
+        wants_line = self._line is None
+        self._in_thread(lambda: self._keep_and_connect(deliveries, wants_line=wants_line), then)
+
+    def _in_thread(self, keep: Callable[[], tuple[Outcomes, Line | None]], then: Then) -> None:
+        done = self._thread.submit(keep)
         done.add_done_callback(lambda future: self._defer(self._on_thread, future, then))
 
     def _keep_and_connect(self, deliveries: Sequence[Delivery], *, wants_line: bool) -> tuple[Outcomes, Line | None]:
@@ -161,3 +168,9 @@ class Handover:
     def _done(self, kept: Outcomes, then: Then) -> None:
         self.busy = False
         then(kept)
+
+
+def _filled(kept: list[Kept | None], rest: Outcomes) -> Outcomes:
+    """What became of all, in order: of those that were left, what the rest says."""
+    others = iter(rest)
+    return [one or next(others) for one in kept]

@@ -13,7 +13,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,6 +53,9 @@ class Kept:
     status: Literal["accepted", "duplicate", "full"]
     id: str
     where: Literal["redis", "spool"] = "redis"
+
+
+Keep = Callable[[Sequence[Delivery]], list[Kept | NowhereToKeep]]
 
 
 class Keeping:
@@ -127,15 +130,20 @@ class Keeping:
     # Deliveries
 
     def keep_all(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
-        """Keep deliveries for good before they are answered: one round trip, or one transaction, for all of them.
+        """Keep deliveries for good before they are answered: one round trip, or one transaction, for all of them."""
+        return self._try(self._keep_group, deliveries)
 
-        What is wrong with one of them is not the others' fault: then each is kept by itself.
-        """
+    def spool_all(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+        """Keep in the spool what the inbox has something against, while it takes others."""
+        return self._try(self._spool, deliveries)
+
+    def _try(self, keep: Keep, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+        """What is wrong with one of them is not the others' fault: then each is kept by itself."""
         try:
-            return self._keep_group(deliveries)
+            return keep(deliveries)
         except Exception as error:  # noqa: BLE001  whatever it is, each of them gets an answer
             if len(deliveries) > 1:
-                return [self.keep_all([one])[0] for one in deliveries]
+                return [self._try(keep, [one])[0] for one in deliveries]
             log.error("a delivery cannot be kept", why=type(error).__name__)
             return [NowhereToKeep("it cannot be kept")]
 

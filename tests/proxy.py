@@ -17,7 +17,8 @@ class Proxy:
     def __init__(self, folder: Path, upstream: str) -> None:
         self.path = str(folder / "proxy.sock")
         self.url = f"unix://{self.path}"
-        self._upstream = upstream
+        self.upstream = upstream
+        """Where new connections lead to; those that are open stay where they are."""
         self._watch: tuple[bytes, Callable[[], bool]] | None = None
         self.fired = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -56,7 +57,7 @@ class Proxy:
                 if self.deaf:
                     self._open += [client, server]
                     continue
-                server.connect(self._upstream)
+                server.connect(self.upstream)
                 self._open += [client, server]
                 matched = threading.Event()
                 threading.Thread(target=self._forward, args=(client, server, matched), daemon=True).start()

@@ -11,6 +11,10 @@ from receiver.inbox import connect, embedded
 from tests.harness import Process, Server, eventually, free_port
 
 NAME = "shop"
+A_MOMENT = 10_000
+"""Bytes that a replica in step may be behind."""
+AT_ONCE = ("--repl-diskless-sync-delay", "0")
+"""Else the primary waits five seconds for more replicas before it sends them anything."""
 
 
 class Sentinels:
@@ -32,7 +36,21 @@ class Sentinels:
         for port in self.ports:
             self._watch(port)
         eventually(lambda: all(self._sees_all(port) for port in self.ports), 20, what="the sentinels know each other")
+        eventually(self.in_step, 20, what="the replica has all that the primary has")
         return self
+
+    def in_step(self) -> bool:
+        """Whether the replica has had its first synchronisation and follows: before that it has nothing at all."""
+        ours, theirs = (one.client.info("replication") for one in (self.replica, self.primary))
+        behind = theirs["master_repl_offset"] - ours["slave_repl_offset"]
+        return ours["master_link_status"] == "up" and behind < A_MOMENT
+
+    def fail_over(self) -> None:
+        """Have the sentinels promote the replica, though nothing is wrong with the primary. The one that does it is the
+        last that anybody asks."""
+        client: Redis = connect(f"redis://127.0.0.1:{self.ports[-1]}", timeout=2.0)
+        client.sentinel_failover(NAME)
+        client.close()
 
     @property
     def addresses(self) -> list[str]:
@@ -48,7 +66,7 @@ class Sentinels:
     def _server(self, name: str, port: int, *more: str) -> Server:
         folder = self.folder / name
         folder.mkdir(parents=True)
-        return Server(folder, extra=("--port", str(port), "--bind", "127.0.0.1", *more))
+        return Server(folder, extra=("--port", str(port), "--bind", "127.0.0.1", *AT_ONCE, *more))
 
     def _watch(self, port: int) -> None:
         file = self.folder / f"sentinel-{port}.conf"

@@ -10,7 +10,7 @@ from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
 from receiver.inbox import Inbox, Limit, Outcome, Routes, Run, keys
-from tests.harness import System
+from tests.harness import System, eventually
 from tests.test_inbox import lapse
 
 GREET = "shop.greet"
@@ -138,6 +138,92 @@ def test_what_was_claimed_is_ours_though_the_outcomes_were_refused(system: Syste
     assert [one.handler for one in claim.runs] == [GREET]
 
 
+WRONG_TYPE = {"": "of another type"}
+NO_STORE = {"store": None}
+NO_NUMBERS = {"open": "x", "bad": "x"}
+NO_RUN = {f"r:{GREET}": "x"}
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, NO_STORE, NO_NUMBERS, NO_RUN])
+def test_a_handler_is_retired_though_a_run_of_it_is_damaged(system: System, damage: dict[str, str | None]) -> None:
+    """The command failed, and so did every later one: what stood behind the damaged run was never ended."""
+    bad, good = ready_runs(system, 2)
+    spoil(system, bad, damage)
+    assert system.inbox.retire(GREET) == 1
+    assert system.run_of(good, GREET).status == "failed"
+    assert set_aside(system) == {f"{bad}|{GREET}"}
+    assert system.client.zcard(keys.READY + GREET) == 0
+    assert system.identity_holds()
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, NO_STORE, NO_NUMBERS, NO_RUN])
+def test_orphans_are_ended_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+    bad, good = ready_runs(system, 2)
+    spoil(system, bad, damage)
+    system.inbox.declare([])
+    system.client.hset(keys.SEEN, "shop.other@1#x", "yesterday")
+    assert system.inbox.end_orphans(absent=0) == 1
+    assert system.run_of(good, GREET).status == "failed"
+    assert set_aside(system) == {f"{bad}|{GREET}"}
+    assert system.inbox.end_orphans(absent=0) == 0
+
+
+def test_retire_leaves_everything_where_it_is_if_the_server_refuses(system: System) -> None:
+    ids = ready_runs(system, 2)
+    with narrow_inbox(system, "-hset") as narrow, pytest.raises(ResponseError):
+        narrow.retire(GREET)
+    assert set_aside(system) == set()
+    assert {item.decode() for item in system.client.zrange(keys.READY + GREET, 0, -1)} == {f"{i}|{GREET}" for i in ids}
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None, f"g:{GREET}": "abc failed"}, {f"g:{GREET}": "x"}])
+def test_retention_goes_on_past_a_damaged_record(system: System, damage: dict[str, str | None]) -> None:
+    """It failed at the same record every five seconds, and nothing was ever forgotten again."""
+    bad, good = leased_runs(system, 2)
+    system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
+    spoil(system, bad.kept.id, damage)
+    system.client.set(keys.PREFIX + "worn", "never")
+    assert system.inbox.trim(bodies=-1, records=-1)[:2] == (2, 2)
+    assert system.status(good.kept.id) == "unknown"
+    assert set_aside(system) == {bad.kept.id}
+    assert system.inbox.trim(bodies=-1, records=-1) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None}, {f"g:{GREET}": "x"}])
+def test_old_failures_are_forgotten_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+    bad, good = leased_runs(system, 2)
+    system.inbox.finish([Outcome(run, "failed", {"error": "E"}) for run in (bad, good)])
+    spoil(system, bad.kept.id, damage)
+    eventually(lambda: system.inbox.trim(bodies=1e6, records=1e6, failures=0.001)[2] == 2)
+    assert system.status(good.kept.id) == "unknown"
+    assert set_aside(system) == {bad.item}
+    assert system.client.zcard(keys.FAILED) == 0
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None, f"g:{GREET}": "abc failed"}])
+def test_a_store_with_too_many_is_trimmed_past_a_damaged_record(system: System, damage: dict[str, str | None]) -> None:
+    bad, good = leased_runs(system, 2)
+    system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
+    spoil(system, bad.kept.id, damage)
+    assert system.inbox.trim_store("north", keep=0, window=-1) == (2, 2)
+    assert system.status(good.kept.id) == "unknown"
+    assert set_aside(system) == {bad.kept.id}
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, NO_RUN])
+def test_the_held_work_of_a_store_comes_back_past_a_damaged_run(system: System, damage: dict[str, str | None]) -> None:
+    """Where it stood in the lane, every tick failed."""
+    ids = ready_runs(system, 3)
+    system.inbox.pause(store="north")
+    assert system.inbox.claim({GREET: 2}, room=2).runs == ()
+    for one in (ids[0], ids[2]):
+        spoil(system, one, damage)
+    assert system.inbox.resume(store="north") == 1
+    assert set_aside(system) == {f"{ids[0]}|{GREET}"}
+    system.inbox.tick()
+    assert [run.kept.id for run in system.inbox.claim({GREET: 3}, room=3).runs] == [ids[1]]
+
+
 @contextmanager
 def narrow_inbox(system: System, *rules: str) -> Iterator[Inbox]:
     """The inbox as a user of the server sees it who may not do everything."""
@@ -154,7 +240,10 @@ def narrow_inbox(system: System, *rules: str) -> Iterator[Inbox]:
 
 def spoil(system: System, event_id: str, fields: dict[str, str | None]) -> None:
     for name, value in fields.items():
-        if value is None:
+        if not name:
+            system.client.delete(keys.EVENT + event_id)
+            system.client.set(keys.EVENT + event_id, value or "")
+        elif value is None:
             system.client.hdel(keys.EVENT + event_id, name)
         else:
             system.client.hset(keys.EVENT + event_id, name, value)

@@ -210,6 +210,16 @@ def test_refused_deliveries_are_lines_of_the_stream_a_few_at_a_time(dev: DevRun)
     assert shown < 31
 
 
+def test_the_closing_line_counts_what_was_refused_a_moment_before(dev: DevRun) -> None:
+    """Refusals are counted in the receiver and told once a second."""
+    process = dev.handled()
+    for _ in range(3):
+        assert dev.system.post(Request({}, b"{}")).status_code == 401
+    process.send(signal.SIGINT)
+    assert process.wait(10) == 0
+    assert process.output().rstrip().endswith("refused 3")
+
+
 def test_events_are_kept_over_a_restart(dev: DevRun) -> None:
     assert dev.start("--events", "5").wait(30) == 0
     dev.handled()

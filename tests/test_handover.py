@@ -225,6 +225,8 @@ def test_what_the_server_has_against_one_is_not_the_others_fault(own: System, lo
     own.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
     assert loop.keep(one, spoilt, other) == ["accepted in redis", "accepted in spool", "accepted in redis"]
     assert not loop.keeping.broken
+    assert loop.has_a_line
+    assert own.ledger.counters().total["duplicates"] == 0, "nobody has sent anything twice"
 
 
 def test_a_store_with_rows_in_the_spool_joins_them_and_other_stores_do_not(own: System, loop: Loop) -> None:

@@ -10,10 +10,8 @@ from receiver.inbox import Declaration, Limit, Outcome, keys
 from tests.harness import System, eventually
 from tests.test_inbox import GREET, claim_one, lapse, route
 from workers import plugins
-from workers.ends import outcome_of
 from workers.housekeeper import Housekeeper
 from workers.routing import wanted_by
-from workers.stable import Ended
 
 HEAD = "from workers import Router\nrouter = Router('shop')\n"
 
@@ -148,15 +146,41 @@ def test_two_runs_at_one_effect_hold_up_nobody_else(make_system: Callable[..., S
     assert (run.attempts, run.result) == (1, "booked")
 
 
-def test_a_handler_that_one_horse_lacks_is_not_shut_for_those_that_have_it(system: System) -> None:
-    system.accept()
-    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
-    system.inbox.finish([outcome_of(Ended(run, "absent"), None)])
+LACKING = """
+import os
+from pathlib import Path
+from workers import Router
+router = Router("shop")
+if "LACKING" not in os.environ or Path("/proc/self/comm").read_text().strip() != "sh-horse":
+    @router.on("order.paid")
+    def book(event, ctx):
+        return "booked"
+"""
+
+
+def test_a_run_whose_handler_one_worker_lacks_is_done_by_another_at_once(make_system: Callable[..., System]) -> None:
+    """It waited five seconds, for everybody, and then came to the same worker again."""
+    system = make_system(plugin=LACKING)
+    system.start("worker", env={"LACKING": "yes"})
+    eventually(lambda: system.inbox.declarations().handlers)
+    event = system.accept("order.paid")
+    eventually(lambda: "does not have the handler" in system.log("worker"))
+    eventually(lambda: system.client.zcard(keys.READY + "shop.book") == 1, 2, what="it is ready for others")
+    assert system.run_of(event, "shop.book").attempts == 0
     assert not system.client.exists(keys.SHUT)
-    assert system.run_of(run.kept.id, "shop.greet").attempts == 0
-    system.accept()
-    assert route(system.inbox, claim_one(system.inbox), GREET)
-    assert system.client.zcard(keys.LEASED) == 1
+    system.start("worker", "housekeeper")
+    assert system.settled(event, 4) == "settled"
+    assert system.log("worker").count("does not have the handler") == 1, "it was not offered to the first again"
+
+
+def test_a_worker_whose_horses_lack_a_handler_asks_for_it_again_after_a_while(
+    make_system: Callable[..., System],
+) -> None:
+    system = make_system(plugin=LACKING)
+    system.start("worker", "housekeeper", env={"LACKING": "yes"}, quicker={"workers.pace.LACKS_FOR": 1.0})
+    event = system.accept("order.paid")
+    eventually(lambda: system.log("worker").count("does not have the handler") == 2, 15)
+    assert system.run_of(event, "shop.book").attempts == 0
 
 
 def test_a_crowd_that_is_due_at_one_moment_is_moved_in_one_round(system: System) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -278,6 +279,64 @@ def test_a_lock_is_kept_for_as_long_as_changes_are_made(shop: Shop, monkeypatch:
             with pytest.raises(Occupied), Checks(shop.system.client).alone("demo"):
                 pass
             time.sleep(0.05)
+
+
+def test_one_change_may_last_longer_than_a_lock(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tries of a minute each, and what is waited for in between: the lock ended, and two changed one store."""
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    monkeypatch.setattr("receiver.inbox.checks.LOCK_MS", 600)
+    real, occupied = Webhooks.rotate_secret, list[bool]()
+
+    def slow(self: Webhooks, *given: Any, **named: Any) -> Any:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.4:
+            occupied.append(bool(shop.system.client.exists(keys.CHECK_LOCK + "demo")))
+            time.sleep(0.02)
+        if time.monotonic() < first + 1.0:
+            raise Unreachable("no answer", store="demo", sent=False)
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(Webhooks, "rotate_secret", slow)
+    first = time.monotonic()
+    assert rotate(shop) == [""]
+    assert time.monotonic() - first > 1.2
+    assert all(occupied)
+
+
+def test_a_call_is_not_tried_again_at_a_store_that_is_anothers_by_now(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    tries = list[float]()
+
+    def slow(*_: Any, **__: Any) -> Any:
+        tries.append(time.monotonic())
+        shop.system.client.set(keys.CHECK_LOCK + "demo", "another")
+        raise Unreachable("no answer", store="demo", sent=False)
+
+    monkeypatch.setattr(Webhooks, "rotate_secret", slow)
+    (error,) = rotate(shop)
+    assert "others may change its subscriptions now" in error
+    assert len(tries) == 1
+    assert shop.system.client.get(keys.CHECK_LOCK + "demo") == b"another"
+
+
+def test_a_look_that_took_too_long_ends_no_secret_that_another_has_learned_since(shop: Shop) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    subscriber = shop.subscriber
+    with Checks(shop.system.client).alone("demo") as hold:
+        old = subscriber.look(handlers_of(shop.system.client), alone=True)
+        shop.system.client.delete(keys.CHECK_LOCK + "demo")
+        shop.apply()
+        nothing_is_missing = replace(old, changes=())
+        with pytest.raises(Occupied):
+            subscriber.end_orphans(nothing_is_missing, hold=hold)
+    assert [one.not_after for one in ring(shop).of("demo")] == [None]
 
 
 def test_rotate_asks_before_it_keeps_others_out(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

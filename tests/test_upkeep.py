@@ -97,8 +97,8 @@ def test_however_often_it_is_disabled_heals_keep_their_pauses_and_their_number(p
 def look(shop: Shop) -> Checked:
     """One look of the check, as a worker does it."""
     checks = Checks(shop.system.client)
-    with checks.alone("demo"):
-        checked = check(shop.system.config, "demo", shop.system.client, handlers_of(shop.system.client))
+    with checks.alone("demo") as hold:
+        checked = check(shop.system.config, "demo", shop.system.client, handlers_of(shop.system.client), hold=hold)
         checks.found(checked)
     return checked
 

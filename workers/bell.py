@@ -36,6 +36,9 @@ class Bell:
         """Start waiting. False when the server does not answer; it is tried again a little later."""
         if self.armed and time.monotonic() - self._armed_at > WAIT_SECONDS + OVERDUE:
             self.drop()  # the answer is overdue: this connection leads nowhere
+        if self._connection and self._connection.outdated:
+            self.drop()
+            self._not_before = 0.0
         if self.armed or time.monotonic() < self._not_before:
             return self.armed
         try:

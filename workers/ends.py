@@ -27,9 +27,7 @@ def outcome_of(ended: Ended, declared: Declaration | None) -> Outcome:
         case "busy" | "wait":
             delay = ended.after if ended.after is not None else attempts.BUSY_DELAY
             return Outcome(run, ended.end, detail, delay=delay)
-        case "absent":  # declared, and not there in the horse: not again at once, and other workers have the handler
-            return Outcome(run, "wait", {"error": "the handler is not loaded here"}, delay=attempts.BUSY_DELAY)
-        case _:  # lost, stopped: nobody's fault
+        case _:  # lost, stopped, absent: nobody's fault, and another worker may begin it at once
             return Outcome(run, "release")
 
 

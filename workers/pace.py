@@ -21,6 +21,8 @@ SLOWEST = 60.0
 ROUTES_AT_ONCE = 64
 LONG = 0.1
 """A run of a batch that takes longer than this holds up the rest, which then goes elsewhere."""
+LACKS_FOR = 5.0
+"""How long no run is claimed of a handler that a horse did not have. Another worker may have it."""
 
 
 @dataclass
@@ -33,6 +35,8 @@ class Pace:
     def __init__(self, horses: int) -> None:
         self._most_horses = max(1, horses // 2)
         self._measures: dict[str, _Measure] = {}
+        self._lacking: dict[str, float] = {}
+        """Handlers that are declared here and that a horse did not have, and until when none is claimed."""
 
     def measured(self, handler: str, seconds: float) -> None:
         """A run ended after so long. The mean follows; what is far off counts, but not for ever."""
@@ -40,6 +44,12 @@ class Pace:
         known.runs += 1
         weight = max(WEIGHT, 1 / known.runs)
         known.mean += weight * (min(seconds, SLOWEST) - known.mean)
+
+    def lacks(self, handler: str, now: float) -> bool:
+        """A horse did not have it. Gives whether that is news."""
+        news = self._lacking.get(handler, now) <= now
+        self._lacking[handler] = now + LACKS_FOR
+        return news
 
     def proven(self, handler: str) -> bool:
         """Whether a run of this handler has ever ended in this worker."""
@@ -59,10 +69,14 @@ class Pace:
             return 1
         return max(1, min(LARGEST_BATCH, int(SLOT_SECONDS / max(known.mean, 1e-6))))
 
-    def quotas(self, handlers: Iterable[str], *, idle: int, holding: Mapping[str, int]) -> dict[str, int]:
+    def quotas(
+        self, handlers: Iterable[str], *, idle: int, holding: Mapping[str, int], now: float = 0.0
+    ) -> dict[str, int]:
         """How many runs of each handler may be claimed now, given the idle horses and those it holds."""
         found = {}
         for handler in handlers:
+            if self._lacking.get(handler, now) > now:
+                continue
             horses = min(idle, self._most_horses - holding.get(handler, 0))
             if horses > 0:
                 found[handler] = horses * self.batch(handler)

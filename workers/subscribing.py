@@ -127,9 +127,11 @@ class Subscriber:
         """The store with every secret that counts, to sign or verify with."""
         return equip(self._store, self.keyring.of(self.name) if self.keyring.seal else ())
 
-    def end_orphans(self, plan: Plan) -> None:
-        """The secrets of subscriptions that the plan did not find at the store any more."""
+    def end_orphans(self, plan: Plan, *, hold: Callable[[], None]) -> None:
+        """The secrets of subscriptions that the plan did not find at the store any more. One that somebody else has
+        made since would be among them."""
         if self.keyring.seal and not plan.unknown:
+            hold()
             self._secrets.end_orphans(
                 listed=plan.listed,
                 ours={str(one.id) for one in plan.there},
@@ -140,7 +142,7 @@ class Subscriber:
 
     def carry_out(self, changes: Iterable[Change], *, hold: Callable[[], None] | None = None) -> Iterator[Done]:
         """Each change in turn: what needs no secret, what does, what goes. One that fails does not keep the others,
-        unless the store is away. `hold` keeps the store ours before each, and raises Occupied when it is not."""
+        unless the store is away. `hold` keeps the store ours before each call, and raises Occupied when it is not."""
         changes = list(changes)
         self._hold = hold or _nothing
         self._secrets.read()
@@ -227,6 +229,7 @@ class Subscriber:
         fields = {"secret": sent} if sent else {}
         if not sent:
             self._secrets.refuse_one_too_many()
+        patiently(self._hold)  # receivers may have been waited for
         with self._asking():
             made = self.client.webhooks.create(topic=change.theirs, url=change.url, **fields)
             self._secrets.came(str(made.id))
@@ -259,15 +262,21 @@ class Subscriber:
         return learned
 
     def _call(self, call: Callable[[], T]) -> T:
-        """Rotating twice does no harm, so it is tried again; a server that is away is waited for."""
+        """Rotating twice does no harm, so it is tried again; a server that is away is waited for. All that may take
+        longer than the store stays ours, so that is made sure of before each try."""
         for left in reversed(range(TRIES)):
             try:
+                patiently(self._hold)
                 with self._asking():
-                    return patiently(call)
+                    return patiently(lambda: self._while_ours(call))
             except Unreachable:
                 if not left:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    def _while_ours(self, call: Callable[[], T]) -> T:
+        self._hold()
+        return call()
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

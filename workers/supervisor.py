@@ -140,10 +140,11 @@ class Supervisor:
         del self._children[child.program.name]
         return os.waitstatus_to_exitcode(status)
 
-    def stop_children(self) -> None:
-        """Stage by stage: ask, wait as long as we have patience, then kill."""
+    def stop_children(self, *, above: int = -1) -> None:
+        """Stage by stage: ask, wait as long as we have patience, then kill; with `above`, only the stages above it."""
         deadline = time.monotonic() + self._patience
-        for stage in sorted({child.program.stage for child in self._children.values()}, reverse=True):
+        stages = {child.program.stage for child in self._children.values()}
+        for stage in sorted((one for one in stages if one > above), reverse=True):
             asked = [child for child in self._children.values() if child.program.stage == stage]
             for child in asked:
                 os.kill(child.pid, signal.SIGTERM)
@@ -151,7 +152,8 @@ class Supervisor:
                 if not wait_for(child.pidfd, max(0.1, deadline - time.monotonic())):
                     os.kill(child.pid, signal.SIGKILL)
                 self._reap(child)
-        self._selector.close()
+        if not self._children:
+            self._selector.close()
 
 
 def _become(program: Program, parent: int) -> NoReturn:

@@ -168,14 +168,12 @@ def _undone(plan: Plan, done: Sequence[Done], left: Iterable[tuple[Change, str]]
 # Doing
 
 
-def check(
-    config: Config, store: str, redis: Redis, handlers: Handlers, *, hold: Callable[[], None] | None = None
-) -> Checked:
+def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold: Callable[[], None]) -> Checked:
     """Look at one store and mend what may be mended. The caller holds `Checks.alone`, and gives what keeps it so."""
     checks, subscriber = Checks(redis), Subscriber(config, store, redis)
     before = checks.last([store]).get(store)
     plan = subscriber.look(handlers, alone=True)
-    subscriber.end_orphans(plan)
+    subscriber.end_orphans(plan, hold=hold)
     were = were_there(before)
     choice = choose(
         plan,

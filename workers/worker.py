@@ -195,7 +195,10 @@ class Worker(RQWorker):
             self._hungry = True
 
     def _measure(self, ended: Ended) -> None:
-        if "ms" in ended.detail:
+        if ended.end == "absent":
+            if self._pace.lacks(ended.run.handler, time.monotonic()):
+                log.warning("a horse does not have the handler that its worker declares", handler=ended.run.handler)
+        elif "ms" in ended.detail:
             self._pace.measured(ended.run.handler, ended.detail["ms"] / 1000)
         elif ended.end == "died":
             self._pace.measured(ended.run.handler, float("inf"))
@@ -248,9 +251,14 @@ class Worker(RQWorker):
             self._server_is_away(error)
         self._waiting.dispatch(unwritten=bool(self._outcomes))
 
+    def _quotas(self) -> dict[str, int]:
+        """How many runs of each of our handlers there is room for."""
+        now, stable = time.monotonic(), self._stable
+        return self._pace.quotas(self._mine, idle=stable.idle, holding=stable.holding(), now=now)
+
     def _lanes(self) -> dict[str, int]:
         """Which lanes to claim from and how much; each time another one is first."""
-        quotas = self._pace.quotas(self._mine, idle=self._stable.idle, holding=self._stable.holding())
+        quotas = self._quotas()
         quotas |= {name: self._pace.behind_each_other(name) for name in self._slotted & quotas.keys()}
         names = [keys.ROUTING_LANE, *quotas]
         self._turn += 1
@@ -263,7 +271,7 @@ class Worker(RQWorker):
         while events:
             if version != self._known.version:
                 self._learn(self.inbox.declarations())
-            room = self._pace.quotas(self._mine, idle=self._stable.idle, holding=self._stable.holding())
+            room = self._quotas()
             for handler, many in self._waiting.by_handler().items():
                 room[handler] = room.get(handler, 0) - many
             decisions = [(event, self._decide(event, room)) for event in events]

@@ -1,13 +1,17 @@
 """Connections to the server: short explicit timeouts, no hidden retries of writes, a version we can use.
 
-With sentinels, each new connection asks them who the primary is; one that was demoted refuses writes, is left, and
-the next connection finds the new one. TLS is `rediss://`, verified by the system's authorities or by `ca_file`.
+With sentinels, each new connection asks them who the primary is, and they are asked again while connections are in use:
+one that was replaced takes writes for seconds more, before it is told, and nobody will ever see them. A server that
+refuses writes is left, too, and the next connection finds the new one. TLS is `rediss://`, verified by the system's
+authorities or by `ca_file`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,38 @@ from receiver.contract.settings import RedisSettings
 OLDEST = (7, 0)
 SENTINEL_SECONDS = 0.25
 """How long one sentinel may take to answer: a delivery may be waiting, and there are others to ask."""
+ASK_EVERY = 0.5
+ASK_AT_MOST = 0.1
+"""Part of the time that may be spent on asking, when sentinels are slow to answer."""
 _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
+
+
+class FollowingPool(SentinelConnectionPool):
+    """Asks the sentinels again now and then, and leaves a primary that is one no longer."""
+
+    def __init__(self, *given: Any, **how: Any) -> None:
+        self._ask_at = 0.0
+        super().__init__(*given, **how)  # type: ignore[no-untyped-call]
+
+    def get_connection(self, *_: Any, **__: Any) -> Connection:
+        self.ask_again()
+        found: Connection = super().get_connection()
+        return found
+
+    def ask_again(self) -> None:
+        """Who the primary is, if nobody has asked lately. Idle connections to another are closed. This may wait."""
+        began = time.monotonic()
+        if began < self._ask_at:
+            return
+        self._ask_at = began + ASK_EVERY
+        with suppress(RedisError):  # what there is may serve well, whoever else is away
+            self.get_master_address()  # type: ignore[no-untyped-call]
+        ended = time.monotonic()
+        self._ask_at = ended + max(ASK_EVERY, (ended - began) / ASK_AT_MOST)
+
+    def outdated(self, connection: Connection) -> bool:
+        """Whether the sentinels have named another primary since it was made."""
+        return bool(self.master_address != (connection.host, connection.port))
 
 
 def socket_path(data_dir: Path) -> Path:
@@ -59,7 +94,9 @@ def connect_to(given: RedisSettings, *, timeout: float) -> Redis:
     to_sentinels = {**_patience(min(timeout, SENTINEL_SECONDS)), **tls, "password": password or None}
     named = [_host_and_port(address) for address in given.sentinels]
     sentinel = Sentinel(named, sentinel_kwargs=to_sentinels)
-    primary: Redis = sentinel.master_for(given.sentinel_name, **how, **_patience(timeout), **tls)
+    primary: Redis = sentinel.master_for(
+        given.sentinel_name, connection_pool_class=FollowingPool, **how, **_patience(timeout), **tls
+    )
     return primary
 
 
@@ -87,6 +124,18 @@ def open_connection(client: Redis) -> Connection:
     pool = client.connection_pool
     connection: Connection = pool.connection_class(**pool.connection_kwargs)
     return connection
+
+
+def ask_again(client: Redis) -> None:
+    """Have the sentinels asked who the primary is, where there are some and it was not done lately. This may wait."""
+    if isinstance(client.connection_pool, FollowingPool):
+        client.connection_pool.ask_again()
+
+
+def outdated(client: Redis, connection: Connection) -> bool:
+    """Whether a connection outside the pool leads to a server that is known to be replaced."""
+    pool = client.connection_pool
+    return isinstance(pool, FollowingPool) and pool.outdated(connection)
 
 
 def check(client: Redis, *, ack: str = "stored") -> str:

@@ -13,27 +13,23 @@ from typing import Any
 
 import hiredis
 from redis import Redis
-from redis.exceptions import BusyLoadingError, NoScriptError, ResponseError
+from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as TooSlow
 
-from receiver.inbox.client import open_connection
+from receiver.inbox.client import open_connection, outdated
 
 Argument = str | bytes | int | float
 
 RECEIVE = 64 * 1024
 
-
-class NotThePrimary(LostConnection):
-    """It takes no writes, or not any more. Whoever asks again must ask who the primary is."""
-
-
-_ERRORS = {"NOSCRIPT": NoScriptError, "LOADING": BusyLoadingError, "READONLY": NotThePrimary}
+_ERRORS = {"NOSCRIPT": NoScriptError, "LOADING": BusyLoadingError, "READONLY": ReadOnlyError}
 _pack: Callable[[Any], bytes] = hiredis.pack_command
 
 
 class Plain:
     def __init__(self, client: Redis) -> None:
+        self._client = client
         self._connection = open_connection(client)
         self._connection.connect()  # by itself it would not ask the sentinels where
         link: socket.socket | None = self._connection._sock  # redis-py shows it nowhere
@@ -44,6 +40,11 @@ class Plain:
 
     def fileno(self) -> int:
         return self._link.fileno()
+
+    @property
+    def outdated(self) -> bool:
+        """Whether its server is known to be replaced. Nobody is asked: others of this process do."""
+        return outdated(self._client, self._connection)
 
     def ask(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """All of them in one round trip; what the server has against one is its reply, as an exception. What it has

@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from redis import Redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
+from receiver.inbox.client import ask_again
 from receiver.inbox.keys import PREFIX
 from receiver.inbox.library import NAMED, function, library, script
 from receiver.inbox.plain import Argument, Plain
@@ -58,13 +59,21 @@ class Direct:
 
     def send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """All of them in one round trip; what the server has against one is its reply."""
+        ask_again(self.client)
+        if self._connection and self._connection.outdated:
+            self.leave()
         self._connection = self._connection or Plain(self.client)
         try:
             return self._connection.ask(commands)
         except BaseException:
-            self._connection.close()
-            self._connection = None  # nobody knows which replies are still to come
+            self.leave()  # nobody knows which replies are still to come
             raise
+
+    def leave(self) -> None:
+        """The next call makes a new connection."""
+        if self._connection:
+            self._connection.close()
+        self._connection = None
 
 
 def run(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
@@ -90,6 +99,8 @@ def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0
         teach(client.client if isinstance(client, Direct) else client, names, refused=refused)
         for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown], replicas), strict=True):
             replies[at] = reply
+    if any(isinstance(reply, ReadOnlyError) for reply in replies):
+        _leave(client)
     return replies
 
 
@@ -131,6 +142,14 @@ def _forget_old_libraries(client: Redis) -> None:
         names = {one[one.index(b"library_name") + 1].decode() for one in found} - {library().name}
         for name in names if len(names) >= MOST_LIBRARIES else ():
             client.function_delete(name)
+
+
+def _leave(client: Redis | Direct) -> None:
+    """It is the primary no longer. Its name may lead to another by now, and only a new connection finds out."""
+    if isinstance(client, Direct):
+        client.leave()
+        client = client.client
+    client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _send(client: Redis | Direct, calls: Sequence[Call], replicas: int = 0) -> list[Any]:

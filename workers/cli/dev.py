@@ -36,6 +36,8 @@ START_SECONDS = 10.0
 STOP_SECONDS = 8.0
 DRAIN = "4s"
 LOOK_FOR_CHANGES_EVERY = 0.5
+SERVER_STAGE = 0
+"""It ends last: the others have something to write when they end."""
 
 
 @click.command()
@@ -93,6 +95,7 @@ class Dev:
         self._logs = config.data_dir / "logs"
         self._journal: Journal | None = None
         self._first = True
+        self._before: dict[str, int] | None = None
         self._config_files = Watched(config_files(config))
         self._plugin_files = Watched(plugin_files(config, handlers))
         self._new_config = False
@@ -121,7 +124,7 @@ class Dev:
             program = embedded.binary()
             embedded.version_of(program)
             command = embedded.command(program, self._config.data_dir)
-            self._supervisor.start(Program("server", command, stage=0, output=self._logs / "server.log"))
+            self._supervisor.start(Program("server", command, stage=SERVER_STAGE, output=self._logs / "server.log"))
             self._wait_for_the_server()
         return check(self._client, ack=self._config.redis.ack)
 
@@ -169,8 +172,7 @@ class Dev:
         self._show_refused()
         if self._most and not self._first:
             with contextlib.suppress(RedisError):
-                now = self._ledger.counters().total
-                if sum(now[name] - self._before[name] for name in ("settled", "failed")) >= self._most:
+                if sum(self._counted()[name] for name in ("settled", "failed")) >= self._most:
                     self._supervisor.stop()
 
     def _listen(self) -> None:
@@ -264,10 +266,11 @@ class Dev:
 
     def _stop(self) -> None:
         asked = time.monotonic()
-        summary = self._summary()
         if self._journal is not None:
             self._journal.close()
         self._refused.close()
+        self._supervisor.stop_children(above=SERVER_STAGE)  # they write down what they have counted and not told yet
+        summary = self._summary()
         self._client.close()
         self._supervisor.stop_children()
         if self._config.redis.embedded:
@@ -279,10 +282,14 @@ class Dev:
 
     def _summary(self) -> str:
         try:
-            now = self._ledger.counters().total
+            return equation(self._counted()) if self._before is not None else ""
         except RedisError:
             return ""
-        return equation({name: now[name] - self._before[name] for name in now})
+
+    def _counted(self) -> dict[str, int]:
+        """Since the start."""
+        now, before = self._ledger.counters().total, self._before or {}
+        return {name: many - before.get(name, 0) for name, many in now.items()}
 
 
 def _routed_to(declared: list[tuple[Declaration, datetime]]) -> set[str]:

@@ -169,7 +169,7 @@ def _apply_at(config: Config, redis: Redis, handlers: Handlers, shown: Plan, no_
             plan = subscriber.look(handlers, alone=True)
             if plan.unknown:
                 return plan.unknown
-            subscriber.end_orphans(plan)
+            subscriber.end_orphans(plan, hold=hold)
             changes = plan.gentle if no_delete else agreed(plan, shown)
             done = list(subscriber.carry_out(changes, hold=hold))
             checks.found(summary_of(plan, done, before=checks.last([store]).get(store), by="apply"))

@@ -288,7 +288,9 @@ local function take_held(store, most)
     local id, handler = split(item)
     local run = read_run(id, handler)
     redis.call('ZREM', held, item)
-    if run and run.state == 'held' then
+    if not run or run.state ~= 'held' then
+      set_aside(item, 'found in held while its record says ' .. (run and run.state or 'nothing'))
+    else
       run.state = 'ready'
       write_run(id, handler, run)
       lanes[handler] = lanes[handler] or { queue = run.queue }
@@ -304,7 +306,7 @@ local function waits(lane, store, now)
   if tonumber(redis.call('HGET', P .. 'fair:' .. lane, store) or 0) > now then return true end
   for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ready:' .. lane, now, now)) do
     local id = split(item)
-    if redis.call('HGET', P .. 'e:' .. id, 'store') == store then return true end
+    if redis.pcall('HGET', P .. 'e:' .. id, 'store') == store then return true end -- one that is damaged is nobody's
   end
   return false
 end
@@ -410,22 +412,42 @@ local function fail_run(id, handler, run, store, detail)
   join_group(id, handler, store, 'failed', detail)
 end
 
+-- Why an item of a set cannot be moved: its record is gone, or says otherwise. Nil where nothing is against it.
+local function debris(state, run, store)
+  if not run then return 'nothing' end
+  if run.state ~= state then return run.state end
+  return not store and 'no store' or nil
+end
+
+-- `move(id, handler, run, store)` for items of a set whose runs are in one state, and out of the set with them; debris
+-- and poison are taken out and shown. Gives how many were moved.
+local function move_each(set, state, items, move)
+  local moved = 0
+  for _, item in ipairs(items) do
+    local id, handler = split(item)
+    local run = read_run(id, handler)
+    local store = run and redis.call('HGET', P .. 'e:' .. id, 'store')
+    local says = debris(state, run, store)
+    if says then
+      set_aside(item, 'found in ' .. state .. ' while its record says ' .. says)
+    else
+      local ok, problem = pcall(move, id, handler, run, store)
+      if ok then moved = moved + 1 else set_aside_or_raise(item, problem) end
+    end
+    gather('ZREM', set, item)
+  end
+  return moved
+end
+
 -- Of these items of a set, where runs are in one state, those of a handler that nobody has any more end as failures;
 -- gives how many.
 local function end_waiting(set, state, items, handler, detail)
-  local ended = 0
+  local its_own = {}
   for _, item in ipairs(items) do
-    local id, whose = split(item)
-    if whose == handler then
-      local run = read_run(id, handler)
-      redis.call('ZREM', set, item)
-      if run and run.state == state then
-        fail_run(id, handler, run, redis.call('HGET', P .. 'e:' .. id, 'store'), detail)
-        ended = ended + 1
-      end
-    end
+    local _, whose = split(item)
+    if whose == handler then its_own[#its_own + 1] = item end
   end
-  return ended
+  return move_each(set, state, its_own, function(id, _, run, store) fail_run(id, handler, run, store, detail) end)
 end
 
 -- Remove every trace of a closed event but its part in the counters.
@@ -446,4 +468,12 @@ local function forget(id)
   redis.call('ZREM', P .. 'ix', id)
   if store then redis.call('ZREM', P .. 'ix:' .. store, id) end
   redis.call('UNLINK', P .. 'e:' .. id, P .. 'b:' .. id, P .. 'o:' .. id)
+end
+
+-- The same for what may be damaged: then it is shown, and is no longer where it was found, a member of `set`.
+local function forget_or_set_aside(id, set, member)
+  local ok, problem = pcall(forget, id)
+  if ok then return end
+  set_aside_or_raise(member, problem)
+  redis.call('ZREM', set, member)
 end

@@ -9,7 +9,7 @@ return function()
   local seen = redis.call('HGETALL', P .. 'seen')
   for at = 1, #seen, 2 do
     local handler = string.match(seen[at], '^([^@]*)@') or seen[at]
-    local when = tonumber(seen[at + 1])
+    local when = tonumber(seen[at + 1]) or 0
     newest[handler] = math.max(newest[handler] or 0, when)
     latest = math.max(latest, when)
   end

@@ -28,28 +28,9 @@ local function lapse(id, handler, run, store)
   end
 end
 
--- Why an item of a set cannot be moved: its record is gone, or says otherwise. Nil where nothing is against it.
-local function debris(set, run, store)
-  if not run then return 'nothing' end
-  if run.state ~= set then return run.state end
-  return not store and 'no store' or nil
-end
-
--- `move` for the items of a set whose time has come; debris and poison are taken out and shown.
-local function move_each(set, move)
-  for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)) do
-    local id, handler = split(item)
-    local run = read_run(id, handler)
-    local store = run and redis.call('HGET', P .. 'e:' .. id, 'store')
-    local says = debris(set, run, store)
-    if says then
-      set_aside(item, 'found in ' .. set .. ' while its record says ' .. says)
-    else
-      local ok, problem = pcall(move, id, handler, run, store)
-      if not ok then set_aside_or_raise(item, problem) end
-    end
-    gather('ZREM', P .. set, item)
-  end
+-- Those whose time has come.
+local function due_in(set)
+  return redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)
 end
 
 return function()
@@ -57,8 +38,8 @@ return function()
   slice, allowed = tonumber(ARGV[1]), tonumber(ARGV[3])
   due, lapsed, failed = 0, 0, 0
 
-  move_each('later', come_due)
-  if ARGV[5] ~= '0' then move_each('leased', lapse) end
+  move_each(P .. 'later', 'later', due_in('later'), come_due)
+  if ARGV[5] ~= '0' then move_each(P .. 'leased', 'leased', due_in('leased'), lapse) end
 
   -- A lease that ends further away than a lease is long: the clock was set back.
   for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leased', NOW + lease + 1, '+inf', 'LIMIT', 0, slice)) do

@@ -3,13 +3,14 @@
 -- duplicate mark inside its window.
 -- ARGV  1 how many at most  2 keep bodies for (ms)  3 keep records for (ms; not less than the duplicate window)
 --       4 keep failures for (ms, 0 = until dealt with)
--- gives {bodies, records, failures} removed; as long as one of them equals the slice there may be more
+-- gives {bodies, records, failures} removed or, damaged, set aside; as long as one of them equals the slice there may be more
 return function()
   local slice = tonumber(ARGV[1])
   local bodies, records, failures = 0, 0, 0
 
   -- Settled events stand in `done` by the time they closed. `worn` is the time up to which bodies are gone.
-  local worn = tonumber(redis.call('GET', P .. 'worn') or 0)
+  local found = redis.pcall('GET', P .. 'worn')
+  local worn = type(found) == 'string' and tonumber(found) or 0 -- damaged it is as good as none, and written anew
   local until_ = NOW - tonumber(ARGV[2])
   if until_ > worn then
     local found = redis.call('ZRANGEBYSCORE', P .. 'done', worn, until_, 'WITHSCORES', 'LIMIT', 0, slice)
@@ -27,7 +28,7 @@ return function()
   end
 
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'done', '-inf', NOW - tonumber(ARGV[3]), 'LIMIT', 0, slice)) do
-    forget(id)
+    forget_or_set_aside(id, P .. 'done', id)
     records = records + 1
   end
 
@@ -35,8 +36,9 @@ return function()
     local old = NOW - tonumber(ARGV[4])
     for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'failed', '-inf', old, 'LIMIT', 0, slice)) do
       local id = split(item)
-      if redis.call('HGET', P .. 'e:' .. id, 'state') == 'failed' then
-        forget(id)
+      local state = redis.pcall('HGET', P .. 'e:' .. id, 'state')
+      if state == 'failed' or type(state) == 'table' then
+        forget_or_set_aside(id, P .. 'failed', item)
         failures = failures + 1
       end
     end
