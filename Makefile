@@ -31,7 +31,7 @@ check: $(DEV)  ## ruff and mypy --strict
 	@$(BIN)/mypy --strict receiver workers benchmarks
 
 soak: $(DEV)  ## the slow tests: faults and load, for minutes
-	@$(BIN)/python -m pytest -m slow -s $(ARGS)
+	@$(BIN)/python -m pytest -m slow -v $(ARGS)
 
 bench: $(RUN) $(PEERS)  ## all benchmarks beside the peers, under 20 minutes (ARGS="--rows ingest,workers" picks some)
 	@$(BIN)/python -m benchmarks $(ARGS)

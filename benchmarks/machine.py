@@ -7,8 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from redis import Redis
@@ -16,25 +15,12 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import Inbox, connect, embedded, server_url
 from workers.processes import die_with_parent
+from workers.rig import wait_until
 
 ROOT = Path(__file__).parent.parent
 TICK = os.sysconf("SC_CLK_TCK")
 OUR_PYTHON = ROOT / ".venv" / "bin" / "python"
 THEIR_PYTHON = ROOT / "benchmarks" / ".venv" / "bin" / "python"
-
-
-def eventually(condition: Callable[[], bool], within: float, what: str) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {within:g} s: {what}")
-        time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
@@ -121,7 +107,7 @@ class Server:
         self.client: Redis = connect(self.url, timeout=60)
         command = [*embedded.command(embedded.binary(), self.folder), "--appendfsync", fsync]
         self.process = Process(command, folder=folder, name=f"redis-{name}")
-        eventually(self._answers, 10, f"the server answers; {self.process.tail()}")
+        wait_until(self._answers, within=10, what=f"the server answers; {self.process.tail()}")
 
     def _answers(self) -> bool:
         try:
@@ -140,7 +126,10 @@ class Server:
 
     def settle(self) -> None:
         """Wait until it no longer rewrites its file beside what it is asked, as it does after it has grown."""
-        eventually(lambda: not self.client.info("persistence")["aof_rewrite_in_progress"], 300, "the file is rewritten")
+        wait_until(self._has_rewritten, within=300, what="the file is rewritten")
+
+    def _has_rewritten(self) -> bool:
+        return not self.client.info("persistence")["aof_rewrite_in_progress"]
 
     def trim(self) -> None:
         """Forget what is settled, as the housekeeper would after its time."""

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import load
-from benchmarks.machine import OUR_PYTHON, ROOT, THEIR_PYTHON, Process, Server, eventually
+from benchmarks.machine import OUR_PYTHON, ROOT, THEIR_PYTHON, Process, Server
 from benchmarks.targets import US
 from benchmarks.webs import product
+from workers.rig import wait_until
 
 WARM_UP = 0.3
 LONGEST = 60.0
@@ -45,10 +46,14 @@ class Workers(ABC):
     def count(self) -> int:
         return self.notes.stat().st_size
 
+    def _come_to(self, many: int, what: str) -> None:
+        said = f"{self.name} {what}; {self.process.tail()}"
+        wait_until(lambda: self.count() >= many, within=LONGEST, what=said)
+
     def warm(self, many: int = 400) -> None:
         """Until it works, and has learned what its handlers cost."""
         self.fill(many)
-        eventually(lambda: self.count() >= many, LONGEST, f"{self.name} works; {self.process.tail()}")
+        self._come_to(many, "works")
 
     def run(self, *, seconds: float) -> dict[str, float]:
         """Fill it for so long, let it run, and measure between two moments at which it is busy.
@@ -68,14 +73,14 @@ class Workers(ABC):
         many = int(self._speed * (seconds + WARM_UP) * 1.3) + 100
         self.fill(many)
         self.process.signal_all(signal.SIGCONT)
-        eventually(lambda: self.count() > start + 10, LONGEST, f"{self.name} goes on; {self.process.tail()}")
+        self._come_to(start + 11, "goes on")
         time.sleep(WARM_UP)
         first, began, cpu, redis = self.count(), time.monotonic(), self.process.cpu(), self.server.process.cpu()
         while time.monotonic() < began + seconds and self.count() < start + many - 64:
             time.sleep(0.005)
         runs, took = self.count() - first, time.monotonic() - began
         spent = self.process.cpu() - cpu, self.server.process.cpu() - redis
-        eventually(lambda: self.count() >= start + many, LONGEST, f"{self.name} ends; {self.process.tail()}")
+        self._come_to(start + many, "ends")
         time.sleep(0.1)
         each = 1e6 / max(runs, 1)
         rate = runs / max(took, 0.001)

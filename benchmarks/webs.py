@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import load
-from benchmarks.machine import OUR_PYTHON, ROOT, THEIR_PYTHON, Process, Server, answers, eventually, free_port
+from benchmarks.machine import OUR_PYTHON, ROOT, THEIR_PYTHON, Process, Server, answers
 from benchmarks.targets import US
+from workers.rig import free_port, wait_until
 
 CONFIG = """
 [redis]
@@ -85,7 +86,7 @@ class Web:
         self.path = path or f"/webhooks/{load.STORE}"
         env = {"BENCH_REDIS": self.server.url, "BENCH_SECRET": load.SECRET, "BENCH_HANDLER": "handle_timed"}
         self.process = Process(command(self.server, self.port), folder=folder, name=name, env=env)
-        eventually(lambda: answers(self.port), 20, f"{name} listens; {self.process.tail()}")
+        wait_until(lambda: answers(self.port), within=20, what=f"{name} listens; {self.process.tail()}")
 
     def run(
         self, *, seconds: float, rate: float = 0.0, connections: int = 64, sent: Path | None = None
@@ -128,7 +129,7 @@ class Web:
             before, last = last, self.process.cpu()
             return last - before < IDLE * REST
 
-        eventually(rests, 60, f"{self.name} comes to rest")
+        wait_until(rests, within=60, what=f"{self.name} comes to rest")
 
     def stop(self) -> None:
         self.process.stop()

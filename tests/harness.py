@@ -26,6 +26,7 @@ from receiver.inbox import Inbox, Ledger, connect, embedded, server_url
 from receiver.spool import look_at_refusals
 from tests.programs import Process, ended, storehooks
 from tests.warm import QUICKER
+from workers.rig import free_port
 
 SECRET = "whsec_dGVzdCBzZWNyZXQgb2Ygb25lIHN0b3Jl"
 OTHER_SECRET = "whsec_YW5vdGhlciBzdG9yZSdzIHNlY3JldCE="
@@ -42,12 +43,6 @@ def eventually(condition: Callable[[], T], within: float = 10.0, what: str = "")
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within:g} s: {what or condition}; last was {value!r}")
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def port_is_free(port: int) -> bool:

@@ -94,7 +94,7 @@ class Rig:
         self.folder = folder
         self.files = folder / "files"
         """Where workers run: what a handler writes to a relative path is here."""
-        self.port, self._sandbox_port = _free_port(), _free_port()
+        self.port, self._sandbox_port = free_port(), free_port()
         self.sandbox_url = api or f"http://127.0.0.1:{self._sandbox_port}"
         self.config_file = folder / "config.toml"
         for path in (self.files, folder / "data"):
@@ -223,7 +223,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback where nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

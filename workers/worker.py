@@ -1,6 +1,6 @@
 """The worker: an RQ worker whose jobs are wake-ups, and whose work is in the inbox.
 
-One single-threaded loop: claim, route, give runs to horses, write how they ended, renew leases. It
+One single-threaded loop: claim, have events routed, give runs to horses, write how they ended, renew leases. It
 never runs plugin code and never waits for one horse. `python -m workers.worker` is one such process.
 """
 
@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from redis import Redis
@@ -27,15 +26,14 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, keys
 from receiver.inbox.client import check
-from receiver.inbox.records import Declarations, Wanted
 from workers.bell import Bell
 from workers.ends import outcome_of
 from workers.jobs import WakeUp, read_job
-from workers.known import Known
 from workers.new_config import NewConfig
 from workers.pace import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
 from workers.plugins import judge_elsewhere
 from workers.processes import Clock, Signals
+from workers.signpost import Signpost
 from workers.stable import Ended, Stable
 from workers.waiting import Waiting
 
@@ -62,6 +60,7 @@ class Worker(RQWorker):
         self._stable = Stable(config, config.workers.horses)
         self._pace = Pace(config.workers.horses)
         self._waiting = Waiting(self._stable, self._pace)
+        self._signpost = Signpost(self.inbox)
         self._adopt(handlers)
         self._outcomes: list[Outcome] = []
         self._write_by = 0.0
@@ -92,13 +91,13 @@ class Worker(RQWorker):
         }
         self._slotted = {handler for handler, limit in self._limits.items() if limit.concurrency}
         self._waiting.slotted = self._slotted
-        self._known = Known(Declarations("", ()), limited=self._limits)
+        self._signpost.adopt(handlers, limited=self._limits)
 
     # The loop
 
     def work(self, *_: Any, **__: Any) -> bool:
         """Work until told to stop; then finish what is under way and give back the rest."""
-        self._declare_and_read()
+        self._signpost.declare_and_read()
         self._tell_rq(self.register_birth)
         self._tell_rq(lambda: self.set_state(WorkerStatus.IDLE))
         log.info("worker started", handlers=sorted(self._mine), horses=self.config.workers.horses)
@@ -236,7 +235,7 @@ class Worker(RQWorker):
                 lanes,
                 room=room,
                 limits=self._limits,
-                routes=self._known.routes,
+                routes=self._signpost.routes,
                 suspects_first=self._turn % 2 == 0,
             )
             outcomes = outcomes if isinstance(written, RedisError) else []
@@ -269,36 +268,16 @@ class Worker(RQWorker):
     def _route(self, events: list[Run], version: str) -> None:
         """Give each event its runs; keep those of our handlers that we have room for."""
         while events:
-            if version != self._known.version:
-                self._learn(self.inbox.declarations())
-            room = self._quotas()
-            for handler, many in self._waiting.by_handler().items():
-                room[handler] = room.get(handler, 0) - many
-            decisions = [(event, self._decide(event, room)) for event in events]
-            replies = self.inbox.route(decisions, self._known.version)
-            again = []
-            for (event, _), reply in zip(decisions, replies, strict=True):
-                if reply[0] == "routed":
-                    self._keep_for_a_horse(_run_of(event, name) for name in reply[1:])
-                elif reply[0] == "reroute":
-                    again.append(event)
-            events, version = again, ""
+            leased, events = self._signpost.route(events, version, self._room())
+            self._keep_for_a_horse(leased)
+            version = ""
 
-    def _decide(self, event: Run, room: dict[str, int]) -> list[Wanted]:
-        chosen: list[Wanted] = []
-        for name, queue, how in self._known.route(store=event.kept.store, topic=event.kept.topic):
-            chosen.append((name, queue, room.get(name, 0) > 0 if how is True else how))
-            room[name] = room.get(name, 0) - (how is True)
-        return chosen
-
-    def _learn(self, declared: Declarations) -> None:
-        """By these declarations events are routed from now on."""
-        if declared != self._known.declared:  # of one version, fewer are left when one was not declared for long
-            self._known = Known(declared, limited=self._limits)
-
-    def _declare_and_read(self) -> None:
-        self.inbox.declare(self._mine.values())
-        self._learn(self.inbox.declarations())
+    def _room(self) -> dict[str, int]:
+        """How many more runs of each handler we can take."""
+        room = self._quotas()
+        for handler, many in self._waiting.by_handler().items():
+            room[handler] = room.get(handler, 0) - many
+        return room
 
     def _at_server(self, call: Callable[[], Any]) -> Any:
         """Do something at the server that may wait for another time."""
@@ -342,7 +321,7 @@ class Worker(RQWorker):
                 self._waiting.forget(lost)
         if self._clock.due("heartbeat", HEARTBEAT_EVERY):
             self._tell_rq(self.heartbeat)
-            self._at_server(self._declare_and_read)
+            self._at_server(self._signpost.declare_and_read)
             self._hungry = True  # whatever became of a wake-up, nothing waits longer than this
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
@@ -362,7 +341,7 @@ class Worker(RQWorker):
         self._adopt(handlers)
         self._bell.listen_to(self._queues)
         self._stable.renew(self.config)
-        self._at_server(self._declare_and_read)
+        self._at_server(self._signpost.declare_and_read)
         log.info("reloaded", handlers=sorted(self._mine))
 
     def _heed_signals(self) -> None:
@@ -381,11 +360,6 @@ class Worker(RQWorker):
         except RedisError:
             log.info("the server was away at the end; RQ forgets this worker by itself")
         log.info("worker stopped")
-
-
-def _run_of(event: Run, handler: str) -> Run:
-    """The run of an event that was routed and leased to us at once, under the same token."""
-    return replace(event, item=keys.run_item(event.kept.id, handler), handler=handler, attempts=0, losses=0, replays=0)
 
 
 def main() -> int:

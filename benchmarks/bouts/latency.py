@@ -9,8 +9,9 @@ from pathlib import Path
 
 from benchmarks import queues, webs
 from benchmarks.bout import Bout
-from benchmarks.machine import OUR_PYTHON, ROOT, Process, eventually
+from benchmarks.machine import OUR_PYTHON, ROOT, Process
 from benchmarks.targets import US
+from workers.rig import wait_until
 
 RATE = 150
 
@@ -46,7 +47,11 @@ class Latency(Bout):
         sent = self.folder / "sent"
         self._webs[system].run(seconds=seconds, rate=RATE, connections=8, sent=sent)
         times = dict(line.split() for line in sent.read_text().splitlines())
-        eventually(lambda: times.keys() <= self._begun(system).keys(), queues.LONGEST, f"{system} handles all")
+        wait_until(
+            lambda: times.keys() <= self._begun(system).keys(),
+            within=queues.LONGEST,
+            what=f"{system} handles all",
+        )
         begun = self._begun(system)
         waits = sorted((int(begun[one]) - int(at)) / 1e6 for one, at in times.items())
         return {"p50": waits[len(waits) // 2], "p99": waits[int(len(waits) * 0.99)]}

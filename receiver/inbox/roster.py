@@ -36,19 +36,13 @@ class Roster:
 
         None, while no worker at all is there: then it is the workers that are missing.
         """
-        pipeline = self.client.pipeline(transaction=True)
-        pipeline.hgetall(keys.SEEN)
-        pipeline.hkeys(keys.LANES)
-        pipeline.hkeys(keys.DECLARATIONS)
-        pipeline.time()
-        seen, lanes, declared, (seconds, _) = pipeline.execute()
-        newest = _newest(seen)
-        there = {name for name, at in newest.items() if at >= seconds * 1000 - SILENT_MS}
+        newest, known, now = self._look()
+        there = _named_since(newest, now - SILENT_MS)
         if not there:
             return {}
-        gone = ({lane.decode() for lane in lanes} | {_handler(name) for name in declared}) - there
+        gone = known - there
         waiting = self.waiting(gone)
-        routed = {name for name in gone if newest.get(name, 0) >= seconds * 1000 - DECLARATION_MS}
+        routed = _named_since(newest, now - DECLARATION_MS)
         return {
             name: Absent(from_ms(str(newest[name])) if name in newest else None, waiting[name])
             for name in sorted(gone)
@@ -57,11 +51,19 @@ class Roster:
 
     def present(self) -> set[str]:
         """Handlers that some worker has now."""
+        newest, _, now = self._look()
+        return _named_since(newest, now - SILENT_MS) - {""}
+
+    def _look(self) -> tuple[dict[str, int], set[str], int]:
+        """When each handler was last named, all that are declared or have a lane, and the server's time in ms: read in
+        one moment."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.hgetall(keys.SEEN)
+        pipeline.hkeys(keys.LANES)
+        pipeline.hkeys(keys.DECLARATIONS)
         pipeline.time()
-        seen, (seconds, _) = pipeline.execute()
-        return {name for name, at in _newest(seen).items() if name and at >= seconds * 1000 - SILENT_MS}
+        seen, lanes, declared, (seconds, _) = pipeline.execute()
+        return _newest(seen), {lane.decode() for lane in lanes} | set(map(_handler, declared)), seconds * 1000
 
     def waiting(self, handlers: Collection[str]) -> dict[str, int]:
         """How many runs of each handler wait; runs under way do not."""
@@ -87,9 +89,13 @@ def _handler(name: bytes) -> str:
 
 
 def _newest(seen: Mapping[bytes, bytes]) -> dict[str, int]:
-    """When each handler was last declared, in whatever version; the empty name is any worker."""
+    """When each handler was last named, in whatever version; the empty name is any worker."""
     newest: dict[str, int] = {}
     for name, at in seen.items():
         handler = _handler(name)
         newest[handler] = max(newest.get(handler, 0), int(at))
     return newest
+
+
+def _named_since(newest: Mapping[str, int], ms: int) -> set[str]:
+    return {name for name, at in newest.items() if at >= ms}

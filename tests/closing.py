@@ -1,0 +1,18 @@
+"""The close of `make soak`: how each slow test ended, how long it took, and the figures it printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+
+def lines(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
+    """Nothing where no slow test was run."""
+    slow = [one for one in reports if "slow" in one.keywords and (one.when == "call" or one.failed)]
+    for one in sorted(slow, key=lambda one: one.start):
+        name = one.nodeid.partition("::test_")[2].replace("_", " ")
+        yield f"{one.outcome:<7}{one.duration:5.0f} s  {name}"
+        yield from (f"{'':16}{line}" for line in one.capstdout.splitlines() if line.strip())
+    if slow:
+        yield f"{len(slow)} slow tests, {sum(one.failed for one in slow) or 'none'} failed"
