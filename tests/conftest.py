@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 
 from receiver.inbox import connect
+from tests import closing
 from tests.harness import Server, System, own_server
 
 if TYPE_CHECKING:
@@ -43,7 +44,16 @@ LONGEST_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file is done by one process: a long one that begins last would keep one busy after the others have ended."""
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    closing.note_the_slow(items)
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [one for word in ("passed", "failed", "error") for one in terminalreporter.getreports(word)]
+    if lines := list(closing.lines(reports)):
+        terminalreporter.section("the slow tests, and what they measured")
+        for line in lines:
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -157,7 +157,8 @@ def test_beside_what_is_in_doubt_an_effect_that_was_done_twice_is_still_found() 
 )
 def test_every_scenario(tmp_path: Path, text: str, idempotent: bool, order_safe: bool, failing: set[str]) -> None:
     results = certified(tmp_path, text)
-    print(*report.lines(results), sep="\n")
+    told = list(report.lines(results))
+    print(told[0], *told[-4:], sep="\n")
     assert {one.scenario for one in results.findings} == failing
     assert (report.is_idempotent(results), report.is_order_safe(results)) == (idempotent, order_safe)
     assert len(results.passed) >= 10
