@@ -30,7 +30,7 @@ check: $(DEV)  ## ruff and mypy --strict
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict receiver workers benchmarks
 
-soak: $(DEV)  ## the slow tests: faults and load, for minutes
+soak: $(DEV)  ## the slow tests, half an hour of faults and load (ARGS="-k kills" picks some)
 	@$(BIN)/python -m pytest -m slow -v $(ARGS)
 
 bench: $(RUN) $(PEERS)  ## all benchmarks beside the peers, under 20 minutes (ARGS="--rows ingest,workers" picks some)

@@ -7,9 +7,16 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 
+def note_the_slow(items: Iterable[pytest.Item]) -> None:
+    """A report has no marks, only names, among them those of the folders: so each is told here what it is of."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.user_properties.append(("slow", True))
+
+
 def lines(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
     """Nothing where no slow test was run."""
-    slow = [one for one in reports if "slow" in one.keywords and (one.when == "call" or one.failed)]
+    slow = [one for one in reports if dict(one.user_properties).get("slow") and (one.when == "call" or one.failed)]
     for one in sorted(slow, key=lambda one: one.start):
         name = one.nodeid.partition("::test_")[2].replace("_", " ")
         yield f"{one.outcome:<7}{one.duration:5.0f} s  {name}"

@@ -47,6 +47,7 @@ LONGEST_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file is done by one process: a long one that begins last would keep one busy after the others have ended."""
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    closing.note_the_slow(items)
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 

@@ -18,11 +18,15 @@ def report(
     when: Literal["setup", "call", "teardown"] = "call",
     printed: str = "",
     start: float = 0,
-    mark: str = "slow",
+    slow: bool = True,
 ) -> pytest.TestReport:
     said = [("Captured stdout call", printed)]
+    known = [("slow", True)] if slow else []
+    names = {"slow": 1}  # of the folder it lies in, perhaps
     place = ("", 0, "")
-    return pytest.TestReport(f"tests/test_x.py::{name}", place, {mark: 1}, outcome, None, when, said, 61.2, start=start)
+    return pytest.TestReport(
+        f"tests/test_x.py::{name}", place, names, outcome, None, when, said, 61.2, start, user_properties=known
+    )
 
 
 def test_each_slow_test_is_told_with_its_time_and_its_figures_in_the_order_they_ran() -> None:
@@ -31,7 +35,7 @@ def test_each_slow_test_is_told_with_its_time_and_its_figures_in_the_order_they_
             report("test_late[a-4]", start=2),
             report("test_it_holds", printed="\n4 kills\n0 lost\n", start=1),
             report("test_it_holds", when="setup"),
-            report("test_quick", mark="quick"),
+            report("test_quick", slow=False),
             report("test_no_server", outcome="failed", when="setup", start=3),
         ]
     )
@@ -45,8 +49,17 @@ def test_each_slow_test_is_told_with_its_time_and_its_figures_in_the_order_they_
     ]
 
 
+def test_a_test_is_noted_as_slow_by_its_mark(request: pytest.FixtureRequest) -> None:
+    closing.note_the_slow([request.node])
+    assert request.node.user_properties == []
+    request.node.add_marker("slow")
+    closing.note_the_slow([request.node])
+    assert request.node.user_properties == [("slow", True)]
+    request.node.user_properties.clear()
+
+
 def test_nothing_is_told_where_no_slow_test_was_run() -> None:
-    assert list(closing.lines([report("test_quick", mark="quick")])) == []
+    assert list(closing.lines([report("test_quick", slow=False)])) == []
 
 
 def test_the_page_names_every_file_with_slow_tests_and_no_other() -> None:
