@@ -139,7 +139,7 @@ class PatientWorker(ThreadWorker):
         self._held += len(data)
         self.take_in(connection, data)
         if self._held > MAX_HELD:
-            self._give_up_the_longest()
+            self._give_up_the_longest(holding=True)
 
     def take_in(self, connection: Connection, data: bytes) -> None:
         """Bytes of a request."""
@@ -184,8 +184,9 @@ class PatientWorker(ThreadWorker):
         self._leave(connection)
         self._ready.append(connection)
 
-    def _give_up_the_longest(self) -> None:
-        if connection := next(iter(self._gathering), None):
+    def _give_up_the_longest(self, *, holding: bool = False) -> None:
+        """Where bytes are to be freed, not one that holds none: it would cost its sender a connection for nothing."""
+        if connection := next((one for one in self._gathering if one.framing or not holding), None):
             self._give_up(connection)
 
     def _close_the_first_that_lingers(self) -> bool:
