@@ -16,8 +16,9 @@ MAX_DIGITS = 18
 CRLF = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
 _FIRST_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r")
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
-_CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
+# Blanks around a value are stripped afterwards: a pattern that did so would go over a long run of them again and again.
+_LENGTH = re.compile(rb"\r\ncontent-length:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
+_CODING = re.compile(rb"\r\ntransfer-encoding:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*(?=\r\n)", re.IGNORECASE)
 _NUMBER = re.compile(rb"[0-9]+")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})([ \t]*;[^\r\n]*)?")
@@ -84,7 +85,7 @@ class Framing:
         return new.count(b"\n") != new.count(CRLF)
 
     def _read_head(self, head: bytes, end: int) -> None:
-        lengths, codings = _LENGTH.findall(head), _CODING.findall(head)
+        lengths, codings = _values(_LENGTH, head), _values(_CODING, head)
         if codings:
             self._start_chunks(codings, bool(lengths), end)
         elif not lengths:
@@ -139,3 +140,7 @@ class Framing:
             self._end = at + 4
         elif len(self.buffer) - last_chunk_line > MAX_TRAILERS:
             self.ready = True
+
+
+def _values(field: re.Pattern[bytes], head: bytes) -> list[bytes]:
+    return [value.strip(b" \t") for value in field.findall(head)]

@@ -252,6 +252,11 @@ class Corpus:
         for text in ("-1", "+5", "5x", "0x10", "1_0", "", "9" * 30):
             given = request(headers=[("content-length", text)], length=False)
             yield Case(f"length {text[:12]!r}", 413 if len(text) == 30 else 400, Sending((given + b"abcde",), end=True))
+        blanks = "5" + " " * 60_000 + "5"
+        yield Case(
+            "a length with 60,000 blanks in it", 431, request(headers=[("content-length", blanks)], length=False)
+        )
+        yield Case("a coding with 60,000 blanks in it", 431, request(headers=[("transfer-encoding", blanks)]))
         odd = request(headers=[("transfer-encoding", "squeezed")], length=False)
         yield Case("unknown transfer coding", 501, odd + b"0\r\n\r\n")
         yield Case("transfer coding gzip alone", 400, request(headers=[("transfer-encoding", "gzip")], length=False))
