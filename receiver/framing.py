@@ -12,12 +12,15 @@ import re
 MAX_HEAD = 64 * 1024
 MAX_CHUNK_LINE = 1024
 MAX_TRAILERS = 8 * 1024
+MAX_BESIDE = 64 * 1024
+"""Bytes of a chunked body that are none of its content: sizes, extensions. Each chunk costs a parser some time."""
 MAX_DIGITS = 18
 CRLF = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
 _FIRST_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r")
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
-_CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
+# Blanks around a value are stripped afterwards: a pattern that did so would go over a long run of them again and again.
+_LENGTH = re.compile(rb"\r\ncontent-length:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
+_CODING = re.compile(rb"\r\ntransfer-encoding:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*(?=\r\n)", re.IGNORECASE)
 _NUMBER = re.compile(rb"[0-9]+")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})([ \t]*;[^\r\n]*)?")
@@ -38,6 +41,8 @@ class Framing:
         self._chunk = -1
         """Where the next line with a chunk's size begins; -1 where the body is not chunked."""
         self._payload = 0
+        self._body = 0
+        """Where the body begins."""
         self._end = -1
         """Where the request ends; -1 while that is not known."""
         if data:
@@ -84,7 +89,7 @@ class Framing:
         return new.count(b"\n") != new.count(CRLF)
 
     def _read_head(self, head: bytes, end: int) -> None:
-        lengths, codings = _LENGTH.findall(head), _CODING.findall(head)
+        lengths, codings = _values(_LENGTH, head), _values(_CODING, head)
         if codings:
             self._start_chunks(codings, bool(lengths), end)
         elif not lengths:
@@ -101,7 +106,7 @@ class Framing:
     def _start_chunks(self, codings: list[bytes], has_length: bool, end: int) -> None:
         chunked = len(codings) == 1 and codings[0].lower().rpartition(b",")[2].strip() == b"chunked"
         if chunked and not has_length:
-            self._chunk = end
+            self._chunk = self._body = end
         else:
             self.ready = True
 
@@ -127,7 +132,8 @@ class Framing:
     def _look_at_the_chunk(self) -> None:
         """One that is here must end where it says; what is here of all of them must not be too much."""
         missing = self._chunk - len(self.buffer)
-        if self._payload - max(0, missing) > self.limit:
+        beside = self._chunk - self._body - self._payload
+        if self._payload - max(0, missing) > self.limit or beside > MAX_BESIDE:
             self.ready = self.too_long = True
         elif self._payload and missing <= 0 and self.buffer[self._chunk - 2 : self._chunk] != CRLF:
             self.ready = True
@@ -139,3 +145,7 @@ class Framing:
             self._end = at + 4
         elif len(self.buffer) - last_chunk_line > MAX_TRAILERS:
             self.ready = True
+
+
+def _values(field: re.Pattern[bytes], head: bytes) -> list[bytes]:
+    return [value.strip(b" \t") for value in field.findall(head)]

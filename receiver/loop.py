@@ -113,7 +113,7 @@ class LoopWorker(PatientWorker):
         if length:
             return connection.request[len(connection.request) - int(length) :]
         body = read_body(request.body.read, length, self._limits.max_body)
-        if request.unreader.take_buffered():
+        if request.unreader.read():
             raise BodyUnreadable("It ends before it should.")
         return body
 

@@ -18,6 +18,7 @@ import gc
 import selectors
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -35,6 +36,7 @@ from receiver.connection import Connection
 from receiver.framing import MAX_HEAD, Framing
 
 RECEIVE = 64 * 1024
+PIECE = 4 * 1024
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 CONNECTIONS = 1000
@@ -77,6 +79,11 @@ class Paper:
 
     def sendall(self, data: bytes) -> None:
         self.written += data
+
+
+def in_pieces(request: bytes) -> Iterator[bytes]:
+    """For a parser that copies, with each chunk, the rest of the piece it stands in."""
+    return (request[at : at + PIECE] for at in range(0, len(request), PIECE))
 
 
 class PatientWorker(ThreadWorker):
@@ -139,7 +146,7 @@ class PatientWorker(ThreadWorker):
         self._held += len(data)
         self.take_in(connection, data)
         if self._held > MAX_HELD:
-            self._give_up_the_longest()
+            self._give_up_the_longest(holding=True)
 
     def take_in(self, connection: Connection, data: bytes) -> None:
         """Bytes of a request."""
@@ -184,8 +191,9 @@ class PatientWorker(ThreadWorker):
         self._leave(connection)
         self._ready.append(connection)
 
-    def _give_up_the_longest(self) -> None:
-        if connection := next(iter(self._gathering), None):
+    def _give_up_the_longest(self, *, holding: bool = False) -> None:
+        """Where bytes are to be freed, not one that holds none: it would cost its sender a connection for nothing."""
+        if connection := next((one for one in self._gathering if one.framing or not holding), None):
             self._give_up(connection)
 
     def _close_the_first_that_lingers(self) -> bool:
@@ -215,7 +223,8 @@ class PatientWorker(ThreadWorker):
 
     def parse(self, connection: Connection) -> Any:
         """gunicorn's parser, which is the judge of what is a request."""
-        request = PlainRequest(self._parsing, IterUnreader(iter([connection.request])), connection.client)
+        pieces = in_pieces(connection.request) if connection.chunked else iter([connection.request])
+        request = PlainRequest(self._parsing, IterUnreader(pieces), connection.client)
         request._expected_100_continue = False  # said already, where it was waited for
         if not connection.complete:
             request.force_close()
@@ -253,7 +262,7 @@ class PatientWorker(ThreadWorker):
                 pass
         except Exception:  # noqa: BLE001  whoever reads the body says what is wrong with it
             return False
-        return not trial.unreader.take_buffered()
+        return not trial.unreader.read()
 
     def finish_request(self, conn: Connection, fs: Future[tuple[bytes, bool]]) -> None:
         """Back on the main thread, with the answer."""

@@ -232,6 +232,10 @@ class Corpus:
         coding = [("transfer-encoding", "chunked")]
         head = request(headers=coding, length=False)
         yield Case("chunked past the limit", 413, head + chunked(b"x" * (LIMIT + 70_000)))
+        yield Case("chunked byte by byte", 401, head + chunked(b"x" * 5_000, 1))
+        yield Case("chunked byte by byte, without an end", 413, head + b"1\r\nx\r\n" * 20_000)
+        padded = b"1;%s\r\nx\r\n" % (b"x" * 1_000)
+        yield Case("chunks of little but extensions", 413, head + padded * 200)
         yield Case("chunk that claims 2 GB, then the end", 400, Sending((head + b"7fffffff\r\nabc",), end=True))
         short = request(headers=[("content-length", "100")], length=False)
         yield Case("short body, then the end", 400, Sending((short + b"short",), end=True))
@@ -252,6 +256,11 @@ class Corpus:
         for text in ("-1", "+5", "5x", "0x10", "1_0", "", "9" * 30):
             given = request(headers=[("content-length", text)], length=False)
             yield Case(f"length {text[:12]!r}", 413 if len(text) == 30 else 400, Sending((given + b"abcde",), end=True))
+        blanks = "5" + " " * 60_000 + "5"
+        yield Case(
+            "a length with 60,000 blanks in it", 431, request(headers=[("content-length", blanks)], length=False)
+        )
+        yield Case("a coding with 60,000 blanks in it", 431, request(headers=[("transfer-encoding", blanks)]))
         odd = request(headers=[("transfer-encoding", "squeezed")], length=False)
         yield Case("unknown transfer coding", 501, odd + b"0\r\n\r\n")
         yield Case("transfer coding gzip alone", 400, request(headers=[("transfer-encoding", "gzip")], length=False))

@@ -16,7 +16,7 @@ import pytest
 
 from tests.corpus import LIMIT, ORDER, STORES, Case, Corpus
 from tests.harness import System, children_of, eventually, own_server
-from tests.wire import Answer, Sending, exchange, request
+from tests.wire import Answer, Sending, chunked, exchange, request
 
 PROMISED = {200, 204, 400, 401, 404, 405, 408, 411, 413, 414, 431, 501}
 
@@ -216,6 +216,18 @@ def everything_said(port: int, sent: bytes) -> bytes:
         while more := connection.recv(65536):
             data += more
     return data
+
+
+@pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere"])
+def test_a_body_in_thousands_of_chunks_holds_up_nobody(web: System, path: str) -> None:
+    """Each took as long as all that stood behind it was to copy."""
+    many = chunked(b"x" * 3_600_000, 450)
+    began = time.monotonic()
+    answer = exchange(web.port, request(path, headers=[("transfer-encoding", "chunked")], length=False) + many)
+    took = time.monotonic() - began
+    print(f"a body of 3.6 MB in 8,000 chunks was answered after {took:.2f} s")
+    assert answer.status == (401 if path == "/webhooks/north" else 404)
+    assert took < 2.0
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +75,15 @@ def test_what_is_waited_for_and_what_is_not(data: bytes, state: str) -> None:
     framing = Framing(data, limit=LIMIT)
     states = {(True, True, False): "complete", (True, False, True): "too long", (True, False, False): "hopeless"}
     assert states.get((framing.ready, framing.complete, framing.too_long), "waiting") == state
+
+
+@pytest.mark.parametrize("name", ["Content-Length", "Transfer-Encoding", "Expect"])
+@pytest.mark.parametrize("value", ["a" + " " * 20_000 + "b", " " * 20_000 + "5", "5" + "\t " * 10_000, " \r" * 10_000])
+def test_a_head_of_blanks_takes_no_time(name: str, value: str) -> None:
+    """A loop that serves everybody reads it. One of 64 kB took a minute."""
+    began = time.monotonic()
+    Framing(request(headers=[(name, value)], length=False), limit=LIMIT)
+    assert time.monotonic() - began < 0.5
 
 
 def test_only_a_sender_that_waits_is_told_to_go_on() -> None:

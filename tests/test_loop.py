@@ -207,7 +207,10 @@ def test_senders_that_are_gone_before_the_answer_harm_nobody_and_their_deliverie
 
 
 def test_what_one_process_holds_is_bounded(web: System) -> None:
-    """Requests that never end, of more bytes together than a process may hold."""
+    """Requests that never end, of more bytes together than a process may hold; who holds nothing is left alone."""
+    idle = socket.create_connection(("127.0.0.1", web.port), timeout=5)
+    idle.sendall(Corpus(web.config).signed(extra={"webhook-id": "idle_1"}))
+    assert read_answer(idle).status == 200
     head = request(headers=[("content-length", str(LIMIT))], length=False)
     senders = [socket.create_connection(("127.0.0.1", web.port), timeout=5) for _ in range(20)]
     for sender in senders:
@@ -216,6 +219,9 @@ def test_what_one_process_holds_is_bounded(web: System) -> None:
         except OSError:
             continue
     assert web.post(web.request()).status_code == 200
+    with idle:
+        idle.sendall(Corpus(web.config).signed(extra={"webhook-id": "idle_2"}))
+        assert read_answer(idle).status == 200
     (worker,) = [pid for pid in children_of(web.processes[0].pid) if resident(pid)]
     print(f"20 unfinished requests of 4 MB: the process holds {resident(worker) >> 20} MB")
     assert resident(worker) < 260 << 20
