@@ -20,10 +20,13 @@ MOST = 4000
 MOST_FIELDS = 64
 """As many as are kept of a delivery, so that which ones does not depend on their order."""
 
+KEEPS = "keep-alive"
+"""All that `Connection` may say here. Many clients say it, and it is so anyway."""
+
 _END = b"\r\n\r\n"
 _ORDINARY = re.compile(rb"POST [!-~]+ HTTP/1\.1(?:\r\n[A-Za-z0-9-]+:[ -~]*)+")
 _TARGET = re.compile(PATH.encode())
-_CHANGES_MUCH = frozenset(("transfer-encoding", "expect", "connection", "upgrade", "te", "trailer", "http2-settings"))
+_CHANGES_MUCH = frozenset(("transfer-encoding", "expect", "upgrade", "te", "trailer", "http2-settings"))
 
 
 class Head(NamedTuple):
@@ -65,6 +68,8 @@ def read_head(request: bytes) -> Head | None:
     if not target or not length.isdigit() or fields.many != len(found) + 1 or fields.many > MOST_FIELDS:
         return None
     if not _CHANGES_MUCH.isdisjoint(found) or len(request) != end + 4 + int(length):
+        return None
+    if found.get("connection", KEEPS).lower() != KEEPS:
         return None
     if content_type := found.pop("content-type", ""):
         found["content-type"] = content_type  # the last, as the Flask view has it

@@ -85,6 +85,13 @@ def test_an_ordinary_delivery_is_read_quickly(target: str) -> None:
     assert_both_read_it_alike(data)
 
 
+@pytest.mark.parametrize("said", ["keep-alive", "Keep-Alive", " keep-alive "])
+def test_a_sender_that_says_what_is_so_anyway_is_read_quickly(said: str) -> None:
+    data = made([*ORDINARY, ("Connection", said)])
+    assert read_head(data)
+    assert_both_read_it_alike(data)
+
+
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
@@ -97,6 +104,8 @@ def test_an_ordinary_delivery_is_read_quickly(target: str) -> None:
         (ORDINARY, "PUT /webhooks/north HTTP/1.1"),
         (ORDINARY, "GET /healthz HTTP/1.1"),
         ([*ORDINARY, ("Connection", "close")], "POST /webhooks/north HTTP/1.1"),
+        ([*ORDINARY, ("Connection", "keep-alive, close")], "POST /webhooks/north HTTP/1.1"),
+        ([*ORDINARY, ("Connection", "webhook-id")], "POST /webhooks/north HTTP/1.1"),
         ([*ORDINARY, ("Connection", "Upgrade"), ("Upgrade", "h2c")], "POST /webhooks/north HTTP/1.1"),
         ([*ORDINARY, ("Transfer-Encoding", "chunked")], "POST /webhooks/north HTTP/1.1"),
         ([*ORDINARY, ("Expect", "100-continue")], "POST /webhooks/north HTTP/1.1"),
