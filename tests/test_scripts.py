@@ -35,9 +35,9 @@ def own(make_system: Callable[..., System], own_redis: Server) -> System:
 @pytest.fixture(autouse=True)
 def by_functions() -> Iterator[None]:
     """As a new process begins."""
-    manner.functions = True
+    manner.functions = manner.forgets = True
     yield
-    manner.functions = True
+    manner.functions = manner.forgets = True
 
 
 def settle_one(inbox: Inbox) -> None:
@@ -114,6 +114,19 @@ def test_old_versions_are_forgotten_and_other_peoples_functions_are_not(own: Sys
     register(own, "storehooks_3")
     own.accept()
     assert libraries(own) == {"theirs", library().name}
+
+
+def test_old_versions_that_come_back_are_in_use_and_stay(own: System) -> None:
+    names = {"storehooks_1", "storehooks_2", "storehooks_3"}
+    for name in names:
+        register(own, name)
+    own.accept()
+    assert libraries(own) == {library().name}
+    for name in names:
+        register(own, name)
+    own.client.function_delete(library().name)
+    own.accept()
+    assert libraries(own) == {*names, library().name}
 
 
 def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:

@@ -29,6 +29,8 @@ _NOT_NOW = re.compile(r"NOREPLICAS |MISCONF |BUSY ")
 class _Manner:
     functions = True
     """Until a server refuses to keep them; then, as long as this process lives, not any more."""
+    forgets = True
+    """Old versions, once. Those that come back are in use, and we would forget each other's for ever."""
 
 
 manner = _Manner()
@@ -156,8 +158,10 @@ def _forget_old_libraries(client: Redis) -> None:
     with suppress(ResponseError):  # no right to: nothing is lost by it
         found: Any = client.function_list(f"{NAMED}*")
         names = {one[one.index(b"library_name") + 1].decode() for one in found} - {library().name}
-        for name in names if len(names) >= MOST_LIBRARIES else ():
-            client.function_delete(name)
+        if manner.forgets and len(names) >= MOST_LIBRARIES:
+            manner.forgets = False
+            for name in names:
+                client.function_delete(name)
 
 
 def _leave(client: Redis | Direct) -> None:
