@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from receiver.inbox import Inbox, Outcome, scripts
+from receiver.inbox import Inbox, Outcome, connect, scripts
 from receiver.inbox.library import library, script, sources
 from receiver.inbox.scripts import Call, manner
-from tests.harness import Server, System
+from tests.harness import Server, System, own_server
+from tests.proxy import Proxy
 from tests.test_damage import narrow_inbox
 
 ROOT = Path(__file__).parent.parent
@@ -34,9 +35,9 @@ def own(make_system: Callable[..., System], own_redis: Server) -> System:
 @pytest.fixture(autouse=True)
 def by_functions() -> Iterator[None]:
     """As a new process begins."""
-    manner.functions = True
+    manner.functions = manner.forgets = True
     yield
-    manner.functions = True
+    manner.functions = manner.forgets = True
 
 
 def settle_one(inbox: Inbox) -> None:
@@ -85,6 +86,25 @@ def test_a_new_version_at_a_full_server_can_still_do_the_work(own: System) -> No
     assert own.identity_holds()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+        (("CONFIG", "SET", "min-replicas-to-write", "1"), ("CONFIG", "SET", "min-replicas-to-write", "0")),
+    ],
+    ids=["READONLY", "NOREPLICAS"],
+)
+def test_who_is_refused_for_a_while_works_by_functions_afterwards(
+    own: System, wrong: tuple[str, ...], right: tuple[str, ...]
+) -> None:
+    own.client.execute_command(*wrong)
+    with pytest.raises(ResponseError):
+        own.inbox.accept([own.delivery()])
+    own.client.execute_command(*right)
+    own.accept()
+    assert libraries(own) == {library().name}
+
+
 def test_old_versions_are_forgotten_and_other_peoples_functions_are_not(own: System) -> None:
     for name in ("storehooks_1", "storehooks_2", "theirs"):
         register(own, name)
@@ -94,6 +114,19 @@ def test_old_versions_are_forgotten_and_other_peoples_functions_are_not(own: Sys
     register(own, "storehooks_3")
     own.accept()
     assert libraries(own) == {"theirs", library().name}
+
+
+def test_old_versions_that_come_back_are_in_use_and_stay(own: System) -> None:
+    names = {"storehooks_1", "storehooks_2", "storehooks_3"}
+    for name in names:
+        register(own, name)
+    own.accept()
+    assert libraries(own) == {library().name}
+    for name in names:
+        register(own, name)
+    own.client.function_delete(library().name)
+    own.accept()
+    assert libraries(own) == {*names, library().name}
 
 
 def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:
@@ -147,3 +180,17 @@ def test_who_speaks_to_a_server_that_is_no_primary_asks_again_where_to_go(own: S
         direct.claim({"": 1}, room=1)
     own.client.execute_command("REPLICAOF", "NO", "ONE")
     assert direct.claim({"": 1}, room=1).runs == ()
+
+
+def test_who_stays_at_a_server_that_does_not_learn_goes_where_the_others_are(own: System, tmp_path: Path) -> None:
+    own.accept()
+    proxy = Proxy(tmp_path, own.client.connection_pool.connection_kwargs["path"])
+    with own_server(tmp_path / "other") as other:
+        direct = Inbox(connect(proxy.url, timeout=2.0), direct=True)
+        assert len(direct.claim({"": 1}, room=1).runs) == 1
+        own.client.function_delete(library().name)
+        proxy.upstream = other.client.connection_pool.connection_kwargs["path"]
+        with pytest.raises(ResponseError, match="not found"):
+            direct.claim({"": 1}, room=1)
+        assert direct.claim({"": 1}, room=1).runs == ()
+    proxy.close()

@@ -73,14 +73,18 @@ class Bell:
         except RedisError:
             self.drop()
             return None
-        if not replies:  # a part of one; the rest follows
-            return None
-        self.armed = False
-        (answer,) = replies
-        if isinstance(answer, RedisError):
-            self.drop()
-            return None
-        return answer[1].decode("utf-8", "replace") if answer else None
+        match replies:
+            case []:  # a part of one; the rest follows
+                return None
+            case [None]:
+                self.armed = False
+                return None
+            case [[_, bytes(job_id)]]:
+                self.armed = False
+                return job_id.decode("utf-8", "replace")
+            case _:  # an error, or what nobody asked for
+                self.drop()
+                return None
 
     def drop(self) -> None:
         """Forget the connection; the next `arm` makes a new one."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import hiredis
 from redis import Redis
-from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, ResponseError
+from redis.exceptions import BusyLoadingError, InvalidResponse, NoScriptError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as TooSlow
 
@@ -36,7 +36,7 @@ class Plain:
         if link is None:
             raise LostConnection
         self._link = link
-        self._reader = hiredis.Reader(replyError=_error_of)
+        self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=_error_of)
 
     def fileno(self) -> int:
         return self._link.fileno()
@@ -53,6 +53,8 @@ class Plain:
         replies: list[Any] = []
         while len(replies) < len(commands):
             replies += self.receive()
+        if len(replies) > len(commands) or self._reader.has_data():
+            raise LostConnection("more replies than were asked for")  # nobody knows whose they are
         for reply in replies:
             if isinstance(reply, LostConnection):
                 raise reply

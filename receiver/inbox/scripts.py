@@ -23,11 +23,14 @@ MOST_LIBRARIES = 3
 """Of as many versions at once: an old one is called until its last process is gone."""
 _UNKNOWN = re.compile(r"(ERR )?Function not found")
 _REFUSED = re.compile(r"(unknown command|no permissions to run the) 'fcall'", re.IGNORECASE)
+_NOT_NOW = re.compile(r"NOREPLICAS |MISCONF |BUSY ")
 
 
 class _Manner:
     functions = True
     """Until a server refuses to keep them; then, as long as this process lives, not any more."""
+    forgets = True
+    """Old versions, once. Those that come back are in use, and we would forget each other's for ever."""
 
 
 manner = _Manner()
@@ -95,11 +98,23 @@ def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0
     replies = _send(client, calls, replicas)
     unknown = [at for at, reply in enumerate(replies) if _is_unknown(reply)]
     if unknown:
-        names, refused = {calls[at].name for at in unknown}, any(_is_refused(replies[at]) for at in unknown)
-        teach(client.client if isinstance(client, Direct) else client, names, refused=refused)
-        for at, reply in zip(unknown, _send(client, [calls[at] for at in unknown], replicas), strict=True):
+        refused = any(_is_refused(replies[at]) for at in unknown)
+        again = _teach_and_send(client, [calls[at] for at in unknown], replicas, refused=refused)
+        for at, reply in zip(unknown, again, strict=True):
             replies[at] = reply
     if any(isinstance(reply, ReadOnlyError) for reply in replies):
+        _leave(client)
+    return replies
+
+
+def _teach_and_send(client: Redis | Direct, calls: Sequence[Call], replicas: int, *, refused: bool) -> list[Any]:
+    """What the server has against learning is the reply to each."""
+    try:
+        teach(client.client if isinstance(client, Direct) else client, {call.name for call in calls}, refused=refused)
+    except ResponseError as error:
+        return [error] * len(calls)
+    replies = _send(client, calls, replicas)
+    if any(map(_is_unknown, replies)):  # another server has learnt it: ours has the name no longer
         _leave(client)
     return replies
 
@@ -126,10 +141,13 @@ def teach(client: Redis, names: Collection[str], *, refused: bool) -> None:
 
 
 def _load(client: Redis) -> bool:
-    """Give the server our library; False where it takes none."""
+    """Give the server our library; False where it takes none. Where it takes nothing at all just now, that is raised:
+    scripts would fare no better."""
     try:
         client.function_load(library().text)
     except ResponseError as error:
+        if isinstance(error, ReadOnlyError) or _NOT_NOW.match(str(error)):
+            raise
         return "already exists" in str(error)  # somebody else has just done it
     _forget_old_libraries(client)
     return True
@@ -140,8 +158,10 @@ def _forget_old_libraries(client: Redis) -> None:
     with suppress(ResponseError):  # no right to: nothing is lost by it
         found: Any = client.function_list(f"{NAMED}*")
         names = {one[one.index(b"library_name") + 1].decode() for one in found} - {library().name}
-        for name in names if len(names) >= MOST_LIBRARIES else ():
-            client.function_delete(name)
+        if manner.forgets and len(names) >= MOST_LIBRARIES:
+            manner.forgets = False
+            for name in names:
+                client.function_delete(name)
 
 
 def _leave(client: Redis | Direct) -> None:
