@@ -10,18 +10,7 @@ local counted, fair, gathered
 local woken, limits, paused, at_once, lanes
 local anything_paused, anything_shut
 
--- After every fiftieth call the server has Lua's collector work for a while, and whoever called waits for that. With 100,
--- the least by which it surely keeps up, it works for half as long as it would.
-local paced = false
-local function pace_the_collector()
-  collectgarbage('setstepmul', 100)
-end
-
 local function begin(keys, arguments)
-  if not paced then
-    paced = true
-    pcall(pace_the_collector) -- a server may not let us
-  end
   P, ARGV, clock = keys[1], arguments, redis.call('TIME')
   NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
   counted, fair, gathered = {}, {}, {}
