@@ -56,7 +56,7 @@
 
     rq:queue:{q}, rq:job:wake-{q}, rq:queues    the wake-up, written as RQ writes it
     rq:workers, rq:worker:{name}                the workers that live, written by RQ; only read by us
-    storehooks_{digest}                         no key: the library of our functions; see scripts.py
+    storehooks_{digest}                         no key: the library of our functions; see library.py
 
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
 ready, leased, later and held; every script moves it from one to another in one step.

@@ -47,18 +47,18 @@ def _source(text: str) -> Source:
 @cache
 def library() -> Text:
     """All scripts as functions. Its name tells its content, so that two versions of us may use one server."""
-    written = "".join(f"{name} {source.flags}\n{source.text}\n" for name, source in sources().items())
-    own_name = NAMED + hashlib.sha256(written.encode()).hexdigest()[:16]
-    parts = [f"#!lua name={own_name}\n", sources()["lib"].text]
+    parts = [sources()["lib"].text]
     for name, source in sources().items():
         if name != "lib":
             flags = ", ".join(f"'{flag}'" for flag in source.flags)
             parts.append(
                 f"do\n  local script = (function()\n{source.text}\n  end)()\n"
-                f"  redis.register_function{{ function_name = '{own_name}_{name}', flags = {{ {flags} }},\n"
+                f"  redis.register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},\n"
                 "    callback = function(keys, arguments) return call(script, keys, arguments) end }\nend\n"
             )
-    return Text(own_name, "".join(parts))
+    text = "".join(parts)
+    own_name = NAMED + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Text(own_name, f"#!lua name={own_name}\nlocal LIBRARY = '{own_name}'\n{text}")
 
 
 @cache

@@ -155,10 +155,12 @@ def _load(client: Redis) -> bool:
 
 def _forget_old_libraries(client: Redis) -> None:
     """They are kept for ever otherwise. Where an old version still runs, it teaches the server its own again."""
+    if not manner.forgets:
+        return
     with suppress(ResponseError):  # no right to: nothing is lost by it
         found: Any = client.function_list(f"{NAMED}*")
         names = {one[one.index(b"library_name") + 1].decode() for one in found} - {library().name}
-        if manner.forgets and len(names) >= MOST_LIBRARIES:
+        if len(names) >= MOST_LIBRARIES:
             manner.forgets = False
             for name in names:
                 client.function_delete(name)
