@@ -25,8 +25,8 @@ from pydantic_settings import (
 from receiver.config_text import KeyPath, Place, dotted, overlay, place_of, read_into, references, resolve
 from receiver.contract import settings
 from receiver.contract.errors import ConfigError
-from receiver.contract.grammar import extend
-from receiver.contract.scheme import MAX_SECRETS, PRESETS, Scheme, SchemeError, Secret
+from receiver.contract.signing.grammar import extend
+from receiver.contract.signing.signatures import MAX_SECRETS, PRESETS, Scheme, SchemeError, Secret
 from receiver.contract.stores import Store
 
 PREFIX = "STOREHOOKS_"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from receiver.config import Config
-from receiver.contract.grammar import Secret
-from receiver.contract.scheme import sign
+from receiver.contract.signing.grammar import Secret
+from receiver.contract.signing.signatures import sign
 from tests.wire import Sending, chunked, request
 
 LIMIT = 4 << 20

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from receiver.contract.compose import compose
-from receiver.contract.scheme import Secret
+from receiver.contract.signing.signatures import Secret
 from receiver.contract.stores import Store
 
 AGAIN_AFTER = 0.25

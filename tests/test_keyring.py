@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from receiver.config import load
 from receiver.contract.errors import ConfigError
-from receiver.contract.presets import STANDARD_WEBHOOKS
+from receiver.contract.signing.presets import STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import connect, keys
 from receiver.inbox.keyfiles import COPY, PENDING

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from receiver.contract.compose import Request, compose
-from receiver.contract.scheme import PRESETS
+from receiver.contract.signing.signatures import PRESETS
 from receiver.inbox.accepting import NAMES_KEPT
 from tests.harness import System, eventually, own_server
 

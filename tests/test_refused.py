@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import kept_headers, receive
-from receiver.contract.presets import PRESETS
-from receiver.contract.scheme import Scheme
 from receiver.contract.settings import Bounds
+from receiver.contract.signing.presets import PRESETS
+from receiver.contract.signing.signatures import Scheme
 from receiver.keeper import Gathered
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
 from receiver.spool.file import WAL_BYTES

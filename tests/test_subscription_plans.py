@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from receiver.config import load
-from receiver.contract.presets import PRESETS, STANDARD_WEBHOOKS
+from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import Declaration
 from tests.harness import SECRET

@@ -15,7 +15,7 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.contract.compose import compose
-from receiver.contract.grammar import Secret
+from receiver.contract.signing.grammar import Secret
 from receiver.contract.stores import Store
 from receiver.spool import open_refusals
 from tests.harness import System, eventually, own_server, storehooks

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from receiver.contract.grammar import Scheme
-from receiver.contract.scheme import PRESETS
+from receiver.contract.signing.grammar import Scheme
+from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, translate
 from receiver.inbox import Declaration
 from receiver.inbox.ledger import SeenName

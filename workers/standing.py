@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis
 
 from receiver.config import Config
-from receiver.contract.scheme import Secret
+from receiver.contract.signing.signatures import Secret
 from receiver.contract.topics import PROBE
 from receiver.inbox import Inbox, Ledger
 from receiver.inbox.checks import Checks, Heal

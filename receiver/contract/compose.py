@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from receiver.contract.grammar import Part, Scheme
-from receiver.contract.scheme import read_part, sign, write_time
+from receiver.contract.signing.grammar import Part, Scheme
+from receiver.contract.signing.signatures import read_part, sign, write_time
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
 

@@ -16,8 +16,8 @@ import orjson
 
 from receiver.contract.errors import Rejected
 from receiver.contract.event import UNREADABLE, Event, event_id, follow
-from receiver.contract.grammar import Part
-from receiver.contract.scheme import Headers, Scheme, read_part, verify
+from receiver.contract.signing.grammar import Part
+from receiver.contract.signing.signatures import Headers, Scheme, read_part, verify
 from receiver.contract.stores import Store, claims_another_store
 from receiver.contract.topics import translate
 

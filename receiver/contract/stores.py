@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from receiver.contract.grammar import Part
-from receiver.contract.scheme import STANDARD_WEBHOOKS, Headers, Scheme, Secret, read_part
+from receiver.contract.signing.grammar import Part
+from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Headers, Scheme, Secret, read_part
 
 MAX_CLAIM = 255
 

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from redis import Redis
 
 from receiver.contract.errors import ConfigError
-from receiver.contract.scheme import MAX_LEARNED, Scheme, Secret
 from receiver.contract.settings import sealing_key
+from receiver.contract.signing.signatures import MAX_LEARNED, Scheme, Secret
 from receiver.contract.stores import Store
 from receiver.inbox import keys, scripts
 from receiver.inbox.keyfiles import Entry, Files, Sealed, merge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from receiver.contract.scheme import Scheme, Secret, sign
+from receiver.contract.signing.signatures import Scheme, Secret, sign
 from receiver.contract.stores import Store
 
 NOW = 1_700_000_000.0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from receiver.contract.compose import compose
 from receiver.contract.errors import Rejected
-from receiver.contract.grammar import Scheme, Secret, Sources
 from receiver.contract.intake import receive
-from receiver.contract.scheme import PRESETS
+from receiver.contract.signing.grammar import Scheme, Secret, Sources
+from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.stores import Store
 
 NOW = 1_700_000_000.0

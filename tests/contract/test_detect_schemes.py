@@ -13,9 +13,9 @@ import pytest
 from deliveries import BODY, NOW, URL, send
 
 from receiver.config import load
-from receiver.contract.detect import Detection, detect, to_toml
+from receiver.contract.diagnosis.detect import Detection, detect, to_toml
 from receiver.contract.intake import receive
-from receiver.contract.scheme import PRESETS, Scheme, Secret
+from receiver.contract.signing.signatures import PRESETS, Scheme, Secret
 from receiver.contract.stores import Store
 
 ORDINARY = {

@@ -14,8 +14,8 @@ from deliveries import BODY, KEY, NOW, URL, Sent, send
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.contract.explain import Explanation, caveats, explain
-from receiver.contract.scheme import PRESETS, Scheme, Secret
+from receiver.contract.diagnosis.explain import Explanation, caveats, explain
+from receiver.contract.signing.signatures import PRESETS, Scheme, Secret
 from receiver.contract.stores import Store
 
 ACME = Scheme("acme", headers=("X-Store-Signature",), signed="{timestamp}.{body}", timestamp="header:X-Store-Time")

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from receiver.contract.errors import Rejected
 from receiver.contract.event import event_id
-from receiver.contract.grammar import Scheme, Sources
 from receiver.contract.intake import MAX_DEPTH, Delivery, receive
-from receiver.contract.scheme import PRESETS
+from receiver.contract.signing.grammar import Scheme, Sources
+from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.stores import Store, StoreIndex, find_store
 
 BODY_ONLY = PRESETS["hex-body"]

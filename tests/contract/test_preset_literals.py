@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from deliveries import NOW, URL
 
-from receiver.contract.scheme import PRESETS, Secret, sign, verify
+from receiver.contract.signing.signatures import PRESETS, Secret, sign, verify
 
 SECRET = Secret(b"an example secret")
 BODY = b'{"type":"order.created","timestamp":1700000000,"data":{"id":7}}'

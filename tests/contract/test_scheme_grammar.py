@@ -9,8 +9,8 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.contract.errors import ConfigError
-from receiver.contract.grammar import Scheme, SchemeError, Sources
-from receiver.contract.scheme import PRESETS
+from receiver.contract.signing.grammar import Scheme, SchemeError, Sources
+from receiver.contract.signing.signatures import PRESETS
 
 STORE = """
 [stores.north]

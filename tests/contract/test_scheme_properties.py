@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from receiver.contract.errors import Rejected
-from receiver.contract.grammar import SchemeError
 from receiver.contract.intake import receive
-from receiver.contract.scheme import PRESETS, Scheme, Secret, sign, verify
+from receiver.contract.signing.grammar import SchemeError
+from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, sign, verify
 from receiver.contract.stores import Store
 
 examples = settings(deadline=None, max_examples=150)

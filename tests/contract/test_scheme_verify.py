@@ -13,7 +13,7 @@ from deliveries import BODY, KEY, NOW, URL, Sent, send
 from standardwebhooks import Webhook
 
 from receiver.contract.errors import REASONS, Rejected
-from receiver.contract.scheme import PRESETS, Scheme, Secret, sign, verify
+from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, sign, verify
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text())
 HELLO = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"

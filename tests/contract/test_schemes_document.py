@@ -11,8 +11,8 @@ import pytest
 
 from receiver.config import load
 from receiver.contract.errors import REASONS
-from receiver.contract.grammar import Scheme
-from receiver.contract.scheme import PRESETS
+from receiver.contract.signing.grammar import Scheme
+from receiver.contract.signing.signatures import PRESETS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "schemes.md").read_text(encoding="utf-8")
 SAMPLES = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
@@ -63,8 +63,8 @@ def test_the_contract_stays_pure_and_light() -> None:
     """No socket, no web framework, nothing of other rooms; and the event is the standard library alone."""
     code = (
         "import sys, receiver.contract.event as e; light = set(sys.modules)\n"
-        "import receiver.contract.explain, receiver.contract.detect; every = set(sys.modules)\n"
-        "assert not {'orjson', 'pydantic', 'receiver.contract.scheme'} & light, light\n"
+        "import receiver.contract.diagnosis.explain, receiver.contract.diagnosis.detect; every = set(sys.modules)\n"
+        "assert not {'orjson', 'pydantic', 'receiver.contract.signing.signatures'} & light, light\n"
         "bad = {name for name in every if name.split('.')[0] in {'flask', 'redis', 'rq', 'workers'}}\n"
         "rooms = {name for name in every if name.startswith('receiver.') and 'contract' not in name}\n"
         "assert not bad | rooms, bad | rooms\n"

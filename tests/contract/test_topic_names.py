@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from receiver.contract.scheme import PRESETS
+from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.topics import mapped_by, matches, normalise, their_names, translate
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from receiver.contract.errors import ConfigError, Rejected
 from receiver.contract.intake import receive
-from receiver.contract.scheme import PRESETS, STANDARD_WEBHOOKS, Scheme, Secret
+from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS, Scheme, Secret
 from receiver.contract.stores import Store
 from tests.harness import SECRET, System, eventually
 from tests.storeapi.conftest import SandboxRun

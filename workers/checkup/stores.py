@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from receiver.contract.explain import caveats
+from receiver.contract.diagnosis.explain import caveats
 from receiver.inbox.checks import Checked
 from receiver.spool import UNKNOWN, RefusedOf
 from workers.checkup.facts import ApiFacts, Facts

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from receiver.config import Config
+from receiver.contract.diagnosis.explain import shown
 from receiver.contract.errors import Rejected
-from receiver.contract.explain import shown
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import show

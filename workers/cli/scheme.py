@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from receiver.config import Config
-from receiver.contract.detect import Detection, detect, to_toml
+from receiver.contract.diagnosis.detect import Detection, detect, to_toml
+from receiver.contract.diagnosis.explain import caveats
 from receiver.contract.errors import ConfigError
-from receiver.contract.explain import caveats
-from receiver.contract.grammar import Scheme
+from receiver.contract.signing.grammar import Scheme
 from workers.cli import show
 from workers.cli.captured import read_captured
 from workers.cli.options import Noun, the_config, with_config

@@ -17,8 +17,8 @@ from redis.exceptions import RedisError
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
-from receiver.contract.scheme import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.settings import is_store_name
+from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import Inbox, Ledger
 from receiver.inbox.checks import Checks

@@ -9,9 +9,9 @@ from dataclasses import replace
 import click
 
 from receiver.config import Config
+from receiver.contract.diagnosis.explain import Explanation, explain
 from receiver.contract.errors import ConfigError, Rejected
-from receiver.contract.explain import Explanation, explain
-from receiver.contract.scheme import verify as verify_signature
+from receiver.contract.signing.signatures import verify as verify_signature
 from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
 from workers.cli import show

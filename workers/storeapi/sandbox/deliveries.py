@@ -13,7 +13,7 @@ import orjson
 
 from receiver.contract.compose import Request, compose
 from receiver.contract.errors import Rejected
-from receiver.contract.scheme import sign
+from receiver.contract.signing.signatures import sign
 from receiver.contract.stores import Store
 from workers.storeapi.sandbox.shop import Shop
 from workers.storeapi.sandbox.state import Json

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from receiver.contract.scheme import Secret
+from receiver.contract.signing.signatures import Secret
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
 from workers.storeapi.catalogue import Catalogue, Operation

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from receiver.contract import clues
+from receiver.contract.diagnosis import candidates
 from receiver.contract.errors import Rejected
-from receiver.contract.grammar import Scheme, Secret, decode_secret
 from receiver.contract.intake import read_document
-from receiver.contract.scheme import (
+from receiver.contract.signing.grammar import Scheme, Secret, decode_secret
+from receiver.contract.signing.signatures import (
     PRESETS,
     Headers,
     read_timestamp,
@@ -54,12 +54,12 @@ def would_fit(store: Store, headers: Headers, body: bytes, others: Iterable[Stor
 
 def _single_changes(store: Store, headers: Headers, body: bytes, others: list[Store]) -> list[Hint]:
     """The first change that is enough by itself; where none is, the smallest of what fits."""
-    signatures = clues.signatures_in(headers)
+    signatures = candidates.signatures_in(headers)
     keys = {change.data: change for change in reversed(list(_keys(store, others)))}
-    readings = [clues.Reading("", "", key) for key in reversed(keys)]
+    readings = [candidates.Reading("", "", key) for key in reversed(keys)]
     fixes: dict[str, str] = {}
     found: list[list[_Change]] = []
-    for match in clues.matches(signatures, readings, _lazily(_contents(store, headers, body, signatures), fixes)):
+    for match in candidates.matches(signatures, readings, _lazily(_contents(store, headers, body, signatures), fixes)):
         content = _Change(match.content.signed, b"", fixes[match.content.signed])
         parts = (_form(store.scheme, match), keys[match.reading.key], content)
         found.append([part for part in parts if part.words])
@@ -68,11 +68,11 @@ def _single_changes(store: Store, headers: Headers, body: bytes, others: list[St
     return [_hint(parts) for parts in sorted(found, key=len)[:1]]
 
 
-def _lazily(contents: Iterator[_Change], fixes: dict[str, str]) -> Iterator[clues.Content]:
+def _lazily(contents: Iterator[_Change], fixes: dict[str, str]) -> Iterator[candidates.Content]:
     """Contents are as long as the body: never hold two of them."""
     for change in contents:
         fixes[change.words] = change.fix
-        yield clues.Content(change.words, change.data)
+        yield candidates.Content(change.words, change.data)
 
 
 def _hint(parts: list[_Change]) -> Hint:
@@ -80,7 +80,7 @@ def _hint(parts: list[_Change]) -> Hint:
     return Hint(f"it would fit {words}", "; ".join(part.fix for part in parts if part.fix))
 
 
-def _form(scheme: Scheme, match: clues.Match) -> _Change:
+def _form(scheme: Scheme, match: candidates.Match) -> _Change:
     """How the fitting signature stands otherwise than the scheme says."""
     form = match.form
     if match.algorithm != scheme.digest:
@@ -124,7 +124,7 @@ def _read_otherwise(scheme: Scheme, secret: Secret) -> Iterator[_Change]:
             if encoding != scheme.secret_encoding:
                 fix = f'secret_encoding = "{encoding}"'
                 yield from _decoded(text, encoding, f"with {secret.fingerprint} taken as {encoding}", fix)
-        for reading in clues.readings(text):
+        for reading in candidates.readings(text):
             if reading.prefix:
                 words = f"with {secret.fingerprint} taken as {reading.encoding} without its prefix"
                 yield _Change(words, reading.key, "set secret_prefix and secret_encoding")
@@ -158,7 +158,9 @@ def _decoded(text: str, encoding: str, words: str, fix: str) -> Iterator[_Change
 # Contents: the scheme's own, over another body or URL, or put together otherwise
 
 
-def _contents(store: Store, headers: Headers, body: bytes, signatures: dict[bytes, clues.Form]) -> Iterator[_Change]:
+def _contents(
+    store: Store, headers: Headers, body: bytes, signatures: dict[bytes, candidates.Form]
+) -> Iterator[_Change]:
     yield from _own_content(store, headers, body)
     for words, changed in _bodies(body, headers):
         if changed != body:
@@ -167,9 +169,9 @@ def _contents(store: Store, headers: Headers, body: bytes, signatures: dict[byte
         fix = f'[stores.{store.name}] url = "{url}"'
         yield from _own_content(replace(store, url=url), headers, body, f"if the url were {url}", fix)
     document, _ = read_document(body)
-    times = clues.times_in(headers, document, signatures.values())
-    ids = clues.ids_in(headers, times, signatures.values())
-    for content in clues.contents(body, url=store.url, times=times, ids=ids):
+    times = candidates.times_in(headers, document, signatures.values())
+    ids = candidates.ids_in(headers, times, signatures.values())
+    for content in candidates.contents(body, url=store.url, times=times, ids=ids):
         place = f', timestamp = "{content.time.source}"' if content.time else ""
         fix = f"signed = {json.dumps(content.signed)}{place}"
         yield _Change(f"if what is signed were {json.dumps(content.signed)}", content.data, fix)

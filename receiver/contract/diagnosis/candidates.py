@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Literal
 
-from receiver.contract.grammar import decode_secret, strict_base64, strict_hex
-from receiver.contract.scheme import MAX_SIGNATURE_HEADER, Headers
+from receiver.contract.signing.grammar import decode_secret, strict_base64, strict_hex
+from receiver.contract.signing.signatures import MAX_SIGNATURE_HEADER, Headers
 
 ALGORITHMS = {20: "sha1", 32: "sha256", 48: "sha384", 64: "sha512"}
 """What a signature of so many bytes was made with."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from receiver.contract import clues
+from receiver.contract.diagnosis import candidates
+from receiver.contract.diagnosis.hints import Hint, would_fit
 from receiver.contract.errors import Reason, Rejected
-from receiver.contract.grammar import Scheme, Secret
 from receiver.contract.intake import Delivery, receive
-from receiver.contract.remedies import Hint, would_fit
-from receiver.contract.scheme import (
+from receiver.contract.signing.grammar import Scheme, Secret
+from receiver.contract.signing.signatures import (
     MAX_SECRETS,
     Headers,
     Pairs,
@@ -240,7 +240,7 @@ def _rotation_hints(store: Store, detail: str) -> list[Hint]:
 def _time_hints(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> list[Hint]:
     _, raw = find_signature(scheme, headers)
     text = read_timestamp(scheme, headers, body, split_signature(scheme, raw))
-    unit = clues.unit_of(text)
+    unit = candidates.unit_of(text)
     if unit and unit != scheme.timestamp_unit:
         return [Hint(f"the time is written in another unit, {unit}", f'timestamp_unit = "{unit}"')]
     if reason == "malformed-timestamp":
@@ -255,8 +255,8 @@ def _time_hints(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> l
 
 
 def _nothing_fits(reason: str, headers: Headers) -> Hint:
-    if reason in ("no-signature", "malformed-signature") and not clues.signatures_in(headers):
-        names = ", ".join(shown(name) for name in clues.uncommon(headers)) or "none of its own"
+    if reason in ("no-signature", "malformed-signature") and not candidates.signatures_in(headers):
+        names = ", ".join(shown(name) for name in candidates.uncommon(headers)) or "none of its own"
         return Hint(
             f"no header holds anything of the size of a signature; it came with {names}",
             "turn signing on at the store; or something on the way removes the header",

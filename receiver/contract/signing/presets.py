@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from receiver.contract import preset_topics as topics
-from receiver.contract.grammar import Scheme, Sources
+from receiver.contract.signing import preset_topics as topics
+from receiver.contract.signing.grammar import Scheme, Sources
 
 STANDARD_WEBHOOKS = Scheme(
     name="standard-webhooks",

@@ -18,7 +18,7 @@ import orjson
 
 from receiver.contract.errors import Rejected
 from receiver.contract.event import follow
-from receiver.contract.grammar import (
+from receiver.contract.signing.grammar import (
     Part,
     Scheme,
     SchemeError,
@@ -28,7 +28,7 @@ from receiver.contract.grammar import (
     strict_hex,
     take_apart,
 )
-from receiver.contract.presets import PRESETS, STANDARD_WEBHOOKS
+from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
 
 __all__ = [
     "MAX_CANDIDATES",

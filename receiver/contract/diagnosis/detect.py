@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from receiver.contract import clues
+from receiver.contract.diagnosis import candidates
 from receiver.contract.errors import Rejected
 from receiver.contract.event import follow
-from receiver.contract.grammar import Scheme, SchemeError, Secret, Sources
-from receiver.contract.scheme import PRESETS, Headers, read_source, verify
+from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources
+from receiver.contract.signing.signatures import PRESETS, Headers, read_source, verify
 
 UNSUPPORTED = ("sha1", "sha384")
 _TOPIC_KEYS = ("type", "event", "topic", "event_type", "eventType", "name", "scope", "action")
@@ -58,12 +58,12 @@ def detect(headers: Headers, body: bytes, secret_text: str, *, url: str = "") ->
     preset = _fitting_preset(headers, body, secret_text, url)
     if preset:
         return Detection(preset, preset=preset.name)
-    signatures = clues.signatures_in(headers)
-    times = clues.times_in(headers, document, signatures.values())
-    ids = clues.ids_in(headers, times, signatures.values())
-    keys = clues.readings(secret_text)
+    signatures = candidates.signatures_in(headers)
+    times = candidates.times_in(headers, document, signatures.values())
+    ids = candidates.ids_in(headers, times, signatures.values())
+    keys = candidates.readings(secret_text)
     notes: list[str] = []
-    for match in clues.matches(signatures, keys, clues.contents(body, url=url, times=times, ids=ids)):
+    for match in candidates.matches(signatures, keys, candidates.contents(body, url=url, times=times, ids=ids)):
         scheme = _scheme_of(match, headers, document, notes)
         if scheme and _fits(scheme, headers, body, secret_text, url):
             return Detection(scheme, notes=tuple(notes))
@@ -132,7 +132,7 @@ def _fits(scheme: Scheme, headers: Headers, body: bytes, secret_text: str, url: 
 # From a match to a scheme
 
 
-def _scheme_of(match: clues.Match, headers: Headers, document: Any, notes: list[str]) -> Scheme | None:
+def _scheme_of(match: candidates.Match, headers: Headers, document: Any, notes: list[str]) -> Scheme | None:
     if match.algorithm in UNSUPPORTED:
         notes.append(f"it fits as HMAC-{match.algorithm.upper()} over {match.content.signed}, which is not supported")
         return None
@@ -151,7 +151,7 @@ def _scheme_of(match: clues.Match, headers: Headers, document: Any, notes: list[
     return replace(scheme, dedupe="id") if signed_ids else scheme
 
 
-def _build(match: clues.Match, *, unsigned: bool, event: Sources) -> Scheme:
+def _build(match: candidates.Match, *, unsigned: bool, event: Sources) -> Scheme:
     form, time = match.form, match.content.time
     return Scheme(
         "detected",
@@ -173,7 +173,7 @@ def _build(match: clues.Match, *, unsigned: bool, event: Sources) -> Scheme:
 
 def _sources(headers: Headers, document: Any, signature: str) -> Sources:
     """Where the event's parts seem to stand, by the names things have."""
-    names = [name for name in clues.uncommon(headers) if name != signature]
+    names = [name for name in candidates.uncommon(headers) if name != signature]
     data = [f"json:{key}" for key in _DATA_KEYS if isinstance(follow(document, key), dict)][:1]
     return Sources(
         topic=(
@@ -200,16 +200,16 @@ def _present(document: Any, keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _tried(
-    signatures: dict[bytes, clues.Form],
-    times: list[clues.Time],
+    signatures: dict[bytes, candidates.Form],
+    times: list[candidates.Time],
     ids: list[tuple[str, str]],
-    keys: list[clues.Reading],
+    keys: list[candidates.Reading],
     *,
     url: str,
 ) -> tuple[str, ...]:
     """What the search had to work with, for a person who knows more."""
     where = sorted({form.header for form in signatures.values()})
-    templates = sum(1 for _ in clues.contents(b"", url=url, times=times, ids=ids))
+    templates = sum(1 for _ in candidates.contents(b"", url=url, times=times, ids=ids))
     return (
         f"{len(PRESETS)} presets",
         f"signatures: {len(signatures)}, in {', '.join(where)}" if where else "signatures: none in any header",
@@ -220,7 +220,7 @@ def _tried(
     )
 
 
-def _called(reading: clues.Reading) -> str:
+def _called(reading: candidates.Reading) -> str:
     return f"{reading.encoding} without its prefix" if reading.prefix else reading.encoding
 
 
