@@ -12,9 +12,9 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from receiver.answers import Answer, problem, told, unavailable
+from receiver.config.settings import is_store_name
 from receiver.contract.errors import Rejected
 from receiver.contract.intake import Delivery, kept_headers, receive
-from receiver.contract.settings import is_store_name
 from receiver.contract.signing.signatures import Headers
 from receiver.contract.stores import Store, StoreIndex, decoy
 from receiver.inbox.counters import UNKNOWN_STORE, Tally

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from receiver.config import SANDBOX_SECRET
-from receiver.contract.settings import Bounds
+from receiver.config.settings import Bounds
 from receiver.inbox import Failures, Outcome
 from receiver.inbox.checks import Checked, Checks
 from receiver.spool import Refusal, open_refusals

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from receiver.config.settings import Bounds
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import kept_headers, receive
-from receiver.contract.settings import Bounds
 from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
 from receiver.keeper import Gathered

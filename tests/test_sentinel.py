@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
+from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerAway
-from receiver.contract.settings import RedisSettings
 from receiver.inbox import Inbox, Ledger, connect_to, keys
 from receiver.inbox.client import check, describe, socket_path
 from receiver.inbox.line import Line

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from receiver.config.settings import seconds
 from receiver.contract.errors import PluginError
-from receiver.contract.settings import seconds
 from workers import conditions
 from workers.routing import Handler, Router
 

@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import orjson
 
 from receiver.config import Config
+from receiver.config.settings import HandlerSettings, PluginSettings, seconds
 from receiver.contract.errors import PluginError
-from receiver.contract.settings import HandlerSettings, PluginSettings, seconds
 from receiver.inbox import Declaration
 from workers import conditions, judging, plugin_settings
 from workers.plugin_settings import settings_of

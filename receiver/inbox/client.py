@@ -22,8 +22,8 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
+from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerAway, ServerUnusable
-from receiver.contract.settings import RedisSettings
 
 OLDEST = (7, 0)
 SENTINEL_SECONDS = 0.25

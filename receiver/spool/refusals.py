@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from receiver.contract.settings import Bounds
+from receiver.config.settings import Bounds
 from receiver.spool.file import FILE, PAGE, SCHEMA, open_spool, transaction
 
 UNKNOWN = "?"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from receiver.config import Config
-from receiver.contract.settings import LOOPBACK
+from receiver.config.settings import LOOPBACK
 from workers.checkup.facts import Facts, ServerFacts, WebFacts
 from workers.checkup.findings import Finding, fail, ok, warn
 from workers.checkup.words import clock, counted, size, span

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from receiver.config.settings import is_store_name
 from receiver.contract.errors import ConfigError
-from receiver.contract.settings import is_store_name
 from workers.cli.show import next_command
 
 CONFIG = """\

@@ -15,8 +15,8 @@ import click
 from redis import Redis
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
+from receiver.config.settings import per_second, seconds
 from receiver.contract.errors import ConfigError
-from receiver.contract.settings import per_second, seconds
 from receiver.contract.stores import Store
 from receiver.inbox import connect_to
 from receiver.inbox.client import check

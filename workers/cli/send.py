@@ -16,9 +16,9 @@ import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
+from receiver.config.settings import LOOPBACK
 from receiver.contract.compose import Request, compose
 from receiver.contract.errors import ConfigError, ServerUnusable
-from receiver.contract.settings import LOOPBACK
 from receiver.contract.stores import Store
 from receiver.contract.topics import translate
 from receiver.inbox import Inbox, Ledger

@@ -16,8 +16,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.config import Config
+from receiver.config.settings import is_store_name
 from receiver.contract.errors import ConfigError, StorehooksError
-from receiver.contract.settings import is_store_name
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import Inbox, Ledger

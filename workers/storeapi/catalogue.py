@@ -12,8 +12,8 @@ from importlib import resources
 from typing import Any, Literal
 
 from receiver.config import Config
+from receiver.config.settings import CatalogueSettings, GroupSettings, OperationSettings
 from receiver.contract.errors import ConfigError
-from receiver.contract.settings import CatalogueSettings, GroupSettings, OperationSettings
 
 State = Literal["documented", "assumed", "overridden", "added"]
 PagingStyle = Literal["page", "cursor", "link", "none"]

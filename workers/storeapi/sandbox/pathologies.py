@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from receiver.config.settings import octets, seconds
 from receiver.contract.errors import ConfigError
-from receiver.contract.settings import octets, seconds
 
 CHANCES = {
     # deliveries

@@ -22,8 +22,8 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from receiver.config_text import KeyPath, Place, dotted, overlay, place_of, read_into, references, resolve
-from receiver.contract import settings
+from receiver.config import settings
+from receiver.config.source_files import KeyPath, Place, dotted, overlay, place_of, read_into, references, resolve
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.grammar import extend
 from receiver.contract.signing.signatures import MAX_SECRETS, PRESETS, Scheme, SchemeError, Secret
