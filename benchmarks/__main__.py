@@ -25,7 +25,7 @@ from benchmarks.bouts.latency import Latency
 from benchmarks.bouts.memory import Memory
 from benchmarks.bouts.working import TwoWorkers, Working
 from benchmarks.machine import ROOT, THEIR_PYTHON
-from receiver.inbox import embedded
+from receiver.inbox.redis import embedded_server
 
 BOUTS: tuple[type[Bout], ...] = (Ingest, HalfSpeed, Working, Latency, FanOut, Memory, Growth, TwoWorkers)
 RESULTS = ROOT / "benchmarks" / "results"
@@ -105,7 +105,7 @@ def indent(text: str) -> str:
 
 def machine_line() -> str:
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    server = embedded.version_of(embedded.binary())
+    server = embedded_server.version_of(embedded_server.binary())
     python = platform.python_version()
     return f"{os.cpu_count()} cores {platform.machine()}, Python {python}, {server}; load {load}"
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from receiver.inbox import Inbox, connect, embedded, server_url
+from receiver.inbox import Inbox, connect, server_url
+from receiver.inbox.redis import embedded_server
 from workers.processes import die_with_parent
 from workers.rig import wait_until
 
@@ -105,7 +106,7 @@ class Server:
         self.url = server_url("", self.folder)
         self.socket = self.url.removeprefix("unix://")
         self.client: Redis = connect(self.url, timeout=60)
-        command = [*embedded.command(embedded.binary(), self.folder), "--appendfsync", fsync]
+        command = [*embedded_server.command(embedded_server.binary(), self.folder), "--appendfsync", fsync]
         self.process = Process(command, folder=folder, name=f"redis-{name}")
         wait_until(self._answers, within=10, what=f"the server answers; {self.process.tail()}")
 

@@ -16,7 +16,7 @@ from receiver.answers import Answer, problem, told, unavailable
 from receiver.config import Config, load_from_environment
 from receiver.door import Arrival, BodyTooLong, BodyUnreadable, Door, read_body
 from receiver.inbox import Inbox, connect_to
-from receiver.inbox.counters import Tally
+from receiver.inbox.refusal_counts import Tally
 from receiver.keeper import Keeper
 from receiver.keeping import Keeping
 from receiver.locksmith import Locksmith

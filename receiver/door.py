@@ -17,7 +17,7 @@ from receiver.contract.errors import Rejected
 from receiver.contract.intake import Delivery, kept_headers, receive
 from receiver.contract.signing.signatures import Headers
 from receiver.contract.stores import Store, StoreIndex, decoy
-from receiver.inbox.counters import UNKNOWN_STORE, Tally
+from receiver.inbox.refusal_counts import UNKNOWN_STORE, Tally
 from receiver.keeper import Keeper
 from receiver.keeping import Kept, NowhereToKeep
 from receiver.locksmith import Locksmith

@@ -23,7 +23,7 @@ from receiver.app import create_app
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
 from receiver.inbox import connect_to
-from receiver.inbox.client import check
+from receiver.inbox.redis.connecting import check
 from receiver.loop import LoopWorker
 from receiver.patient import CONNECTIONS, PatientWorker
 from receiver.ports import refuse_a_taken_port

@@ -18,8 +18,8 @@ from redis.exceptions import TimeoutError as TooSlow
 
 from receiver.contract.intake import Delivery
 from receiver.inbox import Accepted
-from receiver.inbox.accepting import Accepting
-from receiver.inbox.line import Line
+from receiver.inbox.accept_batch import Accepting
+from receiver.inbox.redis.polled_connection import Line
 from receiver.keeping import Keeping, Kept, NowhereToKeep
 
 Outcomes = list[Kept | NowhereToKeep]

@@ -25,8 +25,8 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.inbox import Accepted, Inbox
-from receiver.inbox.accepting import Accepting
-from receiver.inbox.line import Line
+from receiver.inbox.accept_batch import Accepting
+from receiver.inbox.redis.polled_connection import Line
 from receiver.spool import FILE, Row, SpooledEvents, glance_at_events, open_events
 
 BREAK_SECONDS = 1.0

@@ -28,7 +28,7 @@ from receiver.config import Config
 from receiver.contract.stores import Store
 
 if TYPE_CHECKING:
-    from receiver.inbox.keyring import Keyring, State
+    from receiver.inbox.keyring.keyring import Keyring, State
 
 LOOK_EVERY = 0.5
 CONFIRM_EVERY = 4.0
@@ -137,7 +137,7 @@ class Locksmith:
             self._complained = True
 
     def _note_learning(self, state: State) -> None:
-        from receiver.inbox.keyring import LEARNING_SECONDS
+        from receiver.inbox.keyring.keyring import LEARNING_SECONDS
 
         now = time.monotonic()
         kept = {
@@ -150,8 +150,8 @@ class Locksmith:
 
     def _look_at_files(self, ring: Keyring, changed: bool) -> None:
         """Another process of this host may have learned something that Redis does not hold yet."""
-        from receiver.inbox.keyfiles import merge
-        from receiver.inbox.keyring import equip
+        from receiver.inbox.keyring.host_files import merge
+        from receiver.inbox.keyring.keyring import equip
 
         stamp = ring.files.stamp()
         if changed or stamp != self._stamp:
@@ -179,6 +179,6 @@ def _keyring(config: Config, client: Redis) -> Keyring | None:
     key = config.secrets.key.get_secret_value()
     if not key:
         return None
-    from receiver.inbox.keyring import Keyring
+    from receiver.inbox.keyring.keyring import Keyring
 
     return Keyring(client, config.data_dir, key)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from receiver.config import SANDBOX_SECRET
 from receiver.inbox import Inbox, keys
-from receiver.inbox.checks import Checked, Checks
+from receiver.inbox.subscription_checks import Checked, Checks
 from receiver.spool import look_at_refusals
 from tests.harness import HEAD, OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
 from tests.storeapi.listener import Listener

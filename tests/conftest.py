@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from receiver.inbox import connect
-from receiver.inbox.library import library
+from receiver.inbox.redis.script_library import library
 from tests import closing
 from tests.harness import Server, System, own_server
 

@@ -22,7 +22,8 @@ from receiver import config as config_room
 from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
-from receiver.inbox import Inbox, Ledger, connect, embedded, server_url
+from receiver.inbox import Inbox, Ledger, connect, server_url
+from receiver.inbox.redis import embedded_server
 from receiver.spool import look_at_refusals
 from tests.programs import Process, ended, storehooks
 from tests.warm import QUICKER
@@ -93,7 +94,7 @@ class Server:
         self.process: Process | None = None
 
     def start(self) -> Server:
-        command = [*self.prefix, *embedded.command(embedded.binary(), self.data_dir), *self.extra]
+        command = [*self.prefix, *embedded_server.command(embedded_server.binary(), self.data_dir), *self.extra]
         self.process = Process(command, log=self.data_dir / "server.log")
         eventually(self._answers, what="the server answers")
         return self
@@ -141,7 +142,7 @@ bind = "127.0.0.1:{sandbox_port}"
 
 
 OFTEN = {
-    "receiver.inbox.counters.FLUSH_EVERY": 0.1,
+    "receiver.inbox.refusal_counts.FLUSH_EVERY": 0.1,
     "receiver.keeper.WRITE_EVERY": 0.1,
     "receiver.locksmith.LOOK_EVERY": 0.1,
 }

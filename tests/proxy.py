@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from receiver.inbox.scripts import Call
+from receiver.inbox.redis.script_runner import Call
 
 
 class Proxy:

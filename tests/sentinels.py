@@ -7,7 +7,8 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from receiver.inbox import connect, embedded
+from receiver.inbox import connect
+from receiver.inbox.redis import embedded_server
 from tests.harness import Process, Server, eventually, free_port
 
 NAME = "shop"
@@ -75,7 +76,7 @@ class Sentinels:
             f"sentinel monitor {NAME} 127.0.0.1 {self._first} 2\n"
             f"sentinel down-after-milliseconds {NAME} 1000\nsentinel failover-timeout {NAME} 5000\n"
         )
-        command = [str(embedded.binary()), str(file), "--sentinel"]
+        command = [str(embedded_server.binary()), str(file), "--sentinel"]
         self._watchers.append(Process(command, log=self.folder / f"sentinel-{port}.log"))
 
     def _sees_all(self, port: int) -> bool:

@@ -12,7 +12,7 @@ import httpx2
 from click.testing import CliRunner, Result
 
 from receiver.inbox import Declaration, keys
-from receiver.inbox.checks import Checked, Checks
+from receiver.inbox.subscription_checks import Checked, Checks
 from tests.harness import Process, System, eventually, own_server
 from tests.test_keyring import KEY
 from workers.cli import storehooks

@@ -14,9 +14,9 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.inbox import Declaration
-from receiver.inbox.checks import Checked
-from receiver.inbox.ledger import COUNTED, Counters, SeenName, Spool
-from receiver.inbox.pulse import Beat, Footprint
+from receiver.inbox.queries.activity import Beat, Footprint
+from receiver.inbox.queries.events import COUNTED, Counters, SeenName, Spool
+from receiver.inbox.subscription_checks import Checked
 from receiver.spool import Refusal, RefusedOf, open_refusals
 from workers.checkup import ask, behind, stores, system
 from workers.checkup.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts

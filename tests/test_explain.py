@@ -12,8 +12,8 @@ import pytest
 
 from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration, keys
-from receiver.inbox.ledger import EventRecord, EventSummary, RunRecord
-from receiver.inbox.roster import Absent
+from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
+from receiver.inbox.queries.handlers import Absent
 from tests.harness import System, eventually
 from workers.explaining import Facts, Verdict, explain
 

@@ -17,7 +17,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from receiver.inbox import keys
-from receiver.inbox.client import socket_path
+from receiver.inbox.redis.connecting import socket_path
 from tests.harness import Process, Server, System, children_of, eventually
 from tests.proxy import Proxy
 

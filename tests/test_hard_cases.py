@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from receiver.inbox import Declaration, Failures, Outcome, keys
-from receiver.inbox.client import socket_path
+from receiver.inbox.redis.connecting import socket_path
 from tests.harness import Server, System, children_of, eventually, own_server
 from tests.proxy import Proxy
 from tests.test_inbox import GREET, claim_one, route

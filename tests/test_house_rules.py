@@ -94,7 +94,7 @@ def test_imports_point_left(module: str, path: Path) -> None:
         ("receiver.app", "from workers import Router"),
         ("receiver.contract.event", "import redis"),
         ("receiver.contract.event", "from receiver.inbox import Inbox"),
-        ("receiver.inbox.ledger", "from receiver.config import Config"),
+        ("receiver.inbox.queries.events", "from receiver.config import Config"),
         ("workers.worker", "from receiver.app import create_app"),
         ("workers.worker", "import receiver.gunicorn"),
         ("workers.cli.dev", "def f():\n    from receiver import app"),

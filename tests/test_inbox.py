@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 
 from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
-from receiver.inbox.library import library
-from receiver.inbox.records import Wanted
+from receiver.inbox.model import Wanted
+from receiver.inbox.redis.script_library import library
 from tests.harness import System, eventually
 
 GREET = ("shop.greet", "default", True)

@@ -28,8 +28,8 @@ from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Routes, Run, connect, keys
 from receiver.inbox.inbox import LOSSES_ALLOWED
-from receiver.inbox.records import from_ms
-from receiver.inbox.roster import Roster
+from receiver.inbox.model import from_ms
+from receiver.inbox.queries.handlers import Roster
 from tests.books import Books
 
 STORES = ("north", "south")

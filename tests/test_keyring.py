@@ -20,8 +20,8 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.signing.presets import STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import connect, keys
-from receiver.inbox.keyfiles import COPY, PENDING
-from receiver.inbox.keyring import Keyring, Learned, Seal, Unsealable, equip, learn
+from receiver.inbox.keyring.host_files import COPY, PENDING
+from receiver.inbox.keyring.keyring import Keyring, Learned, Seal, Unsealable, equip, learn
 from tests.harness import SECRET, Server
 
 KEY = "a2V5IG9mIHRoZSB0ZXN0cywgMzIgYnl0ZXMgbG9uZyE="

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration
-from receiver.inbox.records import Declarations
+from receiver.inbox.model import Declarations
 from workers.known import MOST_HANDLERS, MOST_ROUTES, Known
 
 

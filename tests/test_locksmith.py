@@ -15,7 +15,7 @@ from receiver import config as config_room
 from receiver import locksmith as room
 from receiver.contract.compose import Request, compose
 from receiver.inbox import connect, keys
-from receiver.inbox.keyring import LIVE_SECONDS, Keyring, learn
+from receiver.inbox.keyring.keyring import LIVE_SECONDS, Keyring, learn
 from receiver.locksmith import Locksmith
 from tests.harness import OFTEN, SECRET, Server, System, eventually, own_server
 from tests.test_keyring import KEY, NEW

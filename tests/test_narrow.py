@@ -16,7 +16,7 @@ import pytest
 from receiver.config import SANDBOX_SECRET
 from receiver.config.settings import Bounds
 from receiver.inbox import Failures, Outcome
-from receiver.inbox.checks import Checked, Checks
+from receiver.inbox.subscription_checks import Checked, Checks
 from receiver.spool import Refusal, open_refusals
 from tests.harness import System
 from tests.programs import start

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import Inbox, connect
 from receiver.inbox.keys import rq_list
-from receiver.inbox.plain import Plain
+from receiver.inbox.redis.raw_connection import Plain
 from tests.harness import Server, System, eventually
 from tests.proxy import Proxy
 from workers.bell import Bell

@@ -59,7 +59,7 @@ import sys, time
 from pathlib import Path
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox.records import from_ms
+from receiver.inbox.model import from_ms
 from receiver.spool import SpooledEvents
 from receiver.spool.file import open_spool
 events = SpooledEvents(open_spool(Path(sys.argv[1]), synchronous=sys.argv[2]))

@@ -12,7 +12,7 @@ import pytest
 
 from receiver.contract.compose import Request, compose
 from receiver.contract.signing.signatures import PRESETS
-from receiver.inbox.accepting import NAMES_KEPT
+from receiver.inbox.accept_batch import NAMES_KEPT
 from tests.harness import System, eventually, own_server
 
 SECRET = "c2VjcmV0IG9mIGEgc3RvcmUgb2YgYW55IHByZXNldA=="

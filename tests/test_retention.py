@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from receiver.inbox import Declaration, Outcome, keys
 from receiver.inbox.inbox import TRIM_SLICE
-from receiver.inbox.roster import Roster
+from receiver.inbox.queries.handlers import Roster
 from tests.harness import System, eventually
 from tests.test_inbox import GREET, claim_one, route
 

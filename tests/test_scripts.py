@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from receiver.inbox import Inbox, Outcome, connect, scripts
-from receiver.inbox.library import library, script, sources
-from receiver.inbox.scripts import Call, manner
+from receiver.inbox import Inbox, Outcome, connect
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.script_library import library, script, sources
+from receiver.inbox.redis.script_runner import Call, manner
 from tests.harness import Server, System, own_server
 from tests.proxy import Proxy
 from tests.test_damage import narrow_inbox
@@ -136,7 +137,7 @@ def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:
         own.client.eval(text, 1, "sh:")
     own.client.hdel("sh:n", "accepted|north")
     with pytest.raises(ResponseError):
-        scripts.run(own.client, [Call("claim", ["token"])])
+        script_runner.run(own.client, [Call("claim", ["token"])])
     own.accept()
     assert own.ledger.counters().total["accepted"] == 1
     assert own.identity_holds()

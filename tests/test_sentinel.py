@@ -19,8 +19,8 @@ from redis.exceptions import RedisError
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerAway
 from receiver.inbox import Inbox, Ledger, connect_to, keys
-from receiver.inbox.client import check, describe, socket_path
-from receiver.inbox.line import Line
+from receiver.inbox.redis.connecting import check, describe, socket_path
+from receiver.inbox.redis.polled_connection import Line
 from tests.harness import Server, System, eventually, own_server
 from tests.load import Load
 from tests.proxy import Proxy

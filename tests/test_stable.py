@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from receiver.inbox import Run
-from receiver.inbox.records import Kept
+from receiver.inbox.model import Kept
 from tests.harness import System, eventually
 from workers.stable import Ended, Stable
 

@@ -20,7 +20,7 @@ from receiver.config import load
 from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Outcome
-from receiver.inbox.checks import Checks
+from receiver.inbox.subscription_checks import Checks
 from tests.harness import OTHER_SECRET, SECRET, Process, System, eventually, free_port, own_server, port_is_free
 from tests.test_inbox import GREET, claim_one, route
 from workers.cli import storehooks

@@ -14,9 +14,9 @@ from redis.exceptions import RedisError
 
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
-from receiver.inbox.checks import Checks, Occupied
-from receiver.inbox.keyfiles import Files
-from receiver.inbox.keyring import Keyring, Learned, orphaned
+from receiver.inbox.keyring.host_files import Files
+from receiver.inbox.keyring.keyring import Keyring, Learned, orphaned
+from receiver.inbox.subscription_checks import Checks, Occupied
 from tests.subscribed import Shop
 from tests.test_keyring import KEY
 from tests.test_subscriptions import MADE_BY_THE_STORE, eventually_came
@@ -271,7 +271,7 @@ def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: p
 
 
 def test_a_lock_is_kept_for_as_long_as_changes_are_made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("receiver.inbox.checks.LOCK_MS", 400)
+    monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 400)
     with Checks(shop.system.client).alone("demo") as hold:
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
@@ -286,7 +286,7 @@ def test_one_change_may_last_longer_than_a_lock(shop: Shop, monkeypatch: pytest.
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
-    monkeypatch.setattr("receiver.inbox.checks.LOCK_MS", 600)
+    monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 600)
     real, occupied = Webhooks.rotate_secret, list[bool]()
 
     def slow(self: Webhooks, *given: Any, **named: Any) -> Any:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from receiver.inbox.checks import Checks
-from receiver.inbox.keyring import Keyring
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.subscription_checks import Checks
 from tests.harness import SECRET, Process, Server, System, eventually, free_port, own_server
 from tests.many_stores import TOKEN
 from tests.sending import Sending

@@ -12,8 +12,8 @@ import pytest
 from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
-from receiver.inbox.checks import Checks
-from receiver.inbox.keyring import Keyring, learn
+from receiver.inbox.keyring.keyring import Keyring, learn
+from receiver.inbox.subscription_checks import Checks
 from tests.harness import SECRET, eventually
 from tests.subscribed import Shop, changed_by
 from tests.test_keyring import KEY

@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from receiver.inbox import keys
-from receiver.inbox.keyring import Keyring
+from receiver.inbox.keyring.keyring import Keyring
 from receiver.locksmith import Locksmith
 from tests.harness import eventually
 from tests.subscribed import Shop, a_shop, begin_anew
@@ -35,7 +35,7 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 @pytest.fixture
 def shop(open_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Its receivers believe a word for a moment only."""
-    monkeypatch.setattr("receiver.inbox.keyring.LEARNING_SECONDS", WINDOW)
+    monkeypatch.setattr("receiver.inbox.keyring.keyring.LEARNING_SECONDS", WINDOW)
     monkeypatch.setattr(underway, "AGAIN_EVERY", WINDOW / 3)
     return begin_anew(open_shop)
 

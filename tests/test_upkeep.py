@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from receiver.config import Config
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
-from receiver.inbox.checks import Checked, Checks, Trouble
+from receiver.inbox.subscription_checks import Checked, Checks, Trouble
 from tests.harness import eventually
 from tests.subscribed import Shop, a_shop, changed_by, looked_at, plugin
 from workers.probe import ProbeFailed, probe

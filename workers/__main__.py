@@ -9,7 +9,7 @@ from receiver import logs
 from receiver.config import load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
-from receiver.inbox.client import check
+from receiver.inbox.redis.connecting import check
 from workers.plugins import judge_elsewhere
 from workers.supervisor import Supervisor, behind_the_queue
 

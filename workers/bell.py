@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.inbox.keys import rq_list
-from receiver.inbox.plain import Plain
+from receiver.inbox.redis.raw_connection import Plain
 
 WAIT_SECONDS = 5
 TRY_AGAIN_AFTER = 0.5

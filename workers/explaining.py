@@ -10,8 +10,8 @@ from typing import Any
 from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Declaration
-from receiver.inbox.ledger import EventRecord, RunRecord
-from receiver.inbox.roster import Absent
+from receiver.inbox.queries.events import EventRecord, RunRecord
+from receiver.inbox.queries.handlers import Absent
 
 
 @dataclass(frozen=True)

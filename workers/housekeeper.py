@@ -21,8 +21,8 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Inbox, connect_to
-from receiver.inbox.client import check
 from receiver.inbox.inbox import LEASE_MS, TICK_SLICE
+from receiver.inbox.redis.connecting import check
 from workers import chores
 from workers.processes import Clock, Signals
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from receiver.inbox import Declaration, Routes
-from receiver.inbox.records import Declarations, Wanted
+from receiver.inbox.model import Declarations, Wanted
 from workers.routing import wanted_by
 
 MOST_ROUTES = 16

@@ -11,7 +11,7 @@ from receiver.contract.signing.grammar import Scheme
 from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, translate
 from receiver.inbox import Declaration
-from receiver.inbox.ledger import SeenName
+from receiver.inbox.queries.events import SeenName
 from workers.routing import wanted_by
 
 

@@ -24,7 +24,8 @@ from redis.exceptions import RedisError
 from receiver import config as config_room
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import Inbox, Ledger, connect, embedded, server_url
+from receiver.inbox import Inbox, Ledger, connect, server_url
+from receiver.inbox.redis import embedded_server
 from workers.processes import die_with_parent
 
 T = TypeVar("T")
@@ -173,7 +174,7 @@ class Rig:
 
     def _command(self, name: str) -> list[str]:
         if name == "server":
-            return embedded.command(embedded.binary(), self.folder / "data")
+            return embedded_server.command(embedded_server.binary(), self.folder / "data")
         return [sys.executable, "-m", *_MODULES[name], "--config", str(self.config_file)]
 
     def _is_ready(self, name: str) -> bool:

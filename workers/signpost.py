@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from receiver.inbox import Declaration, Inbox, Routes, Run, keys
-from receiver.inbox.records import Declarations, Wanted
+from receiver.inbox.model import Declarations, Wanted
 from workers.known import Known
 
 

@@ -13,9 +13,9 @@ from receiver.config import Config
 from receiver.contract.signing.signatures import Secret
 from receiver.contract.topics import PROBE
 from receiver.inbox import Inbox, Ledger
-from receiver.inbox.checks import Checks, Heal
-from receiver.inbox.keyring import equip
-from receiver.inbox.ledger import EventSummary
+from receiver.inbox.keyring.keyring import equip
+from receiver.inbox.queries.events import EventSummary
+from receiver.inbox.subscription_checks import Checks, Heal
 from receiver.spool import RefusedOf, look_at_refusals
 from workers.checkup.ask import ask_store
 from workers.checkup.facts import ApiFacts

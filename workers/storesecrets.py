@@ -14,7 +14,7 @@ from dataclasses import replace
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import MAX_LEARNED
 from receiver.contract.stores import Store
-from receiver.inbox.keyring import Keyring, Learned, equip, learn, orphaned
+from receiver.inbox.keyring.keyring import Keyring, Learned, equip, learn, orphaned
 from workers.underway import patiently, refuse_behind
 
 

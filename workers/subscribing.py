@@ -21,8 +21,8 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.records import Record, RecordError
 from receiver.contract.stores import Store
 from receiver.inbox import Ledger, keys
-from receiver.inbox.checks import Checks, Occupied
-from receiver.inbox.keyring import Keyring, equip, learn
+from receiver.inbox.keyring.keyring import Keyring, equip, learn
+from receiver.inbox.subscription_checks import Checks, Occupied
 from workers.storeapi.build import client_of, for_the_sandbox
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal

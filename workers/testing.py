@@ -23,7 +23,7 @@ from receiver.contract.event import Event, event_id
 from workers.context import Context, make_settings
 
 if TYPE_CHECKING:
-    from receiver.inbox.ledger import EventRecord, RunRecord
+    from receiver.inbox.queries.events import EventRecord, RunRecord
     from workers.rig import Rig
     from workers.storeapi import Client
 

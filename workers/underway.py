@@ -17,7 +17,7 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from receiver.contract.errors import StorehooksError
-from receiver.inbox.keyring import LEARNING_SECONDS, LIVE_SECONDS, Keyring
+from receiver.inbox.keyring.keyring import LEARNING_SECONDS, LIVE_SECONDS, Keyring
 
 RECEIVERS_WITHIN = LIVE_SECONDS + 3.0
 """A receiver that was killed is forgotten before that."""

@@ -20,7 +20,7 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
-from receiver.inbox.checks import BUSY_MS, Checked, Checks, Heal, Occupied, Trouble
+from receiver.inbox.subscription_checks import BUSY_MS, Checked, Checks, Heal, Occupied, Trouble
 from workers.probe import NothingToSign, ProbeFailed, probe
 from workers.subscribing import Done, Subscriber, handlers_of, is_managed, keyring_of
 from workers.subscriptions import Change, Handlers, Plan, in_words

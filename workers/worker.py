@@ -25,7 +25,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, keys
-from receiver.inbox.client import check
+from receiver.inbox.redis.connecting import check
 from workers.bell import Bell
 from workers.ends import outcome_of
 from workers.jobs import WakeUp, read_job

@@ -1,4 +1,4 @@
-"""Every key in Redis, on one page. The scripts build the same names from `PREFIX`; see `scripts/lib.lua`.
+"""Every key in Redis, on one page. The scripts build the same names from `PREFIX`; see `lua/lib.lua`.
 
     e:{id}         hash    an event. v store topic theirs delivery resource received occurred source data_path
                            digest(of the body) state(open settled failed) open(runs under way) bad(runs failed) reason

@@ -17,7 +17,7 @@ from receiver.contract.compose import compose
 from receiver.contract.errors import PluginError
 from receiver.contract.intake import receive
 from receiver.inbox import keys
-from receiver.inbox.ledger import EventRecord, RunRecord
+from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.certify import observe
 from workers.certify.plan import HOURS_LATE, Scenario, Step, restarts, scenarios, scene, sequence
 from workers.certify.wrapped import CONTROL

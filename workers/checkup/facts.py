@@ -9,10 +9,10 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
-from receiver.inbox.checks import Checked
-from receiver.inbox.ledger import Counters, SeenName, Spool
-from receiver.inbox.pulse import Beat, Footprint
-from receiver.inbox.roster import Absent
+from receiver.inbox.queries.activity import Beat, Footprint
+from receiver.inbox.queries.events import Counters, SeenName, Spool
+from receiver.inbox.queries.handlers import Absent
+from receiver.inbox.subscription_checks import Checked
 from receiver.spool import RefusedOf
 
 

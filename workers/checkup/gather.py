@@ -20,11 +20,11 @@ from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import PluginError, Rejected
 from receiver.contract.stores import Store
 from receiver.inbox import Failures, Inbox, Ledger, connect_to
-from receiver.inbox.checks import Checks
-from receiver.inbox.client import describe
-from receiver.inbox.keyring import learned_here
-from receiver.inbox.pulse import Pulse
-from receiver.inbox.roster import Roster
+from receiver.inbox.keyring.keyring import learned_here
+from receiver.inbox.queries.activity import Pulse
+from receiver.inbox.queries.handlers import Roster
+from receiver.inbox.redis.connecting import describe
+from receiver.inbox.subscription_checks import Checks
 from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_events
 from workers.checkup.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.plugins import Judge

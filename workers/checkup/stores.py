@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from receiver.contract.diagnosis.explain import caveats
-from receiver.inbox.checks import Checked
+from receiver.inbox.subscription_checks import Checked
 from receiver.spool import UNKNOWN, RefusedOf
 from workers.checkup.facts import ApiFacts, Facts
 from workers.checkup.findings import Finding, fail, ok, warn

@@ -18,10 +18,11 @@ from redis.exceptions import RedisError
 from receiver import __version__
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerUnusable
-from receiver.inbox import Declaration, Ledger, connect_to, embedded
-from receiver.inbox.client import check, socket_path
-from receiver.inbox.records import DECLARATION_MS
-from receiver.inbox.roster import Roster
+from receiver.inbox import Declaration, Ledger, connect_to
+from receiver.inbox.model import DECLARATION_MS
+from receiver.inbox.queries.handlers import Roster
+from receiver.inbox.redis import embedded_server
+from receiver.inbox.redis.connecting import check, socket_path
 from receiver.ports import refuse_a_taken_port
 from workers.checkup.words import waits
 from workers.cli import show
@@ -121,9 +122,9 @@ class Dev:
 
     def _start_server(self) -> str:
         if self._config.redis.embedded:
-            program = embedded.binary()
-            embedded.version_of(program)
-            command = embedded.command(program, self._config.data_dir)
+            program = embedded_server.binary()
+            embedded_server.version_of(program)
+            command = embedded_server.command(program, self._config.data_dir)
             self._supervisor.start(Program("server", command, stage=SERVER_STAGE, output=self._logs / "server.log"))
             self._wait_for_the_server()
         return check(self._client, ack=self._config.redis.ack)

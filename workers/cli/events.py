@@ -12,7 +12,7 @@ import orjson
 
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Inbox, Ledger, keys
-from receiver.inbox.ledger import EventRecord, EventSummary, RunRecord
+from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from workers.checkup.words import counted
 from workers.cli import show
 from workers.cli.options import Moment, Noun, Rate, the_config, the_server, with_config

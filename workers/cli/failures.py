@@ -10,8 +10,8 @@ import click
 
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Failures, Inbox, keys
-from receiver.inbox.failures import Failure, Group
-from receiver.inbox.records import Declarations
+from receiver.inbox.model import Declarations
+from receiver.inbox.queries.failures import Failure, Group
 from workers.checkup.words import counted
 from workers.cli import show
 from workers.cli.options import Noun, Rate, the_config, the_server, with_config

@@ -17,7 +17,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, PluginError, ServerUnusable
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
-from receiver.inbox.roster import Absent, Roster
+from receiver.inbox.queries.handlers import Absent, Roster
 from workers.checkup.words import counted, waits
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config

@@ -19,7 +19,7 @@ from receiver.config.settings import per_second, seconds
 from receiver.contract.errors import ConfigError
 from receiver.contract.stores import Store
 from receiver.inbox import connect_to
-from receiver.inbox.client import check
+from receiver.inbox.redis.connecting import check
 from receiver.spool import Refusals, look_at_refusals
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,7 +74,7 @@ def the_stores(config: Config) -> Mapping[str, Store]:
     key = config.secrets.key.get_secret_value()
     if not key:
         return config.known_stores
-    from receiver.inbox.keyring import learned_here  # the cipher takes a while to load
+    from receiver.inbox.keyring.keyring import learned_here  # the cipher takes a while to load
 
     return learned_here(config.known_stores, config.data_dir, key)
 

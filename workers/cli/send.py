@@ -22,7 +22,7 @@ from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.stores import Store
 from receiver.contract.topics import translate
 from receiver.inbox import Inbox, Ledger
-from receiver.inbox.ledger import EventRecord
+from receiver.inbox.queries.events import EventRecord
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, the_stores, with_config
 from workers.names import known_topics, nearest_topic

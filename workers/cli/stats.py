@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import click
 
 from receiver.inbox import Ledger
-from receiver.inbox.ledger import Spool
+from receiver.inbox.queries.events import Spool
 from workers.checkup.words import waits
 from workers.cli import show
 from workers.cli.options import the_config, the_server, with_config

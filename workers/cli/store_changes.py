@@ -21,7 +21,7 @@ from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import Inbox, Ledger
-from receiver.inbox.checks import Checks
+from receiver.inbox.subscription_checks import Checks
 from workers.cli import show
 from workers.cli.options import Span, the_config, the_server, the_store, with_config
 from workers.reload import reload, wait_until_read

@@ -9,8 +9,8 @@ import click
 
 from receiver.config import Config
 from receiver.inbox import Inbox, Ledger, keys
-from receiver.inbox.checks import Heal
-from receiver.inbox.pulse import Pulse
+from receiver.inbox.queries.activity import Pulse
+from receiver.inbox.subscription_checks import Heal
 from workers.checkup.words import clock, counted, span
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config

@@ -15,7 +15,7 @@ from redis import Redis
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
-from receiver.inbox.checks import Checked, Checks, Heal
+from receiver.inbox.subscription_checks import Checked, Checks, Heal
 from workers.checkup.words import span
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config

@@ -1,4 +1,4 @@
-"""Accepting: deliveries as the arguments of `scripts/accept.lua`, in groups, and its answers. No I/O."""
+"""Accepting: deliveries as the arguments of `lua/accept.lua`, in groups, and its answers. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from receiver.contract.intake import Delivery
 from receiver.contract.topics import PROBE
-from receiver.inbox.plain import Argument
-from receiver.inbox.records import pack
-from receiver.inbox.scripts import Call
+from receiver.inbox.model import pack
+from receiver.inbox.redis.raw_connection import Argument
+from receiver.inbox.redis.script_runner import Call
 
 ACCEPT_SLICE = 128
 """Events that one script accepts: the server does nothing else meanwhile."""

@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis
 
 from receiver.inbox import keys
-from receiver.inbox.records import DECLARATION_MS, from_ms
+from receiver.inbox.model import DECLARATION_MS, from_ms
 
 SILENT_MS = 20_000
 """Workers say every 5 s what they have. What none has named for so long, none has."""

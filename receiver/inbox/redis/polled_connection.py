@@ -13,8 +13,8 @@ from redis import Redis
 from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as LostConnection
 
-from receiver.inbox.plain import Plain, packed
-from receiver.inbox.scripts import Call
+from receiver.inbox.redis.raw_connection import Plain, packed
+from receiver.inbox.redis.script_runner import Call
 
 
 class CannotBePolled(LostConnection):

@@ -15,7 +15,7 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.contract.topics import matches
 from receiver.inbox import keys
-from receiver.inbox.records import Declaration, from_ms, read_declaration, read_event, unpack
+from receiver.inbox.model import Declaration, from_ms, read_declaration, read_event, unpack
 
 COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")

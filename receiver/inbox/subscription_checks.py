@@ -16,9 +16,10 @@ import orjson
 from redis import Redis
 
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import keys, scripts
-from receiver.inbox.plain import Argument
-from receiver.inbox.scripts import Call
+from receiver.inbox import keys
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.raw_connection import Argument
+from receiver.inbox.redis.script_runner import Call
 
 HEALS_KEPT = 100
 LOCK_MS = 180_000
@@ -89,7 +90,7 @@ class Checks:
         gone = self.removed()
         stores = [store for store in stores if store not in gone]
         arguments: list[Argument] = [int(every * 1000), LOCK_MS, most, *stores]
-        (found,) = scripts.run(self.client, [Call("checks", arguments)])
+        (found,) = script_runner.run(self.client, [Call("checks", arguments)])
         return [name.decode() for name in found]
 
     def next_at(self, store: str, seconds: float) -> None:
@@ -111,10 +112,10 @@ class Checks:
         try:
             yield lambda: self._hold(store, mine)
         finally:
-            scripts.run(self.client, [Call("unlock", [store, mine])])
+            script_runner.run(self.client, [Call("unlock", [store, mine])])
 
     def _hold(self, store: str, mine: str) -> None:
-        (held,) = scripts.run(self.client, [Call("relock", [store, mine, LOCK_MS])])
+        (held,) = script_runner.run(self.client, [Call("relock", [store, mine, LOCK_MS])])
         if not held:
             raise Occupied(f"{store}: this took so long that others may change its subscriptions now; try again")
 

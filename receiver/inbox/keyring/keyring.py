@@ -29,9 +29,10 @@ from receiver.config.settings import sealing_key
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import MAX_LEARNED, Scheme, Secret
 from receiver.contract.stores import Store
-from receiver.inbox import keys, scripts
-from receiver.inbox.keyfiles import Entry, Files, Sealed, merge
-from receiver.inbox.scripts import Call
+from receiver.inbox import keys
+from receiver.inbox.keyring.host_files import Entry, Files, Sealed, merge
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.script_runner import Call
 
 ENDED_KEPT = 7 * 86400.0
 LIVE_SECONDS = 12.0
@@ -260,7 +261,7 @@ class Keyring:
 
     def _change(self, what: str, entries: Iterable[tuple[str, str, bytes | str]], at_least: int = 0) -> int:
         parts = [part for entry in entries for part in entry]
-        (version,) = scripts.run(self.client, [Call("ring", [what, at_least, *parts])])
+        (version,) = script_runner.run(self.client, [Call("ring", [what, at_least, *parts])])
         return int(version)
 
     def drop(self, store: str, fingerprints: Iterable[str]) -> int:
@@ -292,7 +293,7 @@ class Keyring:
 
     def confirm(self, receiver: str, version: int) -> None:
         """Said by each receiver, when it has read a version and every few seconds."""
-        scripts.run(self.client, [Call("confirm", [receiver, version])])
+        script_runner.run(self.client, [Call("confirm", [receiver, version])])
 
     def leave(self, receiver: str) -> None:
         self.client.hdel(keys.RECEIVERS, receiver)

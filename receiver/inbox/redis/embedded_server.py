@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 from receiver.contract.errors import ServerUnusable
-from receiver.inbox.client import OLDEST, socket_path
+from receiver.inbox.redis.connecting import OLDEST, socket_path
 
 
 def binary() -> Path:

@@ -31,7 +31,7 @@ class Text(NamedTuple):
 @cache
 def sources() -> dict[str, Source]:
     """Every script by its name, and what all of them share, by the name "lib"."""
-    folder = resources.files(__package__) / "scripts"
+    folder = resources.files("receiver.inbox") / "lua"
     files = sorted((one for one in folder.iterdir() if one.name.endswith(".lua")), key=lambda one: one.name)
     return {one.name.removesuffix(".lua"): _source(one.read_text()) for one in files}
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from receiver.inbox.client import ask_again
 from receiver.inbox.keys import PREFIX
-from receiver.inbox.library import NAMED, function, library, script
-from receiver.inbox.plain import Argument, Plain
+from receiver.inbox.redis.connecting import ask_again
+from receiver.inbox.redis.raw_connection import Argument, Plain
+from receiver.inbox.redis.script_library import NAMED, function, library, script
 
 MOST_LIBRARIES = 3
 """Of as many versions at once: an old one is called until its last process is gone."""

@@ -17,7 +17,7 @@ from redis.exceptions import BusyLoadingError, InvalidResponse, NoScriptError, R
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as TooSlow
 
-from receiver.inbox.client import open_connection, outdated
+from receiver.inbox.redis.connecting import open_connection, outdated
 
 Argument = str | bytes | int | float
 

@@ -11,7 +11,7 @@ import orjson
 
 from receiver.contract.event import Event
 from receiver.inbox import keys
-from receiver.inbox.plain import Argument
+from receiver.inbox.redis.raw_connection import Argument
 
 DECLARATION_MS = 15 * 60 * 1000
 """So long after a worker last named a handler, events are routed to it."""

@@ -11,7 +11,7 @@ from redis import Redis
 
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
-from receiver.inbox.records import from_ms
+from receiver.inbox.model import from_ms
 
 SAMPLE = 20
 """How many of the newest events are weighed."""
