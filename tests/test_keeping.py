@@ -16,8 +16,8 @@ from receiver.contract.intake import Delivery
 from receiver.inbox import Inbox, connect, keys
 from receiver.keeping import Keeping, Kept, NowhereToKeep
 from receiver.spool import FILE, open_events
-from receiver.spool.events import SPARE_PAGES, VACUUM_PAGES
-from receiver.spool.file import PAGE
+from receiver.spool.database import PAGE
+from receiver.spool.spooled_events import SPARE_PAGES, VACUUM_PAGES
 from tests.harness import System, eventually, free_port
 
 

@@ -61,7 +61,7 @@ from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
 from receiver.inbox.model import from_ms
 from receiver.spool import SpooledEvents
-from receiver.spool.file import open_spool
+from receiver.spool.database import open_spool
 events = SpooledEvents(open_spool(Path(sys.argv[1]), synchronous=sys.argv[2]))
 for number in range(150):
     event = Event(id=f"event{number}", store="north", topic="order.created", received_at=from_ms("1000"), body=b"{}")

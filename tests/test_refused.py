@@ -24,8 +24,8 @@ from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
 from receiver.keeper import Gathered
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
-from receiver.spool.file import WAL_BYTES
-from receiver.spool.refusals import fair_level
+from receiver.spool.database import WAL_BYTES
+from receiver.spool.refused_deliveries import fair_level
 from tests.harness import OTHER_SECRET, System, eventually, own_server
 from tests.wire import pipelined, request
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from receiver.spool.events import open_events, pack_delivery, unpack_delivery
+from receiver.spool.spooled_events import open_events, pack_delivery, unpack_delivery
 from tests.harness import Process, Server, System, eventually, free_port, own_server
 from tests.load import Load
 

@@ -10,9 +10,9 @@ delivery may be lost in a power cut (synchronous NORMAL), one that was answered 
     refused_body   headers and raw body of those that are kept; deleted before their lines are
 """
 
-from receiver.spool.events import Row, SpooledEvents, glance_at_events, open_events
-from receiver.spool.file import FILE
-from receiver.spool.refusals import UNKNOWN, Refusal, Refusals, RefusedOf, look_at_refusals, open_refusals
+from receiver.spool.database import FILE
+from receiver.spool.refused_deliveries import UNKNOWN, Refusal, Refusals, RefusedOf, look_at_refusals, open_refusals
+from receiver.spool.spooled_events import Row, SpooledEvents, glance_at_events, open_events
 
 __all__ = [
     "FILE",

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from receiver.config.settings import Bounds
-from receiver.spool.file import FILE, PAGE, SCHEMA, open_spool, transaction
+from receiver.spool.database import FILE, PAGE, SCHEMA, open_spool, transaction
 
 UNKNOWN = "?"
 LINE_COST = 400

@@ -12,7 +12,7 @@ import orjson
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.spool.file import ROW_COST, open_spool, transaction
+from receiver.spool.database import ROW_COST, open_spool, transaction
 
 SPARE_PAGES = 1024
 """Free pages that stay in the file, for the next rows; the others go back to the disk."""
