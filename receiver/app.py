@@ -12,14 +12,14 @@ from typing import Any
 from flask import Flask, Response, request
 from werkzeug.exceptions import BadRequest, HTTPException, RequestEntityTooLarge
 
-from receiver.answers import Answer, problem, told, unavailable
 from receiver.config import Config, load_from_environment
-from receiver.door import Arrival, BodyTooLong, BodyUnreadable, Door, read_body
+from receiver.delivery.admission import Arrival, BodyTooLong, BodyUnreadable, Door, read_body
+from receiver.delivery.answers import Answer, problem, told, unavailable
+from receiver.delivery.refusal_log import Keeper
+from receiver.delivery.secret_cache import Locksmith
+from receiver.delivery.storage import Keeping
 from receiver.inbox import Inbox, connect_to
 from receiver.inbox.refusal_counts import Tally
-from receiver.keeper import Keeper
-from receiver.keeping import Keeping
-from receiver.locksmith import Locksmith
 
 
 def create_app(config: Config | None = None) -> Flask:

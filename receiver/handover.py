@@ -17,10 +17,10 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as TooSlow
 
 from receiver.contract.intake import Delivery
+from receiver.delivery.storage import Keeping, Kept, NowhereToKeep
 from receiver.inbox import Accepted
 from receiver.inbox.accept_batch import Accepting
 from receiver.inbox.redis.polled_connection import Line
-from receiver.keeping import Keeping, Kept, NowhereToKeep
 
 Outcomes = list[Kept | NowhereToKeep]
 Then = Callable[[Outcomes], None]

@@ -6,7 +6,7 @@ round trip to Redis or one transaction of the spool: the busier it is, the less 
 time. An answer is sent when its group is acknowledged, and not before.
 
 Only deliveries go this way, before Flask's routing. Everything else (health, wrong paths, what no parser would
-take) is served by the Flask app in a thread; `receiver.door` decides over deliveries in both.
+take) is served by the Flask app in a thread; `receiver.delivery.admission` decides over deliveries in both.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import re
 import time
 from typing import Any, NamedTuple
 
-from receiver.answers import Answer, on_the_wire
 from receiver.connection import Connection
 from receiver.contract.intake import Delivery
-from receiver.door import Arrival, BodyUnreadable, Door, read_body
+from receiver.delivery.admission import Arrival, BodyUnreadable, Door, read_body
+from receiver.delivery.answers import Answer, on_the_wire
 from receiver.handover import Handover, Outcomes
 from receiver.heads import PATH, read_head
 from receiver.patient import PatientWorker

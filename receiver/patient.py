@@ -31,8 +31,8 @@ from gunicorn.http.message import Request
 from gunicorn.http.unreader import IterUnreader
 from gunicorn.workers.gthread import ThreadWorker
 
-from receiver.answers import refusal
 from receiver.connection import Connection
+from receiver.delivery.answers import refusal
 from receiver.framing import MAX_HEAD, Framing
 
 RECEIVE = 64 * 1024

@@ -143,8 +143,8 @@ bind = "127.0.0.1:{sandbox_port}"
 
 OFTEN = {
     "receiver.inbox.refusal_counts.FLUSH_EVERY": 0.1,
-    "receiver.keeper.WRITE_EVERY": 0.1,
-    "receiver.locksmith.LOOK_EVERY": 0.1,
+    "receiver.delivery.refusal_log.WRITE_EVERY": 0.1,
+    "receiver.delivery.secret_cache.LOOK_EVERY": 0.1,
 }
 """What a receiver does behind its answers is done more often, since tests wait for it."""
 

@@ -14,17 +14,17 @@ import workers
 from tests.programs import ROOT
 
 EDGE = (
-    "receiver.answers",
+    "receiver.delivery.answers",
     "receiver.app",
     "receiver.connection",
-    "receiver.door",
+    "receiver.delivery.admission",
     "receiver.loop",
     "receiver.patient",
     "receiver.framing",
     "receiver.handover",
     "receiver.heads",
-    "receiver.keeper",
-    "receiver.locksmith",
+    "receiver.delivery.refusal_log",
+    "receiver.delivery.secret_cache",
     "receiver.gunicorn",
     "receiver.__main__",
 )

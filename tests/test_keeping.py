@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from receiver.config import Config
 from receiver.contract.intake import Delivery
+from receiver.delivery.storage import Keeping, Kept, NowhereToKeep
 from receiver.inbox import Inbox, connect, keys
-from receiver.keeping import Keeping, Kept, NowhereToKeep
 from receiver.spool import FILE, open_events
 from receiver.spool.database import PAGE
 from receiver.spool.spooled_events import SPARE_PAGES, VACUUM_PAGES

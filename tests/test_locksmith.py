@@ -12,11 +12,11 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver import config as config_room
-from receiver import locksmith as room
 from receiver.contract.compose import Request, compose
+from receiver.delivery import secret_cache as room
+from receiver.delivery.secret_cache import Locksmith
 from receiver.inbox import connect, keys
 from receiver.inbox.keyring.keyring import LIVE_SECONDS, Keyring, learn
-from receiver.locksmith import Locksmith
 from tests.harness import OFTEN, SECRET, Server, System, eventually, own_server
 from tests.test_keyring import KEY, NEW
 
@@ -281,7 +281,7 @@ def test_forged_requests_cost_the_server_no_calls(web: System) -> None:
     took = time.monotonic() - started
     after = stats("commandstats")
     reads = sum(after[name]["calls"] - before.get(name, {"calls": 0})["calls"] for name in ("cmdstat_get",))
-    assert reads <= 2 + took / OFTEN["receiver.locksmith.LOOK_EVERY"], "only the looks that come round"
+    assert reads <= 2 + took / OFTEN["receiver.delivery.secret_cache.LOOK_EVERY"], "only the looks that come round"
 
 
 def test_a_keyring_under_another_key_is_left_alone_and_config_still_counts(web: System) -> None:

@@ -16,8 +16,8 @@ from redis.exceptions import ResponseError
 
 from receiver.contract.compose import compose
 from receiver.contract.intake import Delivery, receive
+from receiver.delivery.storage import Keeping, Kept, NowhereToKeep
 from receiver.inbox import Accepted, keys
-from receiver.keeping import Keeping, Kept, NowhereToKeep
 from receiver.loop import GROUP_BYTES, group_size
 from receiver.spool import open_events
 from tests.corpus import Corpus

@@ -22,7 +22,7 @@ from receiver.contract.compose import Request, compose
 from receiver.contract.intake import kept_headers, receive
 from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
-from receiver.keeper import Gathered
+from receiver.delivery.refusal_log import Gathered
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
 from receiver.spool.database import WAL_BYTES
 from receiver.spool.refused_deliveries import fair_level

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
+from receiver.delivery.secret_cache import Locksmith
 from receiver.inbox import keys
 from receiver.inbox.keyring.keyring import Keyring
-from receiver.locksmith import Locksmith
 from tests.harness import eventually
 from tests.subscribed import Shop, a_shop, begin_anew
 from tests.test_subscription_faults import configure, is_under_way, refused_with, ring, rotate

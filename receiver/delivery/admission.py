@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
-from receiver.answers import Answer, problem, told, unavailable
 from receiver.config.settings import is_store_name
 from receiver.contract.errors import Rejected
 from receiver.contract.intake import Delivery, kept_headers, receive
 from receiver.contract.signing.signatures import Headers
 from receiver.contract.stores import Store, StoreIndex, decoy
+from receiver.delivery.answers import Answer, problem, told, unavailable
+from receiver.delivery.refusal_log import Keeper
+from receiver.delivery.secret_cache import Locksmith
+from receiver.delivery.storage import Kept, NowhereToKeep
 from receiver.inbox.refusal_counts import UNKNOWN_STORE, Tally
-from receiver.keeper import Keeper
-from receiver.keeping import Kept, NowhereToKeep
-from receiver.locksmith import Locksmith
 from receiver.spool import Refusal
 
 SIGNED_BY_NOBODY = problem(HTTPStatus.UNAUTHORIZED, "The signature does not fit.")
