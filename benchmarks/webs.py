@@ -141,7 +141,7 @@ def ours(folder: Path, **how: object) -> Web:
 
     def command(server: Server, port: int) -> list[str]:
         file = product(folder, server, port=port, **how)  # type: ignore[arg-type]
-        return [str(OUR_PYTHON), "-m", "receiver.gunicorn", "--config", str(file)]
+        return [str(OUR_PYTHON), "-m", "receiver.server.web", "--config", str(file)]
 
     return Web(US, folder, command)
 

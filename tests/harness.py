@@ -188,7 +188,7 @@ class System:
     ) -> list[Process]:
         """Start processes by name: web, worker, housekeeper; with these times instead of their own."""
         env = {QUICKER: json.dumps(OFTEN | (quicker or {})), **(env or {})}
-        modules = {"web": "receiver.gunicorn", "worker": "workers.worker", "housekeeper": "workers.housekeeper"}
+        modules = {"web": "receiver.server.web", "worker": "workers.worker", "housekeeper": "workers.housekeeper"}
         started = []
         for name in names:
             command = [sys.executable, "-m", modules[name], "--config", str(self.config_file)]
@@ -213,7 +213,7 @@ class System:
 
     def refuse_to_start(self, name: str) -> subprocess.CompletedProcess[str]:
         """What `storehooks web` or `storehooks worker` says when it does not start."""
-        modules = {"web": "receiver.gunicorn", "worker": "workers"}
+        modules = {"web": "receiver.server.web", "worker": "workers"}
         return ended(modules[name], "--config", str(self.config_file))
 
     # What a store does

@@ -115,7 +115,7 @@ class Soak:
     # The processes
 
     def start(self) -> None:
-        self.web = self._process("receiver.gunicorn")
+        self.web = self._process("receiver.server.web")
         self.workers = self._process("workers")
         eventually(self.system.web_answers, 15)
 
@@ -205,7 +205,7 @@ class Soak:
 
     def _kill_web(self) -> None:
         self.web.kill()
-        self.web = self._process("receiver.gunicorn")
+        self.web = self._process("receiver.server.web")
 
     def _kill_supervisor(self) -> None:
         self.workers.kill()
@@ -252,7 +252,7 @@ class Soak:
 
     def _start_again(self, process: Process) -> None:
         if process is self.web:
-            self.web = self._process("receiver.gunicorn")
+            self.web = self._process("receiver.server.web")
         else:
             self.workers = self._process("workers")
 

@@ -58,7 +58,7 @@ class DevRun:
         for pid in children_of(self.process.pid):
             name = comm(pid).removeprefix("sh-").replace("valkey-server", "server")
             if name.startswith("python"):
-                name = "receiver" if b"receiver.gunicorn" in Path(f"/proc/{pid}/cmdline").read_bytes() else "sandbox"
+                name = "receiver" if b"receiver.server.web" in Path(f"/proc/{pid}/cmdline").read_bytes() else "sandbox"
             found.setdefault(name, pid)
         return found
 

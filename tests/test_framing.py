@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.framing import MAX_HEAD, Framing
+from receiver.server.request_framing import MAX_HEAD, Framing
 from tests.wire import chunked, request
 
 LIMIT = 5_000

@@ -14,9 +14,9 @@ from gunicorn.workers.gthread import PollableMethodQueue
 
 from receiver.contract.intake import Delivery
 from receiver.delivery.storage import Keeping, Kept
-from receiver.handover import Handover, Outcomes
 from receiver.inbox import Inbox, connect, keys
 from receiver.inbox.redis.script_library import library
+from receiver.server.group_commit import Handover, Outcomes
 from tests.harness import Server, System, eventually, own_server
 from tests.proxy import Proxy
 

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from receiver.config import load
-from receiver.gunicorn import settings
-from receiver.heads import MOST_FIELDS, read_head
-from receiver.loop import lower_case_headers
-from receiver.patient import PlainRequest
+from receiver.server.buffering_worker import PlainRequest
+from receiver.server.loop_worker import lower_case_headers
+from receiver.server.request_head import MOST_FIELDS, read_head
+from receiver.server.web import settings
 from tests.programs import ROOT
 
 BODY = b"hello"

@@ -16,16 +16,16 @@ from tests.programs import ROOT
 EDGE = (
     "receiver.delivery.answers",
     "receiver.app",
-    "receiver.connection",
+    "receiver.server.connection",
     "receiver.delivery.admission",
-    "receiver.loop",
-    "receiver.patient",
-    "receiver.framing",
-    "receiver.handover",
-    "receiver.heads",
+    "receiver.server.loop_worker",
+    "receiver.server.buffering_worker",
+    "receiver.server.request_framing",
+    "receiver.server.group_commit",
+    "receiver.server.request_head",
     "receiver.delivery.refusal_log",
     "receiver.delivery.secret_cache",
-    "receiver.gunicorn",
+    "receiver.server.web",
     "receiver.__main__",
 )
 SHARED = ("receiver.contract", "receiver.config", "receiver.inbox", "receiver.spool", "receiver.logs", "receiver.ports")
@@ -96,7 +96,7 @@ def test_imports_point_left(module: str, path: Path) -> None:
         ("receiver.contract.event", "from receiver.inbox import Inbox"),
         ("receiver.inbox.queries.events", "from receiver.config import Config"),
         ("workers.worker", "from receiver.app import create_app"),
-        ("workers.worker", "import receiver.gunicorn"),
+        ("workers.worker", "import receiver.server.web"),
         ("workers.cli.dev", "def f():\n    from receiver import app"),
         ("workers.worker", "import flask"),
         ("workers.storeapi.sandbox.server", "from workers.storeapi.client import Client"),
@@ -139,7 +139,7 @@ def test_importing_workers_is_light() -> None:
 
 
 def test_the_public_web_process_loads_no_plugin_console_or_client_code() -> None:
-    loaded = loaded_by("import receiver.gunicorn")
+    loaded = loaded_by("import receiver.server.web")
     assert not {name for name in loaded if name.partition(".")[0] in ("workers", "rq", "httpx2")}
     assert not {name for name in loaded if name.startswith("cryptography.hazmat")}, "only where there is a keyring"
 

@@ -18,7 +18,7 @@ from receiver.contract.compose import compose
 from receiver.contract.intake import Delivery, receive
 from receiver.delivery.storage import Keeping, Kept, NowhereToKeep
 from receiver.inbox import Accepted, keys
-from receiver.loop import GROUP_BYTES, group_size
+from receiver.server.loop_worker import GROUP_BYTES, group_size
 from receiver.spool import open_events
 from tests.corpus import Corpus
 from tests.harness import Server, System, children_of, eventually, own_server

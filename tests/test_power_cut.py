@@ -92,7 +92,7 @@ def test_row_14_a_power_cut_of_the_receivers_host_takes_nothing_from_the_spool(
     system = make_system(url=own_redis.url)
     own_redis.kill()
     watched = Watched(tmp_path / "strace.log")
-    command = [*watched.prefix, sys.executable, "-m", "receiver.gunicorn", "--config", str(system.config_file)]
+    command = [*watched.prefix, sys.executable, "-m", "receiver.server.web", "--config", str(system.config_file)]
     web = Process(command, log=system.folder / "web.log")
     system.processes.append(web)
     eventually(system.web_answers, 20)

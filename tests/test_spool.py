@@ -390,7 +390,7 @@ def _web_on(system: System, listener: socket.socket) -> Process:
     code = (
         "import os, sys; os.dup2(int(sys.argv[1]), 3); os.set_inheritable(3, True); "
         "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); "
-        "os.execv(sys.executable, [sys.executable, '-m', 'receiver.gunicorn', '--config', sys.argv[2]])"
+        "os.execv(sys.executable, [sys.executable, '-m', 'receiver.server.web', '--config', sys.argv[2]])"
     )
     descriptor = os.dup(listener.fileno())
     os.set_inheritable(descriptor, True)

@@ -470,7 +470,7 @@ def test_a_replay_gives_a_probe_to_no_handler() -> None:
     ("command", "module"),
     [
         ("/usr/bin/python3.11 -m workers.worker --config c", "workers.worker"),
-        ("python -X dev -W error -u -m receiver.gunicorn --config c", "receiver.gunicorn"),
+        ("python -X dev -W error -u -m receiver.server.web --config c", "receiver.server.web"),
         ("grep -m workers.worker --config c", ""),
         ("tail -f python -m workers --config c", ""),
         ("python3 watch.py -m workers --config c", ""),

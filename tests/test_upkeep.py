@@ -220,7 +220,7 @@ def test_nothing_is_enabled_while_our_own_url_takes_nothing(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text.replace("[stores.demo]\n", "[stores.demo]\nmax_stored = 1\n"))
     try:
-        (web,) = [process for process in shop.system.processes if "receiver.gunicorn" in process.command]
+        (web,) = [process for process in shop.system.processes if "receiver.server.web" in process.command]
         web.send(signal.SIGHUP)
         shop.system.client.hset(keys.COUNTERS, "open|demo", 5)
         eventually(lambda: _answers_503(shop), what="the store is full")

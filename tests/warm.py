@@ -27,7 +27,7 @@ from typing import IO
 from workers.processes import become_a_child, die_with_parent
 
 PROGRAMS = {
-    "receiver.gunicorn": "receiver.gunicorn",
+    "receiver.server.web": "receiver.server.web",
     "workers": "workers.__main__",
     "workers.worker": "workers.worker",
     "workers.housekeeper": "workers.housekeeper",

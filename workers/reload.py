@@ -20,7 +20,7 @@ from pathlib import Path
 from receiver.config import Config
 
 MODULES = {
-    "receiver.gunicorn": "web",
+    "receiver.server.web": "web",
     "workers": "worker",
     "workers.worker": "worker",
     "workers.housekeeper": "housekeeper",

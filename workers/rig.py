@@ -58,7 +58,7 @@ auth = {{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-
 signing_secrets = ["{secret}"]
 """
 _MODULES = {
-    "web": ["receiver.gunicorn"],
+    "web": ["receiver.server.web"],
     "workers": ["workers"],
     "sandbox": ["workers.cli", "sandbox", "--no-shopper", "--no-subscriptions"],
 }

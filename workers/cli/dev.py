@@ -140,7 +140,7 @@ class Dev:
 
     def _start_the_rest(self, sandbox: bool) -> None:
         config, environ = self._config, {"STOREHOOKS_WORKERS__DRAIN": DRAIN}
-        command = python("receiver.gunicorn", config)
+        command = python("receiver.server.web", config)
         self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
         for program in behind_the_queue(config, output=self._logs / "worker.log", environ=environ):
             self._supervisor.start(program)

@@ -14,7 +14,7 @@ from workers.cli.options import the_config, with_config
 @with_config
 def web() -> None:
     """Run the public endpoint (gunicorn)."""
-    become("receiver.gunicorn")
+    become("receiver.server.web")
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""The web server's settings, and `python -m receiver.gunicorn`, the process `web`.
+"""The web server's settings, and `python -m receiver.server.web`, the process `web`.
 
 The master holds the config. HUP reads it again: a good one is given to new processes, a bad one is
 refused with a line in the log, and the old one stays.
@@ -24,9 +24,9 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
-from receiver.loop import LoopWorker
-from receiver.patient import CONNECTIONS, PatientWorker
 from receiver.ports import refuse_a_taken_port
+from receiver.server.buffering_worker import CONNECTIONS, PatientWorker
+from receiver.server.loop_worker import LoopWorker
 
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn makes a file there that has no name
@@ -112,7 +112,7 @@ def refuse_an_unusable_server(client: Redis, config: Config) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m receiver.gunicorn", description="The public web process.")
+    parser = argparse.ArgumentParser(prog="python -m receiver.server.web", description="The public web process.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     explicit = parser.parse_args().config
     logs.setup("web")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from receiver.framing import Framing
-from receiver.heads import Head
+from receiver.server.request_framing import Framing
+from receiver.server.request_head import Head
 
 
 class Connection:

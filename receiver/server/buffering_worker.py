@@ -31,9 +31,9 @@ from gunicorn.http.message import Request
 from gunicorn.http.unreader import IterUnreader
 from gunicorn.workers.gthread import ThreadWorker
 
-from receiver.connection import Connection
 from receiver.delivery.answers import refusal
-from receiver.framing import MAX_HEAD, Framing
+from receiver.server.connection import Connection
+from receiver.server.request_framing import MAX_HEAD, Framing
 
 RECEIVE = 64 * 1024
 PIECE = 4 * 1024

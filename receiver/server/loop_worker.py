@@ -1,9 +1,9 @@
 """The gunicorn worker class with one event loop for each process: deliveries are kept in groups, and then answered.
 
-The loop gathers requests (see `receiver.patient`), has them judged, and waits for nobody. Deliveries that are let in
-gather, too, while the ones before are kept. Then all of them are handed over at once (see `receiver.handover`), in one
-round trip to Redis or one transaction of the spool: the busier it is, the less each costs, and an idle one loses no
-time. An answer is sent when its group is acknowledged, and not before.
+The loop gathers requests (see `receiver.server.buffering_worker`), has them judged, and waits for nobody. Deliveries
+that are let in gather, too, while the ones before are kept. Then all of them are handed over at once (see
+`receiver.server.group_commit`), in one round trip to Redis or one transaction of the spool: the busier it is, the
+less each costs, and an idle one loses no time. An answer is sent when its group is acknowledged, and not before.
 
 Only deliveries go this way, before Flask's routing. Everything else (health, wrong paths, what no parser would
 take) is served by the Flask app in a thread; `receiver.delivery.admission` decides over deliveries in both.
@@ -15,13 +15,13 @@ import re
 import time
 from typing import Any, NamedTuple
 
-from receiver.connection import Connection
 from receiver.contract.intake import Delivery
 from receiver.delivery.admission import Arrival, BodyUnreadable, Door, read_body
 from receiver.delivery.answers import Answer, on_the_wire
-from receiver.handover import Handover, Outcomes
-from receiver.heads import PATH, read_head
-from receiver.patient import PatientWorker
+from receiver.server.buffering_worker import PatientWorker
+from receiver.server.connection import Connection
+from receiver.server.group_commit import Handover, Outcomes
+from receiver.server.request_head import PATH, read_head
 
 GROUP = 128
 GROUP_BYTES = 4 << 20
