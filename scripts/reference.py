@@ -15,7 +15,7 @@ from typing import Any
 
 import workers
 from workers import testing
-from workers.effects import State
+from workers.plugins.effects import State
 
 PAGE = Path(__file__).parent.parent / "docs/reference.md"
 HEAD = """\

@@ -15,7 +15,7 @@ from receiver.contract.errors import PluginError
 from workers.certify import observe, plan, report
 from workers.certify.trials import Finding, Results, Trials, target_of
 from workers.cli import storehooks
-from workers.plugins import judge_one
+from workers.plugins.loading import judge_one
 
 EVERY = ("product.*", "order.*", "customer.*")
 

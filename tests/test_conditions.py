@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from receiver.contract.event import Event
-from workers.conditions import described, false_part, faults
+from workers.plugins.conditions import described, false_part, faults
 
 DATA = {"total": "150.00", "count": 3, "status": "paid", "test": False, "note": None, "customer": {"email": "a@b.c"}}
 

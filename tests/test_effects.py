@@ -18,9 +18,9 @@ import pytest
 from receiver.contract.event import Event
 from receiver.inbox import keys
 from tests.harness import Process, System, eventually
-from workers.context import Context
-from workers.effects import KeptEffects, LocalEffects
-from workers.words import Busy, Fail
+from workers.plugins.context import Context
+from workers.plugins.effects import KeptEffects, LocalEffects
+from workers.plugins.exceptions import Busy, Fail
 
 STEPS = ("before the call", "during the call", "after the call", "after the mark")
 

@@ -17,7 +17,7 @@ from tests.programs import ROOT
 from tests.test_testing_kit import run_pytest
 from workers.certify import report
 from workers.certify.trials import Trials, target_of
-from workers.plugins import judge_one
+from workers.plugins.loading import judge_one
 
 EXAMPLES = ("order-export", "stock-alert", "customer-welcome")
 

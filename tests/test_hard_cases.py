@@ -18,9 +18,9 @@ from receiver.inbox.redis.connecting import socket_path
 from tests.harness import Server, System, children_of, eventually, own_server
 from tests.proxy import Proxy
 from tests.test_inbox import GREET, claim_one, route
-from workers import plugins
-from workers.effects import LocalEffects, once
-from workers.words import Fail
+from workers.plugins import loading
+from workers.plugins.effects import LocalEffects, once
+from workers.plugins.exceptions import Fail
 
 ODD = """
 import asyncio, decimal, os, sys, time
@@ -76,7 +76,7 @@ def odd_shop(make_system: Callable[..., System], **how: object) -> System:
 
 def test_an_error_outside_the_plugins_own_file_does_not_lose_the_run(make_system: Callable[..., System]) -> None:
     """Its place in plugin code is unknown, JSON null, and that once broke the script half way."""
-    system = odd_shop(make_system, more="[plugins.shop]\nbroken = true\n")
+    system = odd_shop(make_system, more="[loading.shop]\nbroken = true\n")
     system.start("worker", "housekeeper")
     event_id = system.accept("order.odd", data={"id": 1, "end": "big"})
     assert system.settled(event_id) == "failed"
@@ -256,7 +256,7 @@ def test_a_plugin_that_ends_its_process_is_a_sentence(make_system: Callable[...,
 def test_a_process_left_by_a_plugins_import_delays_nobody_and_is_ended(make_system: Callable[..., System]) -> None:
     system = make_system(plugin="import subprocess\nhelper = subprocess.Popen(['sleep', '97'])\n" + HEAD)
     began = time.monotonic()
-    assert plugins.judge_elsewhere(system.config) == []
+    assert loading.judge_elsewhere(system.config) == []
     assert time.monotonic() - began < 5
     sleeping = [
         pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _command(pid) == b"sleep\x0097\x00"

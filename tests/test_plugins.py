@@ -13,8 +13,9 @@ import pytest
 from receiver import config
 from receiver.contract.errors import ConfigError, PluginError
 from tests.harness import SECRET, Process, System, eventually
-from workers import Context, Event, Router, plugins
-from workers.routing import Handler
+from workers import Context, Event, Router
+from workers.plugins import loading
+from workers.plugins.router import Handler
 
 HEAD = "from workers import Router\nrouter = Router('shop')\n"
 ONE = "@router.on('*')\ndef one(event, ctx):\n    pass\n"
@@ -54,7 +55,7 @@ TWELVE = {
     "syntax error": Broken(HEAD + "def (:\n", "shop.py:3", "has a syntax error", "mend that line"),
     "duplicate name": Broken(HEAD + ONE + ONE, "shop.py:6", "two handlers are called shop.one", "Rename one"),
     "bad settings": Broken(
-        MODEL, "config.toml:4", "plugins.shop.level", "See class Settings at", '[plugins.shop]\nlevel = "many"\n'
+        MODEL, "config.toml:4", "plugins.shop.level", "See class Settings at", '[loading.shop]\nlevel = "many"\n'
     ),
     "raising at import": Broken(HEAD + "1 / 0\n", "shop.py:3", "ZeroDivisionError", "belongs into @router.startup"),
     "no Router": Broken("x = 1\n", "shop.py:1", "has no Router", '`router = Router("shop")`'),
@@ -83,13 +84,13 @@ MORE = {
         "from workers import Router\nrouter = Router()\n", "shop.py", "needs a name", 'Router("loyalty")'
     ),
     "missing setting": Broken(
-        MODEL, "config.toml", "needs the setting level for store north", "write level = ... in [plugins.shop]"
+        MODEL, "config.toml", "needs the setting level for store north", "write level = ... in [loading.shop]"
     ),
     "misspelt setting": Broken(
-        MODEL, "config.toml:5", "has no setting levle", "did you mean level?", "[plugins.shop]\nlevel = 1\nlevle = 2\n"
+        MODEL, "config.toml:5", "has no setting levle", "did you mean level?", "[loading.shop]\nlevel = 1\nlevle = 2\n"
     ),
     "unknown handler": Broken(
-        HEAD + ONE, "config.toml:4", "has no handler onee", "did you mean one?", "[plugins.shop]\nhandlers.onee = {}\n"
+        HEAD + ONE, "config.toml:4", "has no handler onee", "did you mean one?", "[loading.shop]\nhandlers.onee = {}\n"
     ),
     "a setting with a taken name": Broken(
         MODEL.replace("url: str", "stores: str"), "shop.py:3", "called stores", "give it another name"
@@ -107,8 +108,8 @@ def write(folder: Path, broken: Broken) -> Path:
     return path
 
 
-def load(path: Path) -> list[plugins.Plugin]:
-    return plugins.load(config.load(path, {}))
+def load(path: Path) -> list[loading.Plugin]:
+    return loading.load(config.load(path, {}))
 
 
 @pytest.mark.parametrize("name", [*TWELVE, *MORE])
@@ -167,7 +168,7 @@ def _is_the_sentence(said: str, broken: Broken) -> None:
 def test_a_plugin_that_ends_the_process_is_noticed(make_system: Callable[..., System]) -> None:
     system = make_system(plugin="import os\nos._exit(3)\n")
     with pytest.raises(PluginError, match="exit code 3"):
-        plugins.judge_elsewhere(system.config)
+        loading.judge_elsewhere(system.config)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_handlers_lists_what_is_loaded(system: System) -> None:
     system.plugin.write_text(
         HEAD + "__version__ = '1.2'\n@router.on('order.*', retries=(1, 2), timeout=5)\ndef one(event, ctx):\n    pass\n"
     )
-    found = plugins.judge_elsewhere(system.config)
+    found = loading.judge_elsewhere(system.config)
     assert [(one.handler, one.version, one.topics) for one in found] == [("shop.one", "1.2", ("order.*",))]
     shown = system.run_cli("handlers").stdout
     assert "shop.one" in shown
@@ -192,10 +193,10 @@ def test_one_plugin_is_found_by_its_name_its_file_or_its_module(tmp_path: Path) 
     path = write(tmp_path, Broken(HEAD + ONE, "", "", ""))
     (tmp_path / "other_shop.py").write_text(HEAD.replace("shop", "other") + ONE)
     loaded = config.load(path, {})
-    assert [one.handler for one in plugins.judge_one(loaded, "shop")] == ["shop.one"]
-    assert [one.handler for one in plugins.judge_one(loaded, str(tmp_path / "other_shop.py"))] == ["other.one"]
+    assert [one.handler for one in loading.judge_one(loaded, "shop")] == ["shop.one"]
+    assert [one.handler for one in loading.judge_one(loaded, str(tmp_path / "other_shop.py"))] == ["other.one"]
     path.write_text('[workers]\nplugins = ["other_shop"]\n')
-    assert [one.handler for one in plugins.judge_one(config.load(path, {}), "other")] == ["other.one"]
+    assert [one.handler for one in loading.judge_one(config.load(path, {}), "other")] == ["other.one"]
 
 
 def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -213,17 +214,17 @@ def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_settings_of_a_store_stand_over_the_plugins(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(
-        f'[plugins.shop]\nurl = "a"\nkey = "b"\nstores = ["north"]\n{STORE}[stores.north.plugins.shop]\nurl = "c"\n'
+        f'[loading.shop]\nurl = "a"\nkey = "b"\nstores = ["north"]\n{STORE}[stores.north.plugins.shop]\nurl = "c"\n'
     )
     found = config.load(path, {})
-    assert plugins.settings_of(found, "shop", "north") == {"url": "c", "key": "b"}
-    assert plugins.settings_of(found, "shop", "other") == {"url": "a", "key": "b"}
+    assert loading.settings_of(found, "shop", "north") == {"url": "c", "key": "b"}
+    assert loading.settings_of(found, "shop", "other") == {"url": "a", "key": "b"}
 
 
 def test_a_model_may_read_a_setting_by_another_name() -> None:
     from pydantic import AliasChoices, AliasPath, BaseModel, Field
 
-    from workers.plugin_settings import _known_keys
+    from workers.plugins.plugin_settings import _known_keys
 
     class Model(BaseModel):
         a: int = Field(alias="b")
@@ -235,11 +236,11 @@ def test_a_model_may_read_a_setting_by_another_name() -> None:
 
 @pytest.mark.parametrize("model", [MODEL, MODEL.replace("(BaseModel)", "").replace("class", "@dataclass\nclass")])
 def test_a_model_is_checked_for_each_store_and_given_to_the_handler(tmp_path: Path, model: str) -> None:
-    from workers import plugin_settings
+    from workers.plugins import plugin_settings
 
     own = '[stores.south]\nsigning_secrets = ["whsec_dGVzdA=="]\n[stores.south.plugins.shop]\nlevel = 9\n'
     text = model.replace("from pydantic", "from dataclasses import dataclass\nfrom pydantic")
-    path = write(tmp_path, Broken(text, "", "", "", "[plugins.shop]\nlevel = 5\n"))
+    path = write(tmp_path, Broken(text, "", "", "", "[loading.shop]\nlevel = 5\n"))
     path.write_text(path.read_text() + own)
     loaded, (plugin,) = config.load(path, {}), load(path)
     levels = {store: plugin_settings.build(loaded, plugin.router, store).level for store in ("", "north", "south")}
@@ -250,7 +251,7 @@ def test_a_model_is_checked_for_each_store_and_given_to_the_handler(tmp_path: Pa
 
 
 def test_a_setting_that_is_wrong_is_never_shown(tmp_path: Path) -> None:
-    path = write(tmp_path, Broken(MODEL, "", "", "", '[plugins.shop]\nlevel = "pa55word"\n'))
+    path = write(tmp_path, Broken(MODEL, "", "", "", '[loading.shop]\nlevel = "pa55word"\n'))
     with pytest.raises(PluginError) as caught:
         load(path)
     assert "pa55word" not in str(caught.value)
@@ -276,15 +277,15 @@ def decided(tmp_path: Path, settings: str, options: str = "'*', retries=3, timeo
 def test_config_overrides_stores_retries_timeout_and_limit(tmp_path: Path) -> None:
     plain = decided(tmp_path, "")
     assert (plain.stores, plain.retries, plain.timeout, plain.limit) == (("*",), 3, 5, "crm")
-    over = '[plugins.shop]\nstores = ["north"]\nhandlers.one = {retries = ["1m", 5], timeout = "2m", limit = ""}\n'
-    assert decided(tmp_path, '[plugins.shop]\nstores = "south"\n').stores == ("south",)
+    over = '[loading.shop]\nstores = ["north"]\nhandlers.one = {retries = ["1m", 5], timeout = "2m", limit = ""}\n'
+    assert decided(tmp_path, '[loading.shop]\nstores = "south"\n').stores == ("south",)
     found = decided(tmp_path, over)
     assert (found.stores, found.retries, found.timeout, found.limit) == (("north",), (60.0, 5.0), 120.0, None)
 
 
 def test_a_wrong_override_is_an_error_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.toml:6: unknown key plugins\.shop\.handlers\.one\.retrys; did you"):
-        decided(tmp_path, "[plugins.shop]\nhandlers.one = {retrys = 1}\n")
+        decided(tmp_path, "[loading.shop]\nhandlers.one = {retrys = 1}\n")
 
 
 # Routers

@@ -19,8 +19,8 @@ from receiver.inbox import keys
 from receiver.inbox.subscription_checks import Checked, Checks, Trouble
 from tests.harness import eventually
 from tests.subscribed import Shop, a_shop, changed_by, looked_at, plugin
+from workers.plugins.router import wanted_by
 from workers.probe import ProbeFailed, probe
-from workers.routing import wanted_by
 from workers.subscribing import handlers_of
 from workers.subscriptions import Change, Plan
 from workers.upkeep import A_DAY, Choice, Upkeep, check, choose, troubled

@@ -7,8 +7,8 @@ Law of this package: it may import `receiver.contract`, `.config`, `.inbox`, `.l
 """
 
 from receiver.contract.event import Event
-from workers.context import Context
-from workers.routing import Router
-from workers.words import Busy, Drop, Fail, Retry
+from workers.plugins.context import Context
+from workers.plugins.exceptions import Busy, Drop, Fail, Retry
+from workers.plugins.router import Router
 
 __all__ = ["Busy", "Context", "Drop", "Event", "Fail", "Retry", "Router"]

@@ -10,7 +10,7 @@ from receiver.config import load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
-from workers.plugins import judge_elsewhere
+from workers.plugins.loading import judge_elsewhere
 from workers.supervisor import Supervisor, behind_the_queue
 
 

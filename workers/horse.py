@@ -24,11 +24,12 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Inbox, Run, connect_to
-from workers import attempts, conditions, plugin_settings, plugins, wire
-from workers.context import Context
-from workers.effects import AtWork, Effects, KeptEffects
-from workers.routing import Handler, Router
-from workers.words import Busy, Drop, Fail, Retry
+from workers import attempts, wire
+from workers.plugins import conditions, loading, plugin_settings
+from workers.plugins.context import Context
+from workers.plugins.effects import AtWork, Effects, KeptEffects
+from workers.plugins.exceptions import Busy, Drop, Fail, Retry
+from workers.plugins.router import Handler, Router
 
 if TYPE_CHECKING:
     from workers.storeapi import Client
@@ -58,7 +59,7 @@ class Harness:
 
 
 class Horse:
-    def __init__(self, config: Config, loaded: list[plugins.Plugin], stopped: Callable[[], bool]) -> None:
+    def __init__(self, config: Config, loaded: list[loading.Plugin], stopped: Callable[[], bool]) -> None:
         self._config = config
         self._stopped = stopped
         self._inbox = Inbox(connect_to(config.redis, timeout=EFFECT_SECONDS))
@@ -161,7 +162,7 @@ def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable
     # subprocesses must not inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        horse = Horse(config, plugins.load(config), stopped)
+        horse = Horse(config, loading.load(config), stopped)
     except PluginError as error:
         channel.sendall(wire.pack_message({"broken": str(error)}))
         return

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from receiver.inbox import Declaration, Routes
 from receiver.inbox.model import Declarations, Wanted
-from workers.routing import wanted_by
+from workers.plugins.router import wanted_by
 
 MOST_ROUTES = 16
 MOST_HANDLERS = 16

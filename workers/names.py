@@ -12,7 +12,7 @@ from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, translate
 from receiver.inbox import Declaration
 from receiver.inbox.queries.events import SeenName
-from workers.routing import wanted_by
+from workers.plugins.router import wanted_by
 
 
 @dataclass(frozen=True)

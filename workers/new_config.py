@@ -9,7 +9,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration
-from workers.plugins import Judge
+from workers.plugins.loading import Judge
 
 log = logs.get("worker")
 

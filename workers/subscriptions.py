@@ -19,7 +19,7 @@ from receiver.contract.records import Record, Subscription
 from receiver.contract.stores import Store
 from receiver.contract.topics import matches, their_names, translate
 from receiver.inbox import Declaration
-from workers.routing import wanted_by
+from workers.plugins.router import wanted_by
 from workers.storeapi.client import Client
 from workers.storeapi.errors import ApiError
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from receiver.contract.event import Event, event_id
-from workers.context import Context, make_settings
+from workers.plugins.context import Context, make_settings
 
 if TYPE_CHECKING:
     from receiver.inbox.queries.events import EventRecord, RunRecord
@@ -133,7 +133,7 @@ def make_context(
               gave; or a client, such as that of the `store` fixture
     after     an earlier context: what `once` and `state` remember from there is remembered here
     """
-    from workers.effects import LocalEffects
+    from workers.plugins.effects import LocalEffects
 
     event = event or make_event()
     effects = after.effects if after is not None else LocalEffects()

@@ -18,11 +18,11 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.inbox import Inbox, connect_to
-from workers import conditions, plugin_settings, plugins
-from workers.context import Context
-from workers.effects import Effects, KeptEffects, LocalEffects
-from workers.routing import Handler
-from workers.words import Drop, Fail, Word
+from workers.plugins import conditions, loading, plugin_settings
+from workers.plugins.context import Context
+from workers.plugins.effects import Effects, KeptEffects, LocalEffects
+from workers.plugins.exceptions import Drop, Fail, Word
+from workers.plugins.router import Handler
 
 if TYPE_CHECKING:
     from workers.capsule import Capsule
@@ -46,7 +46,7 @@ class Trial:
         self, config: Config, handler: str, *, record: bool, live: bool = False, capsule: Capsule | None = None
     ) -> None:
         self._config = config
-        self._plugin, self._handler = _find(plugins.load(config), handler)
+        self._plugin, self._handler = _find(loading.load(config), handler)
         self._live = live
         self._below = capsule.settings.get(self._plugin.name, {}) if capsule else {}
         self._sandbox: Rig | None = None
@@ -140,7 +140,7 @@ def _remembered(capsule: Capsule | None) -> dict[tuple[str, str], bytes]:
     return {(f"o:{capsule.event.id}", name): orjson.dumps(result) for name, result in marks.items()} if capsule else {}
 
 
-def _find(loaded: list[plugins.Plugin], name: str) -> tuple[plugins.Plugin, Handler]:
+def _find(loaded: list[loading.Plugin], name: str) -> tuple[loading.Plugin, Handler]:
     for plugin in loaded:
         for handler in plugin.handlers:
             if handler.name == name:

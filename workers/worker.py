@@ -31,7 +31,7 @@ from workers.ends import outcome_of
 from workers.jobs import WakeUp, read_job
 from workers.new_config import NewConfig
 from workers.pace import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
-from workers.plugins import judge_elsewhere
+from workers.plugins.loading import judge_elsewhere
 from workers.processes import Clock, Signals
 from workers.signpost import Signpost
 from workers.stable import Ended, Stable

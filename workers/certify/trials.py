@@ -21,7 +21,7 @@ from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.certify import observe
 from workers.certify.plan import HOURS_LATE, Scenario, Step, restarts, scenarios, scene, sequence
 from workers.certify.wrapped import CONTROL
-from workers.plugin_settings import settings_of
+from workers.plugins.plugin_settings import settings_of
 from workers.rig import STORE, Rig, wait_until
 from workers.testing import SandboxStore
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from receiver.config import load
 from receiver.contract.event import Event
-from workers import plugins
 from workers.certify.plan import kill_after
-from workers.context import Context
-from workers.routing import Handler, Router
-from workers.words import Busy, Retry
+from workers.plugins import loading
+from workers.plugins.context import Context
+from workers.plugins.exceptions import Busy, Retry
+from workers.plugins.router import Handler, Router
 
 CONTROL = "CERTIFY_CONTROL"
 SOON = 0.05
@@ -156,7 +156,7 @@ def wrap(handler: Handler, control: Control) -> Callable[[Event, Context[Any]], 
 def wrapped(control: Control) -> Router:
     """The plugin under its own name: same settings and startup; no limits, no delays, every store."""
     config = load(Path(control.config) if control.config else None, os.environ)
-    plugin = plugins.load_one(config, control.plugin)
+    plugin = loading.load_one(config, control.plugin)
     made = Router(plugin.name, settings=plugin.router.settings)
     made.startup_function, made.shutdown_function = plugin.router.startup_function, plugin.router.shutdown_function
     for handler in plugin.handlers:

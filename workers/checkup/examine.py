@@ -13,7 +13,7 @@ from receiver.config import Config
 from workers.checkup import ask, behind, gather, stores, system
 from workers.checkup.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
 from workers.checkup.findings import Finding
-from workers.plugins import Judge
+from workers.plugins.loading import Judge
 
 PATIENCE = 4.0
 """Seconds for everything that is asked over a network; whoever has not answered by then counts as silent."""

@@ -27,7 +27,7 @@ from receiver.inbox.redis.connecting import describe
 from receiver.inbox.subscription_checks import Checks
 from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_events
 from workers.checkup.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
-from workers.plugins import Judge
+from workers.plugins.loading import Judge
 from workers.release import Judge as Again
 from workers.storeapi.confirmed import unconfirmed
 from workers.subscribing import keyring_of

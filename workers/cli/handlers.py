@@ -39,7 +39,7 @@ def handlers() -> None:
 @with_config
 def list_handlers(json_: bool = False) -> None:
     """Every handler this config and environment would load."""
-    from workers.plugins import declarations, load
+    from workers.plugins.loading import declarations, load
 
     config = the_config()
     found = declarations(config, load(config))
@@ -199,7 +199,7 @@ def _facts(config: Config, event_id: str) -> Facts:
 
 def _loaded_here(config: Config) -> list[Declaration]:
     """What this config loads; a plugin that cannot be loaded here is said, and no reason to explain nothing."""
-    from workers.plugins import declarations, load
+    from workers.plugins.loading import declarations, load
 
     try:
         return declarations(config, load(config))
@@ -284,7 +284,7 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
 def _target(config: Config, which: str) -> Target:
     """The plugin, judged in a process that is thrown away: its code runs in the rig's horses, not here."""
     from workers.certify.trials import target_of
-    from workers.plugins import judge_one
+    from workers.plugins.loading import judge_one
 
     found = judge_one(config, which)
     if not found:

@@ -9,7 +9,7 @@ import orjson
 
 from receiver.inbox import Inbox
 from receiver.inbox.keys import STATE
-from workers.words import Busy, Fail
+from workers.plugins.exceptions import Busy, Fail
 
 T = TypeVar("T")
 Scope = Literal["event", "resource", "store"]

@@ -15,8 +15,8 @@ from typing import Any
 from receiver.config import Config
 from receiver.contract.errors import PluginError
 from receiver.contract.topics import matches
-from workers.context import make_settings
-from workers.routing import Handler, Router
+from workers.plugins.context import make_settings
+from workers.plugins.router import Handler, Router
 
 RESERVED = ("stores", "handlers")
 

@@ -15,7 +15,7 @@ from receiver.contract.event import Event
 if TYPE_CHECKING:
     import typing_extensions
 
-    from workers.effects import Effects, State
+    from workers.plugins.effects import Effects, State
     from workers.storeapi import Client
 
     M = typing_extensions.TypeVar("M", default=Any)
@@ -79,7 +79,7 @@ class Context(Generic[M]):
         If an attempt died between the call and its mark, the effect is in doubt: "run" calls again (send `ctx.key(key)`
         as the remote's idempotency key), "fail" makes it a failure for a person.
         """
-        from workers.effects import once
+        from workers.plugins.effects import once
 
         place, whose = self._place(scope)
         mark = f"{self.handler}|{key}"
@@ -102,7 +102,7 @@ class Context(Generic[M]):
     @property
     def state(self) -> State:
         """A small key-value store for this plugin and this store."""
-        from workers.effects import State
+        from workers.plugins.effects import State
 
         return State(self._effects, self.handler.partition(".")[0], self.store)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from receiver.contract.event import Event
 from receiver.contract.topics import PROBE, matches
-from workers.conditions import When
-from workers.context import Context
+from workers.plugins.conditions import When
+from workers.plugins.context import Context
 
 if TYPE_CHECKING:
     from receiver.inbox import Declaration

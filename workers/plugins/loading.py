@@ -29,10 +29,10 @@ from receiver.config import Config
 from receiver.config.settings import HandlerSettings, PluginSettings, seconds
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
-from workers import conditions, judging, plugin_settings
-from workers.plugin_settings import settings_of
+from workers.plugins import conditions, plugin_settings, validation
+from workers.plugins.plugin_settings import settings_of
+from workers.plugins.router import Handler, Router
 from workers.processes import become_a_child
-from workers.routing import Handler, Router
 
 __all__ = ["GROUP", "Judge", "Plugin", "declarations", "judge_elsewhere", "load", "settings_of"]
 
@@ -94,9 +94,9 @@ def _with_only(config: Config, which: str) -> Config:
 
 def _decided(config: Config, plugin: Plugin) -> tuple[Handler, ...]:
     """The plugin's handlers, judged, with what config says over what the code proposes."""
-    judging.judge_router(plugin.router, plugin.origin)
+    validation.judge_router(plugin.router, plugin.origin)
     for handler in plugin.router.handlers:
-        judging.judge(handler)
+        validation.judge(handler)
     given = config.plugins.get(plugin.name)
     if given is None:
         return tuple(plugin.router.handlers)
@@ -145,10 +145,10 @@ def _refuse_unknown_limit(config: Config, handler: Handler) -> None:
 
 def _refuse_shadows(config: Config) -> None:
     base = _base(config)
-    folders = [Path(), base, *judging.searched_before_ours()]
+    folders = [Path(), base, *validation.searched_before_ours()]
     folders += [(base / name).parent for name in config.workers.plugins if name.endswith(".py")]
     where = config.place("workers", "plugins") or config.path or "config"
-    judging.refuse_a_shadow(folders, f"{where}: plugins cannot be loaded")
+    validation.refuse_a_shadow(folders, f"{where}: plugins cannot be loaded")
 
 
 def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
@@ -333,7 +333,7 @@ def _guarded(origin: str, load_it: Any) -> Any:
     try:
         return load_it()
     except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything while it is imported
-        raise judging.import_error(origin, error) from None
+        raise validation.import_error(origin, error) from None
 
 
 def _router_of(module: Any, origin: str) -> Router:

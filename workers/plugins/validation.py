@@ -15,14 +15,14 @@ from typing import Any
 
 from receiver.config.settings import seconds
 from receiver.contract.errors import PluginError
-from workers import conditions
-from workers.routing import Handler, Router
+from workers.plugins import conditions
+from workers.plugins.router import Handler, Router
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOPIC = re.compile(r"\*|[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")
 _UNKNOWN_OPTION = re.compile(r"Router\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
-OUR_FOLDER = Path(__file__).parent
+OUR_FOLDER = Path(__file__).parents[1]
 PACKAGES = ("workers", "receiver")
 
 
@@ -155,7 +155,7 @@ def _what_happened(error: BaseException) -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    return "importlib" in filename or Path(filename).parent == OUR_FOLDER
+    return "importlib" in filename or OUR_FOLDER in Path(filename).parents
 
 
 # A folder that hides ours
