@@ -188,7 +188,11 @@ class System:
     ) -> list[Process]:
         """Start processes by name: web, worker, housekeeper; with these times instead of their own."""
         env = {QUICKER: json.dumps(OFTEN | (quicker or {})), **(env or {})}
-        modules = {"web": "receiver.server.web", "worker": "workers.worker", "housekeeper": "workers.housekeeper"}
+        modules = {
+            "web": "receiver.server.web",
+            "worker": "workers.runtime.worker.worker",
+            "housekeeper": "workers.runtime.housekeeper",
+        }
         started = []
         for name in names:
             command = [sys.executable, "-m", modules[name], "--config", str(self.config_file)]

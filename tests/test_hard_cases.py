@@ -155,7 +155,11 @@ def test_a_bell_that_nobody_answers_is_given_up(make_system: Callable[..., Syste
         plugin=HELLO,
     )
     system.inbox.client = system.ledger.client = system.client = own_redis.client
-    system.start("worker", "housekeeper", quicker={"workers.bell.WAIT_SECONDS": 1, "workers.bell.OVERDUE": 1})
+    system.start(
+        "worker",
+        "housekeeper",
+        quicker={"workers.runtime.worker.wake_ups.WAIT_SECONDS": 1, "workers.runtime.worker.wake_ups.OVERDUE": 1},
+    )
     system.settled(system.accept())
     silence = threading.Event()
     proxy.at_reply(b"BLPOP", lambda: silence.wait(60))

@@ -9,9 +9,9 @@ from dataclasses import replace
 from receiver.inbox import Declaration, Limit, Outcome, keys
 from tests.harness import System, eventually
 from tests.test_inbox import GREET, claim_one, lapse, route
-from workers.housekeeper import Housekeeper
 from workers.plugins import loading
 from workers.plugins.router import wanted_by
+from workers.runtime.housekeeper import Housekeeper
 
 HEAD = "from workers import Router\nrouter = Router('shop')\n"
 
@@ -177,7 +177,9 @@ def test_a_worker_whose_horses_lack_a_handler_asks_for_it_again_after_a_while(
     make_system: Callable[..., System],
 ) -> None:
     system = make_system(plugin=LACKING)
-    system.start("worker", "housekeeper", env={"LACKING": "yes"}, quicker={"workers.pace.LACKS_FOR": 1.0})
+    system.start(
+        "worker", "housekeeper", env={"LACKING": "yes"}, quicker={"workers.runtime.worker.batch_sizes.LACKS_FOR": 1.0}
+    )
     event = system.accept("order.paid")
     eventually(lambda: system.log("worker").count("does not have the handler") == 2, 15)
     assert system.run_of(event, "shop.book").attempts == 0

@@ -95,10 +95,10 @@ def test_imports_point_left(module: str, path: Path) -> None:
         ("receiver.contract.event", "import redis"),
         ("receiver.contract.event", "from receiver.inbox import Inbox"),
         ("receiver.inbox.queries.events", "from receiver.config import Config"),
-        ("workers.worker", "from receiver.app import create_app"),
-        ("workers.worker", "import receiver.server.web"),
+        ("workers.runtime.worker.worker", "from receiver.app import create_app"),
+        ("workers.runtime.worker.worker", "import receiver.server.web"),
         ("workers.cli.dev", "def f():\n    from receiver import app"),
-        ("workers.worker", "import flask"),
+        ("workers.runtime.worker.worker", "import flask"),
         ("workers.storeapi.sandbox.server", "from workers.storeapi.client import Client"),
     ],
 )
@@ -145,7 +145,9 @@ def test_the_public_web_process_loads_no_plugin_console_or_client_code() -> None
 
 
 def test_the_worker_loads_no_web_framework() -> None:
-    assert not loaded_by("import workers.worker, workers.horse, workers.housekeeper") & {"flask", "gunicorn", "httpx2"}
+    assert not loaded_by(
+        "import workers.runtime.worker.worker, workers.runtime.pool.child, workers.runtime.housekeeper"
+    ) & {"flask", "gunicorn", "httpx2"}
 
 
 def test_the_integrators_words_are_these() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration
 from receiver.inbox.model import Declarations
-from workers.known import MOST_HANDLERS, MOST_ROUTES, Known
+from workers.runtime.worker.routes import MOST_HANDLERS, MOST_ROUTES, Known
 
 
 def known(*handlers: str, limited: tuple[str, ...] = (), delay: float = 0, topic: str = "order.*") -> Known:

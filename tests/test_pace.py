@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.pace import FAST, KNOWN_AFTER, LARGEST_BATCH, LONG, Pace
+from workers.runtime.worker.batch_sizes import FAST, KNOWN_AFTER, LARGEST_BATCH, LONG, Pace
 
 
 def trained(seconds: float, runs: int = 50) -> Pace:

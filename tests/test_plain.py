@@ -15,7 +15,7 @@ from receiver.inbox.keys import rq_list
 from receiver.inbox.redis.raw_connection import Plain
 from tests.harness import Server, System, eventually
 from tests.proxy import Proxy
-from workers.bell import Bell
+from workers.runtime.worker.wake_ups import Bell
 
 EXTRA = [b"hello\r\n", b"+OK\r\n", b":1\r\n", b"*-1\r\n*-1\r\n"]
 

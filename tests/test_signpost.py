@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from receiver.inbox import Declaration
 from tests.harness import System
-from workers.signpost import Signpost
+from workers.runtime.worker.routing import Signpost
 
 
 def declared(handler: str) -> Declaration:

@@ -11,7 +11,7 @@ import pytest
 from receiver.inbox import Run
 from receiver.inbox.model import Kept
 from tests.harness import System, eventually
-from workers.stable import Ended, Stable
+from workers.runtime.pool.pool import Ended, Stable
 
 SLOW = """
 import os, time

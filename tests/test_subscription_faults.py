@@ -22,8 +22,8 @@ from tests.test_keyring import KEY
 from tests.test_subscriptions import MADE_BY_THE_STORE, eventually_came
 from tests.test_upkeep import look
 from workers.probe import NothingToSign, ProbeFailed, probe
-from workers.reload import module_of
 from workers.replay import Selection, fitting
+from workers.runtime.reload_signal import module_of
 from workers.storeapi.client import Client
 from workers.storeapi.errors import (
     Answered,
@@ -469,9 +469,9 @@ def test_a_replay_gives_a_probe_to_no_handler() -> None:
 @pytest.mark.parametrize(
     ("command", "module"),
     [
-        ("/usr/bin/python3.11 -m workers.worker --config c", "workers.worker"),
+        ("/usr/bin/python3.11 -m workers.runtime.worker.worker --config c", "workers.runtime.worker.worker"),
         ("python -X dev -W error -u -m receiver.server.web --config c", "receiver.server.web"),
-        ("grep -m workers.worker --config c", ""),
+        ("grep -m workers.runtime.worker.worker --config c", ""),
         ("tail -f python -m workers --config c", ""),
         ("python3 watch.py -m workers --config c", ""),
         ("python3 -c pass -m workers --config c", ""),

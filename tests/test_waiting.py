@@ -8,9 +8,9 @@ import pytest
 
 from receiver.inbox import Kept, Run
 from receiver.inbox.inbox import LOSSES_ALLOWED
-from workers import waiting as room
-from workers.pace import KNOWN_AFTER, LARGEST_BATCH, Pace
-from workers.waiting import Waiting
+from workers.runtime.worker import waiting_runs as room
+from workers.runtime.worker.batch_sizes import KNOWN_AFTER, LARGEST_BATCH, Pace
+from workers.runtime.worker.waiting_runs import Waiting
 
 
 class Horses:

@@ -29,8 +29,8 @@ from workers.processes import become_a_child, die_with_parent
 PROGRAMS = {
     "receiver.server.web": "receiver.server.web",
     "workers": "workers.__main__",
-    "workers.worker": "workers.worker",
-    "workers.housekeeper": "workers.housekeeper",
+    "workers.runtime.worker.worker": "workers.runtime.worker.worker",
+    "workers.runtime.housekeeper": "workers.runtime.housekeeper",
     "workers.cli": "workers.cli.__main__",
 }
 """What follows `python -m`, and the module that then runs as `__main__`."""

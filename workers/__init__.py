@@ -3,7 +3,8 @@
     from workers import Busy, Context, Drop, Event, Fail, Retry, Router
 
 Law of this package: it may import `receiver.contract`, `.config`, `.inbox`, `.logs` and `.spool`, never the edge
-(`receiver.app`, `receiver.server.loop_worker`, `receiver.server.web`). Plugin code runs in `workers.horse` only.
+(`receiver.app`, `receiver.server.loop_worker`, `receiver.server.web`). Plugin code runs in
+`workers.runtime.pool.child` only.
 """
 
 from receiver.contract.event import Event

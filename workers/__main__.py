@@ -11,7 +11,7 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from workers.plugins.loading import judge_elsewhere
-from workers.supervisor import Supervisor, behind_the_queue
+from workers.runtime.supervisor import Supervisor, behind_the_queue
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ from workers.cli.stats import equation
 from workers.cli.stream import Journal, Refused
 from workers.cli.watched import Watched, config_files, plugin_files
 from workers.plugins.loading import judge_elsewhere
-from workers.supervisor import Program, Supervisor, behind_the_queue, python
+from workers.runtime.supervisor import Program, Supervisor, behind_the_queue, python
 
 START_SECONDS = 10.0
 STOP_SECONDS = 8.0

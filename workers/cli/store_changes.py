@@ -24,7 +24,7 @@ from receiver.inbox import Inbox, Ledger
 from receiver.inbox.subscription_checks import Checks
 from workers.cli import show
 from workers.cli.options import Span, the_config, the_server, the_store, with_config
-from workers.reload import reload, wait_until_read
+from workers.runtime.reload_signal import reload, wait_until_read
 from workers.storefile import Draft, as_toml, file_of, place_for
 
 if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from receiver.inbox import Declaration, Outcome
-from workers import attempts
-from workers.stable import Ended
+from workers.runtime import retries
+from workers.runtime.pool.pool import Ended
 
 
 def outcome_of(ended: Ended, declared: Declaration | None) -> Outcome:
@@ -14,23 +14,23 @@ def outcome_of(ended: Ended, declared: Declaration | None) -> Outcome:
         case "done" | "dropped" | "failed":
             return Outcome(run, ended.end, detail)
         case "raised":
-            return attempts.after_error(run, detail, retries=_retries(declared), after=ended.after)
+            return retries.after_error(run, detail, retries=_retries(declared), after=ended.after)
         case "died":
             told = {
                 **detail,
-                "group": attempts.fingerprint("died", [run.handler]),
+                "group": retries.fingerprint("died", [run.handler]),
                 "version": declared.version if declared else "?",
             }
             # Most often it was killed from outside, so the first time it is tried again at once.
             after = 0.0 if run.attempts == 0 else None
-            return attempts.after_error(run, told, retries=_retries(declared), after=after)
+            return retries.after_error(run, told, retries=_retries(declared), after=after)
         case "busy" | "wait":
-            delay = ended.after if ended.after is not None else attempts.BUSY_DELAY
+            delay = ended.after if ended.after is not None else retries.BUSY_DELAY
             return Outcome(run, ended.end, detail, delay=delay)
         case _:  # lost, stopped, absent: nobody's fault, and another worker may begin it at once
             return Outcome(run, "release")
 
 
-def _retries(declared: Declaration | None) -> attempts.Retries:
-    retries: attempts.Retries = declared.details["retries"] if declared else 0
-    return retries
+def _retries(declared: Declaration | None) -> retries.Retries:
+    allowed: retries.Retries = declared.details["retries"] if declared else 0
+    return allowed

@@ -51,7 +51,8 @@ def behind_the_queue(
     config: Config, *, output: Path | None = None, environ: dict[str, str] | None = None
 ) -> list[Program]:
     """The programs of `python -m workers`: the worker processes and a housekeeper."""
-    from workers import housekeeper, worker
+    from workers.runtime import housekeeper
+    from workers.runtime.worker import worker
 
     many, path = config.workers.processes, str(config.path) if config.path else None
     names = [f"worker {n}" for n in range(1, many + 1)] if many > 1 else ["worker"]

@@ -22,8 +22,8 @@ from receiver.config import Config
 MODULES = {
     "receiver.server.web": "web",
     "workers": "worker",
-    "workers.worker": "worker",
-    "workers.housekeeper": "housekeeper",
+    "workers.runtime.worker.worker": "worker",
+    "workers.runtime.housekeeper": "housekeeper",
 }
 LOCK = "dev.lock"
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")

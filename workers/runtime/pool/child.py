@@ -24,12 +24,13 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Inbox, Run, connect_to
-from workers import attempts, wire
 from workers.plugins import conditions, loading, plugin_settings
 from workers.plugins.context import Context
 from workers.plugins.effects import AtWork, Effects, KeptEffects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler, Router
+from workers.runtime import retries
+from workers.runtime.pool import messages
 
 if TYPE_CHECKING:
     from workers.storeapi import Client
@@ -98,7 +99,7 @@ class Horse:
         else:
             ended = {"end": "done", "detail": {"result": _as_result(result)}}
             if untrue:
-                told = {"result": attempts.shorten(f"skipped: {untrue}"), "reason": "skipped"}
+                told = {"result": retries.shorten(f"skipped: {untrue}"), "reason": "skipped"}
                 ended = {"end": "dropped", "detail": told}
         ended["detail"]["version"] = harness.version
         return ended
@@ -164,17 +165,17 @@ def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable
     try:
         horse = Horse(config, loading.load(config), stopped)
     except PluginError as error:
-        channel.sendall(wire.pack_message({"broken": str(error)}))
+        channel.sendall(messages.pack_message({"broken": str(error)}))
         return
-    channel.sendall(wire.pack_message({"ready": True}))
+    channel.sendall(messages.pack_message({"ready": True}))
     purse = Purse(tickets)
     with channel.makefile("rb") as stream:
-        while (given := wire.read_runs(stream)) is not None:
+        while (given := messages.read_runs(stream)) is not None:
             number, batch = given
             for run in batch:
                 if not purse.pay(number):
                     break
-                channel.sendall(wire.pack_message(horse.perform(run)))
+                channel.sendall(messages.pack_message(horse.perform(run)))
     horse.shut_down()
 
 
@@ -206,18 +207,18 @@ def _end_by(error: BaseException, files: frozenset[str]) -> dict[str, Any]:
     """What an exception from a handler means: one of the words, or a failed attempt."""
     match error:
         case Drop():
-            return {"end": "dropped", "detail": {"result": attempts.shorten(error.why)}}
+            return {"end": "dropped", "detail": {"result": retries.shorten(error.why)}}
         case AtWork():
-            return {"end": "wait", "after": _seconds(error.after), "detail": {"error": attempts.shorten(error.why)}}
+            return {"end": "wait", "after": _seconds(error.after), "detail": {"error": retries.shorten(error.why)}}
         case Busy():
-            told = attempts.shorten(f"Busy: {error.why}")
+            told = retries.shorten(f"Busy: {error.why}")
             return {"end": "busy", "after": _seconds(error.after), "detail": {"error": told}}
         case Fail():
-            return {"end": "failed", "detail": attempts.describe_error(error, files)}
+            return {"end": "failed", "detail": retries.describe_error(error, files)}
         case Retry():
-            return {"end": "raised", "after": _seconds(error.after), "detail": attempts.describe_error(error, files)}
+            return {"end": "raised", "after": _seconds(error.after), "detail": retries.describe_error(error, files)}
         case _:
-            return {"end": "raised", "detail": attempts.describe_error(error, files)}
+            return {"end": "raised", "detail": retries.describe_error(error, files)}
 
 
 def _seconds(after: Any) -> float | None:
@@ -236,4 +237,4 @@ def _as_result(value: Any) -> Any:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    return attempts.shorten(value if isinstance(value, str) else attempts.text_of(value, repr))
+    return retries.shorten(value if isinstance(value, str) else retries.text_of(value, repr))

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from receiver.inbox import Run
 from receiver.inbox.inbox import LOSSES_ALLOWED
-from workers.pace import Pace
-from workers.stable import Stable
+from workers.runtime.pool.pool import Stable
+from workers.runtime.worker.batch_sizes import Pace
 
 PROBATION = 0.2
 SUSPECT_PROBATION = 3.0

@@ -35,5 +35,6 @@ def read_job(job_id: str) -> WakeUp | Chore | None:
 
 
 def drain() -> None:
-    """What a wake-up's data names. The work itself is in the inbox, and only `workers.worker` does it."""
+    """What a wake-up's data names. The work itself is in the inbox, and only `workers.runtime.worker.worker` does
+    it."""
     raise RuntimeError("this queue is worked by `storehooks worker`, not by a plain RQ worker")

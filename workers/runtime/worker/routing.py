@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from receiver.inbox import Declaration, Inbox, Routes, Run, keys
 from receiver.inbox.model import Declarations, Wanted
-from workers.known import Known
+from workers.runtime.worker.routes import Known
 
 
 class Signpost:

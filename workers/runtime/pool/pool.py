@@ -21,9 +21,9 @@ from typing import Any
 from receiver import logs
 from receiver.config import Config
 from receiver.inbox import Run
-from workers import horse, wire
 from workers.processes import become_a_child, death_words, name_process, wait_for
-from workers.wire import Lines
+from workers.runtime.pool import child, messages
+from workers.runtime.pool.messages import Lines
 
 GRACE = 2.0
 """How long past its timeout a run may go on before its horse is killed."""
@@ -134,7 +134,7 @@ class Stable:
         stall.number = (stall.number + 1) % 256
         try:
             os.write(stall.tickets_in, bytes([stall.number]) * len(runs))
-            stall.channel.sendall(wire.pack_runs(stall.number, runs))
+            stall.channel.sendall(messages.pack_runs(stall.number, runs))
         except OSError:  # it has just died, or takes nothing; the runs come back when it is buried
             self._kill(stall, "stopped")
         return True
@@ -233,7 +233,7 @@ class Stable:
             become_a_child(parent, keep={channel.fileno(), tickets})
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the worker does not mean its horses
             name_process("horse")
-            horse.main(self.config, channel, tickets, lambda: self._stop_flag[0] == 1)
+            child.main(self.config, channel, tickets, lambda: self._stop_flag[0] == 1)
             code = 0
         finally:
             os._exit(code)

@@ -1,7 +1,7 @@
 """The worker: an RQ worker whose jobs are wake-ups, and whose work is in the inbox.
 
 One single-threaded loop: claim, have events routed, give runs to horses, write how they ended, renew leases. It
-never runs plugin code and never waits for one horse. `python -m workers.worker` is one such process.
+never runs plugin code and never waits for one horse. `python -m workers.runtime.worker.worker` is one such process.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, keys
 from receiver.inbox.redis.connecting import check
-from workers.bell import Bell
-from workers.ends import outcome_of
-from workers.jobs import WakeUp, read_job
-from workers.new_config import NewConfig
-from workers.pace import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
 from workers.plugins.loading import judge_elsewhere
 from workers.processes import Clock, Signals
-from workers.signpost import Signpost
-from workers.stable import Ended, Stable
-from workers.waiting import Waiting
+from workers.runtime.pool.pool import Ended, Stable
+from workers.runtime.worker.batch_sizes import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
+from workers.runtime.worker.config_reload import NewConfig
+from workers.runtime.worker.outcomes import outcome_of
+from workers.runtime.worker.routing import Signpost
+from workers.runtime.worker.rq_jobs import WakeUp, read_job
+from workers.runtime.worker.waiting_runs import Waiting
+from workers.runtime.worker.wake_ups import Bell
 
 RENEW_EVERY = 1.0
 WATCH_EVERY = 0.1
@@ -363,7 +363,9 @@ class Worker(RQWorker):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m workers.worker", description="One worker with its horses.")
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.runtime.worker.worker", description="One worker with its horses."
+    )
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     return run(parser.parse_args().config)
 

@@ -1,4 +1,5 @@
-"""The housekeeper: moves due and lapsed work on, twice a second, and does the chores. `python -m workers.housekeeper`.
+"""The housekeeper: moves due and lapsed work on, twice a second, and does the chores. `python -m
+workers.runtime.housekeeper`.
 
 Several may run; the one that holds the leader key does the work and the others save it. Nothing
 rests on there being only one: every tick is one script, and may be run by anyone at any time.
@@ -23,8 +24,8 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import Inbox, connect_to
 from receiver.inbox.inbox import LEASE_MS, TICK_SLICE
 from receiver.inbox.redis.connecting import check
-from workers import chores
 from workers.processes import Clock, Signals
+from workers.runtime import maintenance
 
 if TYPE_CHECKING:
     from workers.upkeep import Upkeep
@@ -33,7 +34,7 @@ TICK_EVERY = 0.5
 TICKS_AT_ONCE = 20
 """So many slices are moved in a row while each is full: a crowd that is due at one moment waits for no second round."""
 LEADS_FOR_MS = 2_000
-SCHEDULE = ((chores.retention, 5.0), (chores.orphans, 10.0))
+SCHEDULE = ((maintenance.retention, 5.0), (maintenance.orphans, 10.0))
 
 log = logs.get("housekeeper")
 
@@ -90,7 +91,9 @@ class Housekeeper:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m workers.housekeeper", description="Keeps the inbox moving.")
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.runtime.housekeeper", description="Keeps the inbox moving."
+    )
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     return run(parser.parse_args().config)
 
