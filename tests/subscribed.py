@@ -16,7 +16,7 @@ from receiver.inbox.subscription_checks import Checked, Checks
 from tests.harness import Process, System, eventually, own_server
 from tests.test_keyring import KEY
 from workers.cli import storehooks
-from workers.subscribing import Subscriber, handlers_of
+from workers.subscriptions.apply import Subscriber, handlers_of
 
 STORE = """
 [secrets]

@@ -27,8 +27,8 @@ from workers.cli import storehooks
 from workers.runtime.reload_signal import dev_of
 from workers.storeapi import client_of
 from workers.storefile import Draft, as_toml, file_of, place_for
-from workers.subscribing import handlers_of
-from workers.upkeep import Upkeep
+from workers.subscriptions.apply import handlers_of
+from workers.subscriptions.repair import Upkeep
 
 PLUGIN = """
 from workers import Router

@@ -21,7 +21,6 @@ from tests.subscribed import Shop
 from tests.test_keyring import KEY
 from tests.test_subscriptions import MADE_BY_THE_STORE, eventually_came
 from tests.test_upkeep import look
-from workers.probe import NothingToSign, ProbeFailed, probe
 from workers.replay import Selection, fitting
 from workers.runtime.reload_signal import module_of
 from workers.storeapi.client import Client
@@ -36,8 +35,9 @@ from workers.storeapi.errors import (
     is_refusal,
 )
 from workers.storeapi.groups import Webhooks
-from workers.subscribing import handlers_of
-from workers.upkeep import Upkeep
+from workers.subscriptions.apply import handlers_of
+from workers.subscriptions.probe import NothingToSign, ProbeFailed, probe
+from workers.subscriptions.repair import Upkeep
 
 TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\ntakes = ["secret"]\n'
 Spoil = Callable[..., Any]
@@ -150,7 +150,7 @@ def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
         assert look(shop).left != ()
     assert is_under_way(shop)
     with monkeypatch.context() as patch:
-        patch.setattr("workers.underway.RECEIVERS_WITHIN", 0.2)
+        patch.setattr("workers.subscriptions.change_notice.RECEIVERS_WITHIN", 0.2)
         patch.setattr(Keyring, "behind", lambda *_: ["hangs"])
         assert "has not read the keyring" in look(shop).left[0]["why"]
     assert is_under_way(shop)
@@ -392,11 +392,11 @@ def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, mo
     look(shop)
     shop.do("delete-subscriptions")
     with monkeypatch.context() as patch:
-        patch.setattr("workers.upkeep.probe", refused_with(ProbeFailed("our URL answers 503")))
+        patch.setattr("workers.subscriptions.repair.probe", refused_with(ProbeFailed("our URL answers 503")))
         for _ in range(2):
             assert look(shop).left[0]["why"] == "our URL answers 503"
         assert shop.topics() == []
-        patch.setattr("workers.upkeep.probe", refused_with(NothingToSign("no secret")))
+        patch.setattr("workers.subscriptions.repair.probe", refused_with(NothingToSign("no secret")))
         assert look(shop).left == (), "a new subscription brings the secret that is missing"
     assert shop.topics() == ["customer.created"]
     assert [heal.action for heal in Checks(shop.system.client).heals("demo")] == ["create"]
@@ -405,7 +405,7 @@ def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, mo
 def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.storesecrets.MAX_LEARNED", 2)
+    monkeypatch.setattr("workers.subscriptions.store_secrets.MAX_LEARNED", 2)
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("order.paid", "order.created", "customer.created")
     left = look(shop).left
@@ -485,7 +485,7 @@ def test_only_a_python_that_runs_our_module_is_ours_to_signal(command: str, modu
 def test_a_probe_is_back_only_if_it_is_that_probe(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("customer.created")
     shop.apply()
-    monkeypatch.setattr("workers.probe.SEEN_SECONDS", 0.2)
+    monkeypatch.setattr("workers.subscriptions.probe.SEEN_SECONDS", 0.2)
     probe(shop.subscriber.equipped(), shop.system.client)
     (earlier,) = shop.system.ledger.events(topic=PROBE)
     liar = httpx2.Response(200, json={"id": earlier.id})
@@ -503,7 +503,7 @@ def test_a_removal_that_is_cut_short_leaves_the_store_to_the_check(
 ) -> None:
     shop.declare("order.paid")
     shop.apply()
-    monkeypatch.setattr("workers.subscribing.Subscriber.unsubscribe", refused_with(error))
+    monkeypatch.setattr("workers.subscriptions.apply.Subscriber.unsubscribe", refused_with(error))
     assert shop.cli("stores", "remove", "demo", "--yes").exit_code != 0
     assert Checks(shop.system.client).removed() == set()
 

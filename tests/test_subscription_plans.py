@@ -16,7 +16,7 @@ from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import Declaration
 from tests.harness import SECRET
-from workers.subscriptions import ORDER, Name, Offer, Ours, Plan, There, Wanted, ours_of, plan, wanted
+from workers.subscriptions.plan import ORDER, Name, Offer, Ours, Plan, There, Wanted, ours_of, plan, wanted
 
 URL = "https://hooks.example.com/webhooks/north"
 FORMER = "https://old.example.com/webhooks/north"

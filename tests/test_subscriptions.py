@@ -331,7 +331,7 @@ def test_while_somebody_else_changes_a_store_nothing_is_changed(shop: Shop) -> N
 def test_a_receiver_that_does_not_read_the_keyring_keeps_secrets_as_they_are(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.underway.RECEIVERS_WITHIN", 0.5)
+    monkeypatch.setattr("workers.subscriptions.change_notice.RECEIVERS_WITHIN", 0.5)
     shop.declare("customer.created")
     ring(shop).confirm("hangs", 0)
     done = shop.apply()

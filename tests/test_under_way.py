@@ -18,9 +18,9 @@ from tests.harness import eventually
 from tests.subscribed import Shop, a_shop, begin_anew
 from tests.test_subscription_faults import configure, is_under_way, refused_with, ring, rotate
 from tests.test_subscriptions import MADE_BY_THE_STORE
-from workers import underway
 from workers.storeapi.groups import Webhooks
-from workers.underway import Word
+from workers.subscriptions import change_notice
+from workers.subscriptions.change_notice import Word
 
 WINDOW = 0.6
 

@@ -20,10 +20,10 @@ from receiver.inbox.subscription_checks import Checked, Checks, Trouble
 from tests.harness import eventually
 from tests.subscribed import Shop, a_shop, changed_by, looked_at, plugin
 from workers.plugins.router import wanted_by
-from workers.probe import ProbeFailed, probe
-from workers.subscribing import handlers_of
-from workers.subscriptions import Change, Plan
-from workers.upkeep import A_DAY, Choice, Upkeep, check, choose, troubled
+from workers.subscriptions.apply import handlers_of
+from workers.subscriptions.plan import Change, Plan
+from workers.subscriptions.probe import ProbeFailed, probe
+from workers.subscriptions.repair import A_DAY, Choice, Upkeep, check, choose, troubled
 
 OTHERS = "https://mailer.example.net/in"
 NOW = 1_700_000_000.0

@@ -19,8 +19,8 @@ from receiver.inbox.subscription_checks import Checks, Heal
 from receiver.spool import RefusedOf, look_at_refusals
 from workers.checkup.ask import ask_store
 from workers.checkup.facts import ApiFacts
-from workers.subscribing import Subscriber, handlers_of, is_managed, keyring_of
-from workers.subscriptions import Plan
+from workers.subscriptions.apply import Subscriber, handlers_of, is_managed, keyring_of
+from workers.subscriptions.plan import Plan
 
 PATIENCE = 4.0
 """How long the store's own API may take to say how things are."""

@@ -30,7 +30,7 @@ from workers.checkup.facts import HostFacts, InboxFacts, PluginFacts, ServerFact
 from workers.plugins.loading import Judge
 from workers.release import Judge as Again
 from workers.storeapi.confirmed import unconfirmed
-from workers.subscribing import keyring_of
+from workers.subscriptions.apply import keyring_of
 
 SERVER_SECONDS = 2.0
 HOUSEKEEPER_SECONDS = 1.5

@@ -11,7 +11,7 @@ from receiver.spool import UNKNOWN, RefusedOf
 from workers.checkup.facts import ApiFacts, Facts
 from workers.checkup.findings import Finding, fail, ok, warn
 from workers.checkup.words import clock, counted, some, span
-from workers.subscribing import is_managed
+from workers.subscriptions.apply import is_managed
 
 SKEW_SECONDS = 30.0
 ENDS_SOON = 24 * 3600.0

@@ -28,8 +28,8 @@ from workers.runtime.reload_signal import reload, wait_until_read
 from workers.storefile import Draft, as_toml, file_of, place_for
 
 if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none
-    from workers.subscribing import Subscriber
-    from workers.subscriptions import Change, There
+    from workers.subscriptions.apply import Subscriber
+    from workers.subscriptions.plan import Change, There
 
 TOKEN_SECONDS = 10.0
 PATIENCE = 15.0
@@ -98,7 +98,7 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
 
     Asks for what is not said, on a terminal. When config or token are no good, nothing is written.
     """
-    from workers.subscribing import is_managed
+    from workers.subscriptions.apply import is_managed
 
     config = the_config()
     _refuse_a_known_name(config, name)
@@ -212,7 +212,7 @@ def _have_it_read(config: Config, steps: Steps, no_reload: bool) -> None:
 
 def _welcome(config: Config, name: str, steps: Steps) -> None:
     """A store of this name may have been removed before: it is mended again."""
-    from workers.subscribing import is_managed
+    from workers.subscriptions.apply import is_managed
 
     try:
         Checks(the_server(config)).welcome(name)
@@ -225,7 +225,7 @@ def _welcome(config: Config, name: str, steps: Steps) -> None:
 
 def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
     """See that the receiver knows the store, subscribe, and see that what the store sends comes in."""
-    from workers.subscribing import Subscriber, is_managed
+    from workers.subscriptions.apply import Subscriber, is_managed
 
     managed = is_managed(config, name)
     until = time.monotonic() + wait
@@ -245,7 +245,7 @@ def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
 
 def _await_the_receiver(store: Store, client: Redis, steps: Steps, until: float) -> None:
     """An event of our own, by the public URL, until it is taken: a store must not be told of a URL that refuses it."""
-    from workers.probe import ProbeFailed, probe
+    from workers.subscriptions.probe import ProbeFailed, probe
 
     while True:
         try:
@@ -260,8 +260,8 @@ def _await_the_receiver(store: Store, client: Redis, steps: Steps, until: float)
 
 
 def _subscribe(subscriber: Subscriber, steps: Steps) -> None:
-    from workers.subscribing import handlers_of
-    from workers.upkeep import summary_of
+    from workers.subscriptions.apply import handlers_of
+    from workers.subscriptions.repair import summary_of
 
     checks = Checks(subscriber.redis)
     with checks.alone(subscriber.name, within=PATIENCE) as hold:
@@ -299,7 +299,7 @@ def _await_a_test(subscriber: Subscriber, steps: Steps, until: float) -> None:
 
 def _ours(subscriber: Subscriber) -> list[There]:
     """What is ours at the store, now."""
-    from workers.subscriptions import actual, ours_of
+    from workers.subscriptions.plan import actual, ours_of
 
     config, name = subscriber.config, subscriber.name
     every = actual(subscriber.client, ours_of(config, name), config.known_stores[name].scheme.topics)
@@ -322,7 +322,7 @@ def _sentence(error: object) -> str:
 @with_config
 def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json_: bool) -> None:
     """Remove a store: end its subscriptions, then its config; nothing of it is mended any more. Its events stay."""
-    from workers.subscribing import is_managed
+    from workers.subscriptions.apply import is_managed
 
     config = the_config()
     the_store(config, name)
@@ -367,7 +367,7 @@ def _unsubscribe(config: Config, name: str, client: Redis, steps: Steps) -> None
 
 
 def _ended(config: Config, name: str, client: Redis) -> list[Change]:
-    from workers.subscribing import Subscriber
+    from workers.subscriptions.apply import Subscriber
 
     subscriber = Subscriber(config, name, client)
     with Checks(client).alone(name, within=PATIENCE) as hold:
@@ -380,7 +380,7 @@ def _ended(config: Config, name: str, client: Redis) -> list[Change]:
 
 def _forget(config: Config, name: str, client: Redis, steps: Steps) -> None:
     """Its file, the secrets it showed us, what was found and mended there."""
-    from workers.subscribing import keyring_of
+    from workers.subscriptions.apply import keyring_of
 
     keyring = keyring_of(config, client)
     if learned := keyring.of(name):

@@ -20,9 +20,9 @@ from workers.checkup.words import span
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.storeapi.build import for_the_sandbox
-from workers.subscribing import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
-from workers.subscriptions import Change, Handlers, Plan, in_words
-from workers.upkeep import summary_of
+from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
+from workers.subscriptions.plan import Change, Handlers, Plan, in_words
+from workers.subscriptions.repair import summary_of
 
 AT_ONCE = 8
 MANY = 4

@@ -28,7 +28,7 @@ from workers.processes import Clock, Signals
 from workers.runtime import maintenance
 
 if TYPE_CHECKING:
-    from workers.upkeep import Upkeep
+    from workers.subscriptions.repair import Upkeep
 
 TICK_EVERY = 0.5
 TICKS_AT_ONCE = 20
@@ -71,7 +71,7 @@ class Housekeeper:
         """In threads of their own: stores answer slowly, and ticks must not wait for them."""
         managed = any(store.base_url for store in self._config.stores.values())
         if self._upkeep is None and managed and self._config.subscriptions.check:
-            from workers.upkeep import Upkeep  # it brings an HTTP client along
+            from workers.subscriptions.repair import Upkeep  # it brings an HTTP client along
 
             self._upkeep = Upkeep(lambda: self._config)
             self._upkeep.start()

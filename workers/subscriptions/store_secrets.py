@@ -15,7 +15,7 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import MAX_LEARNED
 from receiver.contract.stores import Store
 from receiver.inbox.keyring.keyring import Keyring, Learned, equip, learn, orphaned
-from workers.underway import patiently, refuse_behind
+from workers.subscriptions.change_notice import patiently, refuse_behind
 
 
 class StoreSecrets:

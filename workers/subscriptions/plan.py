@@ -1,7 +1,7 @@
 """Subscriptions: what a store should tell us of, what it does tell us of, and the changes between the two.
 
 Law of this room: pure, but for `actual` and `offered`, which only read the store's API. What is not ours is never
-in a change. `workers.subscribing` carries changes out.
+in a change. `workers.subscriptions.apply` carries changes out.
 """
 
 from __future__ import annotations

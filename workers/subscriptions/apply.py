@@ -26,8 +26,8 @@ from receiver.inbox.subscription_checks import Checks, Occupied
 from workers.storeapi.build import client_of, for_the_sandbox
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
-from workers.storesecrets import StoreSecrets
-from workers.subscriptions import (
+from workers.subscriptions.change_notice import ReceiversBehind, Word, patiently, wait_for_receivers
+from workers.subscriptions.plan import (
     Change,
     Handlers,
     Plan,
@@ -40,7 +40,7 @@ from workers.subscriptions import (
     wanted,
     with_gaps,
 )
-from workers.underway import ReceiversBehind, Word, patiently, wait_for_receivers
+from workers.subscriptions.store_secrets import StoreSecrets
 
 TRIES = 3
 T = TypeVar("T")

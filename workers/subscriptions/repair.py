@@ -21,10 +21,10 @@ from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.subscription_checks import BUSY_MS, Checked, Checks, Heal, Occupied, Trouble
-from workers.probe import NothingToSign, ProbeFailed, probe
-from workers.subscribing import Done, Subscriber, handlers_of, is_managed, keyring_of
-from workers.subscriptions import Change, Handlers, Plan, in_words
-from workers.underway import patiently
+from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, keyring_of
+from workers.subscriptions.change_notice import patiently
+from workers.subscriptions.plan import Change, Handlers, Plan, in_words
+from workers.subscriptions.probe import NothingToSign, ProbeFailed, probe
 
 AT_ONCE = 8
 ROUND_EVERY = 1.0
