@@ -11,8 +11,8 @@ import pytest
 
 from receiver.contract.errors import ConfigError
 from tests.harness import System, eventually
-from workers import capsule
-from workers.trial import Trial
+from workers.operations import export
+from workers.operations.local_run import Trial
 
 PLUGIN = """
 from workers import Router
@@ -94,15 +94,15 @@ def test_what_is_not_a_capsule_is_said(shop: System) -> None:
     file = shop.folder / "broken.json"
     file.write_text("{")
     with pytest.raises(ConfigError, match="cannot be read as JSON"):
-        capsule.read(file)
+        export.read(file)
     file.write_text('{"topic": "order.paid"}')
-    assert capsule.read(file) is None
+    assert export.read(file) is None
     file.write_text('{"capsule": 9}')
     with pytest.raises(ConfigError, match="another version"):
-        capsule.read(file)
+        export.read(file)
     file.write_text('{"capsule": 1, "event": {}}')
     with pytest.raises(ConfigError, match="not a whole capsule"):
-        capsule.read(file)
+        export.read(file)
     assert shop.run_cli("events", "show", "nothing", "--capsule", "-").returncode == 2
 
 

@@ -18,21 +18,21 @@ from receiver.inbox.queries.activity import Beat, Footprint
 from receiver.inbox.queries.events import COUNTED, Counters, SeenName, Spool
 from receiver.inbox.subscription_checks import Checked
 from receiver.spool import Refusal, RefusedOf, open_refusals
-from workers.checkup import ask, behind, stores, system
-from workers.checkup.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
-from workers.checkup.findings import Finding
-from workers.checkup.words import clock, counted, size, some, span, waits
+from workers.formatting import clock, counted, size, some, span, waits
+from workers.operations.doctor import network_facts, store_checks, system_checks, worker_checks
+from workers.operations.doctor.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
+from workers.operations.doctor.findings import Finding
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 GB = 1 << 30
 CONFIG = """
 [receiver]
 public_url = "https://hooks.example.com"
-[stores.north]
+[store_checks.north]
 signing_secrets = ["c2VjcmV0IG9mIG5vcnRo"]
 base_url = "https://north.example"
 auth = {token = "t"}
-[stores.south]
+[store_checks.south]
 scheme = "woocommerce"
 signing_secrets = ["secret of south"]
 """
@@ -111,7 +111,7 @@ def with_inbox(facts: Facts, **changes: Any) -> Facts:
     ],
 )
 def test_the_server(facts: Facts, changes: dict[str, Any], says: str) -> None:
-    assert one(system.check_server(replace(facts, server=replace(SERVER, **changes)))).startswith(says)
+    assert one(system_checks.check_server(replace(facts, server=replace(SERVER, **changes)))).startswith(says)
 
 
 # Memory: 1,000 events a day of 2,000 bytes
@@ -135,13 +135,13 @@ def test_the_memory_outlook(facts: Facts, used: int, maxmemory: int, a_day: int,
         replace(facts, config=config, server=replace(SERVER, used=used, maxmemory=maxmemory)),
         footprint=Footprint(1000, a_day, 86400, 600, 1400),
     )
-    assert one(system.check_memory(looked)).startswith(says)
+    assert one(system_checks.check_memory(looked)).startswith(says)
 
 
 def test_what_is_kept_in_the_end_is_bounded_by_time_and_number(facts: Facts) -> None:
-    assert system.size_in_the_end(facts, 1000) == 1000 * 90 * 600 + 1000 * 7 * 1400
+    assert system_checks.size_in_the_end(facts, 1000) == 1000 * 90 * 600 + 1000 * 7 * 1400
     most = facts.config.retention.events_per_store * 2
-    assert system.size_in_the_end(facts, 1e9) == most * 600 + most * 1400
+    assert system_checks.size_in_the_end(facts, 1e9) == most * 600 + most * 1400
 
 
 # This host, and the address
@@ -158,7 +158,7 @@ def test_what_is_kept_in_the_end_is_bounded_by_time_and_number(facts: Facts) -> 
     ],
 )
 def test_the_disk(facts: Facts, host: HostFacts, says: str) -> None:
-    assert one(system.check_disk(replace(facts, host=host))).startswith(says)
+    assert one(system_checks.check_disk(replace(facts, host=host))).startswith(says)
 
 
 def test_the_spool(facts: Facts) -> None:
@@ -167,12 +167,12 @@ def test_the_spool(facts: Facts) -> None:
         facts,
         spools={"a": Spool(0, 0, now), "b": Spool(3, now - 2, now), "c": Spool(5, now - 300, now), "d": Spool(7, 0, 9)},
     )
-    levels = [line.split(" are ")[0].split(",")[0] for line in told(system.check_spool(looked))]
+    levels = [line.split(" are ")[0].split(",")[0] for line in told(system_checks.check_spool(looked))]
     assert levels[0] == "warn spool: 3 answered deliveries of b"
     assert levels[1] == "fail spool: 5 answered deliveries wait on c"
     assert levels[2].startswith("fail spool: d held 7 answered deliveries and is silent since")
     away = replace(facts, inbox=None, host=replace(facts.host, spooled=2))
-    assert one(system.check_spool(away)).startswith("fail spool: 2 answered deliveries wait on this host")
+    assert one(system_checks.check_spool(away)).startswith("fail spool: 2 answered deliveries wait on this host")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_the_spool(facts: Facts) -> None:
     ],
 )
 def test_the_public_address(facts: Facts, web: WebFacts, says: str) -> None:
-    assert one(system.check_web(replace(facts, web=(web,)))).startswith(says)
+    assert one(system_checks.check_web(replace(facts, web=(web,)))).startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_the_public_address(facts: Facts, web: WebFacts, says: str) -> None:
 def test_the_addresses_of_the_config(facts: Facts, bind: str, public: str, says: str) -> None:
     receiver = facts.config.receiver.model_copy(update={"bind": bind, "public_url": public})
     config = facts.config.model_copy(update={"receiver": receiver})
-    assert one(system.check_config(replace(facts, config=config))).startswith(says)
+    assert one(system_checks.check_config(replace(facts, config=config))).startswith(says)
 
 
 # Behind the queue
@@ -216,7 +216,7 @@ def sent(**topics: int) -> dict[str, list[SeenName]]:
 
 def test_a_topic_that_nobody_sends_is_named_with_the_nearest_and_its_line(facts: Facts) -> None:
     looked = with_inbox(facts, names=sent(product_updated=4310), workers=())
-    line = one(behind.check_handlers(looked))
+    line = one(worker_checks.check_handlers(looked))
     assert line == (
         "fail handlers: erp.push wants product.stock, never sent by any store / "
         "nearest: product.updated (4,310 so far) -> /srv/erp.py:31"
@@ -226,30 +226,32 @@ def test_a_topic_that_nobody_sends_is_named_with_the_nearest_and_its_line(facts:
 def test_a_topic_that_may_still_come_is_only_to_know(facts: Facts) -> None:
     handler = replace(HANDLER, topics=("order.paid", "product.*"))
     looked = replace(with_inbox(facts, names=sent(product_updated=1), workers=()), plugins=PluginFacts((handler,)))
-    fine, paid = told(behind.check_handlers(looked))
+    fine, paid = told(worker_checks.check_handlers(looked))
     assert fine.startswith("ok handlers: 1 handler of erp")
     assert paid.startswith("warn handlers: erp.push wants order.paid, never sent")
 
 
 def test_workers_that_run_something_else_than_lies_here(facts: Facts) -> None:
     fresh = with_inbox(facts, declared=(HANDLER,))
-    assert len(told(behind.check_handlers(fresh))) == 1
+    assert len(told(worker_checks.check_handlers(fresh))) == 1
     old = with_inbox(facts, declared=(replace(HANDLER, version="0.9"),))
-    assert "warn handlers: erp.push is 1.0 here, and workers run 0.9" in told(behind.check_handlers(old))[1]
+    assert "warn handlers: erp.push is 1.0 here, and workers run 0.9" in told(worker_checks.check_handlers(old))[1]
     absent = with_inbox(facts, declared=())
-    assert "erp.push is in this config, and no worker has it" in told(behind.check_handlers(absent))[1]
+    assert "erp.push is in this config, and no worker has it" in told(worker_checks.check_handlers(absent))[1]
 
 
 def test_a_worker_that_is_silent_counts_as_dead_and_a_queue_nobody_serves_is_told(facts: Facts) -> None:
     silent = with_inbox(facts, workers=(Beat("vm-1-2", ("default",), NOW - timedelta(seconds=40)),))
-    assert one(behind.check_workers(silent)).startswith("fail workers: none is alive")
+    assert one(worker_checks.check_workers(silent)).startswith("fail workers: none is alive")
     slow = with_inbox(facts, declared=(replace(HANDLER, queue="slow"),))
-    assert told(behind.check_workers(slow))[0].startswith("fail workers: nobody serves the queue slow of erp.push")
+    assert told(worker_checks.check_workers(slow))[0].startswith(
+        "fail workers: nobody serves the queue slow of erp.push"
+    )
 
 
 def test_what_waits_for_a_person(facts: Facts) -> None:
     looked = with_inbox(facts, failed=12, retrying=3988, paused=frozenset({"handler:erp.push"}), set_aside=1)
-    failures, paused, aside = told(behind.check_work(looked))
+    failures, paused, aside = told(worker_checks.check_work(looked))
     assert failures == "warn failures: 12 runs failed for good, 3,988 are retried -> storehooks failures"
     assert paused == "warn paused: erp.push is paused; its work waits -> storehooks handlers resume erp.push"
     assert aside.startswith("warn inbox: 1 thing in Redis, not ours")
@@ -259,7 +261,7 @@ def test_what_waits_for_a_person(facts: Facts) -> None:
 
 
 def of_store(facts: Facts, name: str = "north") -> list[str]:
-    return [line for line in told(stores.check_stores(facts)) if line.split()[1] == f"{name}:"]
+    return [line for line in told(store_checks.check_stores(facts)) if line.split()[1] == f"{name}:"]
 
 
 def test_a_store_that_is_fine_says_what_is_good_to_know(facts: Facts) -> None:
@@ -318,7 +320,7 @@ def test_the_subscriptions_of_a_store(facts: Facts, checked: Checked | None, say
 def test_a_store_that_shows_its_secret_needs_none_in_config(tmp_path: Path, facts: Facts) -> None:
     key = "[secrets]\nkey = 'AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8='\n"
     (tmp_path / "learns.toml").write_text(
-        f"{key}[stores.north]\nbase_url = 'https://n.example'\nauth = {{token = 't'}}\n"
+        f"{key}[store_checks.north]\nbase_url = 'https://n.example'\nauth = {{token = 't'}}\n"
     )
     looked = with_inbox(replace(facts, config=load(tmp_path / "learns.toml", {})), checked=CHECKED)
     assert of_store(looked)[0].startswith("fail north: it has no signing secret: none in config, and none was learned")
@@ -339,7 +341,7 @@ def test_strangers_and_schemes_are_told_once(facts: Facts) -> None:
     host = replace(
         facts.host, refused=(RefusedOf("west", {"unknown-store": 4}, 4, 0, 1), RefusedOf("?", {"x": 2}, 2, 0, 1))
     )
-    lines = told(stores.check_stores(replace(facts, host=host)))
+    lines = told(store_checks.check_stores(replace(facts, host=host)))
     assert any(
         line.startswith("warn strangers: 6 deliveries came for stores nobody configured: west") for line in lines
     )
@@ -349,22 +351,22 @@ def test_strangers_and_schemes_are_told_once(facts: Facts) -> None:
 
 
 def test_many_fine_stores_share_a_line(tmp_path: Path, facts: Facts) -> None:
-    tables = "".join(f'[stores.s{n:03}]\nsigning_secrets = ["c2VjcmV0IG9mIG5vcnRo"]\n' for n in range(40))
+    tables = "".join(f'[store_checks.s{n:03}]\nsigning_secrets = ["c2VjcmV0IG9mIG5vcnRo"]\n' for n in range(40))
     (tmp_path / "many.toml").write_text(tables)
     config = load(tmp_path / "many.toml", {})
     apis = {name: ApiFacts("none") for name in config.stores}
-    assert one(stores.check_stores(replace(facts, config=config, apis=apis))) == (
+    assert one(store_checks.check_stores(replace(facts, config=config, apis=apis))) == (
         "ok stores: 40 without a fault: s000, s001, s002, s003 and 36 more -> "
     )
 
 
 def test_what_is_true_of_many_stores_is_said_once(tmp_path: Path, facts: Facts) -> None:
     lines = ('base_url = "https://x.example"', 'auth = {token = "t"}', 'signing_secrets = ["c2VjcmV0IG9mIG4="]')
-    tables = ("\n".join([f"[stores.s{n:03}]", *lines, ""]) for n in range(1000))
+    tables = ("\n".join([f"[store_checks.s{n:03}]", *lines, ""]) for n in range(1000))
     (tmp_path / "many.toml").write_text("".join(tables))
     config = load(tmp_path / "many.toml", {})
     apis = {name: ApiFacts("late" if n < 30 else "unasked") for n, name in enumerate(config.stores)}
-    silent, fine, unasked = told(stores.check_stores(replace(facts, config=config, apis=apis)))
+    silent, fine, unasked = told(store_checks.check_stores(replace(facts, config=config, apis=apis)))
     assert silent.startswith(
         "fail stores: 30 alike: its API did not answer in time (s000, s001, s002, s003 and 26 more)"
     )
@@ -374,13 +376,15 @@ def test_what_is_true_of_many_stores_is_said_once(tmp_path: Path, facts: Facts) 
 
 def test_whoever_hangs_is_left_behind_and_nobody_waits_for_him() -> None:
     hangs = threading.Event()
-    jobs: dict[str, Callable[[], int]] = {f"slow {n}": lambda: int(hangs.wait(30)) for n in range(ask.AT_ONCE)}
+    jobs: dict[str, Callable[[], int]] = {
+        f"slow {n}": lambda: int(hangs.wait(30)) for n in range(network_facts.AT_ONCE)
+    }
     started = time.monotonic()
-    assert ask.together({"quick": lambda: 7, "broken": lambda: 1 // 0}, started + 5) == (
+    assert network_facts.together({"quick": lambda: 7, "broken": lambda: 1 // 0}, started + 5) == (
         {"quick": 7},
         {"quick", "broken"},
     )
-    found, begun = ask.together({**jobs, "next": lambda: 1}, started + 0.5)
+    found, begun = network_facts.together({**jobs, "next": lambda: 1}, started + 0.5)
     hangs.set()
     assert (found, begun) == ({}, set(jobs))
     assert time.monotonic() - started < 3

@@ -130,6 +130,6 @@ def test_a_paused_store_and_an_assumed_operation_are_told(clinic: Clinic) -> Non
     ],
 )
 def test_keys_and_passwords_in_the_file_itself_are_secrets(written: dict[str, Any], exposed: list[str]) -> None:
-    from workers.checkup.gather import _secrets_in
+    from workers.operations.doctor.local_facts import _secrets_in
 
     assert list(_secrets_in(written)) == exposed

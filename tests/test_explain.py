@@ -15,7 +15,7 @@ from receiver.inbox import Declaration, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from receiver.inbox.queries.handlers import Absent
 from tests.harness import System, eventually
-from workers.explaining import Facts, Verdict, explain
+from workers.operations.explain_handlers import Facts, Verdict, explain
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 

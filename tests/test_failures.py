@@ -204,7 +204,7 @@ def test_done_runs_can_be_replayed_by_filter_and_a_new_handler_be_given_past_eve
 
 
 def test_an_interrupted_replay_by_filter_finds_its_place(system: System) -> None:
-    from workers.replay import Replay, Selection
+    from workers.operations.replay import Replay, Selection
 
     ids = []
     for _ in range(25):

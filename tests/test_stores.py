@@ -24,9 +24,9 @@ from receiver.inbox.subscription_checks import Checks
 from tests.harness import OTHER_SECRET, SECRET, Process, System, eventually, free_port, own_server, port_is_free
 from tests.test_inbox import GREET, claim_one, route
 from workers.cli import storehooks
+from workers.operations.store_files import Draft, as_toml, file_of, place_for
 from workers.runtime.reload_signal import dev_of
 from workers.storeapi import client_of
-from workers.storefile import Draft, as_toml, file_of, place_for
 from workers.subscriptions.apply import handlers_of
 from workers.subscriptions.repair import Upkeep
 

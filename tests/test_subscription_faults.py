@@ -21,7 +21,7 @@ from tests.subscribed import Shop
 from tests.test_keyring import KEY
 from tests.test_subscriptions import MADE_BY_THE_STORE, eventually_came
 from tests.test_upkeep import look
-from workers.replay import Selection, fitting
+from workers.operations.replay import Selection, fitting
 from workers.runtime.reload_signal import module_of
 from workers.storeapi.client import Client
 from workers.storeapi.errors import (

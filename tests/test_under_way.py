@@ -36,7 +36,7 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 def shop(open_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Its receivers believe a word for a moment only."""
     monkeypatch.setattr("receiver.inbox.keyring.keyring.LEARNING_SECONDS", WINDOW)
-    monkeypatch.setattr(underway, "AGAIN_EVERY", WINDOW / 3)
+    monkeypatch.setattr(change_notice, "AGAIN_EVERY", WINDOW / 3)
     return begin_anew(open_shop)
 
 
@@ -100,7 +100,7 @@ def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(s
 
 
 def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(underway, "PATIENCE", 2 * WINDOW)
+    monkeypatch.setattr(change_notice, "PATIENCE", 2 * WINDOW)
     word = Word(ring(shop), "demo")
     with a_receiver(shop) as smith:
         word.give()

@@ -8,7 +8,7 @@ from typing import Any
 
 from workers.certify.plan import BASES, IDEMPOTENCE, ORDER
 from workers.certify.trials import Results
-from workers.checkup.words import counted
+from workers.formatting import counted
 
 
 def is_idempotent(results: Results) -> bool | None:

@@ -24,12 +24,12 @@ from receiver.inbox.queries.handlers import Roster
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.ports import refuse_a_taken_port
-from workers.checkup.words import waits
 from workers.cli import show
 from workers.cli.options import the_config, with_config
 from workers.cli.stats import equation
 from workers.cli.stream import Journal, Refused
 from workers.cli.watched import Watched, config_files, plugin_files
+from workers.formatting import waits
 from workers.plugins.loading import judge_elsewhere
 from workers.runtime.supervisor import Program, Supervisor, behind_the_queue, python
 

@@ -9,12 +9,12 @@ import click
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from workers.checkup.examine import PATIENCE, examine
-from workers.checkup.facts import Facts
-from workers.checkup.findings import Finding, count, fail
-from workers.checkup.words import counted
 from workers.cli import show
 from workers.cli.options import Span, the_config, with_config
+from workers.formatting import counted
+from workers.operations.doctor.examination import PATIENCE, examine
+from workers.operations.doctor.facts import Facts
+from workers.operations.doctor.findings import Finding, count, fail
 
 NAME_WIDTH = 12
 

@@ -13,10 +13,10 @@ import orjson
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Inbox, Ledger, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
-from workers.checkup.words import counted
 from workers.cli import show
 from workers.cli.options import Moment, Noun, Rate, the_config, the_server, with_config
-from workers.replay import Replay, Selection, fitting
+from workers.formatting import counted
+from workers.operations.replay import Replay, Selection, fitting
 
 
 @click.group(cls=Noun)
@@ -104,7 +104,7 @@ def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
 
 
 def _write_capsule(event_id: str, path: str) -> None:
-    from workers.capsule import write
+    from workers.operations.export import write
 
     config = the_config()
     text = write(config, the_server(config), event_id)

@@ -12,10 +12,10 @@ from receiver.contract.errors import ConfigError
 from receiver.inbox import Failures, Inbox, keys
 from receiver.inbox.model import Declarations
 from receiver.inbox.queries.failures import Failure, Group
-from workers.checkup.words import counted
 from workers.cli import show
 from workers.cli.options import Noun, Rate, the_config, the_server, with_config
-from workers.replay import PAGE, Replay
+from workers.formatting import counted
+from workers.operations.replay import PAGE, Replay
 
 
 @click.group(cls=Noun)

@@ -18,14 +18,14 @@ from receiver.contract.errors import ConfigError, PluginError, ServerUnusable
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
 from receiver.inbox.queries.handlers import Absent, Roster
-from workers.checkup.words import counted, waits
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config
+from workers.formatting import counted, waits
 
 if TYPE_CHECKING:
-    from workers.capsule import Capsule
     from workers.certify.trials import Target
-    from workers.explaining import Facts, Verdict
+    from workers.operations.explain_handlers import Facts, Verdict
+    from workers.operations.export import Capsule
 
 
 @click.group(cls=Noun)
@@ -150,7 +150,7 @@ def explain(event_id: str, json_: bool) -> None:
 
     EVENT is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
     """
-    from workers.explaining import explain as judge
+    from workers.operations.explain_handlers import explain as judge
 
     config = the_config()
     facts = _facts(config, event_id)
@@ -178,7 +178,7 @@ def _explained(one: Verdict) -> list[tuple[str, str, str]]:
 
 
 def _facts(config: Config, event_id: str) -> Facts:
-    from workers.explaining import Facts
+    from workers.operations.explain_handlers import Facts
 
     client = the_server(config)
     ledger, inbox = Ledger(client), Inbox(client)
@@ -223,7 +223,7 @@ def _loaded_here(config: Config) -> list[Declaration]:
 @with_config
 def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> None:
     """Do one run here and now, with this code. The inbox does not learn of it."""
-    from workers.trial import Trial
+    from workers.operations.local_run import Trial
 
     config = the_config()
     event, capsule = _event_from(config, source)
@@ -244,12 +244,12 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
 
 
 def _event_from(config: Config, source: str) -> tuple[Event, Capsule | None]:
-    from workers import capsule
-    from workers.trial import event_from_file
+    from workers.operations import export
+    from workers.operations.local_run import event_from_file
 
     if not Path(source).is_file():
         return _stored_event(config, source), None
-    if found := capsule.read(Path(source)):
+    if found := export.read(Path(source)):
         return found.event, found
     return event_from_file(config, source), None
 

@@ -16,8 +16,8 @@ from workers.cli import show
 from workers.cli.captured import write
 from workers.cli.options import Noun, the_config, the_refusals, the_server, the_store, the_stores, with_config
 from workers.cli.verify import find_refusal
-from workers.release import Judge, Released, chosen
-from workers.release import release as let_in
+from workers.operations.release import Judge, Released, chosen
+from workers.operations.release import release as let_in
 
 
 @click.group(cls=Noun)

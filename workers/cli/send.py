@@ -25,7 +25,7 @@ from receiver.inbox import Inbox, Ledger
 from receiver.inbox.queries.events import EventRecord
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, the_stores, with_config
-from workers.names import known_topics, nearest_topic
+from workers.operations.topic_names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
 
 SETTLES_WITHIN = 5.0

@@ -18,7 +18,7 @@ from typing import Any
 import click
 import orjson
 
-from workers.checkup.words import counted
+from workers.formatting import counted
 
 SHORTEST = 12
 """No column is cut to less."""

@@ -10,9 +10,9 @@ import click
 
 from receiver.inbox import Ledger
 from receiver.inbox.queries.events import Spool
-from workers.checkup.words import waits
 from workers.cli import show
 from workers.cli.options import the_config, the_server, with_config
+from workers.formatting import waits
 
 SETTLES_WITHIN = 5.0
 LOOK_EVERY = 0.02

@@ -24,8 +24,8 @@ from receiver.inbox import Inbox, Ledger
 from receiver.inbox.subscription_checks import Checks
 from workers.cli import show
 from workers.cli.options import Span, the_config, the_server, the_store, with_config
+from workers.operations.store_files import Draft, as_toml, file_of, place_for
 from workers.runtime.reload_signal import reload, wait_until_read
-from workers.storefile import Draft, as_toml, file_of, place_for
 
 if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none
     from workers.subscriptions.apply import Subscriber
@@ -184,7 +184,7 @@ def _written(config: Config, name: str, given: dict[str, Any], steps: Steps) -> 
 
 
 def _test_the_token(config: Config, name: str, steps: Steps) -> None:
-    from workers.checkup.ask import ask_store
+    from workers.operations.doctor.network_facts import ask_store
 
     api = ask_store(config, name, None, TOKEN_SECONDS)
     if api.state == "none":

@@ -11,13 +11,13 @@ from receiver.config import Config
 from receiver.inbox import Inbox, Ledger, keys
 from receiver.inbox.queries.activity import Pulse
 from receiver.inbox.subscription_checks import Heal
-from workers.checkup.words import clock, counted, span
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.cli.store_changes import add, remove
+from workers.formatting import clock, counted, span
 
 if TYPE_CHECKING:  # it brings an HTTP client along, and `stores list` needs none
-    from workers.standing import Standing
+    from workers.operations.store_status import Standing
 
 FIGURES = {"accepted": "accepted", "open": "open", "failed": "failed", "refused": "rejected"}
 """What people read, and the counter behind it."""
@@ -64,7 +64,7 @@ def list_stores(json_: bool = False) -> None:
 @with_config
 def show_store(store: str | None, json_: bool) -> None:
     """All there is to know of one store; its API is asked, too."""
-    from workers.standing import standing_of
+    from workers.operations.store_status import standing_of
 
     config = the_config()
     name = the_store(config, store)

@@ -16,9 +16,9 @@ from redis import Redis
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.subscription_checks import Checked, Checks, Heal
-from workers.checkup.words import span
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
+from workers.formatting import span
 from workers.storeapi.build import for_the_sandbox
 from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
 from workers.subscriptions.plan import Change, Handlers, Plan, in_words

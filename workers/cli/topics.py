@@ -8,7 +8,7 @@ from receiver.inbox import Inbox, Ledger
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, with_config
 from workers.cli.stats import tell_of_conflicts
-from workers.names import SentName, Unsent, sent_names, unsent
+from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
 
 
 @click.command()

@@ -17,7 +17,7 @@ from receiver.spool import Refusal, Refusals
 from workers.cli import show
 from workers.cli.captured import read_captured
 from workers.cli.options import the_config, the_refusals, the_store, the_stores, with_config
-from workers.release import Judge, chosen
+from workers.operations.release import Judge, chosen
 
 MOST_COUNTED = 2_000
 

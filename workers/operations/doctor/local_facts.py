@@ -26,9 +26,9 @@ from receiver.inbox.queries.handlers import Roster
 from receiver.inbox.redis.connecting import describe
 from receiver.inbox.subscription_checks import Checks
 from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_events
-from workers.checkup.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
+from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
+from workers.operations.release import Judge as Again
 from workers.plugins.loading import Judge
-from workers.release import Judge as Again
 from workers.storeapi.confirmed import unconfirmed
 from workers.subscriptions.apply import keyring_of
 

@@ -25,7 +25,7 @@ from workers.plugins.exceptions import Drop, Fail, Word
 from workers.plugins.router import Handler
 
 if TYPE_CHECKING:
-    from workers.capsule import Capsule
+    from workers.operations.export import Capsule
     from workers.rig import Rig
     from workers.storeapi import Client
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from workers.checkup.facts import ApiFacts, ApiState, WebFacts
+from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
 from workers.storeapi.auth import seconds_left
 from workers.storeapi.build import client_of, credentials_of
 from workers.storeapi.client import Reply

@@ -17,8 +17,8 @@ from receiver.inbox.keyring.keyring import equip
 from receiver.inbox.queries.events import EventSummary
 from receiver.inbox.subscription_checks import Checks, Heal
 from receiver.spool import RefusedOf, look_at_refusals
-from workers.checkup.ask import ask_store
-from workers.checkup.facts import ApiFacts
+from workers.operations.doctor.facts import ApiFacts
+from workers.operations.doctor.network_facts import ask_store
 from workers.subscriptions.apply import Subscriber, handlers_of, is_managed, keyring_of
 from workers.subscriptions.plan import Plan
 

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from receiver.config import Config
 from receiver.config.settings import LOOPBACK
-from workers.checkup.facts import Facts, ServerFacts, WebFacts
-from workers.checkup.findings import Finding, fail, ok, warn
-from workers.checkup.words import clock, counted, size, span
+from workers.formatting import clock, counted, size, span
+from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
+from workers.operations.doctor.findings import Finding, fail, ok, warn
 
 OLDEST = (7, 0)
 SKEW_SECONDS = 5.0

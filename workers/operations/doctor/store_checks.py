@@ -8,9 +8,9 @@ from dataclasses import replace
 from receiver.contract.diagnosis.explain import caveats
 from receiver.inbox.subscription_checks import Checked
 from receiver.spool import UNKNOWN, RefusedOf
-from workers.checkup.facts import ApiFacts, Facts
-from workers.checkup.findings import Finding, fail, ok, warn
-from workers.checkup.words import clock, counted, some, span
+from workers.formatting import clock, counted, some, span
+from workers.operations.doctor.facts import ApiFacts, Facts
+from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.subscriptions.apply import is_managed
 
 SKEW_SECONDS = 30.0

@@ -10,9 +10,9 @@ from functools import partial
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from workers.checkup import ask, behind, gather, stores, system
-from workers.checkup.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
-from workers.checkup.findings import Finding
+from workers.operations.doctor import local_facts, network_facts, store_checks, system_checks, worker_checks
+from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
+from workers.operations.doctor.findings import Finding
 from workers.plugins.loading import Judge
 
 PATIENCE = 4.0
@@ -21,17 +21,17 @@ PATIENCE = 4.0
 Check = Callable[[Facts], Iterator[Finding]]
 
 CHECKS: tuple[Check, ...] = (
-    system.check_config,
-    system.check_server,
-    system.check_memory,
-    system.check_disk,
-    system.check_spool,
-    behind.check_handlers,
-    behind.check_workers,
-    behind.check_housekeeper,
-    behind.check_work,
-    system.check_web,
-    stores.check_stores,
+    system_checks.check_config,
+    system_checks.check_server,
+    system_checks.check_memory,
+    system_checks.check_disk,
+    system_checks.check_spool,
+    worker_checks.check_handlers,
+    worker_checks.check_workers,
+    worker_checks.check_housekeeper,
+    worker_checks.check_work,
+    system_checks.check_web,
+    store_checks.check_stores,
 )
 
 
@@ -46,14 +46,14 @@ def facts_of(config: Config, *, patience: float = PATIENCE) -> Facts:
     judge = Judge(config)
     until = time.monotonic() + patience
     server, inbox = _server_and_inbox(config)
-    redis = gather.client_for(config) if not server.fault else None
+    redis = local_facts.client_for(config) if not server.fault else None
     each = max(0.5, until - time.monotonic() - 0.3)
-    urls = ask.addresses(config)
+    urls = network_facts.addresses(config)
     jobs: dict[str, Callable[[], WebFacts | ApiFacts]] = {
-        **{f"web {url}": partial(ask.ask_ourselves, config, url, each / 2) for url in urls},
-        **{f"api {store}": partial(ask.ask_store, config, store, redis, each) for store in config.stores},
+        **{f"web {url}": partial(network_facts.ask_ourselves, config, url, each / 2) for url in urls},
+        **{f"api {store}": partial(network_facts.ask_store, config, store, redis, each) for store in config.stores},
     }
-    found, begun = ask.together(jobs, until)
+    found, begun = network_facts.together(jobs, until)
     webs = {one.url: one for one in found.values() if isinstance(one, WebFacts)}
     apis = {name.removeprefix("api "): one for name, one in found.items() if isinstance(one, ApiFacts)}
     return Facts(
@@ -61,8 +61,8 @@ def facts_of(config: Config, *, patience: float = PATIENCE) -> Facts:
         now=datetime.now(UTC),
         server=server,
         inbox=inbox,
-        plugins=gather.plugin_facts(judge, max(until, time.monotonic() + 1)),
-        host=gather.host_facts(config),
+        plugins=local_facts.plugin_facts(judge, max(until, time.monotonic() + 1)),
+        host=local_facts.host_facts(config),
         web=tuple(webs.get(url) or WebFacts(url, "no answer in time") for url in urls),
         apis={store: apis.get(store) or _silent(f"api {store}" in begun) for store in config.stores},
     )
@@ -73,12 +73,12 @@ def _silent(begun: bool) -> ApiFacts:
 
 
 def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:
-    client = gather.client_for(config)
-    server = gather.server_facts(client)
+    client = local_facts.client_for(config)
+    server = local_facts.server_facts(client)
     if server.fault:
         return server, None
     try:
-        return server, gather.inbox_facts(client, config)
+        return server, local_facts.inbox_facts(client, config)
     except RedisError as error:
         return ServerFacts(server.where, fault=str(error) or type(error).__name__), None
     finally:

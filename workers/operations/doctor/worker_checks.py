@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration
-from workers.checkup.facts import Facts, InboxFacts
-from workers.checkup.findings import Finding, fail, ok, warn
-from workers.checkup.words import clock, counted, some, waits
-from workers.names import SentName, Unsent, known_topics, sent_names, unsent
+from workers.formatting import clock, counted, some, waits
+from workers.operations.doctor.facts import Facts, InboxFacts
+from workers.operations.doctor.findings import Finding, fail, ok, warn
+from workers.operations.topic_names import SentName, Unsent, known_topics, sent_names, unsent
 
 STALE = 20.0
 """Seconds after which a worker that has said nothing counts as dead."""
