@@ -17,7 +17,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from receiver import config as config_room
 from workers.storeapi.catalogue import catalogue_of
-from workers.storeapi.sandbox.pathologies import Pathologies
+from workers.storeapi.sandbox.misbehaviour import Pathologies
 from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import Shop
 from workers.storeapi.sandbox.state import State

@@ -28,11 +28,11 @@ GB = 1 << 30
 CONFIG = """
 [receiver]
 public_url = "https://hooks.example.com"
-[store_checks.north]
+[stores.north]
 signing_secrets = ["c2VjcmV0IG9mIG5vcnRo"]
 base_url = "https://north.example"
 auth = {token = "t"}
-[store_checks.south]
+[stores.south]
 scheme = "woocommerce"
 signing_secrets = ["secret of south"]
 """
@@ -320,7 +320,7 @@ def test_the_subscriptions_of_a_store(facts: Facts, checked: Checked | None, say
 def test_a_store_that_shows_its_secret_needs_none_in_config(tmp_path: Path, facts: Facts) -> None:
     key = "[secrets]\nkey = 'AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8='\n"
     (tmp_path / "learns.toml").write_text(
-        f"{key}[store_checks.north]\nbase_url = 'https://n.example'\nauth = {{token = 't'}}\n"
+        f"{key}[stores.north]\nbase_url = 'https://n.example'\nauth = {{token = 't'}}\n"
     )
     looked = with_inbox(replace(facts, config=load(tmp_path / "learns.toml", {})), checked=CHECKED)
     assert of_store(looked)[0].startswith("fail north: it has no signing secret: none in config, and none was learned")
@@ -351,7 +351,7 @@ def test_strangers_and_schemes_are_told_once(facts: Facts) -> None:
 
 
 def test_many_fine_stores_share_a_line(tmp_path: Path, facts: Facts) -> None:
-    tables = "".join(f'[store_checks.s{n:03}]\nsigning_secrets = ["c2VjcmV0IG9mIG5vcnRo"]\n' for n in range(40))
+    tables = "".join(f'[stores.s{n:03}]\nsigning_secrets = ["c2VjcmV0IG9mIG5vcnRo"]\n' for n in range(40))
     (tmp_path / "many.toml").write_text(tables)
     config = load(tmp_path / "many.toml", {})
     apis = {name: ApiFacts("none") for name in config.stores}
@@ -362,7 +362,7 @@ def test_many_fine_stores_share_a_line(tmp_path: Path, facts: Facts) -> None:
 
 def test_what_is_true_of_many_stores_is_said_once(tmp_path: Path, facts: Facts) -> None:
     lines = ('base_url = "https://x.example"', 'auth = {token = "t"}', 'signing_secrets = ["c2VjcmV0IG9mIG4="]')
-    tables = ("\n".join([f"[store_checks.s{n:03}]", *lines, ""]) for n in range(1000))
+    tables = ("\n".join([f"[stores.s{n:03}]", *lines, ""]) for n in range(1000))
     (tmp_path / "many.toml").write_text("".join(tables))
     config = load(tmp_path / "many.toml", {})
     apis = {name: ApiFacts("late" if n < 30 else "unasked") for n, name in enumerate(config.stores)}

@@ -79,7 +79,7 @@ def broken_rules(module: str, source: str) -> list[str]:
         if not inside(module, *FLASK_ROOMS):
             broken += [name for name in named if inside(name, "flask")]
     if inside(module, "workers.storeapi.sandbox"):
-        broken += [name for name in ours if inside(name, "workers.storeapi.client", "workers.storeapi.auth")]
+        broken += [name for name in ours if inside(name, "workers.storeapi.client", "workers.storeapi.transport.auth")]
     return broken
 
 

@@ -19,10 +19,10 @@ from tests.harness import eventually
 from tests.programs import ROOT
 from tests.storeapi.conftest import SandboxRun
 from workers.storeapi import Client, Credentials
-from workers.storeapi.auth import ClientCredentials, Token
 from workers.storeapi.errors import ApiError, Denied, TokenRefused
-from workers.storeapi.sealing import TokenSeal
-from workers.storeapi.transport import Wire
+from workers.storeapi.transport.auth import ClientCredentials, Token
+from workers.storeapi.transport.http import Wire
+from workers.storeapi.transport.token_sealing import TokenSeal
 
 
 def crowd(

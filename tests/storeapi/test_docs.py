@@ -14,7 +14,7 @@ from tests.storeapi.conftest import SandboxRun
 from workers.cli.sandbox import ACTIONS
 from workers.storeapi import errors
 from workers.storeapi.catalogue import catalogue_of
-from workers.storeapi.sandbox.pathologies import AMOUNTS, CHANCES
+from workers.storeapi.sandbox.misbehaviour import AMOUNTS, CHANCES
 
 CLIENT = (ROOT / "docs/client.md").read_text()
 SANDBOX = (ROOT / "docs/sandbox.md").read_text()

@@ -16,9 +16,9 @@ from redis import Redis
 from tests.harness import Process, eventually, free_port
 from tests.storeapi.listener import Listener
 from workers.storeapi import Client, Credentials
-from workers.storeapi.auth import ClientCredentials
 from workers.storeapi.errors import TokenRefused
-from workers.storeapi.transport import Wire
+from workers.storeapi.transport.auth import ClientCredentials
+from workers.storeapi.transport.http import Wire
 
 PACKAGE = "oidc-provider@8.8.1"
 SECRET = "s&cret:+% ~"

@@ -18,8 +18,8 @@ from receiver.contract.errors import ConfigError
 from tests.programs import ROOT
 from tests.storeapi.conftest import SandboxRun
 from tests.storeapi.test_paging import paging
-from workers.storeapi.importer import Importer, Progress
-from workers.storeapi.rows import LONGEST, read
+from workers.storeapi.bulk_import.importer import Importer, Progress
+from workers.storeapi.bulk_import.rows import LONGEST, read
 
 
 def write_rows(path: Path, many: int) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.storeapi import wire
+from workers.storeapi import exact_json
 from workers.storeapi.records import Customer, Order, Product, Record, RecordError, Subscription
 
 documents = st.recursive(
@@ -37,7 +37,7 @@ def test_what_is_no_amount_is_refused(price: Any) -> None:
 
 
 def test_an_amount_that_came_as_a_number_is_exact() -> None:
-    product = Product(wire.loads(b'{"id": 1, "price": 0.1000000000000000055511151231257827}'))
+    product = Product(exact_json.loads(b'{"id": 1, "price": 0.1000000000000000055511151231257827}'))
     assert product.price == Decimal("0.1000000000000000055511151231257827")
 
 
@@ -68,10 +68,10 @@ def test_a_missing_field_says_what_is_there_and_what_to_set() -> None:
 
 @given(st.dictionaries(st.text(), documents))
 def test_a_round_trip_loses_nothing(document: dict[str, Any]) -> None:
-    sent = wire.dumps(document)
-    record = Record(wire.loads(sent))
+    sent = exact_json.dumps(document)
+    record = Record(exact_json.loads(sent))
     assert record.to_json() == document
-    again = json.loads(wire.dumps(record), parse_float=Decimal)
+    again = json.loads(exact_json.dumps(record), parse_float=Decimal)
     assert again == document
 
 

@@ -17,8 +17,8 @@ from tests.storeapi.listener import Listener
 from tests.storeapi.test_auth import crowd
 from workers.storeapi import Client, client_of
 from workers.storeapi.errors import RateLimited, StoreFault, Unreachable
-from workers.storeapi.limiter import LocalGate, SharedGate
-from workers.storeapi.retry import retry_after
+from workers.storeapi.transport.rate_limit import LocalGate, SharedGate
+from workers.storeapi.transport.retry import retry_after
 
 
 class Later:

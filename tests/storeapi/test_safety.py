@@ -14,7 +14,7 @@ from tests.storeapi.listener import Listener
 from tests.storeapi.test_paging import paging
 from workers.storeapi import ApiError, Client, Credentials
 from workers.storeapi.errors import ForeignOrigin, Refused, TooLarge, Unreachable, UnsafeAddress
-from workers.storeapi.guard import may_connect
+from workers.storeapi.transport.guard import may_connect
 
 TOKEN = "tok-of-the-store"
 

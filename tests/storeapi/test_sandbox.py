@@ -19,12 +19,12 @@ from tests.storeapi.conftest import SandboxRun
 from tests.test_house_rules import loaded_by
 from workers.storeapi.catalogue import bundled
 from workers.storeapi.sandbox import orders, webhooks
-from workers.storeapi.sandbox.deliveries import Due, Sender
-from workers.storeapi.sandbox.pathologies import CHANCES, Pathologies
-from workers.storeapi.sandbox.run import make_shop as shop_of
+from workers.storeapi.sandbox.misbehaviour import CHANCES, Pathologies
+from workers.storeapi.sandbox.process import make_shop as shop_of
 from workers.storeapi.sandbox.shop import TOPICS, Call, Shop
 from workers.storeapi.sandbox.shopper import Shopper, stock_the_shelves
 from workers.storeapi.sandbox.state import State
+from workers.storeapi.sandbox.webhook_sender import Due, Sender
 
 from receiver.contract.event import UNREADABLE  # isort: skip
 
@@ -361,7 +361,7 @@ def test_a_wrong_pathology_is_refused_with_the_nearest() -> None:
 
 
 def test_the_sandbox_never_loads_the_client() -> None:
-    loaded = loaded_by("import workers.storeapi.sandbox.run")
+    loaded = loaded_by("import workers.storeapi.sandbox.process")
     ours = {name.removeprefix("workers.storeapi.") for name in loaded if name.startswith("workers.storeapi.")}
     assert ours & {"client", "auth", "transport", "guard", "limiter", "pages", "groups", "importer"} == set()
     assert "sandbox.server" in ours

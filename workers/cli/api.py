@@ -18,9 +18,9 @@ from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.records import Record
 from workers.cli import show
 from workers.cli.options import the_config, the_server, the_store, with_config
-from workers.storeapi import wire
+from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, catalogue_of
-from workers.storeapi.confirmed import Confirmations, state_of
+from workers.storeapi.confirmations import Confirmations, state_of
 from workers.storeapi.errors import ApiError, NotThere
 from workers.storeapi.pages import Pages
 
@@ -181,7 +181,7 @@ def _value(text: str) -> Any:
 
 def _body(file: str) -> Any:
     try:
-        return wire.loads(Path(file).read_bytes())
+        return exact_json.loads(Path(file).read_bytes())
     except ValueError as error:
         raise ConfigError(f"{file} is not JSON: {error}") from None
 
@@ -191,7 +191,7 @@ def import_file(client: Any, group: str, path: Path, json_: bool) -> None:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    from workers.storeapi.importer import Importer
+    from workers.storeapi.bulk_import.importer import Importer
 
     importer = Importer(client, group, path)
     with Bar(console=Console(stderr=True), transient=True) as bar:
@@ -256,7 +256,7 @@ def _short(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return wire.dumps(value).decode()
+    return exact_json.dumps(value).decode()
 
 
 # The probe

@@ -44,7 +44,7 @@ def sandbox(
     """
     if context.invoked_subcommand is not None:
         return
-    from workers.storeapi.sandbox.run import Options, run
+    from workers.storeapi.sandbox.process import Options, run
 
     config = the_config()
     shopping = None if no_shopper else every
@@ -72,7 +72,7 @@ def status(json_: bool) -> None:
 @with_config
 def misbehave(changes: tuple[str, ...]) -> None:
     """Change how the running sandbox misbehaves; without an argument, list the ways."""
-    from workers.storeapi.sandbox.pathologies import AMOUNTS, CHANCES
+    from workers.storeapi.sandbox.misbehaviour import AMOUNTS, CHANCES
 
     if not changes:
         show.table(("NAME", "A CHANCE THAT"), CHANCES.items(), wrap=True)
@@ -101,7 +101,7 @@ def _pair(change: str) -> tuple[str, str]:
 
 
 def _chances(values: dict[str, Any]) -> str:
-    from workers.storeapi.sandbox.pathologies import CHANCES
+    from workers.storeapi.sandbox.misbehaviour import CHANCES
 
     return ", ".join(f"{name}={value:g}" for name, value in values.items() if name in CHANCES and value)
 

@@ -19,7 +19,7 @@ from receiver.inbox.subscription_checks import Checked, Checks, Heal
 from workers.cli import show
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.formatting import span
-from workers.storeapi.build import for_the_sandbox
+from workers.storeapi.configured_client import for_the_sandbox
 from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
 from workers.subscriptions.plan import Change, Handlers, Plan, in_words
 from workers.subscriptions.repair import summary_of

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workers.storeapi.auth import Credentials
-    from workers.storeapi.build import client_of
     from workers.storeapi.client import Client
+    from workers.storeapi.configured_client import client_of
     from workers.storeapi.errors import ApiError
+    from workers.storeapi.transport.auth import Credentials
 
 __all__ = ["ApiError", "Client", "Credentials", "client_of"]
 
-_HOMES = {"ApiError": "errors", "Client": "client", "Credentials": "auth", "client_of": "build"}
+_HOMES = {"ApiError": "errors", "Client": "client", "Credentials": "transport.auth", "client_of": "configured_client"}
 
 
 def __getattr__(name: str) -> Any:

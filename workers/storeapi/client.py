@@ -24,18 +24,18 @@ from redis import Redis
 
 from receiver.contract.event import follow
 from receiver.contract.records import Record, as_sent, make
-from workers.storeapi import wire
-from workers.storeapi.advice import error_for
-from workers.storeapi.auth import ClientCredentials, Credentials, StaticToken, TokenSource
+from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, bundled
-from workers.storeapi.confirmed import Confirmations
+from workers.storeapi.confirmations import Confirmations
+from workers.storeapi.error_advice import error_for
 from workers.storeapi.errors import ApiError, Denied, ForeignOrigin, RateLimited, Unreachable, Unreadable
 from workers.storeapi.groups import Customers, Group, Id, Orders, Products, Webhooks
-from workers.storeapi.guard import Allowed
-from workers.storeapi.limiter import ALL_STORES, SLACK, Gate, LocalGate, SharedGate
 from workers.storeapi.pages import Pages
-from workers.storeapi.retry import FAULTS, backoff, is_fault, retry_after
-from workers.storeapi.transport import Answer, Wire, check_url, origin_of
+from workers.storeapi.transport.auth import ClientCredentials, Credentials, StaticToken, TokenSource
+from workers.storeapi.transport.guard import Allowed
+from workers.storeapi.transport.http import Answer, Wire, check_url, origin_of
+from workers.storeapi.transport.rate_limit import ALL_STORES, SLACK, Gate, LocalGate, SharedGate
+from workers.storeapi.transport.retry import FAULTS, backoff, is_fault, retry_after
 
 CALL_SECONDS = 60.0
 PLACES = 5
@@ -160,7 +160,7 @@ class Client:
     ) -> Reply:
         """Anything else of the store's API: `path` is relative to the store, and stays there."""
         safe = method in ("GET", "PUT", "DELETE") if retry_safe is None else retry_safe
-        content = None if body is None else wire.dumps(body)
+        content = None if body is None else exact_json.dumps(body)
         until = time.monotonic() + (timeout or self._timeout)
         call = Call(method, self._url(path, query), dict(headers or {}), content, safe, until, f"{method} {path}")
         return self._perform(call)
@@ -189,7 +189,7 @@ class Client:
             told[operation.rows] = [_row(row) for row in told[operation.rows]]
         if body is not None:
             told = as_sent(body) if not told else {**as_sent(body), **told}
-        return wire.dumps(told)
+        return exact_json.dumps(told)
 
     def _do(
         self,
@@ -343,7 +343,7 @@ class Client:
         if not answer.content.strip():
             return Reply(answer.status, answer.headers, None, None)
         try:
-            document = wire.loads(answer.content)
+            document = exact_json.loads(answer.content)
         except ValueError:
             raise Unreadable(f"answered {answer.status} with something that is not JSON") from None
         envelope = self.catalogue.envelope

@@ -48,4 +48,4 @@ def run(redis: Redis, script: str, names: list[str], *arguments: str | bytes | i
 
 @cache
 def _text(name: str) -> str:
-    return (resources.files(__package__) / f"{name}.lua").read_text(encoding="utf-8")
+    return (resources.files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")

@@ -23,8 +23,8 @@ from receiver.contract.stores import Store
 from receiver.inbox import Ledger, keys
 from receiver.inbox.keyring.keyring import Keyring, equip, learn
 from receiver.inbox.subscription_checks import Checks, Occupied
-from workers.storeapi.build import client_of, for_the_sandbox
 from workers.storeapi.client import CALL_SECONDS
+from workers.storeapi.configured_client import client_of, for_the_sandbox
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
 from workers.subscriptions.change_notice import ReceiversBehind, Word, patiently, wait_for_receivers
 from workers.subscriptions.plan import (

@@ -29,7 +29,7 @@ from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_eve
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.release import Judge as Again
 from workers.plugins.loading import Judge
-from workers.storeapi.confirmed import unconfirmed
+from workers.storeapi.confirmations import unconfirmed
 from workers.subscriptions.apply import keyring_of
 
 SERVER_SECONDS = 2.0

@@ -16,10 +16,10 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
-from workers.storeapi.auth import seconds_left
-from workers.storeapi.build import client_of, credentials_of
 from workers.storeapi.client import Reply
+from workers.storeapi.configured_client import client_of, credentials_of
 from workers.storeapi.errors import Answered, ApiError, Denied, RateLimited, TokenRefused, Unreachable
+from workers.storeapi.transport.auth import seconds_left
 
 AT_ONCE = 32
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from werkzeug.exceptions import HTTPException
 from receiver.contract.errors import ConfigError
 from workers.storeapi.catalogue import Operation
 from workers.storeapi.sandbox import customers, orders, products, webhooks
-from workers.storeapi.sandbox.answers import enveloped, listed
-from workers.storeapi.sandbox.pathologies import TWO_GIGABYTES
+from workers.storeapi.sandbox.envelope import enveloped, listed
+from workers.storeapi.sandbox.misbehaviour import TWO_GIGABYTES
 from workers.storeapi.sandbox.shop import Call, Listing, Problem, Shop
 from workers.storeapi.sandbox.state import Json
 from workers.storeapi.sandbox.tokens import Tokens

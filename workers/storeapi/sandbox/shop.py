@@ -18,7 +18,7 @@ from receiver.contract.signing.signatures import Secret
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
 from workers.storeapi.catalogue import Catalogue, Operation
-from workers.storeapi.sandbox.pathologies import Pathologies
+from workers.storeapi.sandbox.misbehaviour import Pathologies
 from workers.storeapi.sandbox.state import Json, State
 
 TOPICS = (

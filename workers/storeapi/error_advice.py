@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from receiver.contract.event import follow
-from workers.storeapi import wire
+from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation
 from workers.storeapi.errors import MAX_EXCERPT, Answered, kind_of
-from workers.storeapi.transport import Answer
+from workers.storeapi.transport.http import Answer
 
 _WORDS = {401: "did not take the token", 403: "does not allow this", 404: "not found", 429: "too many calls"}
 
@@ -66,6 +66,6 @@ def _one_line(text: str) -> str:
 
 def _document(answer: Answer) -> object:
     try:
-        return wire.loads(answer.content)
+        return exact_json.loads(answer.content)
     except ValueError:
         return None

@@ -16,7 +16,7 @@ import httpcore2
 import httpx2
 
 from workers.storeapi.errors import ForeignOrigin, Refused, TooLarge, Unreachable, UnsafeAddress
-from workers.storeapi.guard import Allowed, GuardedBackend, deadline
+from workers.storeapi.transport.guard import Allowed, GuardedBackend, deadline
 
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 10.0

@@ -8,9 +8,9 @@ from redis import Redis
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from workers.storeapi.auth import Credentials
 from workers.storeapi.catalogue import catalogue_of
 from workers.storeapi.client import CALL_SECONDS, Client
+from workers.storeapi.transport.auth import Credentials
 
 
 def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout: float = CALL_SECONDS) -> Client:

@@ -20,10 +20,10 @@ from typing import Any
 import orjson
 
 from receiver.contract.errors import ConfigError
-from workers.storeapi import wire
+from workers.storeapi import exact_json
+from workers.storeapi.bulk_import.rows import Row, read
 from workers.storeapi.client import Client
 from workers.storeapi.errors import Unreadable
-from workers.storeapi.rows import Row, read
 
 BATCH = 500
 _HEAD = 64 << 10
@@ -105,7 +105,7 @@ class Importer:
         refused = [(row, row.problem or theirs.get(row.number, "")) for row in rows]
         for row, why in refused:
             if why:
-                report.write(wire.dumps({"row": row.number, "error": why, "record": row.record}) + b"\n")
+                report.write(exact_json.dumps({"row": row.number, "error": why, "record": row.record}) + b"\n")
         report.flush()
         return replace(
             done,

@@ -22,9 +22,9 @@ from redis import Redis
 
 from workers.storeapi import keys
 from workers.storeapi.errors import TokenRefused, Unreachable
-from workers.storeapi.retry import backoff
-from workers.storeapi.sealing import TokenSeal
-from workers.storeapi.transport import Answer, Wire
+from workers.storeapi.transport.http import Answer, Wire
+from workers.storeapi.transport.retry import backoff
+from workers.storeapi.transport.token_sealing import TokenSeal
 
 FETCH_SECONDS = 10.0
 FETCHES = 4

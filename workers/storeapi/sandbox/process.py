@@ -16,13 +16,13 @@ from receiver.config import Config
 from receiver.ports import refuse_a_taken_port
 from workers.processes import die_with_parent
 from workers.storeapi.catalogue import catalogue_of
-from workers.storeapi.sandbox.deliveries import Sender
-from workers.storeapi.sandbox.pathologies import Pathologies
+from workers.storeapi.sandbox.misbehaviour import Pathologies
 from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import Shop
 from workers.storeapi.sandbox.shopper import Shopper, stock_the_shelves
 from workers.storeapi.sandbox.state import State
 from workers.storeapi.sandbox.tokens import Registration, Tokens
+from workers.storeapi.sandbox.webhook_sender import Sender
 
 THREADS = 16
 
