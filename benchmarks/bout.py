@@ -13,7 +13,7 @@ from typing import Protocol
 
 from benchmarks.targets import TARGETS, Target
 from benchmarks.verdict import Samples, Verdict, judge
-from workers.rig import RigError
+from workers.testing.local_system import RigError
 
 REST = 0.3
 

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from receiver.inbox import Inbox, connect, server_url
 from receiver.inbox.redis import embedded_server
 from workers.processes import die_with_parent
-from workers.rig import wait_until
+from workers.testing.local_system import wait_until
 
 ROOT = Path(__file__).parent.parent
 TICK = os.sysconf("SC_CLK_TCK")

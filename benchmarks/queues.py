@@ -20,7 +20,7 @@ from benchmarks import load
 from benchmarks.machine import OUR_PYTHON, ROOT, THEIR_PYTHON, Process, Server
 from benchmarks.targets import US
 from benchmarks.webs import product
-from workers.rig import wait_until
+from workers.testing.local_system import wait_until
 
 WARM_UP = 0.3
 LONGEST = 60.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import load
 from benchmarks.machine import OUR_PYTHON, ROOT, THEIR_PYTHON, Process, Server, answers
 from benchmarks.targets import US
-from workers.rig import free_port, wait_until
+from workers.testing.local_system import free_port, wait_until
 
 CONFIG = """
 [redis]

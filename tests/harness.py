@@ -27,7 +27,7 @@ from receiver.inbox.redis import embedded_server
 from receiver.spool import look_at_refusals
 from tests.programs import Process, ended, storehooks
 from tests.warm import QUICKER
-from workers.rig import free_port
+from workers.testing.local_system import free_port
 
 SECRET = "whsec_dGVzdCBzZWNyZXQgb2Ygb25lIHN0b3Jl"
 OTHER_SECRET = "whsec_YW5vdGhlciBzdG9yZSdzIHNlY3JldCE="

@@ -12,10 +12,10 @@ from redis import Redis
 
 from receiver import config as config_room
 from receiver.contract.errors import PluginError
-from workers.certify import observe, plan, report
-from workers.certify.trials import Finding, Results, Trials, target_of
 from workers.cli import storehooks
 from workers.plugins.loading import judge_one
+from workers.testing.certify import end_state, report, scenarios
+from workers.testing.certify.runner import Finding, Results, Trials, target_of
 
 EVERY = ("product.*", "order.*", "customer.*")
 
@@ -121,7 +121,7 @@ def test_the_report_says_what_to_do_and_not_more_than_was_tried() -> None:
 def verdicts(*findings: str, without: tuple[str, ...] = ()) -> tuple[bool | None, bool | None]:
     """Of a plugin that does not use the store's API, where all but some scenarios were run."""
     target = target_of("shop.py", "1.2", "shop", [{"topics": ["order.*"], "handler": "shop.note"}])
-    there = tuple(one.name for one in plan.scenarios(plan.sequence(EVERY, 7), 7, uses_api=False))
+    there = tuple(one.name for one in scenarios.scenarios(scenarios.sequence(EVERY, 7), 7, uses_api=False))
     passed = {name: "" for name in ("clean", *there) if name not in without}
     results = Results(target, 7, 3, passed=passed, apply=there, findings=[Finding(name, "") for name in findings])
     return report.is_idempotent(results), report.is_order_safe(results)
@@ -140,8 +140,8 @@ def test_a_yes_needs_all_that_there_is_and_bases_that_are_clean() -> None:
 def test_beside_what_is_in_doubt_an_effect_that_was_done_twice_is_still_found() -> None:
     clean = Counter({"paid.txt: 1001": 1, "paid.txt: 1002": 1, "ctx.state: n = 2": 1})
     left_to_a_person = Counter({"paid.txt: 1001": 1, "ctx.state: n = 1": 1})
-    assert observe.repeats(left_to_a_person, clean) == []
-    assert observe.repeats(left_to_a_person + Counter({"paid.txt: 1001": 1}), clean) == ["+ paid.txt: 1001"]
+    assert end_state.repeats(left_to_a_person, clean) == []
+    assert end_state.repeats(left_to_a_person + Counter({"paid.txt: 1001": 1}), clean) == ["+ paid.txt: 1001"]
 
 
 @pytest.mark.slow
@@ -176,18 +176,18 @@ def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_is_the_same_plan() -> None:
-    assert plan.sequence(EVERY, 7) == plan.sequence(EVERY, 7)
-    assert plan.sequence(EVERY, 7) != plan.sequence(EVERY, 8)
-    assert plan.scenarios(plan.sequence(EVERY, 7), 7, uses_api=True) == plan.scenarios(
-        plan.sequence(EVERY, 7), 7, uses_api=True
+    assert scenarios.sequence(EVERY, 7) == scenarios.sequence(EVERY, 7)
+    assert scenarios.sequence(EVERY, 7) != scenarios.sequence(EVERY, 8)
+    assert scenarios.scenarios(scenarios.sequence(EVERY, 7), 7, uses_api=True) == scenarios.scenarios(
+        scenarios.sequence(EVERY, 7), 7, uses_api=True
     )
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_resource_lives_in_order_and_is_shuffled_out_of_it(seed: int) -> None:
-    steps = plan.sequence(EVERY, seed)
+    steps = scenarios.sequence(EVERY, seed)
     assert [step.at for step in steps] == sorted(step.at for step in steps)
-    shuffled = next(one for one in plan.scenarios(steps, seed, uses_api=False) if one.name == "shuffled")
+    shuffled = next(one for one in scenarios.scenarios(steps, seed, uses_api=False) if one.name == "shuffled")
     assert Counter(step.delivery for step in shuffled.steps) == Counter(step.delivery for step in steps)
     lives: dict[tuple[str, int], list[float]] = defaultdict(list)
     for step in shuffled.steps:
@@ -197,19 +197,19 @@ def test_each_resource_lives_in_order_and_is_shuffled_out_of_it(seed: int) -> No
 
 
 def test_no_two_versions_of_a_product_are_alike_and_the_store_holds_the_last() -> None:
-    steps = [step for step in plan.sequence(("product.*",), 7) if step.data["id"] == 1]
+    steps = [step for step in scenarios.sequence(("product.*",), 7) if step.data["id"] == 1]
     assert len({json.dumps(step.data) for step in steps}) == len(steps) == 4
-    assert plan.scene(steps)["product"] == [steps[-1].data]
+    assert scenarios.scene(steps)["product"] == [steps[-1].data]
 
 
 def test_a_topic_nobody_knows_is_tried_with_an_id() -> None:
-    assert {step.topic for step in plan.sequence(("cart.abandoned",), 7)} == {"cart.abandoned"}
-    assert [step.data for step in plan.sequence(("order.flown",), 7)] == []
+    assert {step.topic for step in scenarios.sequence(("cart.abandoned",), 7)} == {"cart.abandoned"}
+    assert [step.data for step in scenarios.sequence(("order.flown",), 7)] == []
 
 
 def test_fields_are_left_out_one_by_one() -> None:
-    steps = plan.sequence(("customer.created",), 7)
-    missing = plan.scenarios(steps, 7, uses_api=False)[-1]
+    steps = scenarios.sequence(("customer.created",), 7)
+    missing = scenarios.scenarios(steps, 7, uses_api=False)[-1]
     assert [sorted({"email", "metadata", "name"} - set(step.data)) for step in missing.steps] == [
         ["name"],
         ["email"],
@@ -229,12 +229,12 @@ def test_ends_are_compared_without_times_ids_and_order(tmp_path: Path, redis: Re
     before = {"order": [{"id": 1, "status": "new"}]}
     after = {"order": [{"id": 1, "status": "paid"}], "comment": [{"id": 5, "text": "x"}]}
     again = {"order": [{"id": 1, "status": "paid"}], "comment": [{"id": 9, "text": "x"}, {"id": 10, "text": "x"}]}
-    one = observe.end_state(after, before, first, redis)
+    one = end_state.end_state(after, before, first, redis)
     assert 'store: order 1 is {"id":1,"status":"paid"}' in one
-    assert observe.differences(observe.end_state(after, before, second, redis), one) == []
-    assert observe.differences(observe.end_state(again, before, second, redis), one) == [
+    assert end_state.differences(end_state.end_state(after, before, second, redis), one) == []
+    assert end_state.differences(end_state.end_state(again, before, second, redis), one) == [
         '+ store: a new comment {"text":"x"}'
     ]
     redis.hset("sh:st:shop:demo", "seen", "4")
-    assert observe.differences(observe.end_state(after, {}, first, redis), one) != []
-    assert "+ ctx.state: seen = 4" in observe.differences(observe.end_state(after, before, first, redis), one)
+    assert end_state.differences(end_state.end_state(after, {}, first, redis), one) != []
+    assert "+ ctx.state: seen = 4" in end_state.differences(end_state.end_state(after, before, first, redis), one)

@@ -15,9 +15,9 @@ import pytest
 from receiver import config as config_room
 from tests.programs import ROOT
 from tests.test_testing_kit import run_pytest
-from workers.certify import report
-from workers.certify.trials import Trials, target_of
 from workers.plugins.loading import judge_one
+from workers.testing.certify import report
+from workers.testing.certify.runner import Trials, target_of
 
 EXAMPLES = ("order-export", "stock-alert", "customer-welcome")
 

@@ -13,10 +13,10 @@ from receiver.contract.topics import matches
 from tests.programs import ROOT
 from tests.test_house_rules import loaded_by
 from workers import Context, Drop, Event, Retry
-from workers.rig import Rig, RigError
 from workers.storeapi import ApiError
 from workers.storeapi.sandbox.shop import TOPICS
 from workers.testing import SystemUnderTest, make_context, make_event, sample_events
+from workers.testing.local_system import Rig, RigError
 
 
 def award(event: Event, ctx: Context) -> str:
@@ -84,8 +84,8 @@ def test_there_is_a_sample_for_every_topic() -> None:
 def test_the_kit_is_light_until_it_is_used() -> None:
     """It is imported by every pytest run of the environment, other people's too."""
     heavy = {"flask", "rq", "redis", "pydantic", "httpx2", "gunicorn", "structlog", "rich", "orjson", "click"}
-    assert not loaded_by("import workers.pytest_plugin") & heavy
-    assert "workers.testing" not in loaded_by("import workers.pytest_plugin")
+    assert not loaded_by("import workers.testing.pytest_plugin") & heavy
+    assert "workers.testing" not in loaded_by("import workers.testing.pytest_plugin")
     assert not loaded_by("import workers.testing") & heavy
 
 
@@ -146,7 +146,7 @@ def test_the_plugin_is_an_entry_point_and_leaves_others_alone(tmp_path: Path) ->
     )
     done = run_pytest(tmp_path, "--trace-config")
     assert "1 passed" in done.stdout, done.stdout
-    assert "workers/pytest_plugin.py" in done.stdout.replace(str(ROOT), "")
+    assert "workers/testing/pytest_plugin.py" in done.stdout.replace(str(ROOT), "")
 
 
 TRIES = """

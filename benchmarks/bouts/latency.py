@@ -11,7 +11,7 @@ from benchmarks import queues, webs
 from benchmarks.bout import Bout
 from benchmarks.machine import OUR_PYTHON, ROOT, Process
 from benchmarks.targets import US
-from workers.rig import wait_until
+from workers.testing.local_system import wait_until
 
 RATE = 150
 

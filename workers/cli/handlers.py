@@ -23,9 +23,9 @@ from workers.cli.options import Noun, the_config, the_config_or_defaults, the_se
 from workers.formatting import counted, waits
 
 if TYPE_CHECKING:
-    from workers.certify.trials import Target
     from workers.operations.explain_handlers import Facts, Verdict
     from workers.operations.export import Capsule
+    from workers.testing.certify.runner import Target
 
 
 @click.group(cls=Noun)
@@ -266,8 +266,8 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
     It runs in a folder of its own, on an embedded server, against a sandbox store. What the plugin sends elsewhere is
     sent: use settings made for testing.
     """
-    from workers.certify import report
-    from workers.certify.trials import Trials
+    from workers.testing.certify import report
+    from workers.testing.certify.runner import Trials
 
     config = the_config_or_defaults()
     trials = Trials(config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_))
@@ -283,8 +283,8 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
 
 def _target(config: Config, which: str) -> Target:
     """The plugin, judged in a process that is thrown away: its code runs in the rig's horses, not here."""
-    from workers.certify.trials import target_of
     from workers.plugins.loading import judge_one
+    from workers.testing.certify.runner import target_of
 
     found = judge_one(config, which)
     if not found:
@@ -294,7 +294,7 @@ def _target(config: Config, which: str) -> Target:
 
 
 def _known_scenarios(only: tuple[str, ...]) -> tuple[str, ...]:
-    from workers.certify.plan import scenarios
+    from workers.testing.certify.scenarios import scenarios
 
     known = [one.name for one in scenarios((), 0, uses_api=True)]
     for name in only:

@@ -26,8 +26,8 @@ from workers.plugins.router import Handler
 
 if TYPE_CHECKING:
     from workers.operations.export import Capsule
-    from workers.rig import Rig
     from workers.storeapi import Client
+    from workers.testing.local_system import Rig
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,15 @@ class Trial:
 
         if self._live:
             return client_of(self._config, event.store)
-        from workers.rig import STORE
+        from workers.testing.local_system import STORE
 
         return client_of(self._sandbox_with(event).config, STORE)
 
     def _sandbox_with(self, event: Event) -> Rig:
         """A pretend store that holds what the event is about."""
         if self._sandbox is None:
-            from workers.rig import Rig
             from workers.testing import SandboxStore
+            from workers.testing.local_system import Rig
 
             self._sandbox = Rig(Path(self._folder.name))
             self._sandbox.start("sandbox")

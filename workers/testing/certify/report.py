@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from workers.certify.plan import BASES, IDEMPOTENCE, ORDER
-from workers.certify.trials import Results
 from workers.formatting import counted
+from workers.testing.certify.runner import Results
+from workers.testing.certify.scenarios import BASES, IDEMPOTENCE, ORDER
 
 
 def is_idempotent(results: Results) -> bool | None:

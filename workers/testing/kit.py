@@ -24,8 +24,8 @@ from workers.plugins.context import Context, make_settings
 
 if TYPE_CHECKING:
     from receiver.inbox.queries.events import EventRecord, RunRecord
-    from workers.rig import Rig
     from workers.storeapi import Client
+    from workers.testing.local_system import Rig
 
 __all__ = [
     "RecordingContext",
@@ -233,8 +233,8 @@ class SandboxStore:
     @property
     def client(self) -> Client:
         """What `ctx.api` is: `make_context(api=store.client)`."""
-        from workers.rig import STORE
         from workers.storeapi import client_of
+        from workers.testing.local_system import STORE
 
         return client_of(self._rig.config, STORE)
 
@@ -320,7 +320,7 @@ class SystemUnderTest:
 
         `settings` is what `[plugins]` holds, `config` more lines of TOML.
         """
-        from workers.rig import Rig
+        from workers.testing.local_system import Rig
 
         named = [str(Path(one).absolute()) if str(one).endswith(".py") else str(one) for one in plugins]
         self._rig = Rig(self._folder, plugins=named, settings=settings, installed=not named, api=self._api, more=config)
@@ -343,8 +343,8 @@ class SystemUnderTest:
         import httpx2
 
         from receiver.contract.compose import compose
-        from workers.rig import STORE
         from workers.storeapi.samples import sample
+        from workers.testing.local_system import STORE
 
         whole = dict(data or {}) if exact else {**sample(topic), **(data or {})}
         store = self.rig.config.known_stores[STORE]
@@ -356,7 +356,7 @@ class SystemUnderTest:
         return SentEvent(self._wait_for(told["id"], wait), told["status"])
 
     def _wait_for(self, event: str, wait: Sequence[str]) -> EventRecord:
-        from workers.rig import wait_until
+        from workers.testing.local_system import wait_until
 
         def ended() -> EventRecord | None:
             record = self.rig.ledger.event(event)
@@ -368,7 +368,7 @@ class SystemUnderTest:
     def hurry(self, sent: SentEvent) -> SentEvent:
         """Let no time pass between attempts, nor before a delayed one, until the event is settled or has failed."""
         from receiver.inbox import keys
-        from workers.rig import wait_until
+        from workers.testing.local_system import wait_until
 
         def closed() -> EventRecord | None:
             record = self.look(sent).record

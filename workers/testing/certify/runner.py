@@ -18,12 +18,12 @@ from receiver.contract.errors import PluginError
 from receiver.contract.intake import receive
 from receiver.inbox import keys
 from receiver.inbox.queries.events import EventRecord, RunRecord
-from workers.certify import observe
-from workers.certify.plan import HOURS_LATE, Scenario, Step, restarts, scenarios, scene, sequence
-from workers.certify.wrapped import CONTROL
 from workers.plugins.plugin_settings import settings_of
-from workers.rig import STORE, Rig, wait_until
 from workers.testing import SandboxStore
+from workers.testing.certify import end_state
+from workers.testing.certify.scenarios import HOURS_LATE, Scenario, Step, restarts, scenarios, scene, sequence
+from workers.testing.certify.wrapped_plugin import CONTROL
+from workers.testing.local_system import STORE, Rig, wait_until
 
 SETTLES_WITHIN = 60.0
 SHOWN = 3
@@ -71,7 +71,7 @@ class Results:
 class End:
     """How a scenario ended: what is left, and the runs of each step."""
 
-    lines: observe.Lines
+    lines: end_state.Lines
     runs: tuple[tuple[Step, RunRecord], ...]
 
 
@@ -112,7 +112,7 @@ class Trials:
         self._reloads = 0
         self._base = time.time() - len(self._steps) * 4
         settings = {name: settings_of(self._config, name, "")}
-        self._rig = Rig(folder / "rig", plugins=["workers.certify.wrapped"], settings=settings, horses=2)
+        self._rig = Rig(folder / "rig", plugins=["workers.testing.certify.wrapped_plugin"], settings=settings, horses=2)
         self._store = SandboxStore(self._rig)
 
     # The scenarios
@@ -143,7 +143,7 @@ class Trials:
         before = self._store.records_by_kind()
         ids = [self._deliver(scenario, step) for step in scenario.steps]
         records = [self._closed(event_id, step) for event_id, step in zip(ids, scenario.steps, strict=True)]
-        lines = observe.end_state(self._store.records_by_kind(), before, self._files(scenario), self._rig.client)
+        lines = end_state.end_state(self._store.records_by_kind(), before, self._files(scenario), self._rig.client)
         self.results.passed[scenario.name] = scenario.what
         runs = tuple((step, run) for step, record in zip(scenario.steps, records, strict=True) for run in record.runs)
         return End(lines, runs)
@@ -252,7 +252,7 @@ class Trials:
     def _compare(self, scenario: Scenario, end: End, basis: End) -> None:
         # What was left to a person is not done, and that is as it should be. Then only what was done twice is told.
         in_doubt = any("is in doubt" in (run.error or "") for _, run in end.runs)
-        if found := (observe.repeats if in_doubt else observe.differences)(end.lines, basis.lines):
+        if found := (end_state.repeats if in_doubt else end_state.differences)(end.lines, basis.lines):
             what = "two equal runs end differently, so nothing can be told" if scenario.name == "repeated" else ""
             self._find(scenario, what or "the end differs from that of the clean run", found)
 

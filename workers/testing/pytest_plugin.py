@@ -34,8 +34,8 @@ def make_context() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def storehooks_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxStore]:
     """One process of the sandbox for the whole run; use `store`."""
-    from workers.rig import Rig
     from workers.testing import SandboxStore
+    from workers.testing.local_system import Rig
 
     rig = Rig(tmp_path_factory.mktemp("sandbox"))
     rig.start("sandbox")

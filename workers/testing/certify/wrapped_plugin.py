@@ -20,11 +20,11 @@ from typing import Any
 
 from receiver.config import load
 from receiver.contract.event import Event
-from workers.certify.plan import kill_after
 from workers.plugins import loading
 from workers.plugins.context import Context
 from workers.plugins.exceptions import Busy, Retry
 from workers.plugins.router import Handler, Router
+from workers.testing.certify.scenarios import kill_after
 
 CONTROL = "CERTIFY_CONTROL"
 SOON = 0.05
