@@ -11,7 +11,7 @@ import pytest
 from receiver.config import SANDBOX_SECRET, Config, load
 from tests.harness import System, own_server
 from tests.programs import ROOT, typed
-from workers.cli.captured import write
+from workers.cli.capture_file import write
 
 DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
 OF_ITS_OWN = ("tutorial.md",)

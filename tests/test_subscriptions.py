@@ -17,7 +17,7 @@ from receiver.inbox.subscription_checks import Checks
 from tests.harness import SECRET, eventually
 from tests.subscribed import Shop, changed_by
 from tests.test_keyring import KEY
-from workers.cli.captured import write
+from workers.cli.capture_file import write
 from workers.cli.subscriptions import by_itself, with_a_bar
 from workers.storeapi.errors import Invalid
 from workers.storeapi.groups import Webhooks

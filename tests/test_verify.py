@@ -20,7 +20,7 @@ from receiver.contract.stores import Store
 from receiver.spool import open_refusals
 from tests.harness import System, eventually, own_server, storehooks
 from tests.programs import ROOT
-from workers.cli.captured import parse, write
+from workers.cli.capture_file import parse, write
 
 VECTORS = json.loads((ROOT / "tests/contract/vectors.json").read_text())
 NAMES = [vector["name"] for vector in VECTORS]

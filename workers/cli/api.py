@@ -16,7 +16,7 @@ from redis import Redis
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.records import Record
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import the_config, the_server, the_store, with_config
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, catalogue_of
@@ -70,7 +70,7 @@ def api(
             return
         call(config, name, group, operation, values, _fields(params), data_file, all_, json_)
     except ApiError as error:
-        show.warn(f"storehooks: {error}")
+        output.warn(f"storehooks: {error}")
         raise click.exceptions.Exit(1) from None
 
 
@@ -83,13 +83,13 @@ def list_operations(config: Config, store: str | None, json_: bool) -> None:
     known = Confirmations(_redis_if_there(config) if name else None, name or "")
     rows = [_row(one, state_of(one, known.since(one), name or "")) for one in catalogue]
     if json_:
-        show.as_json(rows)
+        output.as_json(rows)
         return
-    above = _above(rows) if show.room() < FULL_PATHS else ""
+    above = _above(rows) if output.room() < FULL_PATHS else ""
     cells = [_cells(row, above) for row in rows]
-    show.table(("OPERATION", "METHOD", "PATH", "STATE"), cells, shorten=("PATH",))
+    output.table(("OPERATION", "METHOD", "PATH", "STATE"), cells, shorten=("PATH",))
     click.echo(f"\n{_count(catalogue)}" + (f"\n… is {above}" if above else ""))
-    show.next_command("storehooks api probe      confirm what can be confirmed by reading")
+    output.next_command("storehooks api probe      confirm what can be confirmed by reading")
 
 
 def _row(operation: Operation, state: str) -> dict[str, Any]:
@@ -200,14 +200,14 @@ def import_file(client: Any, group: str, path: Path, json_: bool) -> None:
             done = importer.run(lambda now: bar.update(task, completed=now.position))
         except (ApiError, KeyboardInterrupt):
             bar.stop()
-            show.warn(f"stopped, and {importer.progress_file} knows where; the same command goes on from there")
+            output.warn(f"stopped, and {importer.progress_file} knows where; the same command goes on from there")
             raise
     if json_ or not sys.stdout.isatty():
-        show.as_json({"rows": done.rows, "accepted": done.accepted, "refused": done.refused})
+        output.as_json({"rows": done.rows, "accepted": done.accepted, "refused": done.refused})
     else:
         click.echo(f"{done.rows:,} rows: {done.accepted:,} accepted, {done.refused:,} refused")
     if done.refused:
-        show.warn(f"the refused rows, and why: {importer.report_file}")
+        output.warn(f"the refused rows, and why: {importer.report_file}")
         raise click.exceptions.Exit(1)
 
 
@@ -222,12 +222,12 @@ def show_answer(answer: Any, all_: bool, as_json: bool) -> None:
         records: Iterable[Record] = answer if all_ else answer.first_page()
         (_stream_json if as_json else _show_table)(iter(records))
         if not as_json and not all_ and answer.total is not None:
-            show.next_command(f"{answer.total:,} in all; --all shows them")
+            output.next_command(f"{answer.total:,} in all; --all shows them")
     elif as_json:
         click.echo(_json(answer))
     else:
         for name, value in answer.items():
-            click.echo(f"{show.harmless(str(name))}  {show.harmless(_short(value))}")
+            click.echo(f"{output.harmless(str(name))}  {output.harmless(_short(value))}")
 
 
 def _stream_json(records: Iterator[Record]) -> None:
@@ -247,7 +247,7 @@ def _show_table(records: Iterator[Record]) -> None:
     names = [name for name in first if not isinstance(first[name], dict | list)][:WIDEST]
     rows = ([_short(record.get(name)) for name in names] for record in chain([first], records))
     headings = [name.upper() for name in names]
-    show.table(headings, rows, drop=headings[:1:-1], shorten=headings[1:])
+    output.table(headings, rows, drop=headings[:1:-1], shorten=headings[1:])
 
 
 def _short(value: Any) -> str:
@@ -269,11 +269,11 @@ def probe(config: Config, store: str, json_: bool) -> None:
     client = client_of(config, store, _redis_if_there(config))
     found = list(_probed(client))
     if json_:
-        show.as_json([{"operation": one.full_name, "result": result} for one, result in found])
+        output.as_json([{"operation": one.full_name, "result": result} for one, result in found])
     else:
         rows = [(one.full_name, one.path, result) for one, result in found]
-        show.table(("OPERATION", "PATH", "RESULT"), rows, drop=("PATH",), wrap=True)
-        show.next_command("storehooks api --list      what is confirmed now")
+        output.table(("OPERATION", "PATH", "RESULT"), rows, drop=("PATH",), wrap=True)
+        output.next_command("storehooks api --list      what is confirmed now")
     if any(result.startswith(("no:", "not known")) for _, result in found):
         raise click.exceptions.Exit(1)
 

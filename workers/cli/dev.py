@@ -24,11 +24,11 @@ from receiver.inbox.queries.handlers import Roster
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.ports import refuse_a_taken_port
-from workers.cli import show
+from workers.cli import output
+from workers.cli.dev_stream import Journal, Refused
+from workers.cli.file_watch import Watched, config_files, plugin_files
 from workers.cli.options import the_config, with_config
 from workers.cli.stats import equation
-from workers.cli.stream import Journal, Refused
-from workers.cli.watched import Watched, config_files, plugin_files
 from workers.formatting import waits
 from workers.plugins.loading import judge_elsewhere
 from workers.runtime.supervisor import Program, Supervisor, behind_the_queue, python
@@ -213,7 +213,7 @@ class Dev:
             return
         click.echo("In a second terminal:")
         has_api = any(store.base_url for store in self._config.stores.values())
-        show.next_command(
+        output.next_command(
             "storehooks send order.created  your own event",
             "storehooks send order.created --tamper body  see it refused",
             "storehooks events  what has arrived",
@@ -255,13 +255,13 @@ class Dev:
             for name, waiting in sorted(Roster(self._client).waiting(gone).items()):
                 runs = f"and {waits(waiting, 'run of it', 'runs of it')}" if waiting else "what comes for it waits"
                 self._say(f"{name} is in no plugin any more, {runs}")
-                self._say(f"if it is gone for good: {show.our_name()} handlers retire {name}")
+                self._say(f"if it is gone for good: {output.our_name()} handlers retire {name}")
 
     def _say(self, sentence: str) -> None:
         first, *more = sentence.splitlines()
-        show.prose(f"{datetime.now():%H:%M:%S}  -- {first}", indent=13)
+        output.prose(f"{datetime.now():%H:%M:%S}  -- {first}", indent=13)
         for line in more:
-            show.prose(f"{'':13}{line}", indent=13)
+            output.prose(f"{'':13}{line}", indent=13)
 
     # The end
 

@@ -9,7 +9,7 @@ import click
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import Span, the_config, with_config
 from workers.formatting import counted
 from workers.operations.doctor.examination import PATIENCE, examine
@@ -38,7 +38,7 @@ def doctor(json_: bool, strict: bool, timeout: float) -> None:
     facts, findings = examine(config, patience=timeout)
     took = time.monotonic() - started
     if json_:
-        show.as_json(_as_json(config, findings, took))
+        output.as_json(_as_json(config, findings, took))
     else:
         _header(facts, took)
         _show(findings)
@@ -52,7 +52,7 @@ def _refuse(error: ConfigError, json_: bool) -> None:
     lines = str(error).splitlines()
     found = [fail("config", line, fix="what it says; nothing else can be checked before") for line in lines]
     if json_:
-        show.as_json(_as_json(None, found, 0.0))
+        output.as_json(_as_json(None, found, 0.0))
     else:
         _show(found)
         _verdict(found)
@@ -67,7 +67,7 @@ def _header(facts: Facts, took: float) -> None:
         counted(len(plugins), "plugin"),
         counted(len(facts.plugins.handlers), "handler"),
     ]
-    show.prose(f"{', '.join(told)}   checked in {took:.1f} s")
+    output.prose(f"{', '.join(told)}   checked in {took:.1f} s")
     click.echo()
 
 
@@ -78,9 +78,9 @@ def _show(findings: list[Finding]) -> None:
         fix = [f"fix: {one.fix}"] if one.fix else []
         for number, line in enumerate([one.text, *one.more, *fix]):
             start = f"{level:<6}{one.name:<{wide}}" if not number else " " * (6 + wide)
-            whole = start + show.harmless(line)
+            whole = start + output.harmless(line)
             is_command = line.startswith("fix: storehooks")  # to be copied
-            click.echo(whole if is_command else "\n".join(show.hanging(whole, len(start))))
+            click.echo(whole if is_command else "\n".join(output.hanging(whole, len(start))))
 
 
 def _verdict(findings: list[Finding]) -> None:

@@ -13,7 +13,7 @@ import orjson
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Inbox, Ledger, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import Moment, Noun, Rate, the_config, the_server, with_config
 from workers.formatting import counted
 from workers.operations.replay import Replay, Selection, fitting
@@ -45,20 +45,20 @@ def list_events(
     ledger = Ledger(the_server(the_config()))
     found = ledger.events(store=store, topic=topic, status=status, since=since, limit=limit)
     if json_:
-        show.as_json([_summary_json(event) for event in found])
+        output.as_json([_summary_json(event) for event in found])
         return
     if not found:
         click.echo("no events that fit")
-        show.next_command("storehooks send order.created      send one")
+        output.next_command("storehooks send order.created      send one")
         return
     rows = [(e.received_at, e.store, e.topic, e.resource_id, e.status, e.source, e.id) for e in found]
-    show.table(
+    output.table(
         ("RECEIVED", "STORE", "TOPIC", "RESOURCE", "STATUS", "SOURCE", "ID"),
         rows,
         drop=("SOURCE", "RESOURCE"),
         shorten=("STORE", "TOPIC"),
     )
-    show.next_command(f"storehooks events show {found[0].id}")
+    output.next_command(f"storehooks events show {found[0].id}")
 
 
 @events.command("show")
@@ -80,15 +80,15 @@ def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
     if record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
     if json_:
-        show.as_json(_record_json(record))
+        output.as_json(_record_json(record))
         return
     about = record.summary
-    topic, resource = show.harmless(about.topic), show.harmless(about.resource_id)
-    delivery = show.harmless(about.delivery_id) or "-"
+    topic, resource = output.harmless(about.topic), output.harmless(about.resource_id)
+    delivery = output.harmless(about.delivery_id) or "-"
     click.echo(f"{topic}  {resource}   {about.store}   {about.status}   {about.id}")
-    click.echo(f"received {show.clock(about.received_at)} from {about.source}, delivery {delivery}")
+    click.echo(f"received {output.clock(about.received_at)} from {about.source}, delivery {delivery}")
     click.echo()
-    show.table(
+    output.table(
         ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
         [(r.handler, r.status, r.attempts, r.due_at, r.error or r.result) for r in record.runs],
         drop=("DUE", "ATTEMPTS"),
@@ -98,9 +98,9 @@ def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
         click.echo(f"settled: {record.reason}")
     click.echo()
     click.echo(
-        show.harmless(record.body.decode("utf-8", "replace"))[:2000] if record.body else "the body is gone by age"
+        output.harmless(record.body.decode("utf-8", "replace"))[:2000] if record.body else "the body is gone by age"
     )
-    show.next_command(f"storehooks events show {about.id} --json")
+    output.next_command(f"storehooks events show {about.id} --json")
 
 
 def _write_capsule(event_id: str, path: str) -> None:
@@ -117,7 +117,7 @@ def _write_capsule(event_id: str, path: str) -> None:
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
     click.echo(f"wrote {path}, {len(text):,} bytes: headers and payload as they came, settings without secrets")
-    show.next_command(f"storehooks handlers run HANDLER --event {path}      there, with that code, against a sandbox")
+    output.next_command(f"storehooks handlers run HANDLER --event {path}      there, with that code, against a sandbox")
 
 
 @events.command("replay")
@@ -166,7 +166,7 @@ def replay_events(
         except KeyboardInterrupt:
             click.echo(f"\ninterrupted after {replay.counts['reopened']:,}; the same command goes on")
             raise click.exceptions.Exit(1) from None
-    show.replay_counts(counts)
+    output.replay_counts(counts)
 
 
 def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:

@@ -12,7 +12,7 @@ from receiver.contract.errors import ConfigError
 from receiver.inbox import Failures, Inbox, keys
 from receiver.inbox.model import Declarations
 from receiver.inbox.queries.failures import Failure, Group
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import Noun, Rate, the_config, the_server, with_config
 from workers.formatting import counted
 from workers.operations.replay import PAGE, Replay
@@ -36,7 +36,7 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
     if group or json_:
         found = reader.latest(group=_the_group(reader, group).id if group else None, limit=limit)
         if json_:
-            show.as_json([asdict(one) for one in found])
+            output.as_json([asdict(one) for one in found])
         else:
             _show_runs(found)
         return
@@ -47,7 +47,7 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
     _show_groups(groups)
     _say_versions(groups, Inbox(client).declarations())
     worst = max(groups, key=lambda one: one.retrying + one.failed)
-    show.next_command(
+    output.next_command(
         f"storehooks handlers pause {worst.handler}  stop the bleeding, nothing is lost",
         f"storehooks failures show {worst.id}  traceback, one example event",
         f"storehooks failures replay --group {worst.id} --first 5  a few, with your fix",
@@ -63,13 +63,13 @@ def show_group(group: str) -> None:
     found = _the_group(reader, group)
     figures = f"{found.retrying:,} retrying, {found.failed:,} failed, {counted(found.stores, 'store')}"
     click.echo(f"{found.id}  {found.handler}   {figures}")
-    click.echo(f"since {show.clock(found.first)}, last {show.clock(found.last)}")
+    click.echo(f"since {output.clock(found.first)}, last {output.clock(found.last)}")
     click.echo("versions  " + ", ".join(f"{version} ({count:,})" for version, count in found.versions.items()))
-    click.echo(f"\n{show.harmless(found.error)}\n")
+    click.echo(f"\n{output.harmless(found.error)}\n")
     for line in reader.traceback(found.example).splitlines():
-        click.echo(f"  {show.harmless(line)}")
+        click.echo(f"  {output.harmless(line)}")
     event_id, handler = keys.split_item(found.example)
-    show.next_command(
+    output.next_command(
         f"storehooks handlers run {handler} --event {event_id}",
         f"storehooks failures replay --group {found.id} --first 5",
         f"storehooks failures drop --group {found.id} --reason TEXT",
@@ -98,7 +98,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
         except KeyboardInterrupt:
             click.echo(f"\ninterrupted after {replay.counts['reopened']:,}; the same command goes on")
             raise click.exceptions.Exit(1) from None
-    show.replay_counts(counts)
+    output.replay_counts(counts)
 
 
 @failures.command("drop")
@@ -158,7 +158,7 @@ def _show_groups(groups: list[Group]) -> None:
         (one.id[:4], one.handler, one.retrying, one.failed, one.stores, one.first, one.last, _where(one))
         for one in groups
     ]
-    show.table(
+    output.table(
         ("GROUP", "HANDLER", "RETRYING", "FAILED", "STORES", "SINCE", "LAST", "ERROR"),
         rows,
         drop=("STORES", "SINCE", "LAST"),
@@ -173,7 +173,7 @@ def _where(group: Group) -> str:
 
 def _show_runs(found: list[Failure]) -> None:
     rows = [(f.event, f.store, f.topic, f.handler, f.status, f.attempts, f.next_at, f.error[:60]) for f in found]
-    show.table(
+    output.table(
         ("EVENT", "STORE", "TOPIC", "HANDLER", "STATUS", "ATTEMPTS", "NEXT", "ERROR"),
         rows,
         drop=("HANDLER", "TOPIC", "ATTEMPTS", "STORE", "NEXT"),

@@ -18,7 +18,7 @@ from receiver.contract.errors import ConfigError, PluginError, ServerUnusable
 from receiver.contract.event import Event
 from receiver.inbox import Declaration, Inbox, Ledger, keys
 from receiver.inbox.queries.handlers import Absent, Roster
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config
 from workers.formatting import counted, waits
 
@@ -45,7 +45,7 @@ def list_handlers(json_: bool = False) -> None:
     found = declarations(config, load(config))
     paused, absent = _at_the_server(config, found)
     if json_:
-        show.as_json(
+        output.as_json(
             [{**_handler_json(one), "paused": None if paused is None else one.handler in paused} for one in found]
         )
         return
@@ -55,7 +55,7 @@ def list_handlers(json_: bool = False) -> None:
     _show_handlers(found, paused)
     _tell_of_the_absent(absent)
     held = [one.handler for one in found if one.handler in (paused or ())]
-    show.next_command(
+    output.next_command(
         "storehooks send order.created  see them called",
         *(f"storehooks handlers resume {name}  let its runs begin again" for name in held),
     )
@@ -76,7 +76,7 @@ def _show_handlers(found: list[Declaration], paused: set[str] | None) -> None:
         for one in found
     ]
     headings = ("HANDLER", "STATE", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION", "WHEN")
-    show.table(headings, rows, drop=("VERSION", "TIMEOUT", "RETRIES", "STORES"), shorten=("WHEN", "TOPICS"))
+    output.table(headings, rows, drop=("VERSION", "TIMEOUT", "RETRIES", "STORES"), shorten=("WHEN", "TOPICS"))
 
 
 def _tell_of_the_absent(absent: Mapping[str, Absent]) -> None:
@@ -84,7 +84,7 @@ def _tell_of_the_absent(absent: Mapping[str, Absent]) -> None:
     for name, one in absent.items():
         told = f"; {waits(one.waiting, 'run of it', 'runs of it')}" if one.waiting else ""
         click.echo(f"\n{name}: no worker has this handler any more{told}")
-        click.echo(f"  for good: {show.our_name()} handlers retire {name}")
+        click.echo(f"  for good: {output.our_name()} handlers retire {name}")
 
 
 def _at_the_server(config: Config, found: list[Declaration]) -> tuple[set[str] | None, dict[str, Absent]]:
@@ -105,7 +105,7 @@ def pause(handler: str) -> None:
     """Let no more runs of a handler begin. They wait, nothing is lost, no attempt is burned."""
     inbox = _inbox_with(handler)
     click.echo(f"{handler} is paused" if inbox.pause(handler=handler) else f"{handler} was paused already")
-    show.next_command(f"storehooks handlers resume {handler}")
+    output.next_command(f"storehooks handlers resume {handler}")
 
 
 @handlers.command("resume")
@@ -137,8 +137,8 @@ def retire(handler: str, yes: bool) -> None:
     became = "became a failure" if ended == 1 else "became failures"
     click.echo(f"{handler} is retired; {counted(ended, 'waiting run')} {became}")
     if still_there:
-        show.warn("a worker had it within the last 20 s; one that still has it takes new events for it again")
-    show.next_command("storehooks failures")
+        output.warn("a worker had it within the last 20 s; one that still has it takes new events for it again")
+    output.next_command("storehooks failures")
 
 
 @handlers.command("explain")
@@ -156,11 +156,11 @@ def explain(event_id: str, json_: bool) -> None:
     facts = _facts(config, event_id)
     verdicts = judge(facts)
     if json_:
-        show.as_json([asdict(one) for one in verdicts])
+        output.as_json([asdict(one) for one in verdicts])
         return
     about = facts.event.summary
-    click.echo(f"{show.harmless(about.topic)}   {about.store}   {about.status}   {about.id}\n")
-    show.table(
+    click.echo(f"{output.harmless(about.topic)}   {about.store}   {about.status}   {about.id}\n")
+    output.table(
         ("HANDLER", "CALLED", "WHY"),
         [row for one in verdicts for row in _explained(one)],
         wrap=True,
@@ -168,7 +168,7 @@ def explain(event_id: str, json_: bool) -> None:
     if not verdicts:
         click.echo("no handler is loaded here, and no worker has declared one")
     fixes = [one.fix for one in verdicts if one.fix.startswith("storehooks ")]
-    show.next_command(*dict.fromkeys(fixes), f"storehooks events show {about.id}", "storehooks handlers")
+    output.next_command(*dict.fromkeys(fixes), f"storehooks events show {about.id}", "storehooks handlers")
 
 
 def _explained(one: Verdict) -> list[tuple[str, str, str]]:
@@ -204,7 +204,7 @@ def _loaded_here(config: Config) -> list[Declaration]:
     try:
         return declarations(config, load(config))
     except PluginError as error:
-        show.warn(f"plugins of this config cannot be loaded here: {error}")
+        output.warn(f"plugins of this config cannot be loaded here: {error}")
         return []
 
 
@@ -232,7 +232,7 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
         outcome = trial.run(event)
     finally:
         trial.close()
-    click.echo(f"{handler}   {outcome.end}   {outcome.ms:.0f} ms   {show.harmless(outcome.said)}")
+    click.echo(f"{handler}   {outcome.end}   {outcome.ms:.0f} ms   {output.harmless(outcome.said)}")
     if outcome.traceback:
         click.echo(outcome.traceback, nl=False)
     if outcome.error is not None and pdb:
@@ -273,10 +273,10 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
     trials = Trials(config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_))
     results = trials.run()
     if json_:
-        show.as_json(report.as_json(results))
+        output.as_json(report.as_json(results))
     else:
         for line in report.lines(results):
-            click.echo(show.harmless(line))
+            click.echo(output.harmless(line))
     if results.findings:
         raise click.exceptions.Exit(1)
 

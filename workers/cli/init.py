@@ -10,7 +10,7 @@ import click
 
 from receiver.config.settings import is_store_name
 from receiver.contract.errors import ConfigError
-from workers.cli.show import next_command
+from workers.cli.output import next_command
 
 CONFIG = """\
 # storehooks. Every key that may stand here, with its default: config.example.toml in the project's repository.

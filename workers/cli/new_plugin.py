@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from receiver.contract.errors import ConfigError
-from workers.cli.show import next_command
+from workers.cli.output import next_command
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 _TAKEN = {"workers", "receiver", "storehooks", "tests", "test", "pytest"}

@@ -12,8 +12,8 @@ from receiver.contract.diagnosis.explain import shown
 from receiver.contract.errors import Rejected
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
-from workers.cli import show
-from workers.cli.captured import write
+from workers.cli import output
+from workers.cli.capture_file import write
 from workers.cli.options import Noun, the_config, the_refusals, the_server, the_store, the_stores, with_config
 from workers.cli.verify import find_refusal
 from workers.operations.release import Judge, Released, chosen
@@ -37,22 +37,22 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
     refusals = the_refusals(config)
     found = refusals.newest(store=store, limit=limit)
     if json_:
-        show.as_json([_as_json(one) for one in found])
+        output.as_json([_as_json(one) for one in found])
         return
     if not found:
         click.echo(_nothing(config, store))
-        show.next_command("storehooks send order.created --tamper body      see one refused")
+        output.next_command("storehooks send order.created --tamper body      see one refused")
         return
     rows = [
         (one.id, one.moment, one.name, one.reason, one.length, one.address, "kept" if one.kept else "line only")
         for one in found
     ]
-    show.table(
+    output.table(
         ("ID", "TIME", "STORE", "REASON", "BYTES", "FROM", "BODY"), rows, drop=("BYTES", "FROM"), shorten=("STORE",)
     )
     click.echo()
     click.echo(f"{refusals.count():,} refused on this host, {refusals.count_kept():,} of them with their body.")
-    show.next_command(
+    output.next_command(
         f"storehooks verify --refused {_first_kept(found)}  why", "storehooks refused release  let in what fits by now"
     )
 
@@ -70,17 +70,17 @@ def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
         sys.stdout.buffer.write(write(dict(refusal.headers), body))
         return
     if json_:
-        show.as_json({**_as_json(refusal), "headers": refusal.headers, "body": body.decode("utf-8", "replace")})
+        output.as_json({**_as_json(refusal), "headers": refusal.headers, "body": body.decode("utf-8", "replace")})
         return
-    click.echo(f"{refusal.name}   {refusal.reason}   refused {show.clock(refusal.moment)} with 401   {refusal.id}")
-    click.echo(f"from {show.harmless(refusal.address)}, {refusal.length:,} bytes, sha256 {refusal.hash}")
+    click.echo(f"{refusal.name}   {refusal.reason}   refused {output.clock(refusal.moment)} with 401   {refusal.id}")
+    click.echo(f"from {output.harmless(refusal.address)}, {refusal.length:,} bytes, sha256 {refusal.hash}")
     click.echo()
-    show.table(
+    output.table(
         ("HEADER", "VALUE"), [(name, shown(value)) for name, value in sorted(refusal.headers.items())], wrap=True
     )
     click.echo()
-    click.echo(show.harmless(body.decode("utf-8", "replace"))[:2000])
-    show.next_command(f"storehooks verify --refused {refusal.id}      why it was refused")
+    click.echo(output.harmless(body.decode("utf-8", "replace"))[:2000])
+    output.next_command(f"storehooks verify --refused {refusal.id}      why it was refused")
 
 
 @refused.command("release")
@@ -95,7 +95,7 @@ def release(refusal_ids: tuple[int, ...], store: str | None, dry_run: bool, json
     name = the_store(config, store) if store else None
     told = _dry_run(config, name, refusal_ids) if dry_run else _release(config, name, refusal_ids)
     if json_:
-        show.as_json(_released_json(told))
+        output.as_json(_released_json(told))
     else:
         _tell(told, dry_run)
     if told.still_refused or told.full:
@@ -139,9 +139,9 @@ def _tell(told: Released, dry_run: bool) -> None:
     for reason, many in told.still_refused.most_common():
         click.echo(f"still refused {many:,}: {reason}")
     if told.still_refused:
-        show.next_command("storehooks verify --refused last      why")
+        output.next_command("storehooks verify --refused last      why")
     else:
-        show.next_command("storehooks events")
+        output.next_command("storehooks events")
 
 
 def _released_json(told: Released) -> dict[str, Any]:

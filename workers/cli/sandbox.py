@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from receiver.contract.errors import ConfigError
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import the_config, the_store, with_config
 
 ACTIONS = ("reset", "rotate-secret", "disable-subscriptions", "delete-subscriptions", "revoke-tokens")
@@ -58,13 +58,13 @@ def status(json_: bool) -> None:
     """What the running sandbox has done, and how it misbehaves."""
     told = _ask("GET", "")
     if json_:
-        show.as_json(told)
+        output.as_json(told)
         return
     misbehave = told.pop("misbehave")
     for name, value in told.items():
         click.echo(f"{name.ljust(15)} {value}")
     click.echo(f"misbehaves      {_chances(misbehave) or 'not at all'}")
-    show.next_command("storehooks sandbox misbehave duplicate=0.1 late=0.05")
+    output.next_command("storehooks sandbox misbehave duplicate=0.1 late=0.05")
 
 
 @sandbox.command()
@@ -75,10 +75,10 @@ def misbehave(changes: tuple[str, ...]) -> None:
     from workers.storeapi.sandbox.misbehaviour import AMOUNTS, CHANCES
 
     if not changes:
-        show.table(("NAME", "A CHANCE THAT"), CHANCES.items(), wrap=True)
+        output.table(("NAME", "A CHANCE THAT"), CHANCES.items(), wrap=True)
         click.echo()
-        show.prose(f"with {', '.join(f'{name}={value}' for name, value in AMOUNTS.items())}", 5)
-        show.next_command("storehooks sandbox misbehave duplicate=0.1")
+        output.prose(f"with {', '.join(f'{name}={value}' for name, value in AMOUNTS.items())}", 5)
+        output.next_command("storehooks sandbox misbehave duplicate=0.1")
         return
     told = _ask("PUT", "/misbehave", dict(_pair(change) for change in changes))
     click.echo(f"misbehaves now: {_chances(told) or 'not at all'}")

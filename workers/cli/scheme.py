@@ -13,8 +13,8 @@ from receiver.contract.diagnosis.detect import Detection, detect, to_toml
 from receiver.contract.diagnosis.explain import caveats
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.grammar import Scheme
-from workers.cli import show
-from workers.cli.captured import read_captured
+from workers.cli import output
+from workers.cli.capture_file import read_captured
 from workers.cli.options import Noun, the_config, with_config
 
 
@@ -32,9 +32,9 @@ def list_schemes(json_: bool = False) -> None:
     config = the_config()
     rows = [_row(config, one) for one in config.known_schemes.values()]
     if json_:
-        show.as_json(rows)
+        output.as_json(rows)
         return
-    show.table(
+    output.table(
         ("SCHEME", "FROM", "HEADER", "FORM", "SIGNED", "STORES"),
         [
             (row["scheme"], row["from"], row["headers"][0], row["form"], row["signed"], ", ".join(row["stores"]))
@@ -43,7 +43,7 @@ def list_schemes(json_: bool = False) -> None:
         drop=("FROM", "SIGNED"),
         shorten=("FORM", "STORES"),
     )
-    show.next_command(
+    output.next_command(
         "storehooks scheme show shopify",
         "storehooks scheme detect --request FILE --secret env:NAME      find the one that fits",
     )
@@ -76,9 +76,9 @@ def detect_scheme(file: str, secret: str, url: str, name: str) -> None:
         _tell_what_was_tried(found, url)
         raise click.exceptions.Exit(1)
     known = f", the preset {found.preset}" if found.preset else ""
-    click.echo(f"# fits {show.harmless(file)}{known}")
+    click.echo(f"# fits {output.harmless(file)}{known}")
     for note in found.notes:
-        click.echo(f"# {show.harmless(note)}")
+        click.echo(f"# {output.harmless(note)}")
     if found.preset:
         click.echo(f'[stores.{name}]\nscheme = "{found.preset}"\nsigning_secrets = ["{secret}"]')
     else:
@@ -108,9 +108,9 @@ def _secret(reference: str) -> str:
 def _tell_what_was_tried(found: Detection, url: str) -> None:
     click.echo("no scheme fits with this secret. Tried:")
     for line in found.tried:
-        click.echo(f"  {show.harmless(line)}")
+        click.echo(f"  {output.harmless(line)}")
     for note in found.notes:
-        click.echo(f"  but: {show.harmless(note)}")
+        click.echo(f"  but: {output.harmless(note)}")
     click.echo()
     click.echo("Either the secret is another one, or the body is not the raw bytes that were sent.")
     if not url:

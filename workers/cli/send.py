@@ -23,7 +23,7 @@ from receiver.contract.stores import Store
 from receiver.contract.topics import translate
 from receiver.inbox import Inbox, Ledger
 from receiver.inbox.queries.events import EventRecord
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import the_config, the_server, the_store, the_stores, with_config
 from workers.operations.topic_names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
@@ -64,7 +64,7 @@ def send(
     config = the_config()
     name = the_store(config, store)
     if doubt := _doubt(config, name, topic):
-        show.warn(doubt)
+        output.warn(doubt)
     delivery_id = delivery_id or f"msg_{secrets.token_hex(5)}"
     request = _request(config, name, topic, _data(topic, data_file, changes), delivery_id, tamper)
     if print_:
@@ -77,18 +77,18 @@ def send(
     kind, size = "your" if data_file else "sample", f"{len(request.body):,}"
     click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set a.b=v)")
     secret = _signer(config, name).secrets[0]
-    click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {show.harmless(delivery_id)}")
+    click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {output.harmless(delivery_id)}")
     answers = [_send_and_follow(config, url, request) for _ in range(2 if twice else 1)]
     if not all(answer.accepted for answer in answers):
-        show.next_command(f"storehooks verify --refused last --store {name}      why")
+        output.next_command(f"storehooks verify --refused last --store {name}      why")
         raise click.exceptions.Exit(1)
     record = answers[-1].record
     if record and any(run.error for run in record.runs):
-        show.next_command(f"storehooks events show {record.summary.id}  what went wrong", "storehooks failures")
+        output.next_command(f"storehooks events show {record.summary.id}  what went wrong", "storehooks failures")
         raise click.exceptions.Exit(1)
     same = f" --data {shlex.quote(data_file)}" if data_file else ""
     same += "".join(f" --set {shlex.quote(change)}" for change in changes)
-    show.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}{same}  again: a duplicate")
+    output.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}{same}  again: a duplicate")
 
 
 # The topic
@@ -97,7 +97,7 @@ def send(
 def _doubt(config: Config, store: str, topic: str) -> str:
     """What to say of a topic that nobody here knows. It is sent all the same: a store may have names of its own."""
     if not topic.isprintable() or " " in topic or any(letter in topic for letter in WILD):
-        raise ConfigError(f"{show.harmless(topic[:64])!r} is no topic; a store sends one such as order.created")
+        raise ConfigError(f"{output.harmless(topic[:64])!r} is no topic; a store sends one such as order.created")
     scheme = config.known_stores[store].scheme
     known = {*known_topics([scheme]), *_learned_topics(config, store)}
     if topic in scheme.topics or translate(topic, scheme.topics) in known:
@@ -234,7 +234,7 @@ def _show_runs(record: EventRecord, took: float) -> None:
     for run in record.runs:
         told = run.error or ("" if run.result is None else f'"{run.result}"')
         line = f"  {run.handler.ljust(wide)}   {run.status.ljust(7)}   attempt {run.attempts} "
-        click.echo(show.beside(line, told, indent=6))
+        click.echo(output.beside(line, told, indent=6))
     if record.reason == "unhandled":
         click.echo("  no handler wants this topic; `storehooks handlers` lists what is loaded")
     click.echo(_end(record, took))
@@ -245,4 +245,4 @@ def _end(record: EventRecord, took: float) -> str:
     if record.summary.status != "open":
         return f"{record.summary.status} {after}"
     due = min((run.due_at for run in record.runs if run.due_at), default=None)
-    return f"still open {after}" + (f"; more is due {show.clock(due)}" if due else "")
+    return f"still open {after}" + (f"; more is due {output.clock(due)}" if due else "")

@@ -10,7 +10,7 @@ import click
 
 from receiver.inbox import Ledger
 from receiver.inbox.queries.events import Spool
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import the_config, the_server, with_config
 from workers.formatting import waits
 
@@ -29,26 +29,26 @@ def stats(json_: bool) -> None:
     counters, spools = ledger.counters(), ledger.spools()
     counters.total["spooled"] = sum(spool.count for spool in spools.values())
     if json_:
-        show.as_json(counters.as_json())
+        output.as_json(counters.as_json())
         return
     click.echo(equation(counters.total))
     click.echo()
     names = {name: name for name in ("accepted", "settled", "open", "failed", "duplicates")} | {"rejected": "refused"}
     rows = [(store, *(counts[name] for name in names)) for store, counts in sorted(counters.stores.items())]
-    show.table(("STORE", *(shown.upper() for shown in names.values())), rows, drop=("DUPLICATES",))
+    output.table(("STORE", *(shown.upper() for shown in names.values())), rows, drop=("DUPLICATES",))
     for store, counts in sorted(counters.stores.items()):
         tell_of_conflicts(store, counts)
     tell_of_spools(spools, config.receiver.spool_age)
-    show.next_command("storehooks failures" if counters.total["failed"] else "storehooks events")
+    output.next_command("storehooks failures" if counters.total["failed"] else "storehooks events")
 
 
 def tell_of_spools(spools: Mapping[str, Spool], longest: float) -> None:
     """What waits on each host, or since when nobody knows."""
     for host, spool in sorted(spools.items()):
         if spool.silent(time.time()):
-            click.echo(f"\nspool of {host}: unknown since {show.clock(datetime.fromtimestamp(spool.at, UTC))}")
+            click.echo(f"\nspool of {host}: unknown since {output.clock(datetime.fromtimestamp(spool.at, UTC))}")
         elif spool.count:
-            since = show.clock(datetime.fromtimestamp(spool.oldest, UTC))
+            since = output.clock(datetime.fromtimestamp(spool.oldest, UTC))
             late = ", longer than [receiver] spool_age" if time.time() - spool.oldest > longest else ""
             click.echo(
                 f"\nspool of {host}: {waits(spool.count, 'delivery', 'deliveries')}, the oldest since {since}{late}"

@@ -11,9 +11,9 @@ from receiver.config import Config
 from receiver.inbox import Inbox, Ledger, keys
 from receiver.inbox.queries.activity import Pulse
 from receiver.inbox.subscription_checks import Heal
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
-from workers.cli.store_changes import add, remove
+from workers.cli.stores_change import add, remove
 from workers.formatting import clock, counted, span
 
 if TYPE_CHECKING:  # it brings an HTTP client along, and `stores list` needs none
@@ -46,16 +46,16 @@ def list_stores(json_: bool = False) -> None:
     found = [{**one, "last_event": last.get(one["store"])} for one in found]
     found.sort(key=lambda one: (-one["failed"], -one["open"], one["store"]))
     if json_:
-        show.as_json(found)
+        output.as_json(found)
         return
     if not found:
         click.echo("no store is configured")
-        show.next_command("storehooks stores add NAME")
+        output.next_command("storehooks stores add NAME")
         return
     headings = ("store", "scheme", "state", *FIGURES)
     rows = [[*(one[name] for name in headings), _ago(one["last_event"])] for one in found]
-    show.table([*(name.upper() for name in headings), "LAST EVENT"], rows, drop=("SCHEME",))
-    show.next_command(f"storehooks stores show {found[0]['store']}", "storehooks stores add NAME")
+    output.table([*(name.upper() for name in headings), "LAST EVENT"], rows, drop=("SCHEME",))
+    output.next_command(f"storehooks stores show {found[0]['store']}", "storehooks stores add NAME")
 
 
 @stores.command("show")
@@ -70,10 +70,10 @@ def show_store(store: str | None, json_: bool) -> None:
     name = the_store(config, store)
     standing = standing_of(config, name, the_server(config))
     if json_:
-        show.as_json(standing.as_json(datetime.now(UTC)))
+        output.as_json(standing.as_json(datetime.now(UTC)))
         return
     _tell(standing, datetime.now(UTC))
-    show.next_command(*_what_next(standing))
+    output.next_command(*_what_next(standing))
 
 
 @stores.command("pause")
@@ -85,7 +85,7 @@ def pause(store: str) -> None:
     inbox = Inbox(the_server(config))
     new = inbox.pause(store=the_store(config, store))
     click.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} was paused already")
-    show.next_command(f"storehooks stores resume {store}")
+    output.next_command(f"storehooks stores resume {store}")
 
 
 @stores.command("resume")
@@ -133,7 +133,7 @@ def _tell(one: Standing, now: datetime) -> None:
 
 
 def _line(name: str, text: str) -> None:
-    click.echo(f"  {name:<15}{show.harmless(text)}")
+    click.echo(f"  {name:<15}{output.harmless(text)}")
 
 
 def _end(end: datetime | None, now: datetime) -> str:

@@ -16,7 +16,7 @@ from redis import Redis
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.subscription_checks import Checked, Checks, Heal
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.formatting import span
 from workers.storeapi.configured_client import for_the_sandbox
@@ -50,16 +50,16 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     removed = checks.removed()
     states = {name: _state(config, name, last.get(name), name in removed) for name in names}
     if json_:
-        show.as_json(
+        output.as_json(
             [_as_json(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
         )
         return
     rows = [_row(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
     headings = ("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP")
-    show.table(headings, rows, drop=("ITS GAP", "LAST HEAL", "HEALS"), shorten=("STATE",))
+    output.table(headings, rows, drop=("ITS GAP", "LAST HEAL", "HEALS"), shorten=("STATE",))
     for name in names:
         _tell_of_trouble(last.get(name))
-    show.next_command("storehooks subscriptions plan      what is to be done, asked now")
+    output.next_command("storehooks subscriptions plan      what is to be done, asked now")
 
 
 @subscriptions.command("plan")
@@ -74,7 +74,7 @@ def plan_subscriptions(store: str | None, json_: bool) -> None:
     plans = _look(config, redis, handlers, _chosen(config, store))
     if json_:
         changes = [{"store": one.store, **_change(change)} for one in plans for change in one.changes]
-        show.as_json({"changes": changes, "stores": [one.as_json() for one in plans]})
+        output.as_json({"changes": changes, "stores": [one.as_json() for one in plans]})
     else:
         _show(plans, handlers)
         if any(one.changes for one in plans):
@@ -107,9 +107,9 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     results = with_a_bar("applying", todo, lambda name: _apply_at(config, redis, handlers, shown[name], no_delete))
     failed = _tell_results(dict(zip(todo, results, strict=True)))
     if failed or any(one.unknown for one in plans):
-        show.next_command("storehooks subscriptions plan      what is left")
+        output.next_command("storehooks subscriptions plan      what is left")
         raise click.exceptions.Exit(1)
-    show.next_command("storehooks subscriptions      how they are")
+    output.next_command("storehooks subscriptions      how they are")
 
 
 @subscriptions.command("rotate")
@@ -133,7 +133,7 @@ def rotate(store: str | None, yes: bool) -> None:
     failed = _tell_results({name: done})
     old = in_words(config.secrets.overlap)
     click.echo(f"old ones that were learned count for {old} more; those of config, as config says")
-    show.next_command(f"storehooks subscriptions list --store {name}")
+    output.next_command(f"storehooks subscriptions list --store {name}")
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -224,9 +224,9 @@ def _show_store(plan: Plan, wide: int) -> None:
     name = plan.store.ljust(wide)
     if plan.unknown:
         first, *rest = plan.unknown.splitlines()
-        click.echo(f"{name}   unknown: {show.harmless(first)}")
+        click.echo(f"{name}   unknown: {output.harmless(first)}")
         for line in rest:
-            click.echo(f"{' ' * wide}   {show.harmless(line)}")
+            click.echo(f"{' ' * wide}   {output.harmless(line)}")
         return
     assert plan.wanted is not None
     told = f"{name}   {len(plan.wanted.names)} wanted, {len(plan.there)} there"
@@ -236,15 +236,15 @@ def _show_store(plan: Plan, wide: int) -> None:
         click.echo(f"  {row}")
     for host, many in sorted(plan.foreign.items()):
         verbs = ("is", "stays") if many == 1 else ("are", "stay")
-        click.echo(f"    {many} of {show.harmless(host)} {verbs[0]} not ours and {verbs[1]}")
+        click.echo(f"    {many} of {output.harmless(host)} {verbs[0]} not ours and {verbs[1]}")
     for missing in plan.wanted.unoffered:
-        click.echo(f"    {show.harmless(missing.pattern)}, {missing.why}: the store offers no such topic")
+        click.echo(f"    {output.harmless(missing.pattern)}, {missing.why}: the store offers no such topic")
     if plan.wanted.note:
-        click.echo(f"    {show.harmless(plan.wanted.note)}")
+        click.echo(f"    {output.harmless(plan.wanted.note)}")
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
-    clean = [[show.harmless(cell) for cell in row] for row in rows]
+    clean = [[output.harmless(cell) for cell in row] for row in rows]
     widths = [max(len(row[at]) for row in clean) for at in range(len(clean[0]))] if clean else []
     return ["  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip() for row in clean]
 
@@ -275,7 +275,7 @@ def _tell_results(results: dict[str, list[Done] | str]) -> int:
     for store, done in results.items():
         if isinstance(done, str):
             failed += 1
-            click.echo(f"{store}: {show.harmless(done)}")
+            click.echo(f"{store}: {output.harmless(done)}")
             continue
         failed += sum(1 for one in done if one.error)
         rows += [(store, _sign(one), one.change.topic, _told(one)) for one in done]
@@ -332,7 +332,7 @@ def _tell_of_trouble(last: Checked | None) -> None:
         return
     click.echo()
     if last.unknown:
-        click.echo(f"{last.store}: {show.harmless(last.unknown)}")
+        click.echo(f"{last.store}: {output.harmless(last.unknown)}")
     for line in _aligned([(last.store, one["action"], one["topic"], one["why"]) for one in last.left]):
         click.echo(line)
 

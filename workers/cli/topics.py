@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from receiver.inbox import Inbox, Ledger
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import the_config, the_server, the_store, with_config
 from workers.cli.stats import tell_of_conflicts
 from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
@@ -24,7 +24,7 @@ def topics(store: str | None, json_: bool) -> None:
     schemes = {name: config.known_stores[name].scheme for name in names}
     rows = [row for name in names for row in sent_names(name, schemes[name], ledger.names(name), handlers)]
     if json_:
-        show.as_json(rows)
+        output.as_json(rows)
         return
     if rows:
         _show(rows)
@@ -33,13 +33,13 @@ def topics(store: str | None, json_: bool) -> None:
     _tell_of_the_unsent(list(unsent(handlers, rows)))
     for name in names:
         tell_of_conflicts(name, ledger.counters().stores.get(name, {}))
-    show.next_command(
+    output.next_command(
         "storehooks handlers              who wants what", "storehooks scheme show NAME      its map of names"
     )
 
 
 def _show(rows: list[SentName]) -> None:
-    show.table(
+    output.table(
         ("STORE", "SENDS", "IS", "BY", "SEEN", "LAST", "HANDLERS"),
         [
             (
@@ -64,4 +64,4 @@ def _tell_of_the_unsent(wanted: list[Unsent]) -> None:
     click.echo()
     for one in wanted:
         nearest = f"; the nearest seen is {one.nearest}" if one.nearest else ""
-        show.prose(f"{one.handler.handler} wants {one.topic}, which no store has sent{nearest}")
+        output.prose(f"{one.handler.handler} wants {one.topic}, which no store has sent{nearest}")

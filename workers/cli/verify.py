@@ -14,8 +14,8 @@ from receiver.contract.errors import ConfigError, Rejected
 from receiver.contract.signing.signatures import verify as verify_signature
 from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
-from workers.cli import show
-from workers.cli.captured import read_captured
+from workers.cli import output
+from workers.cli.capture_file import read_captured
 from workers.cli.options import the_config, the_refusals, the_store, the_stores, with_config
 from workers.operations.release import Judge, chosen
 
@@ -41,7 +41,7 @@ def verify(store: str | None, file: str | None, refused: str | None, now: float 
 def _verify_file(config: Config, named: str | None, file: str, now: float | None) -> bool:
     store = the_stores(config)[the_store(config, named)]
     headers, body = read_captured(file)
-    show.prose(f"{store.name}, from {file}, {len(body):,} bytes, scheme {store.scheme.name}")
+    output.prose(f"{store.name}, from {file}, {len(body):,} bytes, scheme {store.scheme.name}")
     return _tell(config, store, explain(store, headers, body, now or time.time(), others=_others(config, store)))
 
 
@@ -52,8 +52,8 @@ def _verify_refused(config: Config, named: str | None, wanted: str, now: float |
     if store is None:
         called = refusal.named or "the one this delivery names"
         raise ConfigError(f"no store is called {called}; add [stores.NAME], or say --store to judge it by another's")
-    show.prose(
-        f"{store.name}, refused {show.clock(refusal.moment)} with 401 ({refusal.reason}), from "
+    output.prose(
+        f"{store.name}, refused {output.clock(refusal.moment)} with 401 ({refusal.reason}), from "
         f"{refusal.address or 'somewhere'}, {refusal.length:,} bytes, scheme {store.scheme.name}"
     )
     body = refusal.body or b""
@@ -88,14 +88,14 @@ def _tell(config: Config, store: Store, told: Explanation) -> bool:
     for number, step in enumerate(told.steps, 1):
         for at, line in enumerate(step.lines):
             begin = f"{number}  {step.title:<10}" if at == 0 else " " * 13
-            click.echo(f"  {begin}  {show.harmless(line.text):<{wide}}  {line.mark}".rstrip())
+            click.echo(f"  {begin}  {output.harmless(line.text):<{wide}}  {line.mark}".rstrip())
     click.echo()
-    click.echo(f"{'VALID' if told.valid else 'NOT VALID'}  {show.harmless(told.verdict)}")
+    click.echo(f"{'VALID' if told.valid else 'NOT VALID'}  {output.harmless(told.verdict)}")
     for hint in told.hints:
-        click.echo(f"  - {show.harmless(hint.text)}")
+        click.echo(f"  - {output.harmless(hint.text)}")
         if hint.fix:
             where = f"   ({_where(config, store)})" if " = " in hint.fix else ""
-            click.echo(f"    fix: {show.harmless(hint.fix)}{where}")
+            click.echo(f"    fix: {output.harmless(hint.fix)}{where}")
     if told.valid and told.caveats:
         click.echo()
         for caveat in told.caveats:
@@ -128,7 +128,7 @@ def _tell_of_the_others(config: Config, refusals: Refusals, store: Store) -> Non
     for fingerprint, times in by.most_common():
         if fingerprint:
             click.echo(f"{times:,} {'is' if times == 1 else 'are'} signed with {fingerprint}.")
-    show.next_command(f"storehooks refused release --store {store.name}" + ("" if fitting else "      after the fix"))
+    output.next_command(f"storehooks refused release --store {store.name}" + ("" if fitting else "      after the fix"))
 
 
 def _fits(judge: Judge, refusal: Refusal) -> bool:

@@ -22,7 +22,7 @@ from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import Inbox, Ledger
 from receiver.inbox.subscription_checks import Checks
-from workers.cli import show
+from workers.cli import output
 from workers.cli.options import Span, the_config, the_server, the_store, with_config
 from workers.operations.store_files import Draft, as_toml, file_of, place_for
 from workers.runtime.reload_signal import reload, wait_until_read
@@ -51,12 +51,12 @@ class Steps:
     def tell(self, name: str, text: str, value: Any = None) -> None:
         self.done[name] = text if value is None else value
         if not self.quiet:
-            click.echo(f"{name.replace('_', ' '):<15}{show.harmless(text)}")
+            click.echo(f"{name.replace('_', ' '):<15}{output.harmless(text)}")
 
     def end(self) -> None:
         """Say what is left; that is a finding."""
         if self.quiet:
-            show.as_json({**self.done, "left": self.left})
+            output.as_json({**self.done, "left": self.left})
         elif self.left:
             click.echo("\nleft to do:")
             for line in self.left:
@@ -115,7 +115,7 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
     if not no_subscribe:
         _begin(now, name, steps, wait)
     if not steps.left and not json_:
-        show.next_command(f"storehooks stores show {name}", f"storehooks send order.created --store {name}")
+        output.next_command(f"storehooks stores show {name}", f"storehooks send order.created --store {name}")
     steps.end()
 
 
@@ -192,7 +192,7 @@ def _test_the_token(config: Config, name: str, steps: Steps) -> None:
     elif api.state == "fine":
         steps.tell("token", f"good; {config.stores[name].base_url} answers in {api.ms:.0f} ms")
     else:
-        show.warn(f"storehooks: {name}: {api.reason}\nnothing was written")
+        output.warn(f"storehooks: {name}: {api.reason}\nnothing was written")
         raise click.exceptions.Exit(1)
 
 
@@ -358,7 +358,7 @@ def _unsubscribe(config: Config, name: str, client: Redis, steps: Steps) -> None
         Checks(client).welcome(name)
         if not isinstance(error, StorehooksError):
             raise
-        show.warn(
+        output.warn(
             f"storehooks: {name}: its subscriptions could not be ended, so it stays: {_sentence(error)}\n"
             "where its API is gone for good, say --keep-subscriptions"
         )

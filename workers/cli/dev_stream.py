@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
-from workers.cli import show
+from workers.cli import output
 
 LOOK_AT_REFUSALS_EVERY = 1.0
 MOST_REFUSALS = 4
@@ -70,7 +70,7 @@ class Refused:
         self._last = new[0].id
         yield from map(_refusal, reversed(new))
         also = f"{more:,} more refused; " if more else ""
-        yield f"{datetime.now():%H:%M:%S}  -- {also}why: {show.our_name()} verify --refused {new[0].id}"
+        yield f"{datetime.now():%H:%M:%S}  -- {also}why: {output.our_name()} verify --refused {new[0].id}"
 
     def close(self) -> None:
         if self._refusals is not None:
@@ -99,4 +99,4 @@ def _refusal(one: Refusal) -> str:
 
 def _line(moment: datetime, text: str, tail: str) -> str:
     start = f"{moment:%H:%M:%S}  "
-    return show.beside(start + show.harmless(text), tail, len(start))
+    return output.beside(start + output.harmless(text), tail, len(start))
