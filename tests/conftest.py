@@ -15,45 +15,46 @@ from redis.exceptions import ResponseError
 
 from receiver.inbox import connect
 from receiver.inbox.redis.script_library import library
-from tests import closing
-from tests.harness import Server, System, own_server
+from tests.support import soak_summary
+from tests.support.harness import Server, System, own_server
 
 if TYPE_CHECKING:
-    from tests.subscribed import Shop
+    from tests.support.sandbox_shop import Shop
 
 MARK = "storehooks-tests"
+HERE = Path(__file__).parent
 LONGEST_FIRST = (
-    "test_faults.py",
-    "test_spool.py",
-    "test_dev.py",
-    "test_workers.py",
-    "test_hard_cases.py",
-    "test_bad_company.py",
-    "test_soak.py",
-    "test_examples.py",
-    "test_subscription_faults.py",
-    "test_stores.py",
-    "test_power_cut.py",
-    "test_retry.py",
-    "test_corpus.py",
-    "test_doctor.py",
-    "test_upkeep.py",
-    "test_plugins.py",
-    "test_types.py",
-    "test_integrator_docs.py",
+    "faults/test_fault_matrix.py",
+    "receiver/spool/test_spool.py",
+    "workers/cli/test_dev.py",
+    "workers/runtime/test_worker.py",
+    "faults/test_receiver_regressions.py",
+    "faults/test_harmful_handlers.py",
+    "faults/test_soak.py",
+    "docs/test_examples.py",
+    "faults/test_subscription_faults.py",
+    "workers/cli/test_stores.py",
+    "faults/test_power_cut.py",
+    "workers/storeapi/test_retry.py",
+    "receiver/server/test_bad_input.py",
+    "workers/operations/doctor/test_doctor.py",
+    "workers/subscriptions/test_repair.py",
+    "workers/plugins/test_loading.py",
+    "docs/test_plugin_types.py",
+    "docs/test_integrator_pages.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file is done by one process: a long one that begins last would keep one busy after the others have ended."""
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    closing.note_the_slow(items)
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    soak_summary.note_the_slow(items)
+    items.sort(key=lambda item: places.get(os.path.relpath(item.path, HERE), len(places)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [one for word in ("passed", "failed", "error") for one in terminalreporter.getreports(word)]
-    if lines := list(closing.lines(reports)):
+    if lines := list(soak_summary.lines(reports)):
         terminalreporter.section("the slow tests, and what they measured")
         for line in lines:
             terminalreporter.line(line)
@@ -146,7 +147,7 @@ def own_redis(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """One server, one receiver and one sandbox for all tests of a file."""
-    from tests.subscribed import a_shop  # few need it, and it brings an HTTP client and the commands along
+    from tests.support.sandbox_shop import a_shop  # few need it, and it brings an HTTP client and the commands along
 
     with a_shop(tmp_path_factory.mktemp("shop"), "web") as shop:
         yield shop
@@ -155,7 +156,7 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 @pytest.fixture
 def shop(open_shop: Shop) -> Iterator[Shop]:
     """An empty store, and the config as it was."""
-    from tests.subscribed import begin_anew
+    from tests.support.sandbox_shop import begin_anew
 
     text = open_shop.system.config_file.read_text()
     yield begin_anew(open_shop)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 COMMANDS: Mapping[str, str] = {
     "dev": "dev",
-    "web": "processes",
-    "worker": "processes",
+    "web": "run",
+    "worker": "run",
     "sandbox": "sandbox",
     "init": "init",
     "doctor": "doctor",

@@ -1,0 +1,84 @@
+"""The documents keep their word: every command in them runs, every config key and link in them exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from receiver.config import SANDBOX_SECRET, Config, load
+from tests.support.harness import System, own_server
+from tests.support.programs import ROOT, typed
+from workers.cli.capture_file import write
+
+DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
+OF_ITS_OWN = ("tutorial.md",)
+"""A page to be followed from its first line to its last; test_tutorial.py does."""
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), flags=re.DOTALL)
+
+
+def commands(document: Path) -> list[str]:
+    return [line for block in blocks(document, "sh") for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """The store of the documents, one captured request of it, and one refused delivery."""
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        system = as_in_the_documents(System(tmp_path_factory.mktemp("system"), server.url))
+        yield system
+        system.close()
+
+
+def as_in_the_documents(system: System) -> System:
+    text = system.config_file.read_text()
+    text = text[: text.index("[stores.north]")] + f'[stores.demo]\nsigning_secrets = ["{SANDBOX_SECRET}"]\n'
+    system.config_file.write_text(text)
+    captured = system.request(store="demo")
+    (system.folder / "request.txt").write_bytes(write(captured.headers, captured.body))
+    system.start("web", "worker", "housekeeper")
+    system.post(captured._replace(body=captured.body + b"\n"), "demo")
+    system.refused()
+    return system
+
+
+@pytest.mark.parametrize(
+    "document", [one for one in DOCUMENTS if commands(one) and one.name not in OF_ITS_OWN], ids=lambda path: path.name
+)
+def test_every_command_of_a_document_works(demo: System, document: Path) -> None:
+    assert len(commands(document)) >= 5
+    environ = {"STOREHOOKS_CONFIG": str(demo.config_file), "DEMO_SECRET": SANDBOX_SECRET}
+    for line in commands(document):
+        assert line.startswith("storehooks "), line
+        done = typed(line, env=environ, cwd=demo.folder)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        if "||" in line:
+            assert line.rpartition("echo ")[2].strip('"') in done.stdout, f"{line} did not say so\n{done.stdout}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_of_a_document_lead_to_files(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        assert target.startswith("http") or (document.parent / target).exists(), target
+
+
+def test_the_keys_that_operating_shows_have_their_defaults(tmp_path: Path) -> None:
+    for sample in blocks(ROOT / "docs/operating.md", "toml"):
+        (tmp_path / "config.toml").write_text(sample)
+        assert load(tmp_path / "config.toml", {}).receiver == Config().receiver
+
+
+def test_the_keys_that_subscriptions_shows_are_known_and_most_are_the_defaults(tmp_path: Path) -> None:
+    environ = {"DEMO_TOKEN": "t", "DEMO_SECRET": SANDBOX_SECRET, "KEYRING_KEY": "00" * 32}
+    (tmp_path / "config.toml").write_text("".join(blocks(ROOT / "docs/subscriptions.md", "toml")))
+    shown = load(tmp_path / "config.toml", environ)
+    assert shown.subscriptions == Config().subscriptions
+    assert shown.secrets.overlap == Config().secrets.overlap
+    assert shown.api.rate_limit == 10
+    assert shown.stores["demo"].subscribe == ("order.*", "-order.deleted")

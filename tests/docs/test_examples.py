@@ -1,0 +1,96 @@
+"""The example plugins: their own tests pass, they install, they are found, and they are certified."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from receiver import config as config_room
+from tests.support.programs import ROOT
+from tests.workers.testing.test_kit import run_pytest
+from workers.plugins.loading import judge_one
+from workers.testing.certify import report
+from workers.testing.certify.runner import Trials, target_of
+
+EXAMPLES = ("order-export", "stock-alert", "customer-welcome")
+
+
+def module(example: str) -> Path:
+    return ROOT / "examples" / example / f"{example.replace('-', '_')}.py"
+
+
+def test_the_examples_pass_their_own_tests() -> None:
+    """In one process, so that they share one sandbox."""
+    folders = [str(ROOT / "examples" / example) for example in EXAMPLES]
+    settings = ["-c", f"{folders[0]}/pyproject.toml", "--rootdir", str(ROOT / "examples"), "-rA"]
+    done = run_pytest(ROOT / "examples", *settings, *folders, env={"PYTHONPATH": os.pathsep.join(folders)})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    for example in EXAMPLES:
+        assert f"test_{example.replace('-', '_')}.py::" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_examples_install_and_are_found_by_their_entry_points(tmp_path: Path) -> None:
+    for example in EXAMPLES:
+        shutil.copytree(ROOT / "examples" / example, tmp_path / example)  # building leaves files beside the source
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    paths = [str(tmp_path / example) for example in EXAMPLES]
+    subprocess.run([*command, "--target", str(tmp_path / "site"), *paths], check=True, timeout=100)
+    (tmp_path / "config.toml").write_text("")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{ROOT}"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "workers.cli", "handlers", "--json", "--config", str(tmp_path / "config.toml")],
+        capture_output=True,
+        text=True,
+        env=environ,
+        cwd=tmp_path,
+        check=True,
+    )
+    found = {one["handler"]: one for one in json.loads(shown.stdout)}
+    assert set(found) == {"order_export.export", "stock_alert.watch", "customer_welcome.welcome"}
+    assert {one["version"] for one in found.values()} == {"1.0.0"}
+
+
+def certified(example: str, folder: Path, *only: str) -> dict[str, object]:
+    (folder / "config.toml").write_text("")
+    config = config_room.load(folder / "config.toml", {})
+    found = judge_one(config, str(module(example)))
+    told = [{"topics": one.topics, "handler": one.handler} for one in found]
+    target = target_of(str(module(example)), found[0].version, found[0].details["plugin"], told)
+    results = Trials(config, target, seed=7, only=only).run()
+    said = list(report.lines(results))
+    print(said[0], *said[-4:], sep="\n")
+    return report.as_json(results)
+
+
+def test_the_order_export_bears_the_three_scenarios_that_find_most(tmp_path: Path) -> None:
+    told = certified("order-export", tmp_path, "redelivered", "shuffled", "killed")
+    assert told["findings"] == []
+    assert (told["idempotent"], told["order_safe"]) == (None, None), "three are not all"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_is_certified_in_every_way(example: str, tmp_path: Path) -> None:
+    told = certified(example, tmp_path)
+    assert told["findings"] == []
+    assert (told["idempotent"], told["order_safe"]) == (True, True)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_readme_of_an_example_has_settings_that_are_right(example: str, tmp_path: Path) -> None:
+    text = (ROOT / "examples" / example / "README.md").read_text()
+    stores = "\n".join(f'[stores.{name}]\nsigning_secrets = ["whsec_dGVzdA=="]' for name in ("north",))
+    for sample in re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL):
+        (tmp_path / "config.toml").write_text(f"{sample}\n{stores}\n")
+        assert judge_one(config_room.load(tmp_path / "config.toml", {}), str(module(example)))
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / "examples" / example / target).exists(), target

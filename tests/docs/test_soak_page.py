@@ -1,0 +1,68 @@
+"""What `make soak` ends with, and what its page says of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import pytest
+
+from tests.support import soak_summary
+from tests.support.programs import ROOT
+
+
+def report(
+    name: str,
+    *,
+    outcome: Literal["passed", "failed"] = "passed",
+    when: Literal["setup", "call", "teardown"] = "call",
+    printed: str = "",
+    start: float = 0,
+    slow: bool = True,
+) -> pytest.TestReport:
+    said = [("Captured stdout call", printed)]
+    known = [("slow", True)] if slow else []
+    names = {"slow": 1}  # of the folder it lies in, perhaps
+    place = ("", 0, "")
+    return pytest.TestReport(
+        f"tests/test_x.py::{name}", place, names, outcome, None, when, said, 61.2, start, user_properties=known
+    )
+
+
+def test_each_slow_test_is_told_with_its_time_and_its_figures_in_the_order_they_ran() -> None:
+    told = soak_summary.lines(
+        [
+            report("test_late[a-4]", start=2),
+            report("test_it_holds", printed="\n4 kills\n0 lost\n", start=1),
+            report("test_it_holds", when="setup"),
+            report("test_quick", slow=False),
+            report("test_no_server", outcome="failed", when="setup", start=3),
+        ]
+    )
+    assert list(told) == [
+        "passed    61 s  it holds",
+        "                4 kills",
+        "                0 lost",
+        "passed    61 s  late[a-4]",
+        "failed    61 s  no server",
+        "3 slow tests, 1 failed",
+    ]
+
+
+def test_a_test_is_noted_as_slow_by_its_mark(request: pytest.FixtureRequest) -> None:
+    soak_summary.note_the_slow([request.node])
+    assert request.node.user_properties == []
+    request.node.add_marker("slow")
+    soak_summary.note_the_slow([request.node])
+    assert request.node.user_properties == [("slow", True)]
+    request.node.user_properties.clear()
+
+
+def test_nothing_is_told_where_no_slow_test_was_run() -> None:
+    assert list(soak_summary.lines([report("test_quick", slow=False)])) == []
+
+
+def test_the_page_names_every_file_with_slow_tests_and_no_other() -> None:
+    files = {path for path in (ROOT / "tests").rglob("test_*.py") if re.search(r"mark\.slow\b", path.read_text())}
+    told = re.findall(r"^\| `(\S+)` \|", (ROOT / "docs/soak.md").read_text(), flags=re.MULTILINE)
+    assert sorted(told) == sorted(str(path.relative_to(ROOT / "tests")) for path in files)

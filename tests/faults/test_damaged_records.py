@@ -1,0 +1,261 @@
+"""Damage: what is wrong with one record, or with one key beside it, costs that one alone and is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from redis import ConnectionPool, Redis
+from redis.exceptions import ResponseError
+
+from receiver.inbox import Inbox, Limit, Outcome, Routes, Run, keys
+from tests.receiver.inbox.test_inbox import lapse
+from tests.support.harness import System, eventually
+
+GREET = "shop.greet"
+ROUTES = {("north", "order.created"): [(GREET, "default", True)]}
+ERP = {GREET: Limit("erp", concurrency=2)}
+
+
+def ready_runs(system: System, many: int) -> list[str]:
+    """Events whose one run waits in its lane; gives their ids."""
+    ids = [system.accept() for _ in range(many)]
+    events = system.inbox.claim({"": many}, room=many).runs
+    system.inbox.route([(event, [(GREET, "default", False)]) for event in events], system.inbox.declarations().version)
+    return ids
+
+
+def leased_runs(system: System, many: int, limits: dict[str, Limit] | None = None) -> list[Run]:
+    ready_runs(system, many)
+    return list(system.inbox.claim({GREET: many}, room=many, limits=limits).runs)
+
+
+def set_aside(system: System) -> set[str]:
+    return {item.decode() for item in system.client.hkeys(keys.ASIDE)}
+
+
+def test_a_claim_routes_past_a_damaged_event(system: System) -> None:
+    """It was first in the lane for ever, and nothing behind it was routed."""
+    bad, good = system.accept(), system.accept()
+    system.client.hset(keys.EVENT + bad, "open", "x")
+    routes = Routes(system.inbox.declarations().version, ROUTES)  # type: ignore[arg-type]
+    _, claim = system.inbox.settle_and_claim((), {"": 8, GREET: 8}, room=8, routes=routes)
+    assert [run.kept.id for run in claim.runs] == [good]
+    assert set_aside(system) == {bad}
+    assert system.client.zcard(keys.READY) == 0
+
+
+@pytest.mark.parametrize("damage", [{"open": "x"}, {"store": None}])
+def test_a_damaged_event_is_routed_by_nobody_and_the_others_of_its_batch_are(
+    system: System, damage: dict[str, str | None]
+) -> None:
+    bad, good = system.accept(), system.accept()
+    events = sorted(system.inbox.claim({"": 8}, room=8).runs, key=lambda run: run.kept.id != bad)
+    spoil(system, bad, damage)
+    replies = system.inbox.route([(event, [(GREET, "default", True)]) for event in events], "0")
+    assert replies == [["stale"], ["routed", GREET]]
+    assert set_aside(system) == {bad}
+    assert system.client.zrange(keys.LEASED, 0, -1) == [f"{good}|{GREET}".encode()]
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed", "retry", "busy"])
+@pytest.mark.parametrize("damage", [{"store": None}, {"open": "x", "bad": "x"}])
+def test_the_runs_behind_a_damaged_one_are_written(system: System, outcome: str, damage: dict[str, str | None]) -> None:
+    """The worker sent the same group again for ever, and none behind the first was written."""
+    runs = leased_runs(system, 3)
+    spoil(system, runs[0].kept.id, damage)
+    written = system.inbox.finish([Outcome(run, outcome, {"error": "E"}, 60) for run in runs])  # type: ignore[arg-type]
+    untouched = outcome in ("retry", "busy") and "open" in damage  # they change no number of runs
+    assert written == [untouched, True, True]
+    assert set_aside(system) == (set() if untouched else {runs[0].item})
+    assert system.client.zcard(keys.LEASED) == 0
+    assert system.identity_holds()
+
+
+def test_a_damaged_event_is_never_what_retention_may_touch(system: System) -> None:
+    (run,) = leased_runs(system, 1)
+    spoil(system, run.kept.id, {"store": None})
+    assert system.inbox.finish([Outcome(run, "done")]) == [False]
+    assert system.client.zcard(keys.PREFIX + "done") == 0
+
+
+def test_a_damaged_key_of_slots_costs_no_run_and_stops_no_claim(system: System) -> None:
+    runs = leased_runs(system, 2, ERP)
+    system.client.delete(keys.SLOTS + "erp")
+    system.client.set(keys.SLOTS + "erp", "poison")
+    assert system.inbox.finish([Outcome(run, "done") for run in runs]) == [True] * len(runs)
+    ready_runs(system, 1)
+    assert system.inbox.claim({GREET: 1}, room=1, limits=ERP).runs
+    assert set_aside(system) == {keys.SLOTS + "erp"}
+
+
+@pytest.mark.parametrize("damage", [{"store": None}, {"open": "x", "bad": "x"}])
+def test_a_tick_moves_on_what_stands_behind_a_damaged_run(system: System, damage: dict[str, str | None]) -> None:
+    """Taken out of its set before the error, it was lost; and so was what the same tick had still to move."""
+    retried = leased_runs(system, 2)
+    system.inbox.finish([Outcome(run, "retry", {"error": "E"}) for run in retried])
+    lost = leased_runs(system, 2)
+    for run in (retried[0], lost[0]):
+        spoil(system, run.kept.id, damage)
+        raw = system.client.hget(keys.EVENT + run.kept.id, f"r:{GREET}")
+        system.client.hset(keys.EVENT + run.kept.id, f"r:{GREET}", raw.replace(b"leased 0 0", b"leased 0 9"))
+    lapse(system.inbox)
+    good = {run.item.encode() for run in (retried[1], lost[1])}
+    assert good <= set(system.client.zrange(keys.READY + GREET, 0, -1))
+    assert lost[0].item in set_aside(system)
+    assert ("store" in damage) == (retried[0].item in set_aside(system)), "nothing is wrong with what a due run needs"
+    assert system.client.zcard(keys.LATER) == system.client.zcard(keys.LEASED) == 0
+
+
+def test_what_the_server_has_against_the_caller_sets_nothing_aside(system: System) -> None:
+    """It is true for every item: all of them would leave their lanes, and nothing is damaged."""
+    ids = {system.accept(), system.accept()}
+    routes = Routes(system.inbox.declarations().version, {("north", "order.created"): [(GREET, "default", False)]})
+    with narrow_inbox(system, "-llen") as narrow, pytest.raises(ResponseError):
+        narrow.settle_and_claim((), {"": 8}, room=8, routes=routes)
+    assert set_aside(system) == set()
+    assert {run.kept.id for run in system.inbox.claim({"": 8}, room=8).runs} == ids
+
+
+def test_a_server_that_lets_us_publish_nothing_writes_how_runs_ended(system: System) -> None:
+    """Redis 7 gives a new user no channel. What the same round trip had claimed was thrown away with the error."""
+    (run,) = leased_runs(system, 1)
+    ready_runs(system, 1)
+    with narrow_inbox(system, "resetchannels") as narrow:
+        written, claim = narrow.settle_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+    assert written == [True]
+    assert len(claim.runs) == 1
+    assert system.status(run.kept.id) == "settled"
+
+
+def test_what_was_claimed_is_ours_though_the_outcomes_were_refused(system: System) -> None:
+    (run,) = leased_runs(system, 1)
+    ready_runs(system, 1)
+    with narrow_inbox(system, "-hincrby") as narrow:
+        written, claim = narrow.settle_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+    assert isinstance(written, ResponseError)
+    assert [one.handler for one in claim.runs] == [GREET]
+
+
+WRONG_TYPE = {"": "of another type"}
+NO_STORE = {"store": None}
+NO_NUMBERS = {"open": "x", "bad": "x"}
+NO_RUN = {f"r:{GREET}": "x"}
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, NO_STORE, NO_NUMBERS, NO_RUN])
+def test_a_handler_is_retired_though_a_run_of_it_is_damaged(system: System, damage: dict[str, str | None]) -> None:
+    """The command failed, and so did every later one: what stood behind the damaged run was never ended."""
+    bad, good = ready_runs(system, 2)
+    spoil(system, bad, damage)
+    assert system.inbox.retire(GREET) == 1
+    assert system.run_of(good, GREET).status == "failed"
+    assert set_aside(system) == {f"{bad}|{GREET}"}
+    assert system.client.zcard(keys.READY + GREET) == 0
+    assert system.identity_holds()
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, NO_STORE, NO_NUMBERS, NO_RUN])
+def test_orphans_are_ended_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+    bad, good = ready_runs(system, 2)
+    spoil(system, bad, damage)
+    system.inbox.declare([])
+    system.client.hset(keys.SEEN, "shop.other@1#x", "yesterday")
+    assert system.inbox.end_orphans(absent=0) == 1
+    assert system.run_of(good, GREET).status == "failed"
+    assert set_aside(system) == {f"{bad}|{GREET}"}
+    assert system.inbox.end_orphans(absent=0) == 0
+
+
+def test_retire_leaves_everything_where_it_is_if_the_server_refuses(system: System) -> None:
+    ids = ready_runs(system, 2)
+    with narrow_inbox(system, "-hset") as narrow, pytest.raises(ResponseError):
+        narrow.retire(GREET)
+    assert set_aside(system) == set()
+    assert {item.decode() for item in system.client.zrange(keys.READY + GREET, 0, -1)} == {f"{i}|{GREET}" for i in ids}
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None, f"g:{GREET}": "abc failed"}, {f"g:{GREET}": "x"}])
+def test_retention_goes_on_past_a_damaged_record(system: System, damage: dict[str, str | None]) -> None:
+    """It failed at the same record every five seconds, and nothing was ever forgotten again."""
+    bad, good = leased_runs(system, 2)
+    system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
+    spoil(system, bad.kept.id, damage)
+    system.client.set(keys.PREFIX + "worn", "never")
+    assert system.inbox.trim(bodies=-1, records=-1)[:2] == (2, 2)
+    assert system.status(good.kept.id) == "unknown"
+    assert set_aside(system) == {bad.kept.id}
+    assert system.inbox.trim(bodies=-1, records=-1) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None}, {f"g:{GREET}": "x"}])
+def test_old_failures_are_forgotten_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+    bad, good = leased_runs(system, 2)
+    system.inbox.finish([Outcome(run, "failed", {"error": "E"}) for run in (bad, good)])
+    spoil(system, bad.kept.id, damage)
+    eventually(lambda: system.inbox.trim(bodies=1e6, records=1e6, failures=0.001)[2] == 2)
+    assert system.status(good.kept.id) == "unknown"
+    assert set_aside(system) == {bad.item}
+    assert system.client.zcard(keys.FAILED) == 0
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None, f"g:{GREET}": "abc failed"}])
+def test_a_store_with_too_many_is_trimmed_past_a_damaged_record(system: System, damage: dict[str, str | None]) -> None:
+    bad, good = leased_runs(system, 2)
+    system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
+    spoil(system, bad.kept.id, damage)
+    assert system.inbox.trim_store("north", keep=0, window=-1) == (2, 2)
+    assert system.status(good.kept.id) == "unknown"
+    assert set_aside(system) == {bad.kept.id}
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, NO_RUN])
+def test_the_held_work_of_a_store_comes_back_past_a_damaged_run(system: System, damage: dict[str, str | None]) -> None:
+    """Where it stood in the lane, every tick failed."""
+    ids = ready_runs(system, 3)
+    system.inbox.pause(store="north")
+    assert system.inbox.claim({GREET: 2}, room=2).runs == ()
+    for one in (ids[0], ids[2]):
+        spoil(system, one, damage)
+    assert system.inbox.resume(store="north") == 1
+    assert set_aside(system) == {f"{ids[0]}|{GREET}"}
+    system.inbox.tick()
+    assert [run.kept.id for run in system.inbox.claim({GREET: 3}, room=3).runs] == [ids[1]]
+
+
+@contextmanager
+def narrow_inbox(system: System, *rules: str) -> Iterator[Inbox]:
+    """The inbox as a user of the server sees it who may not do everything."""
+    system.client.execute_command("ACL", "SETUSER", "narrow", "on", ">pw", "~*", "&*", "+@all", *rules)
+    how = system.client.connection_pool.connection_kwargs | {"username": "narrow", "password": "pw"}
+    kind = system.client.connection_pool.connection_class
+    client = Redis(connection_pool=ConnectionPool(connection_class=kind, **how))
+    try:
+        yield Inbox(client)
+    finally:
+        client.close()
+        system.client.execute_command("ACL", "DELUSER", "narrow")
+
+
+def spoil(system: System, event_id: str, fields: dict[str, str | None]) -> None:
+    for name, value in fields.items():
+        if not name:
+            system.client.delete(keys.EVENT + event_id)
+            system.client.set(keys.EVENT + event_id, value or "")
+        elif value is None:
+            system.client.hdel(keys.EVENT + event_id, name)
+        else:
+            system.client.hset(keys.EVENT + event_id, name, value)
+
+
+def test_a_damaged_key_of_fair_times_leaves_no_event_half_accepted(system: System) -> None:
+    """It was kept and never ready, and what was sent again was taken for a duplicate of it."""
+    system.client.set(keys.PREFIX + "fair:", "poison")
+    one = system.delivery()
+    assert isinstance(system.inbox.accept_each([one])[0], ResponseError)
+    system.client.delete(keys.PREFIX + "fair:")
+    (again,) = system.inbox.accept([one])
+    assert again.status == "accepted"
+    assert system.client.zrange(keys.READY, 0, -1) == [again.id.encode()]
+    assert system.identity_holds()

@@ -1,0 +1,112 @@
+"""Row 18 of the fault matrix: handlers that do their worst, and the others that must not be harmed by it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from receiver.inbox import keys
+from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from tests.support.harness import Process, System, children_of, comm, eventually
+
+BAD_COMPANY = """
+import os, signal, time
+from workers import Router
+router = Router("shop")
+@router.on("order.created", retries=0, timeout=1)
+def hangs(event, ctx):
+    while True:
+        try:
+            time.sleep(60)
+        except Exception:
+            pass
+@router.on("order.created", retries=0)
+def aborts(event, ctx):
+    os.abort()
+@router.on("order.created", retries=0)
+def eats(event, ctx):
+    hoard = []
+    while True:
+        hoard.append(bytearray(os.urandom(1 << 20)))
+@router.on("order.created", retries=0)
+def kills_its_parent(event, ctx):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+@router.on("order.created", retries=0)
+def raises(event, ctx):
+    raise KeyError("vat_id")
+@router.on("*")
+def good(event, ctx):
+    return "good"
+"""
+
+
+@pytest.mark.parametrize("lost_before", [3, pytest.param(0, marks=pytest.mark.slow)])
+def test_row_18_bad_company_fails_with_the_right_reasons_and_harms_nobody(
+    make_system: Callable[..., System], lost_before: int
+) -> None:
+    """Each worker that is lost takes a lease's time to be missed, so usually some are lost before it begins."""
+    system = make_system(plugin=BAD_COMPANY, horses=4)
+    command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
+    env = {"STOREHOOKS_WORKERS__PROCESSES": "2", "STOREHOOKS_WORKERS__MEMORY": "300MB"}
+    workers = Process(command, log=system.folder / "workers.log", env=env)
+    system.processes.append(workers)
+    warm = [system.accept("order.paid") for _ in range(20)]
+    for one in warm:
+        system.settled(one)
+    system.inbox.pause(handler="shop.kills_its_parent")
+    event_id = system.accept("order.created")
+    began = time.monotonic()
+    eventually(lambda: system.run_of(event_id, "shop.kills_its_parent"))
+    system.client.hset(keys.EVENT + event_id, "r:shop.kills_its_parent", f"ready 0 {lost_before} default ")
+    system.inbox.resume(handler="shop.kills_its_parent")
+    eventually(lambda: (run := system.run_of(event_id, "shop.good")) and run.status == "done", 20)
+    took = time.monotonic() - began
+    assert took < LEASE_MS / 1000, f"the good one took {took:.1f} s: it stood behind a bad one"
+    assert system.settled(event_id, within=60) == "failed"
+    errors = {run.handler: run.error for run in system.ledger.event(event_id).runs}
+    assert errors["shop.hangs"] == "RunTimeout: the handler's time was up"
+    assert errors["shop.aborts"] == "its process was killed by SIGABRT"
+    assert "its process held" in errors["shop.eats"]
+    assert errors["shop.kills_its_parent"].startswith("lost-worker")
+    assert errors["shop.raises"] == "KeyError: 'vat_id'"
+    eventually(lambda: len([pid for pid in children_of(workers.pid) if comm(pid).startswith("sh-worker")]) == 2)
+    assert system.settled(system.accept("order.paid")) == "settled"
+
+
+BESIDE_A_KILLER = """
+import os, signal, time
+from workers import Router
+router = Router("shop")
+@router.on("order.created", retries=0)
+def takes_long(event, ctx):
+    time.sleep(3.5)
+    return "whole"
+@router.on("order.created", retries=0)
+def kills_its_parent(event, ctx):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("lost_before", [LOSSES_ALLOWED, pytest.param(0, marks=pytest.mark.slow)])
+def test_row_18_whoever_takes_long_is_not_given_up_for_the_one_that_kills_their_worker(
+    make_system: Callable[..., System], lost_before: int
+) -> None:
+    system = make_system(plugin=BESIDE_A_KILLER, horses=4)
+    for name in ("takes_long", "kills_its_parent"):
+        system.inbox.pause(handler=f"shop.{name}")
+    command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
+    env = {"STOREHOOKS_WORKERS__PROCESSES": "1"}
+    system.processes.append(Process(command, log=system.folder / "workers.log", env=env))
+    event_id = system.accept("order.created")
+    for name in ("takes_long", "kills_its_parent"):
+        eventually(lambda handler=f"shop.{name}": system.run_of(event_id, handler))
+        system.client.hset(keys.EVENT + event_id, f"r:shop.{name}", f"ready 0 {lost_before} default ")
+        system.inbox.resume(handler=f"shop.{name}")
+    assert system.settled(event_id, within=60) == "failed"
+    assert system.run_of(event_id, "shop.takes_long").result == "whole"
+    assert system.run_of(event_id, "shop.kills_its_parent").error.startswith("lost-worker")

@@ -1,0 +1,304 @@
+"""Cases that were found the hard way, each with the harm it did."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from receiver.inbox import Declaration, Failures, Outcome, keys
+from receiver.inbox.redis.connecting import socket_path
+from tests.receiver.inbox.test_inbox import GREET, claim_one, route
+from tests.support.harness import Server, System, children_of, eventually, own_server
+from tests.support.proxy import Proxy
+from workers.plugins import loading
+from workers.plugins.effects import LocalEffects, once
+from workers.plugins.exceptions import Fail
+
+ODD = """
+import asyncio, decimal, os, sys, time
+from workers import Busy, Drop, Retry, Router
+sys.path.insert(0, os.path.dirname(__file__))
+import elsewhere
+router = Router("shop")
+router.startup(elsewhere.start)
+
+class Shy:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+def raises(error):
+    raise error
+
+ENDS = {
+    "big": lambda: 2**70,
+    "nan": lambda: float("nan"),
+    "shy": lambda: Shy(),
+    "surrogate": lambda: "\\ud800",
+    "drop": lambda: raises(Drop(404)),
+    "later": lambda: raises(Retry("soon", after=decimal.Decimal("0.01"))),
+    "cancelled": lambda: raises(asyncio.CancelledError()),
+    "exit": lambda: sys.exit(3),
+    "unreadable error": lambda: raises(ValueError("\\ud800")),
+}
+
+@router.on("order.odd", retries=0)
+def odd(event, ctx):
+    return ENDS[event.data["end"]]()
+
+@router.on("order.ages", retries=3)
+def in_ages(event, ctx):
+    raise Retry("in ages", after=float(event.data["after"]))
+
+@router.on("order.slow", retries=0)
+def slow(event, ctx):
+    open(os.path.join(os.path.dirname(__file__), "begun"), "w").close()
+    time.sleep(1.5)
+    return "whole"
+"""
+HEAD = "from workers import Router\nrouter = Router('shop')\n"
+HELLO = HEAD + "@router.on('*')\ndef greet(event, ctx):\n    pass\n"
+ELSEWHERE = "def start(settings):\n    if getattr(settings, 'broken', False):\n        raise OSError('no crm')\n"
+
+
+def odd_shop(make_system: Callable[..., System], **how: object) -> System:
+    system = make_system(plugin=ODD, horses=4, **how)
+    (system.folder / "elsewhere.py").write_text(ELSEWHERE)
+    return system
+
+
+def test_an_error_outside_the_plugins_own_file_does_not_lose_the_run(make_system: Callable[..., System]) -> None:
+    """Its place in plugin code is unknown, JSON null, and that once broke the script half way."""
+    system = odd_shop(make_system, more="[plugins.shop]\nbroken = true\n")
+    system.start("worker", "housekeeper")
+    event_id = system.accept("order.odd", data={"id": 1, "end": "big"})
+    assert system.settled(event_id) == "failed"
+    assert system.run_of(event_id, "shop.odd").error == "OSError: no crm"
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "shown"),
+    [
+        ("big", "settled", str(2**70)),
+        ("nan", "settled", "nan"),
+        ("shy", "settled", "<Shy that cannot be shown: RuntimeError>"),
+        ("surrogate", "settled", "?"),
+        ("drop", "settled", "404"),
+        ("later", "failed", "Retry: soon"),
+        ("cancelled", "failed", "CancelledError: "),
+        ("exit", "failed", "SystemExit: 3"),
+        ("unreadable error", "failed", "ValueError: ?"),
+    ],
+)
+def test_odd_ends_are_told_and_cost_no_horse(
+    make_system: Callable[..., System], end: str, state: str, shown: str
+) -> None:
+    system = odd_shop(make_system)
+    worker, _ = system.start("worker", "housekeeper")
+    event_id = system.accept("order.odd", data={"id": 1, "end": end})
+    assert system.settled(event_id) == state
+    run = system.run_of(event_id, "shop.odd")
+    assert (run.error or run.result) == shown
+    assert "horse gone" not in system.log("worker")
+    assert worker.alive
+
+
+def test_a_retry_in_ages_is_due_within_a_month_and_breaks_neither_worker_nor_list(
+    make_system: Callable[..., System],
+) -> None:
+    """1e306 s could not be written and 1e12 s could not be shown: no calendar has that year."""
+    system = odd_shop(make_system)
+    worker, _ = system.start("worker", "housekeeper")
+    ids = {system.accept("order.ages", data={"id": 1, "after": after}) for after in ("1e306", "1e12", "inf")}
+    eventually(lambda: len(Failures(system.client).latest()) == 3)
+    found = Failures(system.client).latest()
+    assert {one.event for one in found} == ids
+    assert all(29 < (one.next_at - one.failed_at).days <= 30 for one in found)
+    assert worker.alive
+
+
+def test_sigterm_to_every_process_burns_no_attempt(make_system: Callable[..., System]) -> None:
+    """As a service manager does it."""
+    system = odd_shop(make_system)
+    worker, _ = system.start("worker", "housekeeper")
+    event_id = system.accept("order.slow")
+    eventually((system.folder / "begun").exists)
+    for pid in (*children_of(worker.pid), worker.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert worker.wait() == 0
+    assert system.run_of(event_id, "shop.slow").result == "whole"
+
+
+def test_a_slow_reload_lets_no_lease_lapse(make_system: Callable[..., System]) -> None:
+    system = odd_shop(make_system)
+    worker, _ = system.start("worker", "housekeeper")
+    event_id = system.accept("order.slow")
+    eventually((system.folder / "begun").exists)
+    system.plugin.write_text("import time\ntime.sleep(4)\n" + ODD)
+    worker.send(signal.SIGHUP)
+    assert system.settled(event_id) == "settled"
+    assert system.client.hget(keys.EVENT + event_id, "r:shop.slow").split()[2] == b"0", "no loss"
+    eventually(lambda: '"reloaded"' in system.log("worker"), 15)
+
+
+def test_a_bell_that_nobody_answers_is_given_up(make_system: Callable[..., System], own_redis: Server) -> None:
+    proxy = Proxy(own_redis.data_dir, str(socket_path(own_redis.data_dir)))
+    system = make_system(
+        url=proxy.url,
+        plugin=HELLO,
+    )
+    system.inbox.client = system.ledger.client = system.client = own_redis.client
+    system.start(
+        "worker",
+        "housekeeper",
+        quicker={"workers.runtime.worker.wake_ups.WAIT_SECONDS": 1, "workers.runtime.worker.wake_ups.OVERDUE": 1},
+    )
+    system.settled(system.accept())
+    silence = threading.Event()
+    proxy.at_reply(b"BLPOP", lambda: silence.wait(60))
+    eventually(lambda: proxy._watch is None, 15, what="a BLPOP hangs")
+    for _ in range(3):
+        assert system.settled(system.accept(), within=10) == "settled"
+    silence.set()
+    system.close()
+    proxy.close()
+
+
+def test_at_maxmemory_leases_still_lapse_and_workers_still_start(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    folder = tmp_path / "full"
+    folder.mkdir()
+    with own_server(folder) as server:
+        system = make_system(
+            url=server.url,
+            plugin=HELLO,
+        )
+        lost, waiting = system.accept(), system.accept()
+        claim_one(system.inbox)
+        for item in server.client.zrange(keys.LEASED, 0, -1):
+            server.client.zadd(keys.LEASED, {item: 1})
+        server.client.config_set("maxmemory", 1)
+        assert system.inbox.lead("me", 1000)
+        assert system.inbox.tick()[1] == 1
+        system.client.delete(keys.LEADER)
+        system.start("worker", "housekeeper")
+        assert {system.settled(one) for one in (lost, waiting)} == {"settled"}
+
+
+def test_held_work_comes_back_even_if_the_command_that_resumed_it_died(system: System) -> None:
+    for _ in range(3):
+        system.accept()
+    system.inbox.pause(store="north")
+    assert system.inbox.claim({"": 9}, room=9).runs == ()
+    system.client.srem(keys.PAUSED, "store:north")
+    system.client.sadd("sh:resuming", "north")
+    system.inbox.tick()
+    assert len(system.inbox.claim({"": 9}, room=9).runs) == 3
+
+
+def test_a_claim_is_bounded_in_bytes(system: System) -> None:
+    for n in range(14):
+        system.accept(data={"id": n, "pad": "x" * 900_000})
+    first = system.inbox.claim({"": 64}, room=64).runs
+    assert 8 <= len(first) <= 11
+    assert len(first) + len(system.inbox.claim({"": 64}, room=64).runs) == 14
+
+
+def test_whoever_comes_back_first_routes_to_everybodys_handlers(system: System) -> None:
+    ours, theirs = (Declaration(name, "1", ("*",), ("*",)) for name in ("a.one", "b.two"))
+    system.inbox.declare([ours, theirs])
+    for name in system.client.hkeys(keys.SEEN):
+        system.client.hset(keys.SEEN, name, 1)
+    system.inbox.declare([ours])
+    assert {one.handler for one in system.inbox.declarations().handlers} == {"a.one", "b.two"}
+
+
+def test_two_configs_of_one_version_do_not_overwrite_each_other(system: System) -> None:
+    one = Declaration("a.one", "1", ("order.*",), ("*",))
+    other = Declaration("a.one", "1", ("product.*",), ("*",))
+    system.inbox.declare([one])
+    version = system.inbox.declare([other])
+    assert system.inbox.declare([one]) == system.inbox.declare([other]) == version
+
+
+def test_a_done_effect_with_a_result_that_is_not_json_is_not_repeated() -> None:
+    effects, calls = LocalEffects(), []
+
+    def charge() -> object:
+        calls.append(1)
+        return object()
+
+    with pytest.raises(Fail, match="not JSON"):
+        once(effects, "o:1", "shop.one|charge", "1|shop.one", charge, in_doubt="run")
+    assert once(effects, "o:1", "shop.one|charge", "1|shop.one", charge, in_doubt="run") is None
+    assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import sys\nsys.exit('bye')\n", "cannot be loaded: SystemExit: bye"),
+        ("import os\nos.kill(os.getpid(), 9)\n", "killed by signal 9"),
+    ],
+)
+def test_a_plugin_that_ends_its_process_is_a_sentence(make_system: Callable[..., System], text: str, says: str) -> None:
+    system = make_system(plugin=text)
+    done = system.refuse_to_start("worker")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_process_left_by_a_plugins_import_delays_nobody_and_is_ended(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin="import subprocess\nhelper = subprocess.Popen(['sleep', '97'])\n" + HEAD)
+    began = time.monotonic()
+    assert loading.judge_elsewhere(system.config) == []
+    assert time.monotonic() - began < 5
+    sleeping = [
+        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _command(pid) == b"sleep\x0097\x00"
+    ]
+    assert eventually(lambda: not [pid for pid in sleeping if _command(pid)])
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("queue", ["'eu.high'", "'my queue'", "''", "None", "12"])
+def test_a_queue_that_could_not_be_woken_is_refused(make_system: Callable[..., System], queue: str) -> None:
+    system = make_system(plugin=HEAD + f"@router.on('*', queue={queue})\ndef one(event, ctx):\n    pass\n")
+    assert "a queue's name is letters" in system.refuse_to_start("worker").stderr
+
+
+def test_a_replayed_run_settles_though_another_of_the_event_is_still_failed(system: System) -> None:
+    event_id = system.accept()
+    greet, count = route(system.inbox, claim_one(system.inbox), GREET, ("shop.count", "default", True))
+    system.inbox.finish([Outcome(greet, "failed", {"error": "E"}), Outcome(count, "failed", {"error": "E"})])
+    system.inbox.reopen([greet.item], {})
+    system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "done")])
+    assert system.status(event_id) == "failed"
+    assert system.identity_holds()
+
+
+def test_an_event_that_comes_while_the_newest_are_listed_makes_none_appear_twice(system: System) -> None:
+    first, second, third = (system.accept() for _ in range(3))
+    late = system.delivery()
+    late = replace(late, event=replace(late.event, received_at=late.event.received_at + timedelta(seconds=1)))
+    listed = system.ledger._newest(keys.INDEX, None, 2)
+    found = [next(listed).id]
+    system.inbox.accept([late])
+    found += [event.id for event in listed]
+    assert len(found) == 3
+    assert set(found) == {first, second, third}
+    assert system.ledger.events()[0].id == late.event.id

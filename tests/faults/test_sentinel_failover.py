@@ -1,0 +1,295 @@
+"""Sentinel and TLS: which server is meant may change under way, and who answers is verified."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import RedisError
+
+from receiver.config.settings import RedisSettings
+from receiver.contract.errors import ServerAway
+from receiver.inbox import Inbox, Ledger, connect_to, keys
+from receiver.inbox.redis.connecting import check, describe, socket_path
+from receiver.inbox.redis.polled_connection import Line
+from tests.receiver.spool.test_spool import HELLO, spooled
+from tests.support.harness import Server, System, eventually, own_server
+from tests.support.load import Load
+from tests.support.proxy import Proxy
+from tests.support.sentinels import NAME, Sentinels
+
+MOMENTS = 1.0
+"""Seconds before a failover: what came then may not have reached the replica."""
+NOTICED = 5.0
+"""Seconds after one within which everybody knows: the sentinels look each second, tell each other every other, and are
+asked twice a second."""
+
+
+def test_with_sentinels_the_url_says_as_whom_and_by_what_means() -> None:
+    given = RedisSettings(
+        url="rediss://me:secret@ignored:1/3", sentinels=("a:26379", "[::1]:26380"), sentinel_name=NAME, ca_file="ca.pem"
+    )
+    client = connect_to(given, timeout=0.5)
+    how = client.connection_pool.connection_kwargs
+    assert (how["username"], how["password"], how["db"], how["ssl_ca_certs"]) == ("me", "secret", 3, "ca.pem")
+    assert "host" not in how
+    assert client.connection_pool.connection_class.__name__ == "SentinelManagedSSLConnection"
+    asked = [one.connection_pool.connection_kwargs for one in client.connection_pool.sentinel_manager.sentinels]
+    assert [(one["host"], one["port"]) for one in asked] == [("a", 26379), ("::1", 26380)]
+    assert describe(client) == "shop (by its sentinels)"
+    assert "secret" not in repr(client)
+
+
+def test_sentinels_that_do_not_answer_are_a_server_that_is_away() -> None:
+    given = RedisSettings(sentinels=("127.0.0.1:1",), sentinel_name=NAME)
+    with pytest.raises(ServerAway, match=r"shop \(by its sentinels\) does not answer"):
+        check(connect_to(given, timeout=0.5))
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
+    found = Sentinels(tmp_path / "sentinels").start()
+    yield found
+    found.close()
+
+
+def test_every_kind_of_connection_follows_the_primary_before_the_old_one_is_told(sentinels: Sentinels) -> None:
+    client = connect_to(RedisSettings(sentinels=tuple(sentinels.addresses), sentinel_name=NAME), timeout=2.0)
+    inbox, line = Inbox(client, direct=True), Line(client)
+    assert inbox.lead("we", 60_000)
+    assert client.get(keys.LEADER) == b"we"
+    assert not line.outdated
+    sentinels.fail_over()
+    eventually(lambda: inbox.lead("we", 60_000) and line.outdated, 15)
+    assert leads(sentinels.primary), "nobody has told it yet"
+    sentinels.primary.client.set(keys.LEADER, "nobody")
+    assert inbox.lead("we", 60_000)
+    assert client.get(keys.LEADER) == b"we"
+    line.close()
+    client.close()
+
+
+# Row 24
+
+
+def follow(system: System, sentinels: Sentinels, ack: str = "stored") -> System:
+    """A system that asks the sentinels where its server is."""
+    lines = f'sentinels = {sentinels.addresses}\nsentinel_name = "{NAME}"\nack = "{ack}"\ntimeout = "1s"\n'
+    system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{lines}", 1))
+    system.client = connect_to(system.config.redis, timeout=2.0)
+    system.inbox, system.ledger = Inbox(system.client), Ledger(system.client)
+    system.start("web", "worker", "housekeeper")
+    assert eventually(lambda: (a := system.post(system.request())).status_code == 200 and a.json(), 20)
+    return system
+
+
+def leads(server: Server) -> bool:
+    """Whether it takes itself for the primary. One that is demoted closes its connections."""
+    try:
+        return bool(server.client.info("replication")["role"] == "master")
+    except RedisError:
+        return False
+
+
+def lost_of(system: System, load: Load) -> dict[str, float]:
+    """What was answered 2xx and is nowhere, and when it was answered. Nothing may still wait in the spool."""
+    eventually(lambda: spooled(system) == 0, 60, what="the spool is drained")
+    eventually(lambda: system.ledger.counters().total["open"] == 0, 30)
+    kept = {event.id for event in system.ledger.events(limit=10**6)}
+    assert {system.status(one) for one in kept} == {"settled"}
+    assert system.identity_holds()
+    return {event_id: at for event_id, at in load.answered if event_id not in kept}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("ack", ["stored", "replica"])
+def test_row_24_a_failover_under_load_goes_on_within_seconds(
+    make_system: Callable[..., System], sentinels: Sentinels, ack: str
+) -> None:
+    system = follow(make_system(plugin=HELLO, url="redis://127.0.0.1:1"), sentinels, ack)
+    with Load(system, senders=6) as load:
+        eventually(lambda: len(load.answered) > 300, 30)
+        assert sentinels.in_step()
+        sentinels.primary.kill()
+        killed, before = time.time(), len(load.answered)
+        eventually(lambda: leads(sentinels.replica), 30)
+        after = time.time() - killed
+        if ack == "replica":  # it has nobody to wait for: deliveries wait in the spool until the old one is back
+            sentinels.primary.start()
+        eventually(lambda: spooled(system) == 0, 60, what="the spool is drained")
+        served = time.time() - killed
+        many = len(load.answered)
+        eventually(lambda: len(load.answered) > many + 50, 20)
+    lost = lost_of(system, load)
+    print(
+        f"\nack {ack}: new primary after {after:.1f} s, spool drained after {served:.1f} s; {load}; "
+        f"{len(load.answered) - before:,} since the kill; {len(lost)} acknowledged lost"
+    )
+    assert load.others == load.failed == []
+    assert after < 15
+    if ack == "replica":
+        assert lost == {}
+    assert all(killed - MOMENTS < at <= killed for at in lost.values()), "only what came in the last moments"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("ack", ["stored", "replica"])
+def test_row_24_a_primary_that_is_replaced_while_it_takes_writes_is_left_before_it_is_told(
+    make_system: Callable[..., System], sentinels: Sentinels, ack: str
+) -> None:
+    """The sentinels tell it after ten seconds. All that was answered until then was lost."""
+    system = follow(make_system(plugin=HELLO, url="redis://127.0.0.1:1"), sentinels, ack)
+    with Load(system, senders=6) as load:
+        eventually(lambda: len(load.answered) > 300, 30)
+        assert sentinels.in_step()
+        sentinels.fail_over()
+        eventually(lambda: leads(sentinels.replica), 30)
+        promoted = time.time()
+        settled = Ledger(sentinels.replica.client).counters().total["settled"]
+        if ack == "stored":  # else nothing new is there before the old one is its replica
+            eventually(lambda: Ledger(sentinels.replica.client).counters().total["settled"] > settled, 10)
+            assert leads(sentinels.primary), "workers have followed before it was told"
+        eventually(lambda: not leads(sentinels.primary), 30)
+        told = time.time() - promoted
+        many = len(load.answered)
+        eventually(lambda: len(load.answered) > many + 50, 20)
+    lost = lost_of(system, load)
+    left = max(lost.values(), default=promoted) - promoted
+    print(f"\nack {ack}: told after {told:.1f} s, left after {left:.1f} s; {load}; {len(lost)} acknowledged lost")
+    assert load.others == load.failed == []
+    if ack == "replica":
+        assert lost == {}
+    assert all(-MOMENTS < at - promoted < NOTICED for at in lost.values()), "only until the sentinels say so"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_row_24_a_primary_that_hung_and_comes_back_is_given_nothing(
+    make_system: Callable[..., System], sentinels: Sentinels
+) -> None:
+    """A receiver that had nothing to do meanwhile still had its line, and kept all by it that came in ten seconds."""
+    system = follow(make_system(plugin=HELLO, url="redis://127.0.0.1:1"), sentinels)
+    assert system.settled(system.deliver()) == "settled"
+    assert sentinels.primary.process
+    sentinels.primary.process.send(signal.SIGSTOP)
+    eventually(lambda: leads(sentinels.replica), 30)
+    eventually(lambda: system.http.get("/readyz").json()["keeps_in"] == "redis", 10)
+    sentinels.primary.process.send(signal.SIGCONT)
+    answered = [system.deliver() for _ in range(20)]
+    assert leads(sentinels.primary), "nobody has told it yet"
+    assert {system.settled(one) for one in answered} == {"settled"}
+    eventually(lambda: not leads(sentinels.primary), 30)
+    assert {system.status(one) for one in answered} == {"settled"}
+
+
+# A name that leads to another server
+
+
+def test_a_server_that_was_demoted_is_left_for_the_one_its_name_leads_to_now(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    """They stayed with it for as long as it let them: it answers, and refuses every write."""
+    proxy = Proxy(tmp_path, str(socket_path(own_redis.data_dir)))
+    system = make_system(url=proxy.url, plugin=HELLO)
+    system.start("web", "worker", "housekeeper")
+    for _ in range(2):  # the second goes by the line
+        assert system.settled(system.deliver()) == "settled"
+    (folder := tmp_path / "other").mkdir()
+    with own_server(folder) as other:
+        proxy.upstream = str(socket_path(other.data_dir))
+        own_redis.client.replicaof("127.0.0.1", 1)
+        system.client, system.ledger = other.client, Ledger(other.client)
+        assert system.settled(system.deliver()) == "settled"
+        assert spooled(system) == 0
+        system.close()
+    proxy.close()
+
+
+# TLS
+
+
+class TlsDoor:
+    """A TLS listener in front of a server that speaks none."""
+
+    def __init__(self, folder: Path, upstream: Path) -> None:
+        self.certificate, key = folder / "cert.pem", folder / "key.pem"
+        if shutil.which("openssl") is None:
+            pytest.skip("openssl is not installed")
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]  # noqa: RUF005
+            + ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(self.certificate)],
+            check=True,
+            capture_output=True,
+        )
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(self.certificate, key)
+        self._upstream = str(upstream)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"rediss://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError):  # one that does not trust us goes away
+                inner = self._context.wrap_socket(client, server_side=True)
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._upstream)
+                for one, other in ((inner, server), (server, inner)):
+                    threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+
+
+def _pass_on(one: socket.socket, other: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while piece := one.recv(1 << 16):
+            other.sendall(piece)
+        other.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def door(own_redis: Server, tmp_path: Path) -> Iterator[TlsDoor]:
+    found = TlsDoor(tmp_path, socket_path(own_redis.data_dir))
+    yield found
+    found.listener.close()
+
+
+def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[..., System], door: TlsDoor) -> None:
+    with pytest.raises(ServerAway, match="certificate verify failed"):
+        check(connect_to(RedisSettings(url=door.url), timeout=2.0))
+    system = make_system(url=door.url, plugin=HELLO)
+    line = f'ca_file = "{door.certificate}"\n'
+    system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{line}", 1))
+    system.client = connect_to(system.config.redis, timeout=2.0)
+    system.inbox, system.ledger = Inbox(system.client), Ledger(system.client)
+    system.start("web", "worker", "housekeeper")
+    assert system.settled(system.deliver()) == "settled"
+    assert system.http.get("/readyz").json()["keeps_in"] == "redis"
+    assert "accepted 1 = settled 1" in system.run_cli("stats").stdout
+
+
+def test_over_tls_a_group_is_kept_without_a_connection_of_its_own(
+    make_system: Callable[..., System], door: TlsDoor, own_redis: Server
+) -> None:
+    system = make_system(url=door.url)
+    line = f'ca_file = "{door.certificate}"\n'
+    system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{line}", 1))
+    system.start("web")
+    system.deliver()
+    before = own_redis.client.info("stats")["total_connections_received"]
+    for _ in range(20):
+        system.deliver()
+    assert own_redis.client.info("stats")["total_connections_received"] - before < 5

@@ -1,0 +1,522 @@
+"""What goes wrong in the middle: no secret is lost, nothing is deleted that nobody agreed to, nothing is done twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+from redis.exceptions import RedisError
+
+from receiver.contract.topics import PROBE
+from receiver.inbox import keys
+from receiver.inbox.keyring.host_files import Files
+from receiver.inbox.keyring.keyring import Keyring, Learned, orphaned
+from receiver.inbox.subscription_checks import Checks, Occupied
+from tests.receiver.inbox.keyring.test_keyring import KEY
+from tests.support.sandbox_shop import Shop
+from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, eventually_came
+from tests.workers.subscriptions.test_repair import look
+from workers.operations.replay import Selection, fitting
+from workers.runtime.reload_signal import module_of
+from workers.storeapi.client import Client
+from workers.storeapi.errors import (
+    Answered,
+    ApiError,
+    Invalid,
+    StoreFault,
+    TokenRefused,
+    Unreachable,
+    Unreadable,
+    is_refusal,
+)
+from workers.storeapi.groups import Webhooks
+from workers.subscriptions.apply import handlers_of
+from workers.subscriptions.probe import NothingToSign, ProbeFailed, probe
+from workers.subscriptions.repair import Upkeep
+
+TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\ntakes = ["secret"]\n'
+Spoil = Callable[..., Any]
+
+
+def configure(shop: Shop, more: str) -> None:
+    shop.system.config_file.write_text(shop.system.config_file.read_text() + more)
+
+
+def ring(shop: Shop) -> Keyring:
+    return Keyring(shop.system.client, shop.system.config.data_dir, KEY)
+
+
+def is_under_way(shop: Shop) -> bool:
+    return bool(shop.system.client.hexists(keys.LEARNING, "demo"))
+
+
+def rotate(shop: Shop) -> list[str]:
+    """The errors of a rotation."""
+    subscriber = shop.subscriber
+    with Checks(shop.system.client).alone("demo") as hold:
+        return [one.error for one in subscriber.carry_out(subscriber.rotate(), hold=hold)]
+
+
+def done_and_then(error: BaseException, real: Spoil) -> Spoil:
+    """The store does it, and its answer does not reach us."""
+
+    def spoiled(*given: Any, **named: Any) -> Any:
+        real(*given, **named)
+        raise error
+
+    return spoiled
+
+
+def refused_with(error: BaseException) -> Spoil:
+    def spoiled(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return spoiled
+
+
+# A secret that may be in use
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        StoreFault("a gateway in between gave up", status=504),
+        Unreadable("no JSON"),
+        OSError(28, "No space left on device"),
+    ],
+    ids=["interrupted", "gateway", "unreadable", "disk full"],
+)
+def test_a_rotation_whose_answer_is_lost_leaves_its_word_and_the_next_look_mends_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    with monkeypatch.context() as patch:
+        if isinstance(error, OSError):
+            patch.setattr(Files, "add_pending", refused_with(error))
+        else:
+            patch.setattr(Webhooks, "rotate_secret", done_and_then(error, Webhooks.rotate_secret))
+        if isinstance(error, ApiError):
+            assert all(rotate(shop))
+        else:
+            with pytest.raises(type(error)):
+                rotate(shop)
+    assert is_under_way(shop)
+    assert shop.plan() == [("update", "customer.created")]
+    assert look(shop).left == ()
+    assert not is_under_way(shop)
+    shop.emit()
+    eventually_came(shop, "customer.created", 1)
+
+
+def test_a_creation_whose_answer_is_lost_leaves_its_word(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    with monkeypatch.context() as patch:
+        patch.setattr(Webhooks, "create", done_and_then(StoreFault("504", status=504), Webhooks.create))
+        assert shop.apply().exit_code == 1
+    assert is_under_way(shop)
+    assert look(shop).left == ()
+    shop.emit()
+    eventually_came(shop, "customer.created", 1)
+
+
+def test_a_refused_rotation_takes_its_word_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    monkeypatch.setattr(Webhooks, "rotate_secret", refused_with(Invalid("no", status=422)))
+    assert rotate(shop) == ["no"]
+    assert not is_under_way(shop)
+
+
+@pytest.mark.parametrize("error", [StoreFault("503", status=503), Invalid("no", status=422)], ids=["fault", "refused"])
+def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: ApiError
+) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    ring(shop).begin_learning("demo")
+    with monkeypatch.context() as patch:
+        patch.setattr(Webhooks, "rotate_secret", refused_with(error))
+        assert look(shop).left != ()
+    assert is_under_way(shop)
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.subscriptions.change_notice.RECEIVERS_WITHIN", 0.2)
+        patch.setattr(Keyring, "behind", lambda *_: ["hangs"])
+        assert "has not read the keyring" in look(shop).left[0]["why"]
+    assert is_under_way(shop)
+    assert look(shop).left == ()
+    assert not is_under_way(shop)
+
+
+def test_a_word_is_taken_back_only_by_whoever_gave_it(shop: Shop) -> None:
+    ring(shop).begin_learning("demo", "mine")
+    ring(shop).begin_learning("demo", "anothers")
+    ring(shop).end_learning("demo", "mine")
+    assert is_under_way(shop)
+    ring(shop).end_learning("demo", "anothers")
+    assert not is_under_way(shop)
+
+
+def test_a_secret_we_chose_and_the_store_refuses_leaves_the_old_one_as_it_is(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(shop, TAKEN_FROM_US)
+    shop.declare("customer.created")
+    shop.apply()
+    before = ring(shop).of("demo")
+    real = Client.call
+
+    def refuses(self: Client, group: str, name: str, *given: Any, **named: Any) -> Any:
+        if name == "rotate_secret":
+            raise Invalid("no", status=422)
+        return real(self, group, name, *given, **named)
+
+    monkeypatch.setattr(Client, "call", refuses)
+    assert rotate(shop) == ["no"]
+    assert ring(shop).of("demo") == before
+    monkeypatch.undo()
+    assert rotate(shop) == [""]
+    new, old = ring(shop).of("demo")
+    assert (new.not_after, old.fingerprint) == (None, before[0].fingerprint)
+    assert old.not_after is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (Invalid("", status=422), True),
+        (Answered("", status=404), True),
+        (StoreFault("", status=502), False),
+        (Unreachable("", sent=True), False),
+        (Unreachable("", sent=False), True),
+        (TokenRefused(""), True),
+        (Unreadable(""), False),
+    ],
+)
+def test_only_a_clear_answer_says_that_nothing_was_done(error: ApiError, refusal: bool) -> None:
+    assert is_refusal(error) is refusal
+
+
+# What nobody agreed to
+
+
+def test_apply_deletes_only_what_it_has_shown(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("order.paid", "customer.created")
+    shop.apply()
+    hooks = shop.subscriber.client.webhooks
+    shown = hooks.create(topic="product.created", url=shop.url)
+    from workers.cli import subscriptions as command
+
+    real = command._ask
+
+    def meanwhile(question: str, yes: bool) -> None:
+        hooks.create(topic="product.updated", url=shop.url)
+        real(question, yes)
+
+    monkeypatch.setattr(command, "_ask", meanwhile)
+    assert shop.apply().exit_code == 0
+    assert str(shown.id) not in shop.listed()
+    assert shop.topics() == ["customer.created", "order.paid", "product.updated"]
+
+
+@pytest.mark.parametrize("answer", [StoreFault("503", status=503), None], ids=["fault", "empty"])
+def test_a_store_that_does_not_tell_its_topics_for_a_moment_loses_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, answer: ApiError | None
+) -> None:
+    shop.declare("order.*", "customer.created")
+    shop.apply()
+    before = shop.topics()
+    monkeypatch.setattr(Webhooks, "list_topics", refused_with(answer) if answer else lambda _: [])
+    assert shop.plan() == []
+    assert shop.apply().exit_code == 0
+    assert shop.topics() == before
+
+
+# Alone
+
+
+def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("order.paid", "order.created", "customer.created")
+    subscriber, errors = shop.subscriber, list[str]()
+    create = subscriber.client.webhooks.create
+
+    def slow(**fields: Any) -> Any:
+        made = create(**fields)
+        shop.system.client.delete(keys.CHECK_LOCK + "demo")  # its time is over, and another comes
+        other.start()
+        other.join()
+        return made
+
+    def mend() -> None:
+        with Checks(shop.system.client).alone("demo") as hold:
+            list(shop.subscriber.carry_out(shop.subscriber.look(handlers_of(shop.system.client)).gentle, hold=hold))
+
+    other = threading.Thread(target=mend)
+    monkeypatch.setattr(subscriber.client.webhooks, "create", slow)
+    with Checks(shop.system.client).alone("demo") as hold:
+        found = subscriber.look(handlers_of(shop.system.client), alone=True)
+        errors = [one.error for one in subscriber.carry_out(found.gentle, hold=hold)]
+    assert "others may change its subscriptions now" in errors[1]
+    assert sorted(topic for topic, _ in shop.listed().values()) == ["customer.created", "order.created", "order.paid"]
+
+
+def test_a_lock_is_kept_for_as_long_as_changes_are_made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 400)
+    with Checks(shop.system.client).alone("demo") as hold:
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            hold()
+            with pytest.raises(Occupied), Checks(shop.system.client).alone("demo"):
+                pass
+            time.sleep(0.05)
+
+
+def test_one_change_may_last_longer_than_a_lock(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tries of a minute each, and what is waited for in between: the lock ended, and two changed one store."""
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 600)
+    real, occupied = Webhooks.rotate_secret, list[bool]()
+
+    def slow(self: Webhooks, *given: Any, **named: Any) -> Any:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.4:
+            occupied.append(bool(shop.system.client.exists(keys.CHECK_LOCK + "demo")))
+            time.sleep(0.02)
+        if time.monotonic() < first + 1.0:
+            raise Unreachable("no answer", store="demo", sent=False)
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(Webhooks, "rotate_secret", slow)
+    first = time.monotonic()
+    assert rotate(shop) == [""]
+    assert time.monotonic() - first > 1.2
+    assert all(occupied)
+
+
+def test_a_call_is_not_tried_again_at_a_store_that_is_anothers_by_now(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    tries = list[float]()
+
+    def slow(*_: Any, **__: Any) -> Any:
+        tries.append(time.monotonic())
+        shop.system.client.set(keys.CHECK_LOCK + "demo", "another")
+        raise Unreachable("no answer", store="demo", sent=False)
+
+    monkeypatch.setattr(Webhooks, "rotate_secret", slow)
+    (error,) = rotate(shop)
+    assert "others may change its subscriptions now" in error
+    assert len(tries) == 1
+    assert shop.system.client.get(keys.CHECK_LOCK + "demo") == b"another"
+
+
+def test_a_look_that_took_too_long_ends_no_secret_that_another_has_learned_since(shop: Shop) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    subscriber = shop.subscriber
+    with Checks(shop.system.client).alone("demo") as hold:
+        old = subscriber.look(handlers_of(shop.system.client), alone=True)
+        shop.system.client.delete(keys.CHECK_LOCK + "demo")
+        shop.apply()
+        nothing_is_missing = replace(old, changes=())
+        with pytest.raises(Occupied):
+            subscriber.end_orphans(nothing_is_missing, hold=hold)
+    assert [one.not_after for one in ring(shop).of("demo")] == [None]
+
+
+def test_rotate_asks_before_it_keeps_others_out(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("customer.created")
+    shop.apply()
+    free = []
+    monkeypatch.setattr(
+        "workers.cli.subscriptions._ask",
+        lambda *_: free.append(not shop.system.client.exists(keys.CHECK_LOCK + "demo")),
+    )
+    assert shop.cli("subscriptions", "rotate", "--store", "demo").exit_code == 0
+    assert free == [True]
+
+
+# Deleted again and again
+
+
+def delete(shop: Shop, topic: str) -> None:
+    for number, (name, _) in shop.listed().items():
+        if name == topic:
+            shop.subscriber.client.webhooks.delete(number)
+
+
+def test_what_the_store_deletes_again_and_again_comes_back_with_pauses_and_a_cap(shop: Shop) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("order.paid", "customer.created")
+    look(shop)
+    for _ in range(3):
+        delete(shop, "order.paid")
+        found = look(shop)
+    assert "deleted at the store again; created in" in found.left[0]["why"]
+    assert Checks(shop.system.client).heal_count("demo") == 1
+    assert "deleted at the store again" in found.trouble["order.paid"].note, "which doctor shows"
+    assert "created in" in look(shop).left[0]["why"], "what waits is not forgotten by the next look"
+
+
+def test_the_secrets_of_deleted_subscriptions_end_and_those_of_others_stay(shop: Shop) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("order.paid", "customer.created")
+    look(shop)
+    first = {one.subscription: one.fingerprint for one in ring(shop).of("demo")}
+    delete(shop, "order.paid")
+    look(shop)
+    assert all(one.not_after is None for one in ring(shop).of("demo")), "the list might have been wrong"
+    look(shop)
+    live = {one.subscription for one in ring(shop).of("demo") if one.not_after is None}
+    assert live == set(shop.listed())
+    assert len(live & set(first)) == 1
+
+
+def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("customer.created")
+    look(shop)
+    shop.do("delete-subscriptions")
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.subscriptions.repair.probe", refused_with(ProbeFailed("our URL answers 503")))
+        for _ in range(2):
+            assert look(shop).left[0]["why"] == "our URL answers 503"
+        assert shop.topics() == []
+        patch.setattr("workers.subscriptions.repair.probe", refused_with(NothingToSign("no secret")))
+        assert look(shop).left == (), "a new subscription brings the secret that is missing"
+    assert shop.topics() == ["customer.created"]
+    assert [heal.action for heal in Checks(shop.system.client).heals("demo")] == ["create"]
+
+
+def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.subscriptions.store_secrets.MAX_LEARNED", 2)
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("order.paid", "order.created", "customer.created")
+    left = look(shop).left
+    assert ["2 of its secrets count" in one["why"] for one in left] == [True]
+    assert len(shop.topics()) == 2
+
+
+def test_secrets_that_several_may_share_do_not_end_with_one_of_them() -> None:
+    def secret(mark: str, subscription: str) -> Learned:
+        return Learned("demo", "whsec_eA==", mark, "created", 1.0, subscription)
+
+    ring = [secret("a", "1"), secret("b", "2"), secret("c", "")]
+    assert orphaned(ring, listed={"2"}, ours={"2"}) == ring[:1]
+    assert orphaned(ring, listed={"2", "3"}, ours={"2", "3"}) == [], "3 has none of its own"
+
+
+def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("order.paid", "order.created")
+    with monkeypatch.context() as patch:
+        patch.setattr(Webhooks, "create", refused_with(Unreachable("away", sent=False)))
+        assert [one["action"] for one in look(shop).left] == ["create", "create"]
+    shop.apply()
+    shop.subscriber.client.webhooks.create(topic="product.created", url=shop.url)
+    shop.cli("subscriptions", "apply", "--yes", "--no-delete")
+    delete(shop, "order.paid")
+    shop.cli("subscriptions", "apply", "--yes", "--no-delete")
+    left = Checks(shop.system.client).last(["demo"])["demo"].left
+    assert [(one["action"], one["topic"]) for one in left] == [("delete", "product.created")]
+
+
+def test_a_look_at_a_removed_store_leaves_its_place_free(shop: Shop) -> None:
+    upkeep = Upkeep(lambda: shop.system.config)
+    Checks(shop.system.client).remove("demo")
+    upkeep._busy.add("demo")
+    upkeep._look_at(shop.system.config, "demo", handlers_of(shop.system.client))
+    assert upkeep._busy == set()
+
+
+# What had gone, and what is nobody's
+
+
+def test_a_handler_that_went_long_ago_does_not_come_back_when_all_workers_were_away(shop: Shop) -> None:
+    shop.declare("order.paid", name="old.note")
+    shop.declare("product.created", name="crm.note")
+    shop.declare("customer.created")
+    ages = {b"old": 30 * 86400, b"crm": 180, b"sho": 120, b"@": 120}
+    for name in shop.system.client.hkeys(keys.SEEN):
+        shop.system.client.hset(keys.SEEN, name, int((time.time() - ages[name[:3]]) * 1000))
+    shop.declare("customer.created")
+    present = {one.handler for one in handlers_of(shop.system.client).present}
+    assert present == {"shop.note", "crm.note"}, "only what was there when all went away"
+
+
+def test_a_replay_gives_a_probe_to_no_handler() -> None:
+    fields = {b"topic": b"order.paid", b"r:shop.note": b"done x"}
+    assert fitting(Selection(), "e1", fields)
+    for selection in (Selection(), Selection(handler="shop.note"), Selection(handler="shop.late")):
+        assert fitting(selection, "e1", {**fields, b"topic": PROBE.encode()}) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ("/usr/bin/python3.11 -m workers.runtime.worker.worker --config c", "workers.runtime.worker.worker"),
+        ("python -X dev -W error -u -m receiver.server.web --config c", "receiver.server.web"),
+        ("grep -m workers.runtime.worker.worker --config c", ""),
+        ("tail -f python -m workers --config c", ""),
+        ("python3 watch.py -m workers --config c", ""),
+        ("python3 -c pass -m workers --config c", ""),
+        ("python3 -m", ""),
+    ],
+)
+def test_only_a_python_that_runs_our_module_is_ours_to_signal(command: str, module: str) -> None:
+    assert module_of(command.split())[0] == module
+
+
+def test_a_probe_is_back_only_if_it_is_that_probe(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("customer.created")
+    shop.apply()
+    monkeypatch.setattr("workers.subscriptions.probe.SEEN_SECONDS", 0.2)
+    probe(shop.subscriber.equipped(), shop.system.client)
+    (earlier,) = shop.system.ledger.events(topic=PROBE)
+    liar = httpx2.Response(200, json={"id": earlier.id})
+    monkeypatch.setattr(httpx2, "post", lambda *_, **__: liar)
+    with pytest.raises(ProbeFailed, match="it is not in this inbox"):
+        probe(shop.subscriber.equipped(), shop.system.client)
+
+
+# Removed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RedisError("away"), RuntimeError("nonsense")])
+def test_a_removal_that_is_cut_short_leaves_the_store_to_the_check(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    shop.declare("order.paid")
+    shop.apply()
+    monkeypatch.setattr("workers.subscriptions.apply.Subscriber.unsubscribe", refused_with(error))
+    assert shop.cli("stores", "remove", "demo", "--yes").exit_code != 0
+    assert Checks(shop.system.client).removed() == set()
+
+
+def test_a_removed_store_that_is_in_config_is_shown_so_and_apply_brings_it_back(shop: Shop) -> None:
+    shop.declare("order.paid")
+    shop.apply()
+    checks = Checks(shop.system.client)
+    checks.remove("demo")
+    assert "removed: nothing is mended" in shop.cli("subscriptions").output
+    told = shop.cli("doctor").output
+    assert "it was removed by `storehooks stores remove` and is in the config" in told
+    shop.apply()
+    assert checks.removed() == {"demo"}, "an apply of all stores does not mean this one"
+    assert "nothing to do" in shop.cli("subscriptions", "apply", "--yes", "--store", "demo").output
+    assert checks.removed() == set()

@@ -1,0 +1,165 @@
+"""Config: files and environment in, one checked Config out, or a sentence that says where and what."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from receiver import config
+from receiver.config import Config
+from receiver.contract.errors import ConfigError
+from tests.support.harness import SECRET
+from tests.support.programs import ROOT
+
+STORE = f'[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
+
+
+def load(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> Config:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return config.load(path, environ or {})
+
+
+def refusal(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, environ)
+    return str(caught.value).replace(str(tmp_path) + "/", "")
+
+
+def test_the_example_is_the_defaults_and_the_sandboxs_store() -> None:
+    example = config.load(ROOT / "config.example.toml", {}).model_dump()
+    defaults = Config().model_dump()
+    assert set(example.pop("stores")) == {"demo"}
+    assert set(example.pop("plugins")) == {"hello"}
+    assert example["workers"].pop("plugins") == ("examples/hello.py",)
+    for gone in ("stores", "plugins"):
+        defaults.pop(gone)
+    defaults["workers"].pop("plugins")
+    assert example == defaults
+
+
+def test_the_example_shows_every_key_with_a_sentence() -> None:
+    text = (ROOT / "config.example.toml").read_text()
+    shown = tomllib.loads(text)
+    sections = {name: field.annotation for name, field in Config.model_fields.items()}
+    for name in ("redis", "receiver", "workers", "secrets", "subscriptions", "api"):
+        assert set(shown[name]) == set(sections[name].model_fields)  # type: ignore[union-attr]
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if "=" in line and not line.startswith("#"):
+            assert any(above.startswith("#") for above in lines[max(0, number - 2) : number]), line
+
+
+def test_the_environment_wins(tmp_path: Path) -> None:
+    environ = {
+        "STOREHOOKS_WORKERS__PROCESSES": "4",
+        "STOREHOOKS_STORES__NORTH__DOMAIN": "north.example",
+        "REDIS_URL": "redis://elsewhere:6379/2",
+        "PORT": "9000",
+        "WEB_CONCURRENCY": "3",
+    }
+    found = load(tmp_path, STORE + '[redis]\nurl = "redis://here"\n[workers]\nprocesses = 1\n', environ)
+    assert found.workers.processes == 4
+    assert found.stores["north"].domain == "north.example"
+    assert found.redis.url == "redis://elsewhere:6379/2"
+    assert (found.receiver.bind, found.receiver.processes) == ("0.0.0.0:9000", 3)
+
+
+def test_secrets_come_from_the_environment_or_a_file_and_hide_themselves(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("whsec_ZnJvbSBhIGZpbGUsIHF1aXRl\n")
+    text = '[stores.a]\nsigning_secrets = ["env:ONE", {value = "file:secret", not_after = 2030-01-01T00:00:00Z}]\n'
+    found = load(tmp_path, text, {"ONE": SECRET})
+    first, second = found.known_stores["a"].secrets
+    assert first.key == b"test secret of one store"
+    assert (second.key, second.not_after.year) == (b"from a file, quite", 2030)  # type: ignore[union-attr]
+    shown = repr(found) + repr(found.known_stores) + str(found)
+    assert SECRET not in shown
+    assert "from a file" not in shown
+
+
+def test_more_files_are_included(tmp_path: Path) -> None:
+    (tmp_path / "stores.d").mkdir()
+    for name in ("east", "west"):
+        (tmp_path / "stores.d" / f"{name}.toml").write_text(STORE.replace("north", name))
+    found = load(tmp_path, 'include = ["stores.d/*.toml"]\n' + STORE)
+    assert set(found.stores) == {"north", "east", "west"}
+    assert str(found.place("stores", "east", "signing_secrets")).endswith("east.toml:2")
+
+
+def test_every_store_starts_from_the_defaults(tmp_path: Path) -> None:
+    found = load(tmp_path, '[store_defaults]\ndomain = "x.example"\n' + STORE)
+    assert found.stores["north"].domain == "x.example"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[redis]\nurll = ''\n", "config.toml:2: unknown key redis.urll; did you mean url?"),
+        ("[recever]\n", "config.toml:1: unknown key recever; did you mean receiver?"),
+        ("[stores.a]\nsheme = 'x'\n" + STORE, "config.toml:2: unknown key stores.a.sheme; did you mean scheme?"),
+        ("[workers]\nprocesses = 'many'\n", "config.toml:2: workers.processes: Input should be a valid integer"),
+        ("[workers]\ntimeout = inf\n", "config.toml:2: workers.timeout: not a duration"),
+        ("[workers]\ntimeout = '1y'\n", 'config.toml:2: workers.timeout: not a duration; write "30s"'),
+        ("[receiver]\nbind = '8000'\n", 'config.toml:2: receiver.bind: not an address; write "127.0.0.1:8000"'),
+        ("[stores.a]\nsigning_secrets = ['env:NO']\n", "config.toml:2: stores.a.signing_secrets[0] wants $NO"),
+        ("[stores.a]\nsigning_secrets = ['file:no']\n", "wants no: No such file or directory"),
+        ("[stores.a]\n", "config.toml:1: stores.a has no signing_secrets"),
+        ("[stores.A]\nsigning_secrets = ['x']\n", "a store's name is lower-case letters"),
+        (
+            STORE + "[receiver]\ndedupe_window = '2d'\nspool_age = '3d'\n",
+            "config.toml:5: receiver.spool_age (3 d) is longer than receiver.dedupe_window (2 d)",
+        ),
+        (STORE + "[receiver]\ndedupe_window = '1h'\n", "config.toml:4: receiver.spool_age (3 d) is longer than"),
+        ("x = \n", "config.toml is not valid TOML"),
+        ("include = 'x'\n", "include is a list of file patterns"),
+    ],
+)
+def test_a_bad_file_is_refused_with_file_key_and_fix(tmp_path: Path, text: str, says: str) -> None:
+    assert says in refusal(tmp_path, text)
+
+
+def test_with_the_spool_off_its_age_is_nobodys_business(tmp_path: Path) -> None:
+    found = load(tmp_path, STORE + "[receiver]\ndedupe_window = '1h'\nspool = 'off'\n").receiver
+    assert found.remembered == 3600
+    assert load(tmp_path, STORE).receiver.remembered == (7 + 3) * 86400
+
+
+def test_a_key_that_is_set_twice_in_two_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "more.toml").write_text(STORE)
+    assert "is set in config.toml:3 already" in refusal(tmp_path, 'include = ["more.toml"]\n' + STORE)
+
+
+def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path) -> None:
+    said = refusal(tmp_path, STORE, {"STOREHOOKS_WORKER__PROCESSES": "4"})
+    assert said == "$STOREHOOKS_WORKER__PROCESSES: unknown key worker; did you mean workers?"
+
+
+def test_no_refusal_shows_a_secret(tmp_path: Path) -> None:
+    text = '[stores.a]\nscheme = "standard-webhooks"\nsigning_secrets = ["whsec_not*base64*at*all"]\n'
+    said = refusal(tmp_path, text)
+    assert "signing_secrets[0]" in said
+    assert "not*base64" not in said
+
+
+def test_the_sandboxs_secret_is_refused_on_a_public_address(tmp_path: Path) -> None:
+    example = (ROOT / "config.example.toml").read_text()
+    public = example.replace('public_url = "http://127.0.0.1:8000"', 'public_url = "https://hooks.example.com"')
+    assert "uses the sandbox's secret" in refusal(tmp_path, public)
+    assert "uses the sandbox's secret" in refusal(tmp_path, example, {"PORT": "8000"})
+
+
+def test_the_file_is_found_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="storehooks init"):
+        config.find(None, {})
+    for name in ("config.example.toml", "config.toml", "other.toml", "said.toml"):
+        (tmp_path / name).write_text("")
+    assert config.find("said.toml", {"STOREHOOKS_CONFIG": "other.toml"}).name == "said.toml"
+    assert config.find(None, {"STOREHOOKS_CONFIG": "other.toml"}).name == "other.toml"
+    assert config.find(None, {}).name == "config.toml"
+    (tmp_path / "config.toml").unlink()
+    assert config.find(None, {}).name == "config.example.toml"
+    with pytest.raises(ConfigError, match=r"gone.toml does not exist"):
+        config.find("gone.toml", {})

@@ -1,0 +1,269 @@
+"""Explanations: every verdict with its steps, the true cause by name, and never a secret."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from base64 import b64encode
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from receiver.contract.diagnosis.explain import Explanation, caveats, explain
+from receiver.contract.signing.signatures import PRESETS, Scheme, Secret
+from receiver.contract.stores import Store
+from tests.support.deliveries import BODY, KEY, NOW, URL, Sent, send
+
+ACME = Scheme("acme", headers=("X-Store-Signature",), signed="{timestamp}.{body}", timestamp="header:X-Store-Time")
+
+
+def why(sent: Sent, *, now: float = NOW, **changes: Any) -> Explanation:
+    return explain(replace(sent.store, **changes), sent.headers, sent.body, now)
+
+
+def step(found: Explanation, title: str) -> Any:
+    return next(step for step in found.steps if step.title == title)
+
+
+def test_a_valid_delivery_shows_every_step() -> None:
+    found = why(send(ACME), now=NOW + 2)
+    assert found.valid
+    assert found.reason is None
+    assert found.verdict == f"signed with {KEY.fingerprint}"
+    assert [step.title for step in found.steps] == [
+        "header",
+        "candidates",
+        "time",
+        "signed",
+        "secrets",
+        "event",
+    ]
+    assert step(found, "header").lines[0].text == "X-Store-Signature, 64 characters"
+    assert step(found, "candidates").lines[0].text == "1, hex, 32 bytes"
+    assert step(found, "time").lines[0].text == "1700000000, 2 s before arrival, limit 300 s"
+    assert step(found, "signed").lines[0].text.startswith('"{timestamp}.{body}", 128 bytes, sha256 ')
+    assert step(found, "secrets").lines[0].text == f"{KEY.fingerprint}  config.toml:41"
+    assert step(found, "event").lines[0].text == "order.created is order.created, id none, resource 7"
+
+
+def test_a_secret_that_ended_would_match() -> None:
+    ended = replace(KEY, not_after=datetime(2023, 11, 14, 3, 12, tzinfo=UTC), origin="config.toml:42")
+    found = why(send(ACME), secrets=(Secret(b"new", origin="config.toml:41"), ended))
+    assert found.reason == "secret-expired"
+    assert [line.mark for line in step(found, "secrets").lines] == ["no match", "would match"]
+    assert step(found, "secrets").lines[1].text.endswith("config.toml:42, ended 2023-11-14 03:12 UTC")
+    assert f"with {KEY.fingerprint}, which ended 2023-11-14 03:12 UTC" in found.hints[0].text
+    assert "not_after in config.toml:42" in found.hints[0].fix
+
+
+def broken(scheme: Scheme, body: bytes = BODY, **headers: str) -> Sent:
+    return send(scheme, body, **headers)
+
+
+def changed(sent: Sent, **changes: Any) -> Sent:
+    for name, value in changes.items():
+        setattr(sent, name, value)
+    return sent
+
+
+def resigned(sent: Sent, mac: bytes, form: str = "{}") -> Sent:
+    name = sent.scheme.header_names[0]
+    sent.headers[name] = form.format(mac.hex())
+    return sent
+
+
+TEXT = Secret(b"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+SHOPIFY, GITHUB, SQUARE = PRESETS["shopify"], PRESETS["github"], PRESETS["square"]
+CAUSES: dict[str, tuple[Sent, str, str]] = {
+    "a newline was added": (
+        changed(send(SHOPIFY), body=BODY + b"\n"),
+        "signature-mismatch",
+        "if the body had no trailing newline",
+    ),
+    "a newline was lost": (
+        changed(send(SHOPIFY, BODY + b"\n"), body=BODY),
+        "signature-mismatch",
+        "if the body had a trailing newline",
+    ),
+    "the body was written anew": (
+        changed(send(GITHUB), body=BODY.replace(b":", b": ").replace(b",", b", ")),
+        "signature-mismatch",
+        "if the body had been re-serialised",
+    ),
+    "a byte order mark was added": (
+        changed(send(GITHUB), body=b"\xef\xbb\xbf" + BODY),
+        "signature-mismatch",
+        "if the body had no byte order mark",
+    ),
+    "hex where base64 is expected": (
+        resigned(send(SHOPIFY), hmac.digest(KEY.key, BODY, "sha256")),
+        "malformed-signature",
+        "as hex",
+    ),
+    "base64 where hex is expected": (
+        changed(
+            send(PRESETS["salla"]),
+            headers={"x-salla-signature": b64encode(hmac.digest(KEY.key, BODY, "sha256")).decode()},
+        ),
+        "malformed-signature",
+        "as base64",
+    ),
+    "the secret is base64": (
+        changed(send(GITHUB, secret=Secret(b"\x31\xf2\x90\xf6 raw key")), secret=Secret(b"MfKQ9iByYXcga2V5")),
+        "signature-mismatch",
+        "taken as base64",
+    ),
+    "the secret is plain text": (
+        changed(
+            send(PRESETS["standard-webhooks"], secret=TEXT),
+            secret=Secret(PRESETS["standard-webhooks"].key_of(TEXT.key.decode())),
+        ),
+        "signature-mismatch",
+        "taken as utf8",
+    ),
+    "the secret has a space after it": (
+        changed(send(GITHUB), secret=Secret(KEY.key + b" \n")),
+        "signature-mismatch",
+        "without the spaces or quotes around it",
+    ),
+    "another header": (
+        changed(send(ACME), scheme=replace(ACME, headers=("X-Acme-Signature",))),
+        "no-signature",
+        "with the header x-store-signature",
+    ),
+    "another preset": (
+        changed(send(GITHUB), scheme=PRESETS["stripe"]),
+        "no-signature",
+        "as the preset github",
+    ),
+    "the url has a slash more": (
+        changed(send(SQUARE), url=URL + "/"),
+        "signature-mismatch",
+        f"if the url were {URL}",
+    ),
+    "something else is signed": (
+        changed(send(replace(ACME, signed="{timestamp}:{body}")), scheme=ACME),
+        "signature-mismatch",
+        'if what is signed were "{timestamp}:{body}"',
+    ),
+    "sha512": (
+        changed(send(Scheme("acme", algorithm="hmac-sha512")), scheme=Scheme("acme")),
+        "malformed-signature",
+        "as HMAC-SHA512",
+    ),
+    "sha1": (
+        resigned(send(GITHUB), hmac.digest(KEY.key, BODY, "sha1"), "sha256={}"),
+        "malformed-signature",
+        "as HMAC-SHA1, which is not supported",
+    ),
+    "another key in the header": (
+        resigned(send(PRESETS["slack"]), hmac.digest(KEY.key, b"v0:1700000000:" + BODY, "sha256"), "v1={}"),
+        "malformed-signature",
+        "with the signature under v1",
+    ),
+    "milliseconds": (
+        changed(send(replace(ACME, timestamp_unit="ms")), scheme=ACME),
+        "too-new",
+        "another unit, ms",
+    ),
+    "no signature at all": (
+        Sent(GITHUB, {"x-github-event": "push"}, BODY),
+        "no-signature",
+        "no header holds anything of the size of a signature; it came with x-github-event",
+    ),
+    "a secret nobody knows": (send(GITHUB, secret=Secret(b"?")), "signature-mismatch", "not configured"),
+}
+CAUSES["a secret nobody knows"][0].secret = KEY
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_broken_delivery_names_its_true_cause(name: str) -> None:
+    sent, reason, words = CAUSES[name]
+    found = why(sent)
+    assert not found.valid
+    assert found.reason == reason
+    assert found.verdict.startswith(reason)
+    assert any(words in hint.text for hint in found.hints), found.hints
+
+
+@pytest.mark.parametrize("now", [NOW + 4000, NOW - 4000])
+def test_a_time_too_far_away_says_how_far(now: float) -> None:
+    found = why(send(ACME), now=now)
+    assert found.reason in ("too-old", "too-new")
+    assert "4,000 s" in step(found, "time").lines[0].text
+    assert step(found, "time").ok is False
+    assert step(found, "secrets").ok is True
+    assert "clock" in found.hints[0].text
+
+
+def test_a_secret_of_another_store_is_recognised() -> None:
+    sent = send(GITHUB, secret=Secret(b"of south"))
+    south = Store("south", GITHUB, (sent.secret,))
+    found = explain(replace(sent.store, secrets=(KEY,)), sent.headers, sent.body, NOW, others=[south])
+    assert found.hints[0].text == f"it would fit with {sent.secret.fingerprint}, a secret of south"
+
+
+def test_a_delivery_for_another_store_says_so() -> None:
+    sent = send(SHOPIFY, x_shopify_shop_domain="other.example", x_shopify_topic="orders/create")
+    found = why(sent, domain="north.example")
+    assert found.reason == "wrong-store"
+    assert "[stores.north] domain" in found.hints[0].fix
+
+
+def test_a_genuine_delivery_that_is_not_understood_is_valid_and_says_so() -> None:
+    found = why(send(SHOPIFY, b"not json"))
+    assert found.valid
+    assert "not JSON" in found.verdict
+    assert step(found, "event").ok is False
+
+
+def test_body_only_schemes_say_what_they_cannot_promise() -> None:
+    assert len(caveats(SHOPIFY)) == 3
+    assert caveats(PRESETS["standard-webhooks"]) == ()
+    assert caveats(PRESETS["stripe"]) == ()
+    assert "no time is signed" in caveats(GITHUB)[0]
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_no_explanation_shows_a_secret(name: str) -> None:
+    sent, _, _ = CAUSES[name]
+    text = repr(why(sent))
+    key = sent.secret.key
+    for secret in (
+        key.decode("latin-1"),
+        key.hex(),
+        b64encode(key).decode(),
+        b64encode(key).decode().rstrip("="),
+    ):
+        assert len(secret) < 4 or secret not in text
+
+
+def test_a_large_delivery_is_explained_in_time() -> None:
+    body = b'{"a":"' + b"x" * 1_000_000 + b'"}'
+    sent = send(ACME, body, x_request_id="1", x_acme_time="1700000001")
+    start = time.perf_counter()
+    assert not why(changed(sent, secret=Secret(b"wrong"))).valid
+    assert time.perf_counter() - start < 2
+
+
+def test_what_comes_from_outside_cannot_move_the_cursor() -> None:
+    found = why(send(SHOPIFY, x_shopify_topic="\x1b[31morders/create\u202e"))
+    assert not any(letter in repr(found.steps) for letter in "\x1b\u202e")
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    st.sampled_from([*PRESETS.values(), ACME]),
+    st.dictionaries(
+        st.sampled_from(["x-store-signature", "x-store-time", "webhook-signature", "stripe-signature", "x", "x-id"]),
+        st.text(max_size=80) | st.from_regex(r"[vt]1?=[0-9a-f]{0,64},v1=[0-9a-f]{64}"),
+    ),
+    st.binary(max_size=60) | st.just(BODY),
+)
+def test_nothing_can_upset_an_explanation(scheme: Scheme, headers: dict[str, str], body: bytes) -> None:
+    store = Store("north", scheme, (KEY,), url=URL, domain="north.example")
+    assert not explain(store, headers, body, NOW).valid

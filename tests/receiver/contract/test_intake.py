@@ -1,0 +1,361 @@
+"""Intake: what an event is made of, when two deliveries are one, and what no content can upset."""
+
+from __future__ import annotations
+
+import json
+from base64 import b32encode
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from receiver.contract.errors import Rejected
+from receiver.contract.event import event_id
+from receiver.contract.intake import MAX_DEPTH, Delivery, receive
+from receiver.contract.signing.grammar import Scheme, Sources
+from receiver.contract.signing.signatures import PRESETS
+from receiver.contract.stores import Store, StoreIndex, find_store
+from tests.support.deliveries import BODY, KEY, NOW, URL, send
+
+BODY_ONLY = PRESETS["hex-body"]
+
+
+def take(scheme: Scheme, body: bytes = BODY, *, now: float = NOW, domain: str = "", **headers: str) -> Delivery:
+    sent = send(scheme, body, **headers)
+    store = Store("north", scheme, (KEY,), url=URL, domain=domain)
+    return receive(sent.headers, sent.body, store=store, now=now)
+
+
+def test_an_event_has_everything_the_scheme_knows() -> None:
+    body = b'{"type":"order.created","timestamp":"2023-11-14T22:13:19Z","data":{"id":7,"total":"42.00"}}'
+    delivery = take(PRESETS["standard-webhooks"], body, webhook_id="msg_9")
+    event = delivery.event
+    assert (event.store, event.topic, event.delivery_id, event.resource_id) == (
+        "north",
+        "order.created",
+        "msg_9",
+        "7",
+    )
+    assert event.occurred_at == datetime(2023, 11, 14, 22, 13, 19, tzinfo=UTC)
+    assert event.data == {"id": 7, "total": "42.00"}
+    assert (delivery.theirs, delivery.unreadable, delivery.repeat_mark) == ("order.created", "", "")
+    assert delivery.signed_with == KEY.fingerprint
+
+
+REAL = {
+    "shopify": (b'{"id":820982911946154508,"total_price":"9.00"}', "order.created", "820982911946154508"),
+    "woocommerce": (b'{"id":727,"status":"processing"}', "order.created", "727"),
+    "bigcommerce": (
+        b'{"scope":"store/order/created","store_id":"1025646","data":{"type":"order","id":250},'
+        b'"hash":"dd70c0976e06b67aaf671e73f49dcb79230ebf9d","created_at":1561479335,"producer":"stores/abcde"}',
+        "order.created",
+        "250",
+    ),
+    "nuvemshop": (b'{"store_id":123,"event":"order/created","id":1948209}', "order.created", "1948209"),
+    "shopware": (
+        b'{"data":{"payload":{"order":{"id":"7b04","orderNumber":"10060"}},"event":"checkout.order.placed"},'
+        b'"source":{"url":"http://shop.example","shopId":"dgrH7nLU6tlE","eventId":"ev1"},"timestamp":1700000000}',
+        "order.created",
+        "7b04",
+    ),
+    "salla": (b'{"event":"order.created","merchant":1234,"data":{"id":55,"total":1}}', "order.created", "55"),
+    "square": (
+        b'{"merchant_id":"M1","type":"order.created","event_id":"e1","created_at":"2023-11-14T22:13:19Z",'
+        b'"data":{"type":"order_created","id":"o1","object":{"order_created":{"order_id":"o1","version":1}}}}',
+        "order.created",
+        "o1",
+    ),
+    "stripe": (
+        b'{"id":"evt_1","type":"checkout.session.completed","created":1700000000,'
+        b'"data":{"object":{"id":"cs_1","amount_total":4200}}}',
+        "order.created",
+        "cs_1",
+    ),
+    "spree": (
+        b'{"id":"e1","name":"order.canceled","data":{"id":"or_1","total":"1"}}',
+        "order.cancelled",
+        "or_1",
+    ),
+    "paddle": (
+        b'{"event_id":"evt_1","event_type":"transaction.paid","occurred_at":"2023-11-14T22:13:19.5Z",'
+        b'"data":{"id":"txn_1","status":"paid"}}',
+        "order.paid",
+        "txn_1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_delivery_as_the_store_sends_it_is_understood(name: str) -> None:
+    body, topic, resource = REAL[name]
+    event = take(PRESETS[name], body, x_shopify_topic="orders/create", x_wc_webhook_topic="order.created").event
+    assert (event.topic, event.resource_id) == (topic, resource)
+    assert isinstance(event.data, dict)
+    assert event.data
+
+
+# Duplicates
+
+
+def test_the_same_delivery_twice_is_one_event() -> None:
+    for name in ("standard-webhooks", "shopify"):
+        assert take(PRESETS[name], x_shopify_webhook_id="1").event.id == (
+            take(PRESETS[name], x_shopify_webhook_id="1").event.id
+        )
+
+
+def test_the_same_body_under_a_new_id_is_another_event() -> None:
+    first = take(PRESETS["shopify"], x_shopify_webhook_id="1")
+    assert first.event.id != take(PRESETS["shopify"], x_shopify_webhook_id="2").event.id
+
+
+def test_an_unsigned_id_with_another_body_is_another_event() -> None:
+    first = take(PRESETS["shopify"], b'{"id":1}', x_shopify_webhook_id="1")
+    assert first.event.id != take(PRESETS["shopify"], b'{"id":2}', x_shopify_webhook_id="1").event.id
+
+
+def test_a_signed_id_names_the_event_alone() -> None:
+    first = take(PRESETS["standard-webhooks"], b'{"type":"a.b","data":{"n":1}}', webhook_id="m")
+    assert first.event.id == take(PRESETS["standard-webhooks"], b'{"type":"a.b"}', webhook_id="m").event.id
+
+
+def test_one_id_at_two_stores_is_two_events() -> None:
+    sent = send(PRESETS["shopify"], x_shopify_webhook_id="1")
+    ids = {
+        receive(sent.headers, sent.body, store=replace(sent.store, name=name), now=NOW).event.id
+        for name in ("north", "south")
+    }
+    assert len(ids) == 2
+
+
+def test_without_an_id_equal_content_carries_equal_marks() -> None:
+    first, second = take(BODY_ONLY, x_topic="a/b"), take(BODY_ONLY, x_topic="a/b")
+    assert first.event.id != second.event.id
+    assert first.repeat_mark == second.repeat_mark != ""
+    assert take(BODY_ONLY, x_topic="a/c").repeat_mark != first.repeat_mark
+    assert take(BODY_ONLY, BODY + b" ", x_topic="a/b").repeat_mark != first.repeat_mark
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"store_id":123,"event":"product/created","id":1948209}',
+        b'{"event":"order/paid","id":"x","created_at":"2026-01-01T00:00:00Z"}',
+        b'{"event":"order/paid","orderId":3,"type":"order"}',
+        b'{"event":"order/paid"}',
+    ],
+)
+def test_two_equal_thin_bodies_are_always_two_events(body: bytes) -> None:
+    first, second = take(PRESETS["nuvemshop"], body), take(PRESETS["nuvemshop"], body)
+    assert first.event.id != second.event.id
+    assert first.repeat_mark == second.repeat_mark == ""
+
+
+@pytest.mark.parametrize("more", [b'"total":"1"', b'"paid":true', b'"lines":[]', b'"customer":{"id":1}'])
+def test_a_body_with_any_substance_is_not_thin(more: bytes) -> None:
+    assert take(PRESETS["nuvemshop"], b'{"event":"order/paid","id":1,' + more + b"}").repeat_mark
+
+
+def test_ids_beyond_64_bits_are_not_confused() -> None:
+    scheme = Scheme("acme", dedupe="id", event=Sources(id=("json:id",)))
+    ids = {take(scheme, b'{"type":"a.b","id":12345678901234567890%d}' % n).event.id for n in (1, 2)}
+    assert len(ids) == 2
+    assert take(scheme, b'{"type":"a.b","id":123456789012345678901}').event.delivery_id == "123456789012345678901"
+
+
+@pytest.mark.parametrize("strange", ["a:b", "a\nb", "x" * 10_000, "\u0000", "ü", "<script>"])
+def test_a_strange_id_is_only_an_id(strange: str) -> None:
+    scheme = Scheme("acme", dedupe="id", event=Sources(id=("json:id",)))
+    body = orjson.dumps({"type": "a.b", "id": strange})
+    delivery = take(scheme, body)
+    assert len(delivery.event.delivery_id) <= 200
+    assert delivery.event.id == take(scheme, body).event.id
+    longer = orjson.dumps({"type": "a.b", "id": strange + "y"})
+    assert delivery.event.id != take(scheme, longer).event.id
+
+
+def test_an_event_id_is_the_beginning_of_a_hash_in_base32() -> None:
+    assert event_id("north", b"key") == b32encode(sha256(b"north\0key").digest())[:26].decode().lower()
+
+
+# Content that cannot be understood
+
+UNREADABLE: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "empty"),
+    "scalar": (b"42", "bare value"),
+    "text": (b'"order"', "bare value"),
+    "nested 100,000 deep": (b"[" * 100_000, "not JSON"),
+    "nested 100,000 deep and closed": (b"[" * 100_000 + b"]" * 100_000, "not JSON"),
+    "nested 1,000 deep": (b'{"a":' * 1000 + b"1" + b"}" * 1000, "nested"),
+    "4,301-digit integer": (b'{"type":"a.b","n":' + b"9" * 4301 + b"}", "not JSON"),
+    "1e999": (b'{"type":"a.b","n":1e999}', "not JSON"),
+    "NaN": (b'{"type":"a.b","n":NaN}', "not JSON"),
+    "lone surrogate": (b'{"type":"a.b","n":"\\ud800"}', "not JSON"),
+    "raw NUL": (b'{"type":"a.b","n":"\x00"}', "not JSON"),
+    "UTF-16": ('{"type":"a.b"}'.encode("utf-16"), "not JSON"),
+    "UTF-32": ('{"type":"a.b"}'.encode("utf-32"), "not JSON"),
+    "invalid UTF-8": (b'{"type":"a.b","n":"\xff"}', "not JSON"),
+    "trailing garbage": (b'{"type":"a.b"}x', "not JSON"),
+    "form": (b"payload=%7B%7D", "not JSON"),
+    "gzip": (b"\x1f\x8b\x08\x00\x00", "not JSON"),
+    "no topic": (b"{}", "no topic at json:type"),
+    "topic is an object": (b'{"type":{}}', "no topic"),
+    "topic is a flag": (b'{"type":true}', "no topic"),
+    "topic of separators": (b'{"type":"///"}', "no topic"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_genuine_delivery_that_cannot_be_understood_is_kept_and_says_why(name: str) -> None:
+    body, words = UNREADABLE[name]
+    delivery = take(PRESETS["standard-webhooks"], body, webhook_id="msg_1")
+    assert words in delivery.unreadable
+    assert delivery.event.topic == "unreadable"
+    assert delivery.event.body == body
+    assert delivery.event.id == take(PRESETS["standard-webhooks"], body, webhook_id="msg_1").event.id
+
+
+READABLE: dict[str, bytes] = {
+    "BOM": b'\xef\xbb\xbf{"type":"a.b"}',
+    "duplicate keys": b'{"type":"x","type":"a.b"}',
+    "escaped NUL": b'{"type":"a.b","n":"\\u0000"}',
+    "300,000 keys": orjson.dumps({"type": "a.b", **{str(number): number for number in range(300_000)}}),
+    "long number": b'{"type":"a.b","n":' + b"9" * 300 + b"}",
+    "list": b'{"type":"a.b","data":[1,2]}',
+    "nested to the limit": b'{"type":"a.b","n":' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}",
+}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_what_is_not_marked_unreadable_can_be_read(name: str) -> None:
+    delivery = take(PRESETS["standard-webhooks"], READABLE[name])
+    assert delivery.unreadable == ""
+    assert delivery.event.topic == "a.b"
+    assert delivery.event.payload == json.loads(READABLE[name])
+    assert delivery.event.data is not None
+
+
+def test_credentials_in_headers_are_not_kept() -> None:
+    kept = take(BODY_ONLY, authorization="Bearer x", cookie="y", x_topic="a.b").event.headers
+    assert "x-topic" in kept
+    assert not {"authorization", "cookie"} & set(kept)
+
+
+def test_at_most_64_headers_are_kept() -> None:
+    assert len(take(BODY_ONLY, **{f"x_{number}": "y" for number in range(100)}).event.headers) == 64
+
+
+@pytest.mark.parametrize(
+    ("written", "year"),
+    [
+        ("2023-11-14T22:13:20Z", 2023),
+        ("2023-11-14 22:13:20", 2023),
+        (1700000000, 2023),
+        (1700000000.25, 2023),
+        (1700000000000, 2023),
+        ("1700000000", 2023),
+        ("yesterday", None),
+        ("0001-01-01T00:00:00+14:00", None),
+        (10**18, None),
+        (-(10**18), None),
+        (True, None),
+        ({}, None),
+    ],
+)
+def test_a_time_is_read_in_the_usual_forms_and_otherwise_left_out(written: Any, year: int | None) -> None:
+    occurred = take(PRESETS["standard-webhooks"], orjson.dumps({"type": "a.b", "timestamp": written})).event.occurred_at
+    assert (occurred.year if occurred else None) == year
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=20,
+)
+envelopes = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("type", "event", "id", "data", "timestamp", "source", "scope"), anything)
+)
+bodies = st.binary(max_size=200) | (anything | envelopes).map(lambda value: json.dumps(value).encode())
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from(list(PRESETS.values())),
+    bodies,
+    st.dictionaries(st.text(max_size=9), st.text(max_size=20)),
+)
+def test_no_signed_content_can_upset_the_intake(scheme: Scheme, body: bytes, headers: dict[str, str]) -> None:
+    scheme = replace(scheme, timestamp="", signed="{body}", dedupe="id+body")
+    sent = send(scheme, body)
+    delivery = receive({**headers, **sent.headers}, body, store=sent.store, now=NOW)
+    if not delivery.unreadable:
+        assert delivery.event.payload == json.loads(body)
+        assert delivery.event.data is not None
+    orjson.dumps([delivery.theirs, delivery.event.delivery_id, delivery.event.resource_id, delivery.event.topic])
+
+
+# Which store
+
+
+def test_a_delivery_that_names_another_store_is_refused() -> None:
+    body = b'{"store_id":123,"event":"order/paid","id":1}'
+    assert take(PRESETS["nuvemshop"], body, domain="123")
+    with pytest.raises(Rejected) as caught:
+        take(PRESETS["nuvemshop"], body, domain="124")
+    assert caught.value.reason == "wrong-store"
+
+
+@pytest.mark.parametrize("domain", ["shop.example", "SHOP.example", "https://shop.example/", ""])
+def test_a_domain_is_compared_without_scheme_case_and_slash(domain: str) -> None:
+    take(PRESETS["woocommerce"], domain=domain, x_wc_webhook_source="https://Shop.example/")
+
+
+def test_naming_the_store_in_one_of_the_places_is_enough() -> None:
+    body = REAL["shopware"][0]
+    take(PRESETS["shopware"], body, domain="shop.example")
+    take(PRESETS["shopware"], body, domain="dgrH7nLU6tlE")
+
+
+STORES = {
+    name: Store(name, PRESETS[scheme], (KEY,), domain=domain)
+    for name, scheme, domain in [
+        ("north", "shopify", "north.myshopify.com"),
+        ("south", "nuvemshop", "123"),
+        ("west", "shopware", "https://west.example"),
+        ("east", "shopify", ""),
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "name"),
+    [
+        ({"x-shopify-shop-domain": "north.myshopify.com"}, b"", "north"),
+        ({"x-shopify-shop-domain": "NORTH.myshopify.com "}, b"", "north"),
+        ({"x-shopify-shop-domain": "other.myshopify.com"}, b"", None),
+        ({"x-shopify-shop-domain": ""}, b"", None),
+        ({}, b'{"store_id":123}', "south"),
+        ({}, b'{"store_id":"123"}', "south"),
+        ({}, b'{"store_id":123.0}', None),
+        ({}, b'{"store_id":true}', None),
+        ({}, b'{"source":{"url":"https://west.example/"}}', "west"),
+        ({}, b"[" * 100_000, None),
+        ({}, b"", None),
+        ({}, b'{"store_id":"' + b"1" * 100_000 + b'"}', None),
+    ],
+)
+def test_the_shared_url_finds_the_store_that_is_named(headers: dict[str, str], body: bytes, name: str | None) -> None:
+    found = find_store(headers, body, STORES)
+    assert (found.name if found else None) == name
+    assert StoreIndex(STORES.values()).find(headers, body) is found
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(st.sampled_from(["x-shopify-shop-domain", "x"]), st.text(max_size=20)), bodies)
+def test_no_unverified_content_can_upset_the_search_for_a_store(headers: dict[str, str], body: bytes) -> None:
+    find_store(headers, body, STORES)

@@ -1,0 +1,192 @@
+"""Every preset over HTTP, the shared URL, and what counts as one delivery."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from receiver.contract.compose import Request, compose
+from receiver.contract.signing.signatures import PRESETS
+from receiver.inbox.accept_batch import NAMES_KEPT
+from tests.support.harness import System, eventually, own_server
+
+SECRET = "c2VjcmV0IG9mIGEgc3RvcmUgb2YgYW55IHByZXNldA=="
+WINDOW = 1.0
+STORES = "".join(
+    f'[stores.{name}]\nscheme = "{name}"\ndomain = "{name}.example"\nsigning_secrets = ["{SECRET}"]\n'
+    for name in PRESETS
+)
+PLUGIN = """
+from workers import Router
+router = Router("erp")
+@router.on("order.*")
+def export(event, ctx): return "ok"
+@router.on("product.stock", stores="shopify")
+def stock(event, ctx): return "ok"
+"""
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """A receiver with one store for each preset. Time is compressed: what takes a minute takes a second."""
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        system = System(tmp_path_factory.mktemp("system"), server.url, more=STORES, plugin=PLUGIN)
+        text = system.config_file.read_text()
+        window = f"threads = 4\ndedupe_window_unidentified = {WINDOW}"
+        system.config_file.write_text(text.replace("threads = 4", window))
+        system.start("web", "worker", "housekeeper")
+        yield system
+        system.close()
+
+
+def delivery(web: System, store: str, *, topic: str = "order.created", number: str = "d1", **data: object) -> Request:
+    known = web.config.known_stores[store]
+    return compose(known, topic=topic, delivery_id=number, data=data or {"id": 7, "total": "42.00"}, now=time.time())
+
+
+def post(web: System, request: Request, path: str) -> httpx2.Response:
+    return web.http.post(f"/webhooks{path}", headers=request.headers, content=request.body)
+
+
+def accepted(web: System, store: str) -> int:
+    return web.ledger.counters().stores.get(store, {}).get("accepted", 0)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_delivery_under_each_preset_is_accepted_and_a_changed_one_refused(web: System, preset: str) -> None:
+    request = delivery(web, preset, number=f"first-{preset}")
+    answer = post(web, request, f"/{preset}")
+    assert (answer.status_code, answer.json()["status"]) == (200, "accepted")
+    record = web.ledger.event(answer.json()["id"])
+    assert record
+    assert (record.summary.topic, record.summary.resource_id) == ("order.created", "7")
+    changed = Request(request.headers, request.body.replace(b"42.00", b"43.00"))
+    assert post(web, changed, f"/{preset}").status_code == 401
+
+
+@pytest.mark.parametrize("preset", [name for name, scheme in PRESETS.items() if scheme.event.store])
+def test_the_shared_url_finds_the_store_and_then_asks_for_its_signature(web: System, preset: str) -> None:
+    before = accepted(web, preset)
+    request = delivery(web, preset, number=f"shared-{preset}", id=8, total="1.00")
+    known = web.config.known_stores[preset]
+    assert post(web, request, "").status_code == 200
+    assert accepted(web, preset) == before + 1
+    elsewhere = replace(known, domain="nobody.example")
+    stranger = compose(elsewhere, topic="order.created", delivery_id="x", data={"id": 1}, now=time.time())
+    unknown = post(web, stranger, "")
+    wrong = post(web, Request(request.headers, request.body + b" "), "")
+    assert unknown.status_code == wrong.status_code == 401
+    assert unknown.content == wrong.content
+    assert {name for name in unknown.headers if name != "date"} == {name for name in wrong.headers if name != "date"}
+
+
+@pytest.mark.parametrize("preset", ["shopware", "stripe"])
+def test_send_speaks_the_preset(web: System, preset: str) -> None:
+    done = web.run_cli("send", "order.created", "--store", preset)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "200 accepted" in done.stdout
+    assert "erp.export   done" in done.stdout
+    spoiled = web.run_cli("send", "order.created", "--store", preset, "--tamper", "body")
+    assert (spoiled.returncode, "401 Unauthorized" in spoiled.stdout) == (1, True)
+    assert f"storehooks verify --refused last --store {preset}" in spoiled.stdout
+
+
+def test_a_time_that_is_not_signed_cannot_be_spoiled(web: System) -> None:
+    done = web.run_cli("send", "order.created", "--store", "github", "--tamper", "time")
+    assert (done.returncode, "signs no time" in done.stderr) == (2, True)
+
+
+# What is one delivery
+
+
+def test_two_equal_thin_bodies_without_an_id_are_two_events_at_once_and_later(web: System) -> None:
+    before = accepted(web, "nuvemshop")
+    request = delivery(web, "nuvemshop", topic="product.updated", id=99)
+    assert post(web, request, "/nuvemshop").json()["status"] == "accepted"
+    first = time.monotonic()
+    assert post(web, request, "/nuvemshop").json()["status"] == "accepted"
+    eventually(lambda: time.monotonic() > first + 2 * WINDOW)  # two minutes, where the window is one
+    assert post(web, request, "/nuvemshop").json()["status"] == "accepted"
+    assert accepted(web, "nuvemshop") == before + 3
+
+
+def test_a_full_body_without_an_id_is_one_event_inside_the_window_and_another_after_it(web: System) -> None:
+    request = delivery(web, "salla", id=99, total="5.00")
+    first = time.monotonic()
+    told = [post(web, request, "/salla").json()["status"] for _ in range(2)]
+    eventually(lambda: time.monotonic() > first + 1.1 * WINDOW)
+    told.append(post(web, request, "/salla").json()["status"])
+    assert told == ["accepted", "duplicate", "accepted"]
+
+
+def test_the_same_body_under_a_new_id_is_two_events_and_the_same_delivery_twice_is_one(web: System) -> None:
+    before = accepted(web, "shopify")
+    first = delivery(web, "shopify", number="one", id=5)
+    second = Request({**first.headers, "x-shopify-webhook-id": "two"}, first.body)
+    told = [post(web, request, "/shopify").json()["status"] for request in (first, second, first, second)]
+    assert told == ["accepted", "accepted", "duplicate", "duplicate"]
+    assert accepted(web, "shopify") == before + 2
+
+
+def test_one_id_with_two_bodies_is_counted_and_shown(web: System) -> None:
+    bodies = [delivery(web, "github", number="again", id=number, total="1.00") for number in (1, 2, 3)]
+    told = [post(web, request, "/github").json() for request in (*bodies, *bodies)]
+    assert [one["status"] for one in told] == ["accepted"] * 3 + ["duplicate"] * 3
+    assert [one["id"] for one in told[:3]] == [one["id"] for one in told[3:]]
+    assert web.ledger.counters().stores["github"]["conflicts"] == 2
+    shown = web.run_cli("topics", "--store", "github").stdout
+    assert "github: 2 came under a delivery id that had come with another body before" in shown
+    assert "github: 2 came under" in web.run_cli("stats").stdout
+
+
+def test_under_a_signed_id_a_second_body_is_a_repetition_and_counted_too(web: System) -> None:
+    told = [
+        post(web, delivery(web, "paddle", number="evt_1", id=number, total="1.00"), "/paddle").json()["status"]
+        for number in (1, 2)
+    ]
+    assert told == ["accepted", "duplicate"]
+    assert web.ledger.counters().stores["paddle"]["conflicts"] == 1
+
+
+# Topics
+
+
+def test_topics_tell_what_is_sent_what_it_means_and_who_takes_it(web: System) -> None:
+    post(web, delivery(web, "woocommerce", topic="order.paid", number="paid"), "/woocommerce")
+    rows = json.loads(web.run_cli("topics", "--store", "woocommerce", "--json").stdout)
+    (row,) = [one for one in rows if one["theirs"] == "order.paid"]
+    assert row.pop("last_at").startswith("20")
+    assert row == {
+        "store": "woocommerce",
+        "theirs": "order.paid",
+        "topic": "order.paid",
+        "mapped_by": "rule",
+        "seen": 1,
+        "handlers": ["erp.export"],
+    }
+    post(web, delivery(web, "shopify", topic="product.updated", number="stock", id=1), "/shopify")
+    shown = eventually(lambda: (out := web.run_cli("topics").stdout) and "products/update" in out and out)
+    assert "product.updated  preset" in " ".join(shown.split("\n"))
+    assert "erp.stock wants product.stock, which no store has sent; the nearest seen is product." in shown
+
+
+def test_the_number_of_names_of_a_store_is_bounded(make_system: Callable[..., System]) -> None:
+    system = make_system()
+    deliveries = [system.delivery(f"thing.{number}ed") for number in range(NAMES_KEPT + 50)]
+    system.inbox.accept(deliveries)
+    system.inbox.accept([system.delivery("thing.0ed")])
+    names = {name.theirs: name.seen for name in system.ledger.names("north")}
+    assert len(names) == NAMES_KEPT + 1
+    assert (names[""], names["thing.0ed"]) == (50, 2)
+    assert sum(names.values()) == NAMES_KEPT + 51
+    assert "(more names)" in system.run_cli("topics").stdout
+
+
+def test_a_store_that_sent_nothing_has_nothing_to_show(system: System) -> None:
+    assert "no store has sent anything yet" in system.run_cli("topics").stdout
+    assert json.loads(system.run_cli("topics", "--json").stdout) == []

@@ -1,0 +1,400 @@
+"""Refused deliveries are kept, not accepted: bounded, fair, off the request path, and released once they fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receiver.config.settings import Bounds
+from receiver.contract.compose import Request, compose
+from receiver.contract.intake import kept_headers, receive
+from receiver.contract.signing.presets import PRESETS
+from receiver.contract.signing.signatures import Scheme
+from receiver.delivery.refusal_log import Gathered
+from receiver.spool import FILE, Refusal, Refusals, open_refusals
+from receiver.spool.database import WAL_BYTES
+from receiver.spool.refused_deliveries import fair_level
+from tests.support.harness import OTHER_SECRET, System, eventually, own_server
+from tests.support.raw_http import pipelined, request
+
+OF_A_PROXY = (
+    "x-api-key",
+    "x-auth-token",
+    "cf-access-client-secret",
+    "x-amzn-oidc-accesstoken",
+    "cf-access-jwt-assertion",
+)
+
+WINDOW = 1.0
+WRONG = "not the secret that the store has"
+RIGHT = "whsec_dGhlIHNlY3JldCB0aGF0IHRoZSBzdG9yZSBoYXM="
+
+
+def disk(system: System) -> int:
+    return sum(path.stat().st_size for path in (system.folder / "data").glob(f"{FILE}*"))
+
+
+def kept(system: System) -> Refusals:
+    return open_refusals(system.folder / "data")
+
+
+def as_the_store_signs(system: System, secret: str = RIGHT, store: str = "south") -> Callable[..., Request]:
+    """Makes deliveries of a store whose secret is not the one in our config."""
+    known = system.config.known_stores[store]
+    ours = replace(known.secrets[0], key=known.scheme.key_of(secret))
+    theirs = replace(known, secrets=(ours,))
+
+    def make(number: int, *, thin: bool = False) -> Request:
+        data = {"id": number} if thin else {"id": number, "total": "1.00"}
+        return compose(theirs, topic="order.created", delivery_id=f"msg_{number}", data=data, now=time.time())
+
+    return make
+
+
+def correct(system: System, before: str = OTHER_SECRET, after: str = RIGHT) -> None:
+    system.config_file.write_text(system.config_file.read_text().replace(before, after))
+
+
+def raw(delivery: Request, store: str = "south") -> bytes:
+    return request(f"/webhooks/{store}", delivery.headers.items(), delivery.body)
+
+
+def forged(count: int, size: int, store: str = "north") -> Iterator[bytes]:
+    """Deliveries that nobody signed, each a little different."""
+    for number in range(count):
+        body = b'{"type":"order.created","data":{"id":%d,"pad":"%s"}}' % (number, b"x" * size)
+        yield request(f"/webhooks/{store}", [("webhook-id", f"f{number}"), ("webhook-signature", "v1,AAAA")], body)
+
+
+def bounded(system: System, refused: str) -> System:
+    text = system.config_file.read_text()
+    system.config_file.write_text(text.replace("threads = 4", f'threads = 4\nrefused = "{refused}"'))
+    return system
+
+
+MORE = f"""
+[stores.thin]
+scheme = "nuvemshop"
+signing_secrets = ["{WRONG}"]
+[stores.bare]
+scheme = "salla"
+signing_secrets = ["{WRONG}"]
+"""
+FORGOTTEN = f'''
+[stores.west]
+scheme = "shopify"
+domain = "west.example"
+signing_secrets = ["{RIGHT}"]
+'''
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One receiver with a config that is wrong; `release` corrects it on disk, for itself only."""
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        system = System(tmp_path_factory.mktemp("system"), server.url, more=MORE)
+        text = system.config_file.read_text()
+        window = f"threads = 4\ndedupe_window_unidentified = {WINDOW}"
+        system.config_file.write_text(text.replace("threads = 4", window))
+        system.start("web")
+        yield system
+        system.close()
+
+
+def release(system: System, *arguments: str, more: str = "") -> dict[str, Any]:
+    """`refused release` under a corrected config."""
+    wrong = system.config_file.read_text()
+    correct(system)
+    system.config_file.write_text(system.config_file.read_text().replace(WRONG, RIGHT) + more)
+    done = system.run_cli("refused", "release", "--json", *arguments)
+    system.config_file.write_text(wrong)
+    assert done.stdout, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def refuse(system: System, delivery: Request, store: str = "south", count: int = 1) -> Refusal:
+    """Send a delivery, see it refused, and find it kept; the newest of so many of its store, where others wait."""
+    last = max([one.id for one in kept(system).newest()], default=0)
+    assert system.post(delivery, store).status_code == 401
+    eventually(lambda: kept(system).newest(limit=1) and kept(system).newest(limit=1)[0].id > last)
+    eventually(lambda: len(kept(system).newest(store=store)) >= count)
+    found = kept(system).get(kept(system).newest(limit=1)[0].id)
+    assert found
+    return found
+
+
+# One refusal
+
+
+def test_a_refusal_leaves_a_line_and_its_body(shared: System) -> None:
+    delivery, before = as_the_store_signs(shared)(1), time.time()
+    number = refuse(shared, delivery).id
+    line = json.loads(shared.run_cli("refused", "list", "--json").stdout)[0]
+    assert before - 0.01 <= datetime.fromisoformat(line.pop("at")).timestamp() <= time.time()
+    assert line == {
+        "id": number,
+        "store": "south",
+        "reason": "signature-mismatch",
+        "length": len(delivery.body),
+        "hash": hashlib.sha256(delivery.body).hexdigest()[:16],
+        "address": "127.0.0.1",
+        "kept": True,
+    }
+    shown = json.loads(shared.run_cli("refused", "show", "last", "--json").stdout)
+    assert shown["body"].encode() == delivery.body
+    assert shown["headers"]["webhook-id"] == "msg_1"
+    assert (shared.folder / "data" / FILE).stat().st_mode & 0o077 == 0
+    assert shared.ledger.events() == []
+
+
+def test_what_is_shown_raw_can_be_verified(shared: System) -> None:
+    number = refuse(shared, as_the_store_signs(shared)(1)).id
+    (shared.folder / "request").write_text(shared.run_cli("refused", "show", str(number), "--raw").stdout)
+    done = shared.run_cli("verify", "--store", "south", "--request", str(shared.folder / "request"))
+    assert done.returncode == 1
+    assert "NOT VALID  signature-mismatch" in done.stdout
+
+
+def test_credentials_are_never_written_down(shared: System) -> None:
+    delivery = as_the_store_signs(shared)(1)
+    added = {"authorization": "Bearer x", "cookie": "session=y", **dict.fromkeys(OF_A_PROXY, "s3cret")}
+    kept = refuse(shared, Request({**delivery.headers, **added}, delivery.body)).headers
+    assert not added.keys() & kept.keys()
+    assert delivery.headers.keys() <= kept.keys()
+
+
+def test_an_event_keeps_no_credential_of_a_proxy_and_all_that_its_scheme_reads(shared: System) -> None:
+    request = shared.request()
+    store = shared.config.known_stores["north"]
+    headers = {**request.headers, **dict.fromkeys(OF_A_PROXY, "s3cret")}
+    kept = receive(headers, request.body, store=store, now=time.time()).event.headers
+    assert dict(kept) == dict(request.headers)
+    odd = replace(store.scheme, headers=("X-Store-Token",))
+    assert kept_headers({"x-store-token": "v1,abc", "x-auth-token": "s"}, odd.reads) == {"x-store-token": "v1,abc"}
+
+
+@pytest.mark.parametrize("scheme", PRESETS.values(), ids=lambda scheme: scheme.name)
+def test_what_a_preset_signs_with_is_kept_of_a_delivery_of_a_store_that_is_not_known_yet(scheme: Scheme) -> None:
+    """It may be let in later, under the scheme it really has."""
+    assert set(kept_headers(dict.fromkeys(scheme.header_names, "x"))) == set(scheme.header_names)
+
+
+def test_a_busy_file_delays_no_answer(shared: System) -> None:
+    make = as_the_store_signs(shared)
+    before = kept(shared).count()
+    refuse(shared, make(0))
+    busy = sqlite3.connect(shared.folder / "data" / FILE, isolation_level=None)
+    busy.execute("BEGIN EXCLUSIVE")
+    begun = time.monotonic()
+    answers = {shared.post(make(number), "south").status_code for number in range(1, 40)}
+    took = time.monotonic() - begun
+    busy.execute("ROLLBACK")
+    assert answers == {401}
+    assert took < 2.0
+    assert eventually(lambda: kept(shared).count() == before + 40)
+
+
+def test_there_is_no_file_before_there_is_a_refusal_and_a_tidy_one_after_the_end(system: System) -> None:
+    system.start("web")
+    assert system.post(system.request()).status_code == 200
+    assert list((system.folder / "data").iterdir()) == []
+    assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
+    system.processes[0].stop()
+    assert [path.name for path in (system.folder / "data").iterdir()] == [FILE]
+    assert kept(system).count() == 1
+
+
+def test_off_keeps_nothing_and_says_so(make_system: Callable[..., System]) -> None:
+    system = bounded(make_system(), "off")
+    system.start("web")
+    assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
+    eventually(lambda: system.ledger.counters().total["rejected"] == 1)
+    assert not (system.folder / "data" / FILE).exists()
+    assert 'refused = "off"' in system.run_cli("refused").stdout
+    assert not (system.folder / "data" / FILE).exists()  # who looks makes no file
+
+
+def test_a_file_that_cannot_be_written_is_said_once_and_delays_no_answer(make_system: Callable[..., System]) -> None:
+    system = make_system()
+    (system.folder / "data").rmdir()
+    (system.folder / "data").write_text("in the way")
+    system.start("web")
+    for number in range(5):
+        assert system.post(as_the_store_signs(system)(number), "south").status_code == 401
+    eventually(lambda: "cannot be written down" in system.log("web"))
+    assert system.log("web").count("cannot be written down") == 1
+
+
+# Release
+
+
+def test_a_wrong_secret_costs_nothing_once_it_is_corrected(make_system: Callable[..., System]) -> None:
+    """The quick form: a tight bound, and everything genuine is let in later with its own time of arrival."""
+    system = bounded(make_system(), "48h, 1MB")
+    system.start("web")
+    wrong_secret_then_release(system, genuine=150, forgeries=2_000, size=600)
+    assert kept(system).count_kept() < 1_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_thousand_genuine_ones_survive_a_hundred_thousand_forged(system: System) -> None:
+    system.start("web")
+    begun = time.monotonic()
+    wrong_secret_then_release(system, genuine=1_000, forgeries=100_000, size=1_000)
+    print(f"left: {kept(system).count():,} lines, {kept(system).count_kept():,} of them with their body")
+    print(f"in {time.monotonic() - begun:.0f} s")
+
+
+def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, size: int) -> None:
+    """South signs with a secret we do not have, while somebody forges deliveries of north and of nobody."""
+    make = as_the_store_signs(system)
+    answered: list[int] = []
+    sizes = [0]
+
+    def forge(store: str, count: int) -> None:
+        answered.append(pipelined(system.port, watched(forged(count, size, store)))[401])
+
+    def watched(requests: Iterator[bytes]) -> Iterator[bytes]:
+        for number, one in enumerate(requests):
+            yield one
+            if number % 500 == 0:
+                sizes.append(disk(system))
+
+    half = forgeries // 2
+    forgers = [threading.Thread(target=forge, args=(store, half)) for store in ("north", "nobody")]
+    for forger in forgers:
+        forger.start()
+    arrivals: dict[str, float] = {}
+    for number in range(genuine):
+        assert system.post(make(number), "south").status_code == 401
+        arrivals[f"msg_{number}"] = time.time()
+    for forger in forgers:
+        forger.join()
+    assert sum(answered) == forgeries
+    eventually(lambda: len(kept(system).newest(store="south", limit=genuine + 1)) == genuine, within=20)
+    sizes.append(disk(system))
+
+    correct(system)
+    done = system.run_cli("refused", "release", "--store", "south", "--json")
+    assert json.loads(done.stdout) == {"accepted": genuine, "duplicates": 0, "full": 0, "still_refused": {}}
+    assert done.returncode == 0
+    events = system.ledger.events(store="south", limit=genuine + 1)
+    assert len(events) == system.ledger.counters().stores["south"]["accepted"] == genuine
+    for event in events:
+        assert abs(event.received_at.timestamp() - arrivals[event.delivery_id]) < 1.0
+        assert event.source == "released"
+    print(f"{forgeries:,} forged, {genuine:,} genuine: {max(sizes) / 2**20:.1f} MB on disk, accepted {len(events):,}")
+    assert max(sizes) <= system.config.receiver.refused.octets + 2 * WAL_BYTES
+    again = system.run_cli("refused", "release", "--store", "south")
+    assert (again.returncode, "nothing refused" in again.stdout) == (0, True)
+
+
+def test_a_release_that_was_cut_short_lets_nothing_in_twice(shared: System) -> None:
+    """The file as it was before is what a kill between storing and forgetting leaves behind."""
+    make = as_the_store_signs(shared, store="thin")
+    for _ in range(3):
+        refuse(shared, make(7, thin=True), "thin")
+    before = sqlite3.connect(":memory:")
+    with sqlite3.connect(shared.folder / "data" / FILE) as file:
+        file.backup(before)
+    first = release(shared, "--store", "thin")
+    with sqlite3.connect(shared.folder / "data" / FILE) as file:
+        before.backup(file)
+    second = release(shared, "--store", "thin")
+    assert (first["accepted"], first["duplicates"]) == (3, 0)
+    assert (second["accepted"], second["duplicates"]) == (0, 3)
+    assert len(shared.ledger.events(store="thin")) == 3
+
+
+def test_repetitions_without_an_id_are_told_by_when_they_came(shared: System) -> None:
+    delivery = as_the_store_signs(shared, store="bare")(1)
+    first = time.monotonic()
+    assert {shared.post(delivery, "bare").status_code for _ in range(2)} == {401}
+    eventually(lambda: time.monotonic() > first + 1.2 * WINDOW)
+    refuse(shared, delivery, "bare", 3)
+    told = release(shared, "--store", "bare")
+    assert (told["accepted"], told["duplicates"]) == (2, 1)
+
+
+def test_a_store_that_was_forgotten_in_the_config_is_let_in_once_it_is_there(shared: System) -> None:
+    wrong = shared.config_file.read_text()
+    shared.config_file.write_text(wrong + FORGOTTEN)
+    own, on_all = (shared.request(store="west", delivery_id=name) for name in ("own", "all"))
+    shared.config_file.write_text(wrong)
+    number = refuse(shared, own, "west").id
+    assert shared.http.post("/webhooks", headers=on_all.headers, content=on_all.body).status_code == 401
+    eventually(lambda: kept(shared).newest(limit=1)[0].id == number + 1)
+    still = shared.run_cli("refused", "release", str(number), str(number + 1))
+    assert (still.returncode, "still refused 2: unknown-store" in still.stdout) == (1, True)
+    assert release(shared, "--store", "west", "--dry-run", more=FORGOTTEN)["accepted"] == 2
+    assert release(shared, str(number), more=FORGOTTEN)["accepted"] == 1
+    assert release(shared, "--store", "west", more=FORGOTTEN)["accepted"] == 1
+    assert {event.delivery_id for event in shared.ledger.events(store="west")} == {"own", "all"}
+
+
+# Bounds
+
+
+@given(sizes=st.lists(st.integers(0, 10**7), max_size=30), limit=st.integers(0, 10**8))
+def test_the_fair_level_fits_and_takes_nothing_from_the_small(sizes: list[int], limit: int) -> None:
+    level = fair_level(sizes, limit)
+    assert sum(min(size, level) for size in sizes) <= max(limit, sum(sizes) if sum(sizes) <= limit else limit)
+    if sum(sizes) <= limit:
+        assert level >= max(sizes, default=0)
+    elif sizes:
+        assert level >= limit // len(sizes)
+
+
+def refusal(at: float, store: str = "north", size: int = 1000) -> Refusal:
+    return Refusal(at, store, store, "no-signature", size, "0" * 16, "192.0.2.1", {"a": "b"}, b"x" * size)
+
+
+@given(stores=st.lists(st.sampled_from("aaaaaaaaab"), max_size=400))
+def test_what_gathers_in_memory_is_bounded_and_the_few_are_whole(stores: list[str]) -> None:
+    gathered = Gathered(max_bytes=50_000, max_lines=60)
+    for number, store in enumerate(stores):
+        gathered.add(refusal(float(number), store))
+    every = gathered.everything()
+    assert len(every) == gathered.count <= 60
+    assert sum(one.cost for one in every) <= 50_000
+    if stores.count("b") <= 15:
+        assert sum(one.store == "b" and one.kept for one in every) == stores.count("b")
+
+
+def test_refusals_go_by_age_and_bodies_go_before_lines(tmp_path: Path) -> None:
+    refusals, bounds = open_refusals(tmp_path), Bounds(3600, 4 << 20)
+    refusals.add((refusal(float(at), size=20_000) for at in range(400)), bounds=bounds, now=400.0)
+    assert refusals.count() == 400
+    assert 100 < refusals.count_kept() < 200
+    assert [one.kept for one in refusals.newest(limit=400)] == sorted(
+        (one.kept for one in refusals.newest(limit=400)), reverse=True
+    )
+    refusals.trim(bounds=bounds, now=3600.0 + 250)
+    assert refusals.count() == 150
+    refusals.trim(bounds=bounds, now=1e6)
+    assert (refusals.count(), refusals.count_kept()) == (0, 0)
+
+
+def test_a_flood_of_one_store_takes_nothing_from_another_on_disk(tmp_path: Path) -> None:
+    refusals, bounds = open_refusals(tmp_path), Bounds(1e9, 2 << 20)
+    refusals.add((refusal(float(at), "small") for at in range(100)), bounds=bounds, now=1.0)
+    for part in range(20):
+        flood = (refusal(part * 1000.0 + at, "loud", 600) for at in range(1_000))
+        refusals.add(flood, bounds=bounds, now=1.0)
+    assert len([one for one in refusals.newest(store="small", limit=200) if one.kept]) == 100
+    size = sum(path.stat().st_size for path in tmp_path.glob(f"{FILE}*"))
+    assert size < (2 << 20) + 2 * WAL_BYTES

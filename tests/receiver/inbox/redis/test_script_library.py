@@ -1,0 +1,197 @@
+"""Our scripts in the server: as functions, and as scripts where it keeps no functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ReadOnlyError, ResponseError
+
+from receiver.inbox import Inbox, Outcome, connect
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.script_library import library, script, sources
+from receiver.inbox.redis.script_runner import Call, manner
+from tests.faults.test_damaged_records import narrow_inbox
+from tests.support.harness import Server, System, own_server
+from tests.support.proxy import Proxy
+
+ROOT = Path(__file__).parents[4]
+PLUGIN = """
+from workers import Router
+router = Router("shop")
+
+@router.on("order.*")
+def greet(event, ctx):
+    return ctx.once("greet", lambda: "hello")
+"""
+
+
+@pytest.fixture
+def own(make_system: Callable[..., System], own_redis: Server) -> System:
+    return make_system(url=own_redis.url)
+
+
+@pytest.fixture(autouse=True)
+def by_functions() -> Iterator[None]:
+    """As a new process begins."""
+    manner.functions = manner.forgets = True
+    yield
+    manner.functions = manner.forgets = True
+
+
+def settle_one(inbox: Inbox) -> None:
+    (event,) = inbox.claim({"": 1}, room=1).runs
+    (reply,) = inbox.route([(event, [("shop.greet", "default", False)])], inbox.declarations().version)
+    assert reply == ["routed"]
+    (run,) = inbox.claim({"shop.greet": 1}, room=1).runs
+    assert inbox.finish([Outcome(run, "done")]) == [True]
+
+
+def test_the_server_has_one_function_for_each_script(own: System) -> None:
+    own.accept()
+    (told,) = own.client.function_list("storehooks_*")
+    assert len(told[told.index(b"functions") + 1]) == len(sources()) - 1
+
+
+def test_every_script_may_also_be_called_as_a_script(own: System) -> None:
+    for name in sources().keys() - {"lib"}:
+        assert own.client.script_load(script(name).text) == script(name).name
+
+
+def test_flags_are_the_same_both_ways() -> None:
+    assert script("claim").text.startswith("#!lua flags=allow-oom\n")
+    assert script("accept").text.startswith("#!lua\n")
+    assert "_claim', flags = { 'allow-oom' }" in library().text
+    assert "_accept', flags = {  }" in library().text
+
+
+@pytest.mark.parametrize("rule", ["-function", "-function|load", "-fcall"])
+def test_who_may_keep_no_functions_works_by_scripts(own: System, rule: str) -> None:
+    with narrow_inbox(own, rule) as narrow:
+        (accepted,) = narrow.accept([own.delivery()])
+        settle_one(narrow)
+    assert own.status(accepted.id) == "settled"
+    assert own.identity_holds()
+
+
+def test_a_new_version_at_a_full_server_can_still_do_the_work(own: System) -> None:
+    waiting = own.accept()
+    own.client.function_delete(library().name)
+    own.client.config_set("maxmemory", 1)
+    settle_one(own.inbox)
+    with pytest.raises(ResponseError, match="maxmemory"):
+        own.inbox.accept([own.delivery()])
+    assert own.status(waiting) == "settled"
+    assert own.identity_holds()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+        (("CONFIG", "SET", "min-replicas-to-write", "1"), ("CONFIG", "SET", "min-replicas-to-write", "0")),
+    ],
+    ids=["READONLY", "NOREPLICAS"],
+)
+def test_who_is_refused_for_a_while_works_by_functions_afterwards(
+    own: System, wrong: tuple[str, ...], right: tuple[str, ...]
+) -> None:
+    own.client.execute_command(*wrong)
+    with pytest.raises(ResponseError):
+        own.inbox.accept([own.delivery()])
+    own.client.execute_command(*right)
+    own.accept()
+    assert libraries(own) == {library().name}
+
+
+def test_old_versions_are_forgotten_and_other_peoples_functions_are_not(own: System) -> None:
+    for name in ("storehooks_1", "storehooks_2", "theirs"):
+        register(own, name)
+    own.accept()
+    assert libraries(own) == {"storehooks_1", "storehooks_2", "theirs", library().name}
+    own.client.function_delete(library().name)
+    register(own, "storehooks_3")
+    own.accept()
+    assert libraries(own) == {"theirs", library().name}
+
+
+def test_old_versions_that_come_back_are_in_use_and_stay(own: System) -> None:
+    names = {"storehooks_1", "storehooks_2", "storehooks_3"}
+    for name in names:
+        register(own, name)
+    own.accept()
+    assert libraries(own) == {library().name}
+    for name in names:
+        register(own, name)
+    own.client.function_delete(library().name)
+    own.accept()
+    assert libraries(own) == {*names, library().name}
+
+
+def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:
+    count_and_fail = "return function() count('accepted', 'north', 5) error('no', 0) end"
+    text = script("lead").text.replace(sources()["lead"].text, count_and_fail)
+    with pytest.raises(ResponseError, match="no"):
+        own.client.eval(text, 1, "sh:")
+    own.client.hdel("sh:n", "accepted|north")
+    with pytest.raises(ResponseError):
+        script_runner.run(own.client, [Call("claim", ["token"])])
+    own.accept()
+    assert own.ledger.counters().total["accepted"] == 1
+    assert own.identity_holds()
+
+
+def test_what_lua_holds_does_not_grow_with_what_it_was_given(own: System) -> None:
+    large = {"note": "x" * 100_000}
+    for _ in range(20):
+        own.inbox.accept([own.delivery(data=large) for _ in range(32)])
+        own.inbox.claim({"": 32}, room=32)
+    assert own.client.info("memory")["used_memory_vm_functions"] < 20_000_000
+
+
+def test_the_user_that_the_documentation_names_may_do_all_we_need(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    text = (ROOT / "docs" / "operating.md").read_text()
+    (rule,) = re.findall(r"^    (ACL SETUSER .*)$", text, re.MULTILINE)
+    own_redis.client.execute_command(*rule.replace("PASSWORD", "pw").split())
+    system = make_system(url=own_redis.url.replace("unix://", "unix://storehooks:pw@"), plugin=PLUGIN)
+    system.start("web", "worker", "housekeeper")
+    assert system.settled(system.deliver()) == "settled"
+    refused = own_redis.client.execute_command("ACL", "LOG")
+    assert refused == []
+    assert own_redis.client.info("commandstats")["cmdstat_fcall"]["calls"] > 0
+
+
+def register(own: System, name: str) -> None:
+    own.client.function_load(f"#!lua name={name}\nredis.register_function('{name}_f', function() return 1 end)")
+
+
+def libraries(own: System) -> set[str]:
+    return {one[one.index(b"library_name") + 1].decode() for one in own.client.function_list()}
+
+
+def test_who_speaks_to_a_server_that_is_no_primary_asks_again_where_to_go(own: System) -> None:
+    direct = Inbox(own.client, direct=True)
+    assert direct.claim({"": 1}, room=1).runs == ()
+    own.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(ReadOnlyError):
+        direct.claim({"": 1}, room=1)
+    own.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert direct.claim({"": 1}, room=1).runs == ()
+
+
+def test_who_stays_at_a_server_that_does_not_learn_goes_where_the_others_are(own: System, tmp_path: Path) -> None:
+    own.accept()
+    proxy = Proxy(tmp_path, own.client.connection_pool.connection_kwargs["path"])
+    with own_server(tmp_path / "other") as other:
+        direct = Inbox(connect(proxy.url, timeout=2.0), direct=True)
+        assert len(direct.claim({"": 1}, room=1).runs) == 1
+        own.client.function_delete(library().name)
+        proxy.upstream = other.client.connection_pool.connection_kwargs["path"]
+        with pytest.raises(ResponseError, match="not found"):
+            direct.claim({"": 1}, room=1)
+        assert direct.claim({"": 1}, room=1).runs == ()
+    proxy.close()

@@ -1,0 +1,478 @@
+"""The inbox protocol, script by script, against a real server."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
+from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from receiver.inbox.model import Wanted
+from receiver.inbox.redis.script_library import library
+from tests.support.harness import System, eventually
+
+GREET = ("shop.greet", "default", True)
+
+
+def claim_one(inbox: Inbox, lane: str = "") -> Run:
+    (run,) = inbox.claim({lane: 1}, room=1).runs
+    return run
+
+
+def route(inbox: Inbox, event: Run, *handlers: tuple[str, str, bool]) -> list[Run]:
+    (reply,) = inbox.route([(event, handlers)], inbox.declarations().version)
+    assert reply[0] == "routed"
+    return [replace(event, item=f"{event.event.id}|{name}", handler=name) for name, _, mine in handlers if mine]
+
+
+def lapse(inbox: Inbox) -> None:
+    """Let every lease run out, as the clock would."""
+    for item in inbox.client.zrange(keys.LEASED, 0, -1):
+        inbox.client.zadd(keys.LEASED, {item: 1})
+    inbox.tick()
+
+
+def test_an_accepted_event_is_stored_with_its_wake_up_in_one_step(system: System) -> None:
+    event_id = system.accept()
+    assert system.status(event_id) == "open"
+    assert system.client.lrange("rq:queue:default", 0, -1) == [b"wake-default"]
+    assert system.ledger.counters().total["accepted"] == 1
+    assert system.identity_holds()
+
+
+def test_the_same_delivery_twice_is_one_event(system: System) -> None:
+    delivery = system.delivery()
+    first, second = system.inbox.accept([delivery, delivery])
+    assert (first.status, second.status) == ("accepted", "duplicate")
+    assert first.id == second.id
+    assert len(system.ledger.events()) == 1
+    assert system.ledger.counters().total["duplicates"] == 1
+
+
+def test_equal_bodies_without_an_id_are_one_only_for_a_short_while(system: System) -> None:
+    def nameless() -> object:
+        delivery = system.delivery(data={"id": 7})
+        event = replace(delivery.event, id=f"event{nameless.calls}", delivery_id="")
+        nameless.calls += 1
+        return replace(delivery, event=event, repeat_mark="m")
+
+    nameless.calls = 0
+    (first,) = system.inbox.accept([nameless()], repeat_window=0.2)
+    (second,) = system.inbox.accept([nameless()], repeat_window=0.2)
+    assert (first.status, second.status, second.id) == ("accepted", "duplicate", first.id)
+    eventually(lambda: not system.client.exists("sh:d:north:m"))
+    (third,) = system.inbox.accept([nameless()], repeat_window=0.2)
+    assert third.status == "accepted"
+
+
+def test_a_store_over_its_quota_is_told_so_and_others_are_not(system: System) -> None:
+    system.inbox.accept([system.delivery()], quotas={"north": 1, "south": 1})
+    assert system.inbox.accept([system.delivery()], quotas={"north": 1, "south": 1})[0].status == "full"
+    assert (
+        system.inbox.accept([system.delivery(store="south")], quotas={"north": 1, "south": 1})[0].status == "accepted"
+    )
+
+
+@pytest.mark.parametrize("key", ["t:south", "ix:south", "ix"])
+def test_a_damaged_key_of_one_store_leaves_no_event_of_a_group_without_a_lane(system: System, key: str) -> None:
+    """Kept, and in no lane, it would be a duplicate for ever and never run."""
+    system.client.set(f"{keys.PREFIX}{key}", "poison")
+    group = [system.delivery(store=store) for store in ("north", "south", "north")]
+    with suppress(ResponseError):
+        system.inbox.accept(group)
+    assert len(system.inbox.claim({"": 5}, room=5).runs) == 3
+
+
+def test_wake_ups_are_coalesced(system: System) -> None:
+    for _ in range(20):
+        system.accept()
+    assert system.client.llen("rq:queue:default") == 1
+
+
+def test_a_claim_leases_and_what_it_leaves_behind_wakes_the_next(system: System) -> None:
+    for _ in range(3):
+        system.accept()
+    system.client.delete("rq:queue:default")
+    claim = system.inbox.claim({"": 2}, room=2)
+    assert len(claim.runs) == 2
+    assert system.client.llen("rq:queue:default") == 1
+    assert system.client.zcard(keys.LEASED) == 2
+
+
+def test_an_event_gets_a_run_for_each_handler_and_settles_when_the_last_ends(system: System) -> None:
+    event_id = system.accept()
+    greet, count = route(system.inbox, claim_one(system.inbox), GREET, ("shop.count", "default", True))
+    assert system.inbox.finish([Outcome(greet, "done", {"result": "hi"})]) == [True]
+    assert system.status(event_id) == "open"
+    assert system.inbox.finish([Outcome(count, "dropped", {"result": "not ours"})]) == [True]
+    assert system.status(event_id) == "settled"
+    assert [run.status for run in system.ledger.event(event_id).runs] == ["dropped", "done"]
+    assert system.identity_holds()
+
+
+def test_an_event_nobody_wants_is_settled_as_unhandled(system: System) -> None:
+    event_id = system.accept()
+    replies = system.inbox.route([(claim_one(system.inbox), ())], "0")
+    assert replies == [["unhandled"]]
+    assert (system.status(event_id), system.ledger.event(event_id).reason) == ("settled", "unhandled")
+
+
+def test_routing_by_old_declarations_is_noticed(system: System) -> None:
+    system.accept()
+    event = claim_one(system.inbox)
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
+    assert system.inbox.route([(event, ())], "0") == [["reroute"]]
+    assert system.inbox.route([(event, [GREET])], "1") == [["routed", "shop.greet"]]
+
+
+def test_one_failed_run_makes_the_event_failed(system: System) -> None:
+    event_id = system.accept()
+    greet, count = route(system.inbox, claim_one(system.inbox), GREET, ("shop.count", "default", True))
+    system.inbox.finish([Outcome(greet, "failed", {"error": "KeyError: 'x'"}), Outcome(count, "done")])
+    assert system.status(event_id) == "failed"
+    assert system.client.zrange(keys.FAILED, 0, -1) == [f"{event_id}|shop.greet".encode()]
+    assert system.identity_holds()
+
+
+def test_a_retry_counts_an_attempt_and_comes_back_when_due(system: System) -> None:
+    system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "retry", {"error": "E"}, delay=0.05)])
+    assert system.inbox.claim({"shop.greet": 1}, room=1).runs == ()
+    eventually(lambda: system.inbox.tick()[0] == 1)
+    again = claim_one(system.inbox, "shop.greet")
+    assert (again.attempts, again.losses) == (1, 0)
+
+
+def test_a_release_and_busy_burn_no_attempt(system: System) -> None:
+    system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "release")])
+    run = claim_one(system.inbox, "shop.greet")
+    system.inbox.finish([Outcome(run, "busy", {"error": "Busy"}, delay=0)])
+    assert claim_one(system.inbox, "shop.greet").attempts == 0
+
+
+@pytest.mark.parametrize("word", ["renew", "finish"])
+def test_a_worker_that_was_only_late_is_no_loss(system: System, word: str) -> None:
+    """A starved machine must not make a failure of what nobody did badly."""
+    system.accept()
+    (late,) = route(system.inbox, claim_one(system.inbox), GREET)
+    for _ in range(3 * LOSSES_ALLOWED):
+        lapse(system.inbox)
+        if word == "renew":
+            assert system.inbox.renew([late]) == {late.item}, "it is no longer its own"
+        else:
+            assert system.inbox.finish([Outcome(late, "done")]) == [False]
+        again = claim_one(system.inbox, "shop.greet")
+        assert (again.attempts, again.losses) == (0, 0)
+        late = again
+
+
+def test_the_loss_is_taken_back_while_another_has_the_run_and_only_once(system: System) -> None:
+    system.accept()
+    (late,) = route(system.inbox, claim_one(system.inbox), GREET)
+    for _ in range(2):
+        lapse(system.inbox)
+        other = claim_one(system.inbox, "shop.greet")
+    assert other.losses == 2
+    system.inbox.renew([late])
+    lapse(system.inbox)
+    assert system.inbox.renew([other, other]) == {other.item}
+    third = claim_one(system.inbox, "shop.greet")
+    assert third.losses == 2, "who was lost before the last one has not spoken in time"
+
+
+def test_an_event_that_waits_to_be_routed_by_a_late_worker_is_not_lost(system: System) -> None:
+    system.accept()
+    for _ in range(3 * LOSSES_ALLOWED):
+        late = claim_one(system.inbox)
+        lapse(system.inbox)
+        assert system.inbox.route([(late, [GREET])], system.inbox.declarations().version) == [["stale"]]
+    assert claim_one(system.inbox).losses == 0
+
+
+def test_a_run_that_makes_its_worker_late_for_ever_ends_as_a_failure(system: System) -> None:
+    event_id = system.accept()
+    (late,) = route(system.inbox, claim_one(system.inbox), GREET)
+    for _ in range(50):
+        lapse(system.inbox)
+        system.inbox.renew([late])
+        if system.status(event_id) == "failed":
+            break
+        late = claim_one(system.inbox, "shop.greet")
+    assert system.run_of(event_id, "shop.greet").error.startswith("lost-worker")
+
+
+def test_a_lapsed_lease_is_a_loss_and_the_late_outcome_is_refused(system: System) -> None:
+    event_id = system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    lapse(system.inbox)
+    again = claim_one(system.inbox, "shop.greet")
+    assert (again.attempts, again.losses) == (0, 1)
+    assert system.inbox.finish([Outcome(run, "done")]) == [False]
+    assert system.inbox.renew([run]) == {run.item}
+    assert system.inbox.finish([Outcome(again, "done")]) == [True]
+    assert system.status(event_id) == "settled"
+
+
+def test_a_run_that_keeps_losing_its_worker_becomes_a_failure(system: System) -> None:
+    event_id = system.accept()
+    route(system.inbox, claim_one(system.inbox), GREET)
+    for _ in range(LOSSES_ALLOWED):
+        lapse(system.inbox)
+        claim_one(system.inbox, "shop.greet")
+    lapse(system.inbox)
+    assert system.status(event_id) == "failed"
+    assert "lost-worker" in system.run_of(event_id, "shop.greet").error
+    assert system.identity_holds()
+
+
+def test_a_suspect_is_claimed_alone(system: System) -> None:
+    for _ in range(3):
+        system.accept()
+        route(system.inbox, claim_one(system.inbox), ("shop.greet", "default", False))
+    claim_one(system.inbox, "shop.greet")
+    lapse(system.inbox)
+    assert [run.losses for run in system.inbox.claim({"shop.greet": 10}, room=10).runs] == [1]
+    assert [run.losses for run in system.inbox.claim({"shop.greet": 10}, room=10).runs] == [0, 0]
+
+
+def test_renewing_keeps_a_lease(system: System) -> None:
+    system.accept()
+    run = claim_one(system.inbox)
+    system.client.zadd(keys.LEASED, {run.item: 1})
+    assert system.inbox.renew([run]) == set()
+    assert system.inbox.tick() == (0, 0, 0)
+
+
+def test_a_lease_that_ends_too_far_away_is_cut(system: System) -> None:
+    """The server's clock was set back by an hour."""
+    system.accept()
+    run = claim_one(system.inbox)
+    seconds, _ = system.client.time()
+    system.client.zadd(keys.LEASED, {run.item: (seconds + 3600) * 1000})
+    system.inbox.tick()
+    assert system.client.zscore(keys.LEASED, run.item) <= (seconds + 1) * 1000 + LEASE_MS + 1000
+
+
+def test_stores_take_turns_however_many_events_one_of_them_has(system: System) -> None:
+    for _ in range(20):
+        system.accept(store="north")
+    for _ in range(3):
+        system.accept(store="south")
+    stores = [run.event.store for run in system.inbox.claim({"": 8}, room=8).runs]
+    assert stores.count("south") == 3
+
+
+def test_events_of_one_store_keep_their_order(system: System) -> None:
+    ids = [system.accept() for _ in range(10)]
+    assert [run.event.id for run in system.inbox.claim({"": 10}, room=10).runs] == ids
+
+
+@pytest.mark.parametrize("poison", ["missing", "wrong type", "junk"])
+def test_a_poisoned_event_is_set_aside_and_the_next_one_is_served(system: System, redis: Redis, poison: str) -> None:
+    bad, good = system.accept(), system.accept()
+    if poison == "missing":
+        redis.delete(keys.EVENT + bad)
+    elif poison == "wrong type":
+        redis.delete(keys.EVENT + bad)
+        redis.set(keys.EVENT + bad, "x")
+    else:
+        redis.hset(keys.EVENT + bad, "r:", "what is this")
+    claim = system.inbox.claim({"": 2}, room=2)
+    assert [run.event.id for run in claim.runs] == [good]
+    assert redis.hexists(keys.ASIDE, bad)
+
+
+def test_what_the_server_has_against_one_delivery_of_a_group_does_not_touch_the_others(
+    system: System, redis: Redis
+) -> None:
+    redis.hset("sh:d:north:spoiled", "a", "b")
+    first, bad, last = system.delivery(), replace(system.delivery(), repeat_mark="spoiled"), system.delivery()
+    with pytest.raises(ResponseError):
+        system.inbox.accept([first, bad, last])
+    assert [one.status for one in system.inbox.accept([first, last])] == ["duplicate", "duplicate"]
+    assert {run.event.id for run in system.inbox.claim({"": 9}, room=9).runs} == {first.event.id, last.event.id}
+    assert system.identity_holds()
+
+
+def test_a_spoiled_index_of_one_store_keeps_no_other_store_from_its_work(system: System, redis: Redis) -> None:
+    redis.set("sh:ix:south", "x")
+    deliveries = [system.delivery(), system.delivery(store="south"), system.delivery()]
+    with pytest.raises(ResponseError):
+        system.inbox.accept(deliveries)
+    assert len(system.inbox.claim({"": 9}, room=9).runs) == 3
+    assert system.identity_holds()
+
+
+def test_a_group_holds_its_own_duplicates_and_its_own_quota(system: System) -> None:
+    one, other, third = system.delivery(), system.delivery(), system.delivery()
+    answers = system.inbox.accept([one, one, other, third], quotas={"north": 2})
+    assert [answer.status for answer in answers] == ["accepted", "duplicate", "accepted", "full"]
+    assert system.ledger.counters().total["open"] == 2
+    assert system.identity_holds()
+
+
+def test_large_bodies_are_accepted_by_several_calls_and_answered_in_their_order(system: System) -> None:
+    deliveries = [system.delivery(data={"id": n, "text": "x" * 100_000}) for n in range(7)]
+    answers = system.inbox.accept(deliveries)
+    assert [answer.id for answer in answers] == [one.event.id for one in deliveries]
+    assert system.ledger.names("north")[0].seen == 7
+
+
+def test_one_call_routes_events_that_have_gone_different_ways(system: System) -> None:
+    ids = [system.accept() for _ in range(4)]
+    runs = list(system.inbox.claim({"": 4}, room=4).runs)
+    version = system.inbox.declarations().version
+    lost = replace(runs[1], token="another")
+    decisions = [
+        (runs[0], [("shop.one", "default", True), ("shop.two", "default", False)]),
+        (lost, [("shop.one", "default", True)]),
+        (runs[2], []),
+        (runs[3], [("shop.two", "slow", False)]),
+    ]
+    answers = system.inbox.route(decisions, version)
+    assert answers == [["routed", "shop.one"], ["stale"], ["unhandled"], ["routed"]]
+    assert [run.event.id for run in system.inbox.claim({"shop.two": 9}, room=9).runs] == [ids[0], ids[3]]
+    assert system.status(ids[2]) == "settled"
+    assert system.identity_holds()
+
+
+def claim_with_routes(system: System, *handlers: Wanted, version: str = "", many: int = 8) -> list[Run]:
+    routes = Routes(version or system.inbox.declarations().version, {("north", "order.created"): handlers})
+    lanes = {"": many, **{name: many for name, _, _ in handlers}}
+    return list(system.inbox.settle_and_claim((), lanes, room=many, routes=routes)[1].runs)
+
+
+def test_an_event_whose_route_is_known_is_routed_in_the_step_that_claims_it(system: System) -> None:
+    event_id = system.accept()
+    runs = claim_with_routes(system, GREET, ("shop.other", "slow", False))
+    assert [(run.item, run.handler, run.event.id) for run in runs] == [
+        (f"{event_id}|shop.greet", "shop.greet", event_id)
+    ]
+    assert system.inbox.finish([Outcome(runs[0], "done")]) == [True]
+    assert system.status(event_id) == "open"
+    assert system.client.lrange("rq:queue:slow", 0, -1) == [b"wake-slow"]
+    assert system.inbox.finish([Outcome(claim_one(system.inbox, "shop.other"), "done")]) == [True]
+    assert system.status(event_id) == "settled"
+    assert system.identity_holds()
+
+
+def test_a_route_by_other_declarations_is_not_used(system: System) -> None:
+    event_id = system.accept()
+    (event,) = claim_with_routes(system, GREET, version="another")
+    assert (event.item, event.handler) == (event_id, "")
+
+
+def test_an_event_that_has_runs_already_is_routed_by_looking_at_them(system: System, redis: Redis) -> None:
+    event_id = system.accept()
+    redis.hset(keys.EVENT + event_id, "r:shop.greet", "done 1 0 default ")
+    (event,) = claim_with_routes(system, GREET)
+    assert event.handler == ""
+
+
+def test_an_event_that_lost_its_worker_is_claimed_alone_and_routed_by_itself(system: System) -> None:
+    suspect = system.accept()
+    claim_one(system.inbox)
+    lapse(system.inbox)
+    system.accept()
+    (event,) = claim_with_routes(system, GREET)
+    assert (event.item, event.handler, event.losses) == (suspect, "", 1)
+
+
+def test_an_event_routed_in_the_step_that_claims_it_keeps_its_delays(system: System, redis: Redis) -> None:
+    event_id = system.accept()
+    assert [run.handler for run in claim_with_routes(system, GREET, ("shop.late", "slow", 60.0))] == ["shop.greet"]
+    (due,) = [score for item, score in redis.zscan_iter(keys.LATER) if item == f"{event_id}|shop.late".encode()]
+    record = system.ledger.event(event_id)
+    assert record is not None
+    assert due == record.summary.received_at.timestamp() * 1000 + 60_000
+    assert redis.llen("rq:queue:slow") == 0
+    assert system.inbox.claim({"shop.late": 9}, room=9).runs == ()
+    redis.zadd(keys.LATER, {f"{event_id}|shop.late": 1})
+    assert system.inbox.tick()[0] == 1
+    assert claim_one(system.inbox, "shop.late").event.id == event_id
+    assert system.identity_holds()
+
+
+def test_an_event_that_is_only_wanted_later_stays_open(system: System) -> None:
+    event_id = system.accept()
+    assert claim_with_routes(system, ("shop.late", "default", 60.0)) == []
+    assert system.status(event_id) == "open"
+    assert system.inbox.claim({"": 9}, room=9).runs == ()
+    assert system.identity_holds()
+
+
+def test_what_is_routed_waits_behind_older_work_of_its_handler(system: System) -> None:
+    older = system.accept()
+    assert claim_with_routes(system, ("shop.greet", "default", False)) == []
+    newer = system.accept()
+    assert [run.event.id for run in claim_with_routes(system, GREET, many=1)] == [older]
+    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == [newer]
+
+
+def test_a_paused_handlers_run_is_left_waiting_whatever_was_asked(system: System) -> None:
+    system.accept()
+    system.inbox.pause(handler="shop.greet")
+    assert claim_with_routes(system, GREET) == []
+    system.inbox.resume(handler="shop.greet")
+    assert claim_one(system.inbox, "shop.greet").handler == "shop.greet"
+    assert system.identity_holds()
+
+
+def test_scripts_come_back_after_the_server_forgot_them(system: System, redis: Redis) -> None:
+    system.accept()
+    redis.function_delete(library().name)
+    assert system.inbox.accept([system.delivery(), system.delivery()])[1].status == "accepted"
+
+
+def test_a_genuine_delivery_that_cannot_be_read_is_kept_as_a_failure_of_the_intake(system: System) -> None:
+    delivery = replace(system.delivery(), unreadable="the body is not JSON")
+    (accepted,) = system.inbox.accept([delivery])
+    assert accepted.status == "accepted"
+    assert system.status(accepted.id) == "failed"
+    assert system.run_of(accepted.id, "intake").error == "the body is not JSON"
+    assert system.identity_holds()
+
+
+def test_declarations_are_the_union_of_all_workers(system: System) -> None:
+    def make(name: str, version: str) -> Declaration:
+        return Declaration(name, version, ("*",), ("*",))
+
+    first = system.inbox.declare([make("shop.greet", "1")])
+    assert system.inbox.declare([make("shop.greet", "1")]) == first
+    assert system.inbox.declare([make("shop.greet", "2"), make("shop.new", "2")]) != first
+    assert {one.handler for one in system.inbox.declarations().handlers} == {"shop.greet", "shop.new"}
+
+
+def test_an_empty_claim_is_no_error(system: System) -> None:
+    assert system.inbox.claim({"": 5, "shop.greet": 5}, room=5) == Claim("0", ())
+
+
+@pytest.mark.parametrize(
+    ("arrived", "state", "due"), [(0, "later", 60), (-50, "later", 10), (-3600, "ready", 0), (3600, "later", 60)]
+)
+def test_a_delay_counts_from_arrival_and_never_beyond_itself(
+    system: System, arrived: int, state: str, due: int
+) -> None:
+    """Late deliveries are not delayed twice, and a receiver's clock that is ahead delays nothing further."""
+    delivery = system.delivery()
+    event = replace(delivery.event, received_at=delivery.event.received_at + timedelta(seconds=arrived))
+    event_id = system.inbox.accept([replace(delivery, event=event)])[0].id
+    reply = system.inbox.route([(claim_one(system.inbox), [("shop.greet", "default", 60.0)])], "0")
+    assert reply == [["routed"]]
+    item = keys.run_item(event_id, "shop.greet")
+    assert system.client.hget(keys.EVENT + event_id, "r:shop.greet").split()[0].decode() == state
+    if state == "later":
+        now = system.client.time()[0]
+        assert due - 3 <= system.client.zscore(keys.LATER, item) / 1000 - now <= due + 1
+        system.client.zadd(keys.LATER, {item: 1})
+        assert system.inbox.tick()[0] == 1
+    assert claim_one(system.inbox, "shop.greet").item == item
+    assert system.identity_holds()

@@ -1,0 +1,409 @@
+"""The inbox against a model: random sequences of everything that can happen keep the rule and the identity.
+
+The rule: an open item is in exactly one of ready, leased, later and held, and an item that is not open is in none.
+The identity: accepted = settled + open + failed, and each counter equals what the records say. And: no more slots of a
+limit are in use than it has, nothing open loses its body, and what an effect's mark says is what was done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+
+from receiver.contract.event import Event
+from receiver.contract.intake import Delivery
+from receiver.inbox import Declaration, Inbox, Limit, Outcome, Routes, Run, connect, keys
+from receiver.inbox.inbox import LOSSES_ALLOWED
+from receiver.inbox.model import from_ms
+from receiver.inbox.queries.handlers import Roster
+from tests.support.inbox_audit import Books
+
+STORES = ("north", "south")
+HANDLERS = ("shop.one", "shop.two", "shop.three")
+OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "wait", "release")
+SLOTS = 2
+LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
+"""Two handlers share a limit; the first has none."""
+LONG_DELAY = 1e10
+"""Seconds after arrival, which was at the beginning of time."""
+
+
+class InboxMachine(RuleBasedStateMachine):
+    """What both sides do, and what goes wrong between them."""
+
+    url = ""
+
+    @initialize()
+    def start(self) -> None:
+        self.client: Redis = connect(self.url, timeout=5.0)
+        ours = self.client.get("storehooks-tests")
+        self.client.flushdb()
+        self.sent = -1
+        self.states: dict[str, str] = {}
+        if ours:  # a database of somebody's server, which says that it may be flushed
+            self.client.set("storehooks-tests", ours)
+        self.inbox = Inbox(self.client)
+        self.known: list[Delivery] = []
+        self.leased: list[Run] = []
+        self.crashed: list[Run] = []
+        self.stale: list[Run] = []
+        self.forgotten: Counter[tuple[str, str]] = Counter()
+
+    def teardown(self) -> None:
+        if hasattr(self, "client"):
+            self.client.flushdb()
+            self.client.close()
+
+    # The receiver
+
+    @rule(store=st.sampled_from(STORES), unreadable=st.booleans())
+    def accept(self, store: str, unreadable: bool) -> None:
+        number = self.sent = self.sent + 1
+        event = Event(id=f"event{number}", store=store, topic="order.created", received_at=from_ms("1000"), body=b"{}")
+        delivery = Delivery(event, "orders/create", unreadable="not JSON" if unreadable and number % 7 == 3 else "")
+        self.known.append(delivery)
+        assert self.inbox.accept([delivery])[0].status == "accepted"
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def accept_again_after_a_lost_reply(self, data: st.DataObject) -> None:
+        delivery = data.draw(st.sampled_from(self.known))
+        assert self.inbox.accept([delivery])[0].status == "duplicate"
+
+    # A worker
+
+    @rule(many=st.integers(1, 5), handlers=st.sets(st.sampled_from(HANDLERS)))
+    def claim(self, many: int, handlers: set[str]) -> None:
+        lanes = dict.fromkeys(("", *sorted(handlers)), many)
+        runs = self.inbox.claim(lanes, room=many, limits=LIMITS).runs
+        assert len(runs) <= many
+        assert len(runs) == 1 or not any(run.losses for run in runs), "a suspect is claimed alone"
+        self.leased += runs
+
+    @rule(
+        many=st.integers(1, 5),
+        stores=st.sets(st.sampled_from(STORES), min_size=1),
+        handlers=st.dictionaries(st.sampled_from(HANDLERS), st.sampled_from((True, False, LONG_DELAY)), min_size=1),
+        lanes_first=st.booleans(),
+        suspects_first=st.booleans(),
+        current=st.sampled_from((True, True, True, False)),
+    )
+    def claim_and_route_in_one_step(
+        self,
+        many: int,
+        stores: set[str],
+        handlers: dict[str, bool | float],
+        lanes_first: bool,
+        suspects_first: bool,
+        current: bool,
+    ) -> None:
+        """As a worker does it: what has a limit is never leased while it is routed."""
+        version = self.inbox.declarations().version if current else "old"
+        chosen = [
+            (name, "default", how if how is not True else name not in LIMITS) for name, how in sorted(handlers.items())
+        ]
+        routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
+        names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
+        _, claim = self.inbox.settle_and_claim(
+            (), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes, suspects_first=suspects_first
+        )
+        assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
+        self.leased += claim.runs
+
+    @rule(many=st.integers(1, 5))
+    def claim_and_lose_the_reply(self, many: int) -> None:
+        self.inbox.claim(dict.fromkeys(("", *HANDLERS), many), room=many, limits=LIMITS)
+
+    @precondition(lambda self: any(not run.handler for run in self.leased))
+    @rule(data=st.data(), handlers=st.sets(st.sampled_from(HANDLERS)), mine=st.booleans())
+    def route(self, data: st.DataObject, handlers: set[str], mine: bool) -> None:
+        self._route(data.draw(st.sampled_from([run for run in self.leased if not run.handler])), handlers, mine)
+
+    def _route(self, event: Run, handlers: set[str], mine: bool) -> None:
+        chosen = [(name, "default", mine and name not in LIMITS) for name in sorted(handlers)]
+        routed = any(self._run_state(event.event.id, name) for name in handlers)
+        waiting = {name for name in handlers if self.client.exists(keys.READY + name)}
+        (reply,) = self.inbox.route([(event, chosen)], self.inbox.declarations().version)
+        assert reply[0] == ("routed" if handlers else "unhandled")
+        self.leased.remove(event)
+        self.stale.append(event)
+        paused = self.inbox.paused()
+        if mine:
+            free = {n for n in handlers - LIMITS.keys() - waiting if f"handler:{n}" not in paused}
+            assert routed or set(reply[1:]) == free
+            self.leased += [replace(event, item=f"{event.event.id}|{n}", handler=n) for n in reply[1:]]
+
+    @precondition(lambda self: any(not run.handler for run in self.leased))
+    @rule(data=st.data())
+    def route_by_old_declarations(self, data: st.DataObject) -> None:
+        event = data.draw(st.sampled_from([run for run in self.leased if not run.handler]))
+        assert self.inbox.route([(event, [])], "old") == [["reroute"]]
+
+    @precondition(lambda self: any(run.handler for run in self.leased))
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES), twice=st.booleans())
+    def finish(self, data: st.DataObject, outcome: str, twice: bool) -> None:
+        run = data.draw(st.sampled_from([run for run in self.leased if run.handler]))
+        assert self.inbox.finish([Outcome(run, outcome, {"result": 1})]) == [True]  # type: ignore[arg-type]
+        self.leased.remove(run)
+        self.stale.append(run)
+        if twice:  # the reply was lost and it is sent again
+            assert self.inbox.finish([Outcome(run, outcome)]) == [False]  # type: ignore[arg-type]
+
+    @rule(outcome=st.sampled_from(OUTCOMES), handlers=st.sets(st.sampled_from(HANDLERS)))
+    def a_worker_does_all_it_can(self, outcome: str, handlers: set[str]) -> None:
+        """So that much has been done and much can happen to it, within few steps."""
+        self._take_all(handlers)
+        for run in [run for run in self.leased if run.handler]:
+            self.inbox.finish([Outcome(run, outcome, {"result": 1})])  # type: ignore[arg-type]
+            self.leased.remove(run)
+            self.stale.append(run)
+
+    def _take_all(self, handlers: set[str]) -> None:
+        self.accept("north", False)
+        self.claim(5, set(HANDLERS))
+        for event in [run for run in self.leased if not run.handler]:
+            self._route(event, handlers, True)
+        self.claim(5, set(HANDLERS))
+
+    @rule(handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
+    def a_worker_is_lost_with_all_it_can_have(self, handlers: set[str]) -> None:
+        self._take_all(handlers)
+        self.crash()
+        self.tick()
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
+    def a_late_finish_changes_nothing_but_takes_a_loss_back(self, data: st.DataObject, outcome: str) -> None:
+        run = data.draw(st.sampled_from(self.stale))
+        before, losses = self._record(run)
+        assert self.inbox.finish([Outcome(run, outcome)]) == [False]  # type: ignore[arg-type]
+        after, left = self._record(run)
+        assert after == before
+        assert left in (losses, losses - 1)
+
+    def _record(self, run: Run) -> tuple[dict[bytes, bytes], int]:
+        """All that is kept of an event but a run's losses, and these."""
+        fields: dict[bytes, bytes] = self.client.hgetall(keys.EVENT + run.event.id)
+        fields.pop(f"l:{run.handler}".encode(), None)
+        own = f"r:{run.handler}".encode()
+        state, attempts, losses, *rest = fields.get(own, b"gone 0 0").split(b" ")
+        fields[own] = b" ".join([state, attempts, *rest])
+        return fields, int(losses)
+
+    @rule()
+    def renew(self) -> None:
+        assert self.inbox.renew(self.leased) == set()
+        assert self.inbox.renew(self.stale[-3:]) == {run.item for run in self.stale[-3:]}
+
+    @rule()
+    def crash(self) -> None:
+        """A worker dies with all it holds; its leases end, and the next tick sees it."""
+        self.crashed += self.leased
+        self.leased = []
+        for item in self.client.zrange(keys.LEASED, 0, -1):
+            self.client.zadd(keys.LEASED, {item: 1})
+
+    # A person
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), likely=st.booleans(), make=st.booleans())
+    def replay(self, data: st.DataObject, likely: bool, make: bool) -> None:
+        event_id, handler, state = self._pick(data, {"done", "failed", "dropped", "later"} if likely else set())
+        self._replay(event_id, handler, state, make)
+
+    def _replay(self, event_id: str, handler: str, state: str, make: bool) -> None:
+        item = keys.run_item(event_id, handler)
+        (reply,) = self.inbox.reopen([item], {}, make=make)
+        if state in ("ready", "leased", "held"):
+            assert reply == "open"
+        elif not self.client.exists(keys.BODY + event_id):
+            assert reply == ("no-body" if state or make else "absent")
+        else:
+            assert reply == ("reopened" if state or make else "absent")
+            again = self.inbox.reopen([item], {}, make=make)  # the reply was lost
+            assert again == ["open" if reply == "reopened" else "absent"]
+
+    @rule(handler=st.sampled_from(HANDLERS))
+    def retire(self, handler: str) -> None:
+        waiting = sum(self._run_state(one.event.id, handler) in ("ready", "later", "held") for one in self.known)
+        assert Roster(self.client).waiting([handler]) == {handler: waiting}
+        assert self.inbox.retire(handler) == waiting
+        assert f"handler:{handler}" not in self.inbox.paused()
+        assert self.inbox.retire(handler) == 0
+        assert not any(one.handler == handler for one in self.inbox.declarations().handlers)
+
+    @rule(handlers=st.sets(st.sampled_from(HANDLERS)))
+    def declare(self, handlers: set[str]) -> None:
+        many = [Declaration(name, "1", ("*",), ("*",), "default", {}) for name in sorted(handlers)]
+        version = self.inbox.declare(many)
+        assert self.inbox.declare(many) == version, "the same again is no change"
+
+    @rule()
+    def end_orphans(self) -> None:
+        """Handlers that nobody has declared, while some worker is there, have none left to wait for."""
+        declared = {one.handler for one in self.inbox.declarations().handlers}
+        gone = [name for name in HANDLERS if name not in declared and self.client.hexists(keys.LANES, name)]
+        waiting = sum(self.client.zcard(keys.READY + name) for name in gone)
+        assert self.inbox.end_orphans(absent=60) == (waiting if self.client.hexists(keys.SEEN, "@") else 0)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), likely=st.booleans())
+    def drop(self, data: st.DataObject, likely: bool) -> None:
+        event_id, handler, state = self._pick(data, {"failed", "later"} if likely else set())
+        self._drop(event_id, handler, state)
+
+    @rule(outcome=st.sampled_from(("failed", "retry")), handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
+    def all_fails_and_is_dropped(self, outcome: str, handlers: set[str]) -> None:
+        self.a_worker_does_all_it_can(outcome, handlers)
+        for run in self._runs("failed", "later"):
+            self._drop(*run)
+
+    @rule(outcome=st.sampled_from(("failed", "retry")), handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
+    def all_fails_and_is_replayed(self, outcome: str, handlers: set[str]) -> None:
+        self.a_worker_does_all_it_can(outcome, handlers)
+        for run in self._runs("failed", "later"):
+            self._replay(*run, make=False)
+
+    def _drop(self, event_id: str, handler: str, state: str) -> None:
+        item = keys.run_item(event_id, handler)
+        (reply,) = self.inbox.drop([item], reason="because")
+        assert reply == ("dropped" if state in ("failed", "later") else "no-failure")
+        assert self.inbox.drop([item], reason="because") == ["no-failure"]
+
+    def _pick(self, data: st.DataObject, states: set[str]) -> tuple[str, str, str]:
+        """A run of an event, with its state ("" where there is none); one in these states, if there are any."""
+        return data.draw(st.sampled_from(self._runs(*states) or self._runs()))
+
+    def _runs(self, *states: str) -> list[tuple[str, str, str]]:
+        """The runs in these states; with none given, every run that is or could be."""
+        every = [(one.event.id, name, self._run_state(one.event.id, name)) for one in self.known for name in HANDLERS]
+        return [run for run in every if run[2] in states or not states]
+
+    @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
+    def pause(self, store: str, handler: str, which: bool) -> None:
+        self.inbox.pause(store=store) if which else self.inbox.pause(handler=handler)
+
+    @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
+    def resume(self, store: str, handler: str, which: bool) -> None:
+        self.inbox.resume(store=store) if which else self.inbox.resume(handler=handler)
+
+    # The housekeeper, and the wake-ups
+
+    @rule()
+    def tick(self) -> None:
+        for item in self.client.zrange(keys.LATER, 0, -1):
+            self.client.zadd(keys.LATER, {item: 1})
+        lapsed = set(self.client.zrange(keys.LEASED, 0, 1, byscore=True))
+        mine = {run.item.encode() for run in self.leased}
+        assert not lapsed & mine
+        self.inbox.tick()
+        self.stale += self.crashed
+        self.crashed = []
+
+    @rule()
+    def wake_ups_are_lost(self) -> None:
+        self.client.delete("rq:queue:default")
+        self.inbox.tick(lapses=False)
+        work = self.client.exists(keys.READY) or any(self.client.exists(keys.READY + name) for name in HANDLERS)
+        assert bool(self.client.llen("rq:queue:default")) == bool(work)
+
+    @rule(records=st.booleans(), failures=st.booleans())
+    def trim(self, records: bool, failures: bool) -> None:
+        """Everything that may go has been there for long enough; what may not stays."""
+        assert self.inbox.trim(bodies=1e9, records=1e9) == (0, 0, 0)
+        self._age_all()
+        self.inbox.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0)
+        assert self.inbox.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0) == (0, 0, 0)
+        self._forget_what_is_gone({"settled"} if records else set(), {"failed"} if failures else set())
+
+    @rule(store=st.sampled_from(STORES), keep=st.integers(0, 4))
+    def trim_store(self, store: str, keep: int) -> None:
+        there = self.client.zcard(keys.index_of(store))
+        _, removed = self.inbox.trim_store(store, keep=keep, window=60)
+        assert removed <= max(0, there - keep)
+        self._forget_what_is_gone(set(), {"settled"})
+
+    def _age_all(self) -> None:
+        """As if all that is closed had been closed an hour ago."""
+        hour_ago = int(time.time() * 1000) - 3_600_000
+        for name in (keys.PREFIX + "done", keys.FAILED):
+            for item in self.client.zrange(name, 0, -1):
+                self.client.zadd(name, {item: hour_ago})
+        self.client.delete(keys.PREFIX + "worn")
+
+    def _forget_what_is_gone(self, surely: set[str], perhaps: set[str]) -> None:
+        for delivery in list(self.known):
+            event = delivery.event
+            state = self.states[event.id]
+            if self.client.exists(keys.EVENT + event.id):
+                assert state not in surely
+                continue
+            assert state in surely | perhaps, "nothing open is forgotten"
+            assert not self.client.exists(keys.BODY + event.id, "sh:o:" + event.id)
+            assert self.client.zscore(keys.INDEX, event.id) is None
+            self.known.remove(delivery)
+            self.stale = [run for run in self.stale if run.event.id != event.id]
+            self.forgotten[(event.store, state)] += 1
+
+    def _run_state(self, event_id: str, handler: str) -> str:
+        raw = self.client.hget(keys.EVENT + event_id, f"r:{handler}")
+        return raw.decode().split(" ")[0] if raw else ""
+
+    # What must always hold
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        if not hasattr(self, "client"):
+            return
+        books = Books(self.client, [one.event for one in self.known], handlers=HANDLERS, limit="erp")
+        books.every_open_item_is_in_exactly_one_place()
+        books.what_is_closed_is_listed_as_it_ended()
+        books.an_event_is_as_its_runs_are()
+        books.the_counters_are_what_the_records_say(self.forgotten)
+        books.exactly_the_slots_in_use_are_held(LIMITS, SLOTS)
+        books.the_groups_count_what_failed()
+        self.states = books.states
+
+    @invariant()
+    def no_run_has_more_losses_than_allowed(self) -> None:
+        assert all(run.losses <= LOSSES_ALLOWED for run in getattr(self, "leased", []))
+
+
+def explore(model: type[RuleBasedStateMachine], url: str, *, examples: int, steps: int) -> None:
+    machine = type("Machine", (model,), {"url": url})
+    how = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(
+            Phase.explicit,
+            Phase.reuse,
+            Phase.generate,
+        ),  # a failing sequence is shown as found: shrinking takes minutes
+    )
+    run_state_machine_as_test(machine, settings=how)
+
+
+def test_random_sequences_keep_the_rule_and_the_identity(server_url: str) -> None:
+    explore(InboxMachine, server_url, examples=25, steps=40)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_many_long_random_sequences_keep_the_rule_and_the_identity(server_url: str) -> None:
+    explore(InboxMachine, server_url, examples=400, steps=80)

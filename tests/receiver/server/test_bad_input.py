@@ -1,0 +1,366 @@
+"""Nothing upsets the intake: the whole corpus over a real socket, and senders that drip."""
+
+from __future__ import annotations
+
+import re
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.support.bad_input import LIMIT, ORDER, STORES, Case, Corpus
+from tests.support.harness import System, children_of, eventually, own_server
+from tests.support.raw_http import Answer, Sending, chunked, exchange, request
+
+PROMISED = {200, 204, 400, 401, 404, 405, 408, 411, 413, 414, 431, 501}
+
+
+@contextmanager
+def receiver(tmp_path_factory: pytest.TempPathFactory, worker_class: str) -> Iterator[System]:
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        system = System(tmp_path_factory.mktemp("system"), server.url, more=STORES)
+        text = system.config_file.read_text()
+        limits = f'threads = 4\nmax_body = {LIMIT}\nread_timeout = "1s"\nworker_class = "{worker_class}"'
+        patient = '[redis]\ntimeout = "5s"'  # no answer here may depend on how busy the machine is
+        system.config_file.write_text(text.replace("threads = 4", limits, 1).replace("[redis]", patient, 1))
+        system.start("web")
+        yield system
+        system.close()
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One receiver for the whole module: what one test does to it must not matter to the next."""
+    with receiver(tmp_path_factory, "loop") as system:
+        yield system
+
+
+@pytest.fixture(scope="module")
+def threaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """The Flask view under gunicorn's threads."""
+    with receiver(tmp_path_factory, "threads") as system:
+        yield system
+
+
+def test_every_case_of_the_corpus_gets_its_exact_answer_and_both_worker_classes_answer_alike(
+    web: System, threaded: System
+) -> None:
+    cases = Corpus(web.config).cases()
+    answers, others = send_all(web, cases), send_all(threaded, cases)
+    print(table(cases, answers))
+    assert len(cases) == len(answers) >= 85
+    assert [case.name for case in cases if not as_expected(case, answers[case.name])] == []
+    assert {answer.status for answer in answers.values()} <= PROMISED
+    assert {name: face(answer) for name, answer in answers.items()} == {
+        name: face(answer) for name, answer in others.items()
+    }
+    for system in (web, threaded):
+        assert exchange(system.port, Corpus(system.config).signed()).status == 200
+        assert_the_log_is_clean(system)
+        assert system.identity_holds()
+    assert kept(web) == kept(threaded)
+
+
+def send_all(system: System, cases: list[Case]) -> dict[str, Answer]:
+    """Every case in its order, the slow ones beside the others."""
+    slow = [case for case in cases if isinstance(case.sending, Sending) and case.sending.pause > 0.01]
+    answers: dict[str, Answer] = {}
+
+    def send(case: Case) -> None:
+        answers[case.name] = exchange(system.port, case.sending)
+
+    waiting = [threading.Thread(target=send, args=(case,)) for case in slow]
+    for thread in waiting:
+        thread.start()
+    for case in cases:
+        if case not in slow:
+            send(case)
+    for thread in waiting:
+        thread.join()
+    return answers
+
+
+def face(answer: Answer) -> tuple[object, ...]:
+    """All of an answer that does not differ from one sending to the next."""
+    headers = {name: value for name, value in answer.headers.items() if name != "date"}
+    told = {name: len(str(value)) if name == "id" else value for name, value in answer.told.items()}
+    return answer.status, headers, told, answer.interim
+
+
+def kept(system: System) -> list[tuple[object, ...]]:
+    """What is kept of each event; some have no id of their own and get a random one."""
+    records = [system.ledger.event(one.id) for one in system.ledger.events(limit=1000)]
+    return sorted(
+        (
+            one.summary.store,
+            one.summary.topic,
+            one.summary.delivery_id,
+            one.summary.resource_id,
+            one.summary.status,
+            one.body,
+            orjson.dumps(one.headers),
+        )
+        for one in records
+        if one
+    )
+
+
+def as_expected(case: Case, answer: Answer) -> bool:
+    if answer.status != case.status:
+        return False
+    if answer.status >= 400 and answer.headers.get("content-type") != "application/problem+json":
+        return False
+    return not case.says or answer.told.get("status") == case.says
+
+
+def table(cases: list[Case], answers: dict[str, Answer]) -> str:
+    lines = [f"{'':3}  {'EXPECTED':8}  {'SEEN':4}  CASE"]
+    for number, case in enumerate(cases, 1):
+        answer = answers[case.name]
+        seen = str(answer.status) if answer.status else "none"
+        name = case.name.encode("ascii", "backslashreplace").decode()
+        mark = "" if as_expected(case, answer) else "   <-- not as expected"
+        lines.append(f"{number:3}  {case.status:8}  {seen:4}  {name}{mark}")
+    return "\n".join(lines)
+
+
+def assert_the_log_is_clean(web: System) -> None:
+    log = web.log("web")
+    assert "Traceback" not in log
+    assert '"exception"' not in log
+    for text in ("<script>", "\x1b", "evil", "meta-data", "42.00", "X-Evil"):
+        assert text not in log
+
+
+def test_expecting_to_go_on_is_answered_before_the_body_is_sent(web: System) -> None:
+    corpus = Corpus(web.config)
+    headers = [*corpus.headers().items(), ("expect", "100-continue"), ("content-length", str(len(ORDER)))]
+    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+        connection.sendall(request(headers=headers, length=False))
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(ORDER)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_sent(web: System) -> None:
+    headers = [("expect", "100-continue"), ("content-length", str(LIMIT + 1))]
+    answer = exchange(web.port, request(headers=headers, length=False))
+    assert (answer.status, answer.interim) == (413, ())
+
+
+def test_requests_on_one_connection_are_answered_in_order(web: System) -> None:
+    corpus = Corpus(web.config)
+    first, second = corpus.signed(), corpus.signed()
+    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+        connection.sendall(first + second + request("/nowhere") + b"nonsense\r\n\r\n")
+        data = b""
+        while more := connection.recv(65536):
+            data += more
+    assert re.findall(rb"HTTP/1.1 (\d+)", data) == [b"200", b"200", b"404", b"400"]
+
+
+def test_what_follows_a_refused_body_is_never_taken_for_a_request(web: System) -> None:
+    hidden = Corpus(web.config).signed()
+    before = web.ledger.counters().total["accepted"]
+    head = request("/nowhere", headers=[("content-length", str(LIMIT + 1))], length=False)
+    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+        connection.sendall(head + hidden)
+        data = b""
+        while more := connection.recv(65536):
+            data += more
+    assert re.findall(rb"HTTP/1.1 (\d+)", data) == [b"413"]
+    assert web.ledger.counters().total["accepted"] == before
+
+
+BAD_CHUNKS = {
+    "a line feed in an extension": b"5;x\ny\r\nhello\r\n0\r\n\r\n",
+    "a space after the size": b"5 \r\nhello\r\n0\r\n\r\n",
+    "a bad extension": b"5;=\r\nhello\r\n0\r\n\r\n",
+    "a bad extension of the last chunk": b"5\r\nhello\r\n0;=\r\n\r\n",
+    "Host in the trailers": b"5\r\nhello\r\n0\r\nHost: elsewhere\r\n\r\n",
+    "a bare line feed in the trailers": b"5\r\nhello\r\n0\r\nX-A: 1\nX-B: 2\r\n\r\n",
+    "a trailer that is none": b"5\r\nhello\r\n0\r\nnonsense\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere", "/healthz"])
+@pytest.mark.parametrize("worker_class", ["loop", "threads"])
+def test_what_follows_a_bad_chunk_or_trailer_is_never_taken_for_a_request(
+    web: System, threaded: System, worker_class: str, path: str
+) -> None:
+    system = web if worker_class == "loop" else threaded
+    hidden = Corpus(system.config).signed()
+    before = system.ledger.counters().total["accepted"]
+    head = request(path, headers=[("transfer-encoding", "chunked")], length=False)
+    status = b"400" if path == "/webhooks/north" else b"404" if path == "/nowhere" else b"405"
+    for name, body in BAD_CHUNKS.items():
+        data = everything_said(system.port, head + body + hidden)
+        assert re.findall(rb"HTTP/1.1 (\d+)", data) == [status], name
+        assert b"\r\nConnection: close\r\n" in data, name
+    assert system.ledger.counters().total["accepted"] == before
+    good = everything_said(system.port, head + b"5;a=b\r\nhello\r\n0\r\nX-A: 1\r\n\r\n" + hidden + b"nonsense\r\n\r\n")
+    assert re.findall(rb"HTTP/1.1 (\d+)", good)[1:] == [b"200", b"400"], "a good one goes on"
+
+
+def everything_said(port: int, sent: bytes) -> bytes:
+    """Until the connection is ended."""
+    data = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(sent)
+        while more := connection.recv(65536):
+            data += more
+    return data
+
+
+@pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere"])
+def test_a_body_in_thousands_of_chunks_holds_up_nobody(web: System, path: str) -> None:
+    """Each took as long as all that stood behind it was to copy."""
+    many = chunked(b"x" * 3_600_000, 450)
+    began = time.monotonic()
+    answer = exchange(web.port, request(path, headers=[("transfer-encoding", "chunked")], length=False) + many)
+    took = time.monotonic() - began
+    print(f"a body of 3.6 MB in 8,000 chunks was answered after {took:.2f} s")
+    assert answer.status == (401 if path == "/webhooks/north" else 404)
+    assert took < 2.0
+
+
+@contextmanager
+def dripping(port: int, count: int, first: bytes, drop: bytes) -> Iterator[list[socket.socket]]:
+    """So many senders, each of which sends a few bytes again and again, until it is cut off."""
+    senders = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(count)]
+    stop = threading.Event()
+
+    def drip() -> None:
+        while not stop.wait(0.1):
+            for sender in senders:
+                try:
+                    sender.send(drop)
+                except OSError:
+                    continue
+
+    for sender in senders:
+        sender.sendall(first)
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield senders
+    finally:
+        stop.set()
+        thread.join()
+        for sender in senders:
+            sender.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "drop"),
+    [
+        ("headers", b"POST /webhooks/north HTTP/1.1\r\nHost: x\r\n", b"X-A: b\r\n"),
+        ("bodies", request(headers=[("content-length", "100000")], length=False), b"x"),
+        ("chunks", request(headers=[("transfer-encoding", "chunked")], length=False), b"1\r\nx\r\n"),
+    ],
+    ids=("headers", "bodies", "chunks"),
+)
+def test_row_21_ten_times_as_many_dripping_senders_as_threads_do_not_stop_the_service(
+    web: System, kind: str, first: bytes, drop: bytes
+) -> None:
+    threads = web.config.receiver.threads * web.config.receiver.processes
+    with dripping(web.port, 10 * threads, first, drop) as senders:
+        worst = 0.0
+        until = time.monotonic() + 2.0  # longer than the deadline, so that cutting them off is measured too
+        while time.monotonic() < until:
+            begun = time.monotonic()
+            assert web.post(web.request()).status_code == 200
+            worst = max(worst, time.monotonic() - begun)
+        answers = [sender.recv(100)[:12] for sender in senders]
+    print(
+        f"{10 * threads} senders of slow {kind} on {threads} threads: worst answer to a good one {worst * 1000:.0f} ms"
+    )
+    assert worst < 2.0
+    assert set(answers) == {b"HTTP/1.1 408"}
+
+
+def test_senders_that_never_read_do_not_stop_the_service(web: System) -> None:
+    threads = web.config.receiver.threads
+    flood = request("/nowhere") * 2000
+    greedy = []
+    for _ in range(threads):
+        sender = socket.socket()
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sender.connect(("127.0.0.1", web.port))
+        sender.setblocking(False)
+        greedy.append(sender)
+    for _ in range(50):
+        for sender in greedy:
+            try:
+                sender.send(flood)
+            except OSError:
+                continue
+    assert eventually(lambda: web.post(web.request()).status_code == 200, within=8)
+    for sender in greedy:
+        sender.close()
+
+
+def test_more_half_sent_requests_than_there_may_be_connections_hold_up_nobody(system: System) -> None:
+    """Whoever is given up for another has a while to read why, but not at the other's cost."""
+    system.start(
+        "web",
+        quicker={"receiver.server.buffering_worker.CONNECTIONS": 40, "receiver.server.buffering_worker.SPARE": 10},
+    )
+    assert_nobody_waits_for_half_senders(system, many=100)
+
+
+def test_half_sent_requests_that_take_every_descriptor_hold_up_nobody(system: System) -> None:
+    system.start("web")
+    assert system.post(system.request()).status_code == 200
+    (worker,) = children_of(system.processes[0].pid)
+    few = len(list(Path(f"/proc/{worker}/fd").iterdir())) + 20
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (few, resource.prlimit(worker, resource.RLIMIT_NOFILE)[1]))
+    assert_nobody_waits_for_half_senders(system, many=100)
+
+
+def assert_nobody_waits_for_half_senders(web: System, many: int) -> None:
+    corpus = Corpus(web.config)
+    senders, worst = [], 0.0
+    for _ in range(many):
+        senders.append(socket.create_connection(("127.0.0.1", web.port), timeout=5))
+        senders[-1].sendall(corpus.signed()[:-5])
+        began = time.monotonic()
+        assert exchange(web.port, corpus.signed()).status == 200
+        worst = max(worst, time.monotonic() - began)
+    told = [sender.recv(100)[:12] for sender in senders[:20]]
+    for sender in senders:
+        sender.close()
+    print(f"beside {many} half-sent requests, a good one waited {worst * 1000:.0f} ms at most")
+    assert worst < 1.0
+    assert set(told) == {b"HTTP/1.1 408"}
+    assert web.identity_holds()
+
+
+def test_the_service_ends_promptly_while_senders_idle(system: System) -> None:
+    web = system
+    web.start("web")
+    idle = [socket.create_connection(("127.0.0.1", web.port)) for _ in range(20)]
+    half = socket.create_connection(("127.0.0.1", web.port))
+    whole = Corpus(web.config).signed()
+    half.sendall(whole[:-10])
+    eventually(web.web_answers)
+    web.processes[0].send(15)
+    half.sendall(whole[-10:])
+    assert half.recv(100).startswith(b"HTTP/1.1 200 ")  # a request under way is still answered
+    half.close()
+    assert web.processes[0].wait(5) == 0
+    for connection in idle:
+        connection.close()
+
+
+def test_a_store_with_an_empty_secret_stops_the_start(system: System) -> None:
+    system.config_file.write_text(system.config_file.read_text() + '\n[stores.empty]\nsigning_secrets = [""]\n')
+    done = system.run_cli("web")
+    assert done.returncode == 2
+    assert "it is empty" in done.stderr

@@ -1,0 +1,299 @@
+"""The event loop: deliveries are kept in groups, and nothing a sender or a server does holds up the others."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from redis.exceptions import ResponseError
+
+from receiver.contract.compose import compose
+from receiver.contract.intake import Delivery, receive
+from receiver.delivery.storage import Keeping, Kept, NowhereToKeep
+from receiver.inbox import Accepted, keys
+from receiver.server.loop_worker import GROUP_BYTES, group_size
+from receiver.spool import open_events
+from tests.support.bad_input import Corpus
+from tests.support.harness import Server, System, children_of, eventually, own_server
+from tests.support.raw_http import read_answer, request
+
+LIMIT = 4 << 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with own_server(tmp_path_factory.mktemp("server")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def web(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    folder = tmp_path_factory.mktemp("system")
+    system = System(folder, server.url)
+    text = system.config_file.read_text()
+    system.config_file.write_text(text.replace("threads = 4", f"threads = 4\nmax_body = {LIMIT}", 1))
+    system.start("web")
+    yield system
+    system.close()
+
+
+def deliveries(system: System, count: int, store: str = "north") -> list[Delivery]:
+    known, now = system.config.known_stores[store], time.time()
+    made = [
+        compose(known, topic="order.created", delivery_id=f"msg_{number}", data={"id": number}, now=now)
+        for number in range(count)
+    ]
+    return [receive(one.headers, one.body, store=known, now=now) for one in made]
+
+
+# Groups
+
+
+def test_what_one_group_holds_twice_is_a_duplicate_and_each_is_counted(system: System) -> None:
+    keeping = Keeping(system.config, system.inbox)
+    first, second = deliveries(system, 2)
+    (south,) = deliveries(system, 1, store="south")
+    kept = keeping.keep_all([first, second, first, south, first])
+    assert [one.status for one in kept if isinstance(one, Kept)] == [
+        "accepted",
+        "accepted",
+        "duplicate",
+        "accepted",
+        "duplicate",
+    ]
+    counters = system.ledger.counters()
+    assert (counters.stores["north"]["accepted"], counters.stores["north"]["duplicates"]) == (2, 2)
+    assert counters.stores["south"]["accepted"] == 1
+    assert system.identity_holds()
+    assert {event.id for event in system.ledger.events(store="north")} == {one.id for one in kept[:2]}
+
+
+def test_a_group_stops_at_its_stores_quota_and_other_stores_go_on(system: System) -> None:
+    group = [*deliveries(system, 3), *deliveries(system, 1, store="south")]
+    replies = system.inbox.accept(group, quotas={"north": 2})
+    assert [reply.status for reply in replies] == ["accepted", "accepted", "full", "accepted"]
+
+
+def test_one_that_fails_does_not_fail_the_others(system: System) -> None:
+    one, other = deliveries(system, 2)
+    spoilt = Delivery(event=system.delivery().event, theirs="order.created", repeat_mark="mark")
+    system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
+    replies = system.inbox.accept_each([one, spoilt, other])
+    assert [type(reply) for reply in replies] == [Accepted, ResponseError, Accepted]
+    keeping = Keeping(system.config, system.inbox)
+    kept = keeping.keep_all([one, spoilt])
+    assert [one.where for one in kept if isinstance(one, Kept)] == ["redis", "spool"]
+    assert not keeping.broken
+
+
+def test_a_group_of_more_than_one_script_takes_is_kept_in_order(system: System) -> None:
+    group = deliveries(system, 300)
+    replies = system.inbox.accept(group)
+    assert [reply.id for reply in replies] == [one.event.id for one in group]
+    ready = system.client.zrange(f"{keys.READY}", 0, -1)
+    assert [one.decode() for one in ready] == [one.event.id for one in group]
+
+
+def test_without_a_server_a_group_is_one_transaction_of_the_spool(system: System, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    with own_server(tmp_path / "own") as server:
+        keeping = Keeping(system.config, type(system.inbox)(server.client))
+    group = deliveries(system, 5)
+    kept = keeping.keep_all([*group, group[0]])
+    assert [(one.status, one.where) for one in kept if isinstance(one, Kept)] == [
+        *[("accepted", "spool")] * 5,
+        ("duplicate", "spool"),
+    ]
+    rows = open_events(system.config.data_dir).oldest(10)  # in their order
+    assert [row.delivery.event.id for row in rows] == [one.event.id for one in group]
+
+
+def test_with_nowhere_to_keep_it_each_is_told_so(system: System, tmp_path: Path) -> None:
+    config = system.config
+    receiver = config.receiver.model_copy(update={"spool": "off"})
+    with own_server(tmp_path) as server:
+        keeping = Keeping(config.model_copy(update={"receiver": receiver}), type(system.inbox)(server.client))
+    assert [type(one) for one in keeping.keep_all(deliveries(system, 2))] == [NowhereToKeep] * 2
+
+
+def test_a_group_is_bounded_in_bytes_but_never_empty(system: System) -> None:
+    small = deliveries(system, 3)
+    big = Delivery(event=type(small[0].event)(**{**vars(small[0].event), "body": b"x" * GROUP_BYTES}), theirs="")
+    assert group_size(small) == 3
+    assert group_size([big, *small]) == 1
+    assert group_size([*small[:2], big]) == 2
+
+
+# A server that hangs
+
+
+def test_a_hanging_server_holds_up_no_health_and_nobody_for_a_second(web: System, server: Server) -> None:
+    assert server.process
+    assert web.post(web.request()).status_code == 200
+    stop = threading.Event()
+    slowest, others = [0.0], []
+
+    def deliver() -> None:
+        while not stop.is_set():
+            made = web.request()
+            began = time.monotonic()
+            answer = web.post(made)
+            slowest[0] = max(slowest[0], time.monotonic() - began)
+            if answer.status_code != 200:
+                others.append(answer.status_code)
+
+    senders = [threading.Thread(target=deliver) for _ in range(4)]
+    server.process.send(signal.SIGSTOP)
+    try:
+        for sender in senders:
+            sender.start()
+        healthy = 0.0
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            began = time.monotonic()
+            assert web.http.get("/healthz").status_code == 200
+            healthy = max(healthy, time.monotonic() - began)
+    finally:
+        server.process.send(signal.SIGCONT)
+        stop.set()
+        for sender in senders:
+            sender.join()
+    print(f"while the server hung: slowest delivery {slowest[0]:.2f} s, slowest health {healthy * 1000:.0f} ms")
+    assert others == []
+    assert slowest[0] < 1.0
+    assert healthy < 0.4  # it does not wait for the server's deadline
+    eventually(lambda: web.http.get("/readyz").json().get("spooled") == 0)
+    assert web.identity_holds()
+
+
+# Senders
+
+
+def test_a_sender_that_reads_slowly_gets_every_answer_whole_and_in_order(web: System) -> None:
+    corpus = Corpus(web.config)
+    whole = [corpus.signed(extra={"webhook-id": f"slow_{number}"}) for number in range(100)]
+    with socket.socket() as sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        sender.connect(("127.0.0.1", web.port))
+        sender.settimeout(20)
+        writing = threading.Thread(target=sender.sendall, args=(b"".join([*whole, *whole]),))
+        writing.start()
+        data = b""
+        while data.count(b"}") < 200 and (more := sender.recv(97)):
+            data += more
+        writing.join()
+    told = [orjson.loads(body) for body in re.findall(rb"\r\n\r\n(\{.*?\})", data)]
+    assert [one["status"] for one in told] == ["accepted"] * 100 + ["duplicate"] * 100
+    assert [one["id"] for one in told[:100]] == [one["id"] for one in told[100:]]
+
+
+def test_senders_that_are_gone_before_the_answer_harm_nobody_and_their_deliveries_are_kept(web: System) -> None:
+    corpus = Corpus(web.config)
+    before = web.ledger.counters().total["accepted"]
+    for number in range(40):
+        with socket.create_connection(("127.0.0.1", web.port)) as sender:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0" if number % 2 else bytes(8))
+            sender.sendall(corpus.signed(extra={"webhook-id": f"gone_{number}"}))
+    assert web.post(web.request()).status_code == 200
+    gentle = 20  # a reset may overtake the bytes before it
+    eventually(lambda: web.ledger.counters().total["accepted"] >= before + gentle + 1)
+
+
+def test_what_one_process_holds_is_bounded(web: System) -> None:
+    """Requests that never end, of more bytes together than a process may hold; who holds nothing is left alone."""
+    idle = socket.create_connection(("127.0.0.1", web.port), timeout=5)
+    idle.sendall(Corpus(web.config).signed(extra={"webhook-id": "idle_1"}))
+    assert read_answer(idle).status == 200
+    head = request(headers=[("content-length", str(LIMIT))], length=False)
+    senders = [socket.create_connection(("127.0.0.1", web.port), timeout=5) for _ in range(20)]
+    for sender in senders:
+        try:
+            sender.sendall(head + b"x" * (LIMIT - 1))
+        except OSError:
+            continue
+    assert web.post(web.request()).status_code == 200
+    with idle:
+        idle.sendall(Corpus(web.config).signed(extra={"webhook-id": "idle_2"}))
+        assert read_answer(idle).status == 200
+    (worker,) = [pid for pid in children_of(web.processes[0].pid) if resident(pid)]
+    print(f"20 unfinished requests of 4 MB: the process holds {resident(worker) >> 20} MB")
+    assert resident(worker) < 260 << 20
+    given_up = 0
+    for sender in senders:
+        sender.setblocking(False)
+        try:
+            given_up += sender.recv(100).startswith(b"HTTP/1.1 408 ")
+        except OSError:
+            continue
+        finally:
+            sender.close()
+    assert given_up >= 4
+
+
+def resident(pid: int) -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) * 1024 if found else 0
+
+
+def test_sigterm_under_load_answers_whatever_was_sent(system: System) -> None:
+    """Senders that keep their connection send until they are told that it closes: none is left without an answer."""
+    system.start("web")
+    corpus = Corpus(system.config)
+    lock, statuses, unanswered = threading.Lock(), [], []
+
+    def send() -> None:
+        with socket.create_connection(("127.0.0.1", system.port), timeout=10) as connection:
+            while True:
+                with lock:
+                    one = corpus.signed()
+                connection.sendall(one)
+                answer = read_answer(connection)
+                (statuses if answer.status else unanswered).append(answer.status)
+                if not answer.status or answer.headers["connection"] == "close":
+                    return
+
+    senders = [threading.Thread(target=send) for _ in range(8)]
+    for sender in senders:
+        sender.start()
+    eventually(lambda: len(statuses) > 100)
+    system.processes[0].send(signal.SIGTERM)
+    for sender in senders:
+        sender.join(15)
+    assert system.processes[0].wait(10) == 0
+    assert unanswered == []
+    assert set(statuses) == {200}
+    assert system.ledger.counters().total["accepted"] == len(statuses)
+
+
+def test_sigterm_with_a_group_on_the_line_of_a_hanging_server_answers_it_from_the_spool(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "system").mkdir()
+    with own_server(tmp_path / "own") as server:
+        system = System(tmp_path / "system", server.url)
+        system.start("web")
+        assert system.post(system.request()).status_code == 200  # this opens the line
+        corpus = Corpus(system.config)
+        assert server.process
+        server.process.send(signal.SIGSTOP)
+        try:
+            with socket.create_connection(("127.0.0.1", system.port), timeout=10) as sender:
+                sender.sendall(corpus.signed())
+                with socket.create_connection(("127.0.0.1", system.port), timeout=10) as other:
+                    other.sendall(request("/healthz", method="GET"))
+                    assert read_answer(other).status == 200  # so the delivery before it is on the line
+                system.processes[0].send(signal.SIGTERM)
+                answer = read_answer(sender)
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            assert answer.told["status"] == "accepted"
+            assert system.processes[0].wait(10) == 0
+        finally:
+            server.process.send(signal.SIGCONT)
+        assert open_events(system.config.data_dir).count() == 1
+        system.close()

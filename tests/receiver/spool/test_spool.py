@@ -1,0 +1,430 @@
+"""Always answering: while Redis is away, full or slow, deliveries wait in the spool, and none is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from redis.exceptions import RedisError
+
+from receiver.spool.spooled_events import open_events, pack_delivery, unpack_delivery
+from tests.support.harness import Process, Server, System, eventually, free_port, own_server
+from tests.support.load import Load
+
+HELLO = (
+    "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"
+)
+
+
+@pytest.fixture
+def shop(make_system: Callable[..., System], own_redis: Server) -> System:
+    system = make_system(url=own_redis.url, plugin=HELLO)
+    system.start("web")
+    return system
+
+
+def spooled(system: System) -> int:
+    return int(system.http.get("/readyz").json().get("spooled", -1))
+
+
+# The file
+
+
+def test_a_spooled_delivery_comes_back_as_it_was(system: System, tmp_path: Path) -> None:
+    delivery = system.delivery(data={"id": 7, "name": "\u2603"})
+    assert unpack_delivery(pack_delivery(delivery), delivery.event.body) == delivery
+    events = open_events(tmp_path)
+    assert [events.add([delivery]), events.add([delivery])] == [[True], [False]]
+    assert events.holds("north")
+    assert not events.holds("south")
+    (row,) = events.oldest(10)
+    assert row.delivery == delivery
+    events.delete([row.number])
+    assert events.summary() == (0, 0.0)
+
+
+# Redis away
+
+
+@pytest.mark.parametrize("seconds", [4, pytest.param(14, marks=pytest.mark.slow)])
+def test_row_10_redis_killed_under_load_is_answered_2xx_and_nothing_is_lost_or_doubled(
+    shop: System, own_redis: Server, seconds: int
+) -> None:
+    """Row 10."""
+    shop.start("worker", "housekeeper")
+    shop.settled(shop.deliver())
+    with Load(shop) as load:
+        eventually(lambda: len(load.answered) > 20)
+        own_redis.kill()
+        before = len(load.answered)
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > seconds, seconds + 5)
+        meanwhile = len(load.answered) - before
+        own_redis.start()
+        eventually(lambda: spooled(shop) == 0, 20, what="the spool is drained")
+    assert load.others == load.failed == []
+    assert meanwhile > 10
+    eventually(lambda: spooled(shop) == 0, 20, what="what came while it was drained is in the inbox, too")
+    eventually(lambda: shop.ledger.counters().total["open"] == 0, 20)
+    total = shop.ledger.counters().total
+    ids = load.ids
+    print(f"\nthe server away for {seconds} s: {load}; {meanwhile:,} meanwhile")
+    assert total["accepted"] - 1 == len(ids) == len(load.answered)
+    assert total["settled"] - 1 == len(ids)
+    assert all(shop.status(event_id) == "settled" for event_id in ids)
+
+
+def test_spooled_deliveries_keep_their_time_of_arrival_and_their_order(shop: System, own_redis: Server) -> None:
+    own_redis.kill()
+    before = time.time()
+    ids = [shop.deliver(data={"id": n}) for n in range(10)]
+    after = time.time()
+    assert spooled(shop) == 10
+    told = shop.http.get("/readyz").json()
+    assert told["keeps_in"] == "spool"
+    assert abs(datetime.fromisoformat(told["waiting_since"]).timestamp() - before) < 2
+    own_redis.start()
+    eventually(lambda: spooled(shop) == 0)
+    nothing = {"status": "ready", "keeps_in": "redis", "spooled": 0, "waiting_since": None}
+    assert shop.http.get("/readyz").json() == nothing
+    found = list(reversed(shop.ledger.events()))
+    assert [event.id for event in found] == ids
+    assert all(before - 0.01 <= event.received_at.timestamp() <= after for event in found)
+    assert shop.identity_holds()
+
+
+def test_a_redelivery_is_a_duplicate_on_both_sides_of_an_outage(shop: System, own_redis: Server) -> None:
+    first, second = shop.request(), shop.request()
+    assert shop.post(first).json()["status"] == "accepted"
+    own_redis.kill()
+    assert shop.post(second).json()["status"] == "accepted"
+    assert shop.post(second).json()["status"] == "duplicate"
+    assert shop.post(first).json()["status"] == "accepted", "the spool cannot know; the inbox will"
+    own_redis.start()
+    eventually(lambda: spooled(shop) == 0)
+    assert len(shop.ledger.events()) == 2
+    assert shop.post(second).json()["status"] == "duplicate"
+
+
+def test_a_killed_receiver_drains_when_it_is_back(shop: System, own_redis: Server) -> None:
+    own_redis.kill()
+    ids = {shop.deliver() for _ in range(5)}
+    shop.processes[0].kill()
+    own_redis.start()
+    shop.start("web")
+    eventually(lambda: {event.id for event in shop.ledger.events()} == ids)
+
+
+def test_the_receiver_starts_without_the_server(make_system: Callable[..., System], own_redis: Server) -> None:
+    own_redis.kill()
+    system = make_system(url=own_redis.url)
+    system.start("web")
+    event_id = system.deliver()
+    own_redis.start()
+    eventually(lambda: system.status(event_id) == "open")
+
+
+def test_with_the_spool_off_the_answer_is_503(make_system: Callable[..., System], own_redis: Server) -> None:
+    system = make_system(url=own_redis.url)
+    text = system.config_file.read_text().replace("processes = 1\n", 'processes = 1\nspool = "off"\n')
+    system.config_file.write_text(text)
+    system.start("web")
+    own_redis.kill()
+    answer = system.post(system.request())
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert system.http.get("/readyz").status_code == 503
+    assert not list(Path(system.config.redis.data_dir).glob("spool.sqlite3*"))
+
+
+def test_stats_show_what_waits(shop: System, own_redis: Server) -> None:
+    own_redis.kill()
+    for _ in range(3):
+        shop.deliver()
+    shop.processes[0].send(signal.SIGSTOP)
+    own_redis.start()
+    own_redis.client.hset("sh:spools", "elsewhere", json.dumps({"count": 3, "oldest": 1.0, "at": time.time()}))
+    assert json.loads(shop.run_cli("stats", "--json").stdout)["spooled"] == 3
+    assert "spool of elsewhere: 3 deliveries wait" in shop.run_cli("stats").stdout
+    own_redis.client.hset("sh:spools", "elsewhere", json.dumps({"count": 3, "oldest": 1.0, "at": 5.0}))
+    assert "spool of elsewhere: unknown since" in shop.run_cli("stats").stdout
+    shop.processes[0].send(signal.SIGCONT)
+
+
+def test_what_waits_longer_than_spool_age_is_told_and_not_dropped(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    own_redis.kill()
+    system = make_system(url=own_redis.url)
+    delivery = system.delivery()
+    long_ago = replace(delivery.event, received_at=delivery.event.received_at - timedelta(days=4))
+    events = open_events(system.config.data_dir)
+    events.add([replace(delivery, event=long_ago)])
+    events.close()
+    system.start("web")
+    eventually(lambda: "longer than spool_age" in system.log("web"))
+    assert system.post(system.request()).status_code == 200, "age refuses nobody"
+    own_redis.start()
+    eventually(lambda: spooled(system) == 0)
+    oldest = system.ledger.events()[-1]
+    assert oldest.id == long_ago.id
+    assert abs(oldest.received_at - long_ago.received_at) < timedelta(milliseconds=2)
+    told = {"count": 1, "oldest": time.time() - 4 * 86400, "at": time.time()}
+    own_redis.client.hset("sh:spools", "elsewhere", json.dumps(told))
+    assert "longer than [receiver] spool_age" in system.run_cli("stats").stdout
+
+
+def test_row_11_a_black_hole_is_answered_in_under_a_second(make_system: Callable[..., System]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hole:  # accepts, and never answers
+        system = make_system(url=f"redis://127.0.0.1:{hole.getsockname()[1]}")
+        system.start("web")
+        with Load(system, senders=8) as load:
+            eventually(lambda: len(load.answered) > 100, 20)
+        print(f"\na black hole: {load}")
+        assert load.others == load.failed == []
+        assert load.worst < 1
+        assert spooled(system) == len(load.ids)
+
+
+# Full
+
+
+@contextmanager
+def small_server(tmp_path: Path, *, filled: float) -> Iterator[Server]:
+    """A server with little memory, of which so much is taken by something else."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    with own_server(folder, "--maxmemory", "12mb") as server:
+        while server.client.info("memory")["used_memory"] < filled * (12 << 20):
+            server.client.rpush("ballast", b"x" * 50_000)
+        yield server
+
+
+def test_row_15_near_maxmemory_deliveries_go_to_the_spool_and_drain_afterwards(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    with small_server(tmp_path, filled=0.6) as server:
+        system = make_system(url=server.url, plugin=HELLO)
+        system.start("web")
+        assert send_padded(system, 300, 20_000) == [200] * 300
+        assert spooled(system) > 50
+        memory = server.client.info("memory")
+        assert memory["used_memory"] < memory["maxmemory"], "workers can still write"
+        system.start("worker", "housekeeper", env={"STOREHOOKS_RETENTION__BODIES": "0s"})
+        eventually(lambda: spooled(system) == 0, 60, what="drained while retention makes room")
+        eventually(lambda: system.ledger.counters().total["settled"] == 300, 30)
+
+
+def test_row_15_near_maxmemory_and_with_the_spool_off_deliveries_are_pushed_back_early(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    with small_server(tmp_path, filled=0.8) as server:
+        system = make_system(url=server.url)
+        text = system.config_file.read_text().replace("[receiver]\n", '[receiver]\nspool = "off"\n', 1)
+        system.config_file.write_text(text)
+        system.start("web")
+        kept = 0
+        while (answer := system.post(system.request(data={"pad": "x" * 5_000}))).status_code == 200:
+            kept += 1
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert system.http.get("/readyz").status_code == 503
+        memory = server.client.info("memory")
+        print(f"\n{kept} kept before the first 503, at {memory['used_memory'] / memory['maxmemory']:.0%} of maxmemory")
+        assert memory["used_memory"] < memory["maxmemory"], "early: workers can still write"
+        assert system.ledger.counters().total["accepted"] == kept
+        server.client.delete("ballast")
+        eventually(lambda: system.post(system.request()).status_code == 200, what="there is room again")
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def send_padded(system: System, many: int, size: int) -> list[int]:
+    """The answers to so many deliveries of so many bytes."""
+    pad = "x" * size
+    return [system.post(system.request(data={"id": n, "pad": pad})).status_code for n in range(many)]
+
+
+@pytest.mark.parametrize("fsync", ["everysec", "always"])
+def test_row_16_with_the_servers_disk_full_deliveries_go_to_the_spool(
+    make_system: Callable[..., System], tmp_path: Path, fsync: str
+) -> None:
+    """At `everysec` the server goes on and refuses writes (MISCONF); at `always` it ends itself."""
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        server = Server(disk, extra=("--appendfsync", fsync)).start()
+        system = make_system(url=server.url)
+        system.start("web")
+        assert send_padded(system, 80, 200_000) == [200] * 80
+        assert spooled(system) > 30
+        assert server.process is not None
+        if fsync == "everysec":
+            with pytest.raises(RedisError, match="MISCONF"):
+                server.client.set("x", 1)
+        else:
+            eventually(lambda: not server.process.alive, what="the server ends itself")
+        assert system.http.get("/readyz").json()["keeps_in"] == "spool"
+        subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)  # somebody makes room
+        if fsync == "always":
+            server.start()
+        eventually(lambda: spooled(system) == 0, 30)
+        eventually(lambda: system.ledger.counters().total["accepted"] == 80)
+        system.close()
+        server.stop()
+
+
+def test_row_16_with_the_spools_disk_full_and_redis_away_the_answer_is_503_and_never_a_false_2xx(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "40m") as disk:
+        system = make_system(url=own_redis.url)
+        system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
+        system.start("web")
+        own_redis.kill()
+        statuses = send_padded(system, 60, 200_000)
+        assert statuses[0] == 200
+        assert statuses[-1] == 503
+        assert set(statuses) == {200, 503}
+        assert system.post(system.request(store="south"), "south").status_code == 200, "it has a share of the rest"
+        (disk / "ballast").write_bytes(b"x" * (6 << 20))
+        assert system.post(system.request(store="south"), "south").status_code == 503
+        assert system.http.get("/readyz").status_code == 503
+        own_redis.start()
+        eventually(lambda: spooled(system) == 0, 20)
+        assert system.ledger.counters().total["accepted"] == statuses.count(200) + 1
+        system.close()
+
+
+def test_row_16_with_both_disks_full_nothing_is_answered_2xx_that_is_not_kept(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    """One disk for both, as on a small host; what was answered 2xx is found when somebody has made room."""
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        server = Server(disk, extra=("--appendfsync", "everysec")).start()
+        system = make_system(url=server.url)
+        system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
+        system.start("web")
+        statuses = send_padded(system, 60, 200_000)
+        assert set(statuses) == {200, 503}, "the spool wants 32 MB free, and takes nothing here"
+        assert statuses[-1] == 503
+        subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
+        eventually(lambda: system.post(system.request()).status_code == 200)
+        eventually(lambda: len(system.ledger.events(limit=100)) == statuses.count(200) + 1)  # perhaps through the spool
+        system.close()
+        server.stop()
+
+
+# Restarts
+
+
+MANY_TIMES = [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
+
+
+@pytest.mark.parametrize("times", MANY_TIMES)
+def test_row_4_no_delivery_fails_while_the_config_is_read_again(system: System, times: int) -> None:
+    """HUP under the load of eight senders, half of which keep their connections; both processes are replaced."""
+    (web,) = system.start("web", env={"STOREHOOKS_RECEIVER__PROCESSES": "2"})
+    with Load(system, senders=4) as keeping, Load(system, senders=4, keep_alive=False) as closing:
+        for number in range(1, times + 1):
+            both_go_on(keeping, closing)
+            web.send(signal.SIGHUP)
+            eventually(lambda: system.log("web").count("Worker exiting") == 2 * number, 20)  # noqa: B023  judged at once
+        both_go_on(keeping, closing)
+    print(f"\n{times} HUPs, kept connections: {keeping}\n{times} HUPs, one connection each: {closing}")
+    assert none_failed(keeping, closing)
+
+
+@pytest.mark.parametrize("times", MANY_TIMES)
+def test_row_5_a_stop_and_start_with_a_passed_socket_refuses_nobody(
+    make_system: Callable[..., System], times: int
+) -> None:
+    """Under the load of eight senders, half of which keep their connections."""
+    system = make_system()
+    with socket.create_server(("127.0.0.1", system.port), backlog=256) as listener:
+        web = _web_on(system, listener)
+        eventually(system.web_answers)
+        with Load(system, senders=4) as keeping, Load(system, senders=4, keep_alive=False) as closing:
+            for _ in range(times):
+                both_go_on(keeping, closing)
+                web.send(signal.SIGTERM)
+                assert web.wait() == 0
+                web = _web_on(system, listener)
+            both_go_on(keeping, closing)
+        web.stop()
+    print(f"\n{times} restarts, kept connections: {keeping}\n{times} restarts, one connection each: {closing}")
+    assert none_failed(keeping, closing)
+
+
+def both_go_on(*loads: Load) -> None:
+    before = [len(load.answered) for load in loads]
+    eventually(lambda: all(len(load.answered) > many + 20 for load, many in zip(loads, before, strict=True)), 20)
+
+
+def none_failed(*loads: Load) -> bool:
+    """Every delivery was answered 2xx, and every one is kept."""
+    ids = set.union(*(load.ids for load in loads))
+    kept = {event.id for event in loads[0].system.ledger.events(limit=10**6)}
+    return ids == kept and not any(load.others or load.failed for load in loads)
+
+
+def _web_on(system: System, listener: socket.socket) -> Process:
+    """The receiver with a listening socket as descriptor 3, as a service manager passes it."""
+    code = (
+        "import os, sys; os.dup2(int(sys.argv[1]), 3); os.set_inheritable(3, True); "
+        "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'receiver.server.web', '--config', sys.argv[2]])"
+    )
+    descriptor = os.dup(listener.fileno())
+    os.set_inheritable(descriptor, True)
+    command = [sys.executable, "-c", code, str(descriptor), str(system.config_file)]
+    process = Process(command, log=system.folder / "web.log", keep=(descriptor,))
+    os.close(descriptor)
+    system.processes.append(process)
+    return process
+
+
+def test_row_22_ten_times_the_sustainable_burst_is_kept_or_pushed_back(shop: System) -> None:
+    """Four threads serve; forty senders send without a pause."""
+    with Load(shop, senders=40, pause=0) as load:
+        eventually(lambda: len(load.answered) > 1000, 40)
+    print(f"\nforty senders on four threads: {load}")
+    assert set(load.others) <= {503}
+    assert load.failed == []
+    eventually(lambda: spooled(shop) == 0, 20)
+    assert shop.ledger.counters().total["accepted"] == len(load.ids)
+
+
+# ack
+
+
+def test_ack_replica_waits_for_one(make_system: Callable[..., System], own_redis: Server, tmp_path: Path) -> None:
+    system = make_system(url=own_redis.url)
+    text = system.config_file.read_text().replace("[receiver]\n", '[receiver]\nspool = "off"\n', 1)
+    system.config_file.write_text(text.replace("[redis]\n", '[redis]\nack = "replica"\ntimeout = "2s"\n', 1))
+    system.start("web")
+    assert system.post(system.request()).status_code == 503, "nobody replicates"
+    folder, port = tmp_path / "replica", free_port()
+    folder.mkdir()
+    own_redis.client.config_set("port", port)
+    own_redis.client.config_set("repl-diskless-sync-delay", 0)  # no other replica is waited for
+    with own_server(folder, "--appendonly", "no", "--replicaof", f"127.0.0.1 {port}"):
+        eventually(lambda: own_redis.client.info("replication")["connected_slaves"] == 1)
+        assert eventually(lambda: (a := system.post(system.request())).status_code == 200 and a.json()["status"], 20)

@@ -1,0 +1,167 @@
+"""The public endpoint over a real socket, under a real gunicorn."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from receiver.contract.compose import Request
+from tests.support.harness import Server, System, eventually, free_port
+
+PROBLEM = "application/problem+json"
+
+
+@pytest.fixture
+def web(system: System) -> Iterator[System]:
+    system.start("web")
+    return system
+
+
+def test_a_signed_delivery_is_accepted_and_the_same_again_is_a_duplicate(web: System) -> None:
+    request = web.request()
+    first, second = web.post(request), web.post(request)
+    assert (first.status_code, first.json()["status"]) == (200, "accepted")
+    assert (second.status_code, second.json()) == (200, {"id": first.json()["id"], "status": "duplicate"})
+    assert [event.id for event in web.ledger.events()] == [first.json()["id"]]
+
+
+def test_a_flipped_byte_is_refused_and_nothing_is_stored(web: System) -> None:
+    request = web.request()
+    flipped = Request(request.headers, request.body.replace(b"42.00", b"43.00"))
+    answer = web.post(flipped)
+    assert (answer.status_code, answer.headers["content-type"]) == (401, PROBLEM)
+    assert answer.json()["status"] == 401
+    assert web.ledger.events() == []
+    assert eventually(lambda: web.ledger.counters().stores.get("north", {}).get("rejected")) == 1
+
+
+def test_an_unknown_store_and_a_wrong_signature_get_the_same_answer(web: System) -> None:
+    request = web.request()
+    unknown = web.post(request, store="nobody")
+    wrong = web.post(request, store="south")
+    assert unknown.status_code == wrong.status_code == 401
+    assert unknown.content == wrong.content
+    assert {k: v for k, v in unknown.headers.items() if k != "date"} == {
+        k: v for k, v in wrong.headers.items() if k != "date"
+    }
+
+
+def test_refusals_create_no_key_for_names_nobody_configured(web: System) -> None:
+    for name in ("evil-1", "evil-2", "evil-3"):
+        web.post(web.request(), store=name)
+    eventually(lambda: web.ledger.counters().total["rejected"] == 3)
+    assert set(web.ledger.counters().stores) == {"?"}
+
+
+@pytest.mark.parametrize(("extra", "status"), [(0, 200), (1, 413)])
+def test_a_body_of_exactly_the_limit_is_accepted_and_one_byte_more_is_not(web: System, extra: int, status: int) -> None:
+    limit = web.config.receiver.max_body
+    empty = len(web.request(data={"id": 1, "pad": ""}).body)
+    request = web.request(data={"id": 1, "pad": "x" * (limit - empty + extra)})
+    assert len(request.body) == limit + extra
+    assert web.post(request).status_code == status
+
+
+def test_a_body_shorter_than_announced_is_refused(web: System) -> None:
+    with socket.create_connection(("127.0.0.1", web.port)) as connection:
+        connection.sendall(b"POST /webhooks/north HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nshort")
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_chunked_body_is_read_whole(web: System) -> None:
+    request = web.request()
+
+    def pieces() -> Iterator[bytes]:
+        yield request.body[:10]
+        yield request.body[10:]
+
+    answer = web.http.post("/webhooks/north", headers=request.headers, content=pieces())
+    assert answer.json()["status"] == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/webhooks/north", 405),
+        ("PUT", "/webhooks/north", 405),
+        ("GET", "/nowhere", 404),
+        ("POST", "/webhooks/north/more", 404),
+        ("POST", "/webhooks//north", 404),
+    ],
+)
+def test_wrong_paths_and_methods_are_problems_and_never_redirects(
+    web: System, method: str, path: str, status: int
+) -> None:
+    answer = web.http.request(method, f"http://127.0.0.1:{web.port}{path}")
+    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
+    if status == 405:
+        assert "POST" in answer.headers["allow"]
+
+
+def test_health_needs_nothing_and_readiness_needs_the_server(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    system = make_system(url=own_redis.url)
+    system.start("web")
+    assert system.http.get("/readyz").json() == {
+        "status": "ready",
+        "keeps_in": "redis",
+        "spooled": 0,
+        "waiting_since": None,
+    }
+    own_redis.kill()
+    assert system.http.get("/healthz").status_code == 200
+    assert system.http.get("/readyz").json() == {
+        "status": "ready",
+        "keeps_in": "spool",
+        "spooled": 0,
+        "waiting_since": None,
+    }
+
+
+def test_hup_takes_a_new_config_and_refuses_a_bad_one(web: System) -> None:
+    process = web.processes[0]
+    good = web.config_file.read_text()
+    third = good + '\n[stores.west]\nsigning_secrets = ["whsec_d2VzdCBzZWNyZXQgZm9yIHRlc3Rz"]\n'
+    web.config_file.write_text(third)
+    request = web.request(store="west")
+    assert web.post(request, store="west").status_code == 401
+    process.send(signal.SIGHUP)
+    eventually(lambda: web.post(request, store="west").status_code == 200)
+    web.config_file.write_text(third + "\n[nonsense]\n")
+    process.send(signal.SIGHUP)
+    eventually(lambda: "config refused, the old one stays" in web.log("web"))
+    assert "unknown key nonsense" in web.log("web")
+    web.config_file.write_text(third)
+    assert eventually(lambda: web.post(web.request(store="west"), store="west").status_code == 200)
+
+
+def test_a_taken_port_is_a_sentence_and_exit_code_2(system: System) -> None:
+    with socket.create_server(("127.0.0.1", system.port)):
+        done = system.run_cli("web")
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{system.port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["web", "worker"])
+def test_an_unreachable_server_is_a_sentence_and_exit_code_2(make_system: Callable[..., System], command: str) -> None:
+    """Without a spool the receiver too has nowhere to keep a delivery."""
+    system = make_system(url=f"redis://127.0.0.1:{free_port()}")
+    done = system.run_cli(command, env={"STOREHOOKS_RECEIVER__SPOOL": "off"})
+    assert done.returncode == 2
+    assert "does not answer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_secret_and_no_payload_is_logged(web: System) -> None:
+    request = web.request(data={"id": 5, "total": "1.00", "card": "4111-secret-payload"})
+    web.post(request)
+    web.post(Request(request.headers, request.body + b" "))
+    web.processes[0].stop()
+    assert "4111-secret-payload" not in web.log("web")
+    assert "dGVzdCBzZWNyZXQ" not in web.log("web")

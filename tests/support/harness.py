@@ -1,0 +1,298 @@
+"""Real processes for tests: a real server, a real gunicorn, real workers; started, watched and killed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+from redis import Redis
+from redis.exceptions import RedisError
+
+from receiver import config as config_room
+from receiver.config import Config
+from receiver.contract.compose import Request, compose
+from receiver.contract.intake import Delivery, receive
+from receiver.inbox import Inbox, Ledger, connect, server_url
+from receiver.inbox.redis import embedded_server
+from receiver.spool import look_at_refusals
+from tests.support.programs import Process, ended, storehooks
+from tests.support.warm_interpreter import QUICKER
+from workers.testing.local_system import free_port
+
+SECRET = "whsec_dGVzdCBzZWNyZXQgb2Ygb25lIHN0b3Jl"
+OTHER_SECRET = "whsec_YW5vdGhlciBzdG9yZSdzIHNlY3JldCE="
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], within: float = 10.0, what: str = "") -> T:
+    """The first true value of a condition; fails when time is up."""
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within:g} s: {what or condition}; last was {value!r}")
+        time.sleep(0.01)
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes below one, all the way down."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            direct = [int(one) for one in task.read_text().split()]
+        except OSError:
+            continue
+        for child in direct:
+            found += [child, *children_of(child)]
+    return found
+
+
+def comm(pid: int) -> str:
+    """What a process calls itself."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+class Server:
+    """A real Valkey of its own, which a test may kill and start again on the same data."""
+
+    def __init__(self, folder: Path, *, extra: tuple[str, ...] = (), prefix: tuple[str, ...] = ()) -> None:
+        self.data_dir = folder
+        self.extra = extra
+        self.prefix = prefix
+        """A program to run it under."""
+        self.url = server_url("", folder)
+        self.client = connect(self.url, timeout=2.0)
+        self.process: Process | None = None
+
+    def start(self) -> Server:
+        command = [*self.prefix, *embedded_server.command(embedded_server.binary(), self.data_dir), *self.extra]
+        self.process = Process(command, log=self.data_dir / "server.log")
+        eventually(self._answers, what="the server answers")
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except RedisError:
+            return False
+
+    def kill(self) -> None:
+        assert self.process
+        self.process.kill()
+
+    def stop(self) -> None:
+        if self.process and self.process.alive:
+            self.process.stop()
+
+
+HEAD = """
+[redis]
+url = "{redis}"
+data_dir = "{data}"
+[receiver]
+bind = "127.0.0.1:{port}"
+public_url = "http://127.0.0.1:{port}"
+processes = 1
+"""
+CONFIG = (
+    HEAD
+    + """threads = 4
+[workers]
+plugins = {plugins}
+horses = {horses}
+drain = "10s"
+[stores.north]
+signing_secrets = ["{secret}"]
+[stores.south]
+signing_secrets = ["{other}"]
+[sandbox]
+bind = "127.0.0.1:{sandbox_port}"
+{more}
+"""
+)
+
+
+OFTEN = {
+    "receiver.inbox.refusal_counts.FLUSH_EVERY": 0.1,
+    "receiver.delivery.refusal_log.WRITE_EVERY": 0.1,
+    "receiver.delivery.secret_cache.LOOK_EVERY": 0.1,
+}
+"""What a receiver does behind its answers is done more often, since tests wait for it."""
+
+
+class System:
+    """The product on a real server: config, processes, and what a store and an operator do with it."""
+
+    def __init__(
+        self, folder: Path, url: str, *, plugin: str = "", horses: int = 2, more: str = "", port: int | None = None
+    ) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self.plugin = folder / "shop.py"
+        self.plugin.write_text(plugin or "from workers import Router\nrouter = Router('shop')\n")
+        self.config_file = folder / "config.toml"
+        self.config_file.write_text(
+            CONFIG.format(
+                redis=url,
+                data=folder / "data",
+                port=self.port,
+                sandbox_port=free_port(),
+                plugins='["shop.py"]',
+                horses=horses,
+                secret=SECRET,
+                other=OTHER_SECRET,
+                more=more,
+            )
+        )
+        self.client: Redis = connect(url, timeout=5.0)
+        self.inbox = Inbox(self.client)
+        self.ledger = Ledger(self.client)
+        self.processes: list[Process] = []
+        self.http = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+
+    @property
+    def config(self) -> Config:
+        return config_room.load(self.config_file, {})
+
+    def start(
+        self, *names: str, env: dict[str, str] | None = None, quicker: dict[str, float] | None = None
+    ) -> list[Process]:
+        """Start processes by name: web, worker, housekeeper; with these times instead of their own."""
+        env = {QUICKER: json.dumps(OFTEN | (quicker or {})), **(env or {})}
+        modules = {
+            "web": "receiver.server.web",
+            "worker": "workers.runtime.worker.worker",
+            "housekeeper": "workers.runtime.housekeeper",
+        }
+        started = []
+        for name in names:
+            command = [sys.executable, "-m", modules[name], "--config", str(self.config_file)]
+            started.append(Process(command, log=self.folder / f"{name}.log", env=env))
+        self.processes += started
+        if "web" in names:
+            eventually(self.web_answers, what=f"web answers; {self.log('web')[-500:]}")
+        return started
+
+    def log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def web_answers(self) -> bool:
+        try:
+            return self.http.get("/healthz").status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def run_cli(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return storehooks(*arguments, "--config", str(self.config_file), env=env)
+
+    def refuse_to_start(self, name: str) -> subprocess.CompletedProcess[str]:
+        """What `storehooks web` or `storehooks worker` says when it does not start."""
+        modules = {"web": "receiver.server.web", "worker": "workers"}
+        return ended(modules[name], "--config", str(self.config_file))
+
+    # What a store does
+
+    def request(
+        self, topic: str = "order.created", *, data: Any = None, store: str = "north", delivery_id: str | None = None
+    ) -> Request:
+        data = {"id": 1001, "total": "42.00"} if data is None else data
+        delivery_id = delivery_id or f"msg_{secrets.token_hex(8)}"
+        known = self.config.known_stores[store]
+        return compose(known, topic=topic, delivery_id=delivery_id, data=data, now=time.time())
+
+    def post(self, request: Request, store: str = "north") -> httpx2.Response:
+        return self.http.post(f"/webhooks/{store}", headers=request.headers, content=request.body)
+
+    def deliver(self, topic: str = "order.created", **how: Any) -> str:
+        """Send a signed event over HTTP; give its id."""
+        store = how.get("store", "north")
+        answer = self.post(self.request(topic, **how), store)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["id"])
+
+    def delivery(self, topic: str = "order.created", **how: Any) -> Delivery:
+        """A verified delivery, as the receiver would hand it to the inbox."""
+        request = self.request(topic, **how)
+        store = self.config.known_stores[how.get("store", "north")]
+        return receive(request.headers, request.body, store=store, now=time.time())
+
+    def accept(self, topic: str = "order.created", **how: Any) -> str:
+        """Put an event into the inbox without a web server."""
+        return self.inbox.accept([self.delivery(topic, **how)])[0].id
+
+    # What an operator sees
+
+    def refused(self, many: int = 1) -> None:
+        """Wait until so many refusals are written down, which happens behind the answer."""
+        eventually(lambda: look_at_refusals(self.config.data_dir).count() >= many, what=f"{many} refusals are written")
+
+    def status(self, event_id: str) -> str:
+        record = self.ledger.event(event_id)
+        return record.summary.status if record else "unknown"
+
+    def run_of(self, event_id: str, handler: str) -> Any:
+        record = self.ledger.event(event_id)
+        return next((run for run in record.runs if run.handler == handler), None) if record else None
+
+    def settled(self, event_id: str, within: float = 10.0) -> str:
+        return eventually(
+            lambda: (s := self.status(event_id)) in ("settled", "failed") and s,
+            within,
+            what=f"{event_id} settled; worker says {self.log('worker')[-800:]}",
+        )
+
+    def identity_holds(self) -> bool:
+        """accepted = settled + open + failed, in all and for each store."""
+        counters = self.ledger.counters()
+        every = [counters.total, *counters.stores.values()]
+        return all(c["accepted"] == c["settled"] + c["open"] + c["failed"] for c in every)
+
+    def close(self) -> None:
+        self.http.close()  # first: a receiver that ends gives the senders it knows a moment to send more
+        alive = [process for process in reversed(self.processes) if process.alive]
+        for process in alive:  # all at once: each needs a moment to end
+            process.send(signal.SIGCONT)
+            process.send(signal.SIGTERM)
+        for process in alive:
+            process.stop()
+        self.client.close()
+
+
+@contextmanager
+def own_server(folder: Path, *extra: str) -> Iterator[Server]:
+    server = Server(folder, extra=extra).start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        server.client.close()

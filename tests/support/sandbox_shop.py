@@ -1,0 +1,175 @@
+"""A system whose stores have an API: the sandbox serves it in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from click.testing import CliRunner, Result
+
+from receiver.inbox import Declaration, keys
+from receiver.inbox.subscription_checks import Checked, Checks
+from tests.receiver.inbox.keyring.test_keyring import KEY
+from tests.support.harness import Process, System, eventually, own_server
+from workers.cli import storehooks
+from workers.subscriptions.apply import Subscriber, handlers_of
+
+STORE = """
+[secrets]
+key = "{key}"
+[subscriptions]
+check = "{check}"
+[stores.demo]
+base_url = "http://{bind}"
+allow_private = true
+auth = {{ url = "/oauth/token", client_id = "app", client_secret = "s3cret" }}
+{store}
+"""
+
+LISTENS = """
+from workers import Router
+router = Router("shop")
+
+@router.on({topics})
+def note(event, ctx):
+    return event.topic
+"""
+
+
+def plugin(*topics: str) -> str:
+    return LISTENS.format(topics=", ".join(repr(topic) for topic in topics))
+
+
+class Shop:
+    """The system, its store `demo`, and the sandbox that plays it."""
+
+    def __init__(self, system: System, *, check: str = "off", store: str = "", key: str = KEY, more: str = "") -> None:
+        self.system = system
+        bind = system.config.sandbox.bind
+        text = system.config_file.read_text() + STORE.format(key=key, check=check, bind=bind, store=store) + more
+        system.config_file.write_text(text)
+        self.http = httpx2.Client(base_url=f"http://{bind}", timeout=10)
+        self.process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.system.port}/webhooks/demo"
+
+    def open(self, *arguments: str) -> Shop:
+        """Start the sandbox; without a shopper and subscriptions unless told otherwise."""
+        given = arguments or ("--no-shopper", "--no-subscriptions")
+        command = [sys.executable, "-m", "workers.cli", "sandbox", "--store", "demo", *given]
+        command += ["--config", str(self.system.config_file)]
+        self.process = Process(command, log=self.system.folder / "sandbox.log")
+        self.system.processes.append(self.process)
+        eventually(self.answers, 20, what="the sandbox answers")
+        return self
+
+    def answers(self) -> bool:
+        try:
+            return self.http.get("/sandbox").status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def do(self, action: str) -> None:
+        self.http.post(f"/sandbox/do/{action}").raise_for_status()
+
+    def log(self) -> list[Any]:
+        return list(self.http.get("/sandbox/log").raise_for_status().json())
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.http.get("/sandbox").raise_for_status().json())
+
+    @property
+    def subscriber(self) -> Subscriber:
+        return Subscriber(self.system.config, "demo", self.system.client)
+
+    def listed(self) -> dict[str, tuple[str, bool]]:
+        """What the store lists: topic and callback, by id."""
+        return {str(one.id): (one.topic, one.enabled) for one in self.subscriber.client.webhooks.list()}
+
+    def topics(self) -> list[str]:
+        """Of what is enabled and ours."""
+        found = self.subscriber.client.webhooks.list()
+        return sorted(one.topic for one in found if one.url == self.url and one.enabled)
+
+    def declare(self, *topics: str, name: str = "shop.note", version: str = "1") -> None:
+        """What a worker with such a handler says, without the worker."""
+        self.system.inbox.declare([Declaration(name, version, topics, ("*",), details={"limit": None})])
+
+    def cli(self, *arguments: str, typed: str | None = None) -> Result:
+        """A command, called in this process."""
+        given = [*arguments, "--config", str(self.system.config_file)]
+        return CliRunner().invoke(storehooks, given, input=typed, catch_exceptions=True)
+
+    def apply(self) -> Result:
+        return self.cli("subscriptions", "apply", "--yes")
+
+    def plan(self) -> list[tuple[str, str]]:
+        found = self.subscriber.look(handlers_of(self.system.client))
+        assert not found.unknown, found.unknown
+        return [(change.action, change.topic) for change in found.changes]
+
+    def emit(self, many: int = 1) -> None:
+        """Things happen at the store: so many new customers."""
+        for number in range(many):
+            self.subscriber.client.customers.create(name=f"Ada {number}", email=f"ada{number}@example.com")
+
+    def came(self, topic: str) -> int:
+        """How many events of a topic are in the inbox."""
+        return len(self.system.ledger.events(store="demo", topic=topic, limit=10_000))
+
+    def close(self) -> None:
+        self.http.close()
+        self.system.close()
+
+
+def looked_at(shop: Shop, since: float, within: float = 15.0) -> Checked:
+    """The check's next look, after a moment."""
+    checks = Checks(shop.system.client)
+
+    def newer() -> Checked | None:
+        last = checks.last(["demo"]).get("demo")
+        return last if last and last.at > since else None
+
+    found = eventually(newer, within, what=f"a look at demo; {shop.system.log('housekeeper')[-800:]}")
+    assert found is not None
+    return found
+
+
+def changed_by(log: Sequence[Any]) -> list[str]:
+    """The calls of a sandbox's log that change something of webhooks."""
+    return [f"{method} {path}" for _, method, path, _ in log if "/webhooks" in path and method != "GET"]
+
+
+@contextmanager
+def a_shop(
+    base: Path, *services: str, check: str = "off", plugin: str = "", env: dict[str, str] | None = None
+) -> Iterator[Shop]:
+    """A server, a system with such services, and a sandbox, all their own."""
+    (base / "server").mkdir()
+    with own_server(base / "server") as server:
+        shop = Shop(System(folder_of(base / "system"), server.url, plugin=plugin), check=check).open()
+        shop.system.start(*services, env=env)
+        yield shop
+        shop.close()
+
+
+def begin_anew(shop: Shop) -> Shop:
+    """An empty store, and an inbox that knows only its receivers."""
+    shop.do("reset")
+    kept = (keys.RECEIVERS, keys.RING_VERSION)
+    client = shop.system.client
+    if gone := [key for key in client.keys("*") if key.decode() not in kept]:
+        client.delete(*gone)
+    shop.subscriber.keyring.files.pending_file.unlink(missing_ok=True)
+    return shop
+
+
+def folder_of(base: Path) -> Path:
+    (base / "data").mkdir(parents=True)
+    return base

@@ -1,0 +1,326 @@
+"""A soak: real web, workers and server under load, while a saboteur kills and stops them by real signals.
+
+It ends by counting. Every event that was answered 2xx must have been handled by every handler, or be shown as a
+failure; every sample of the counters must satisfy accepted = settled + open + failed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+from redis.exceptions import RedisError
+
+from receiver.contract.compose import compose
+from receiver.spool import FILE
+from tests.support.harness import Process, Server, System, children_of, comm, eventually
+
+HANDLERS = ("shop.fast", "shop.flaky", "shop.slow")
+PLUGIN = """
+import os, random, time
+from workers import Router
+
+router = Router("shop")
+effects = os.open(os.environ["SOAK_EFFECTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def note(event, name):
+    os.write(effects, f"{event.id} shop.{name} {time.time():.3f}\\n".encode())
+
+@router.on("*", retries=(0.1,) * 20)
+def fast(event, ctx):
+    note(event, "fast")
+
+@router.on("*", retries=(0.1,) * 20)
+def flaky(event, ctx):
+    if ctx.attempt == 1 and random.random() < 0.02:
+        raise RuntimeError("now and then")
+    note(event, "flaky")
+
+@router.on("*", retries=(0.1,) * 20)
+def slow(event, ctx):
+    if random.random() < 0.05:
+        time.sleep(0.02)
+    note(event, "slow")
+"""
+
+
+@dataclass
+class Report:
+    """What a soak has seen."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    answered: dict[str, float] = field(default_factory=dict)
+    refused: int = 0
+    spooled: int = 0
+    """Deliveries that went through the spool; each was answered 2xx, or its sender was cut off."""
+    samples: int = 0
+    wrong_samples: list[dict[str, int]] = field(default_factory=list)
+    runs: int = 0
+    lost: list[str] = field(default_factory=list)
+    twice: int = 0
+    failures: int = 0
+    worst: float = 0.0
+    worst_run: str = ""
+    timeline: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        return (
+            f"faults     {sum(self.faults.values())} ({kinds})\n"
+            f"events     {len(self.answered):,} answered 2xx in {self.seconds:.0f} s; {self.refused:,} were not\n"
+            f"spool      {self.spooled:,} of them went through it ({self.spooled / max(1, len(self.answered)):.1%})\n"
+            f"runs       {self.runs:,}; lost {len(self.lost)}; run twice {self.twice:,}; failures {self.failures}\n"
+            f"recovery   worst time from answer (or from the server's return) to done {self.worst:.1f} s\n"
+            f"identity   true in {self.samples - len(self.wrong_samples):,} of {self.samples:,} samples"
+        )
+
+
+class Soak:
+    def __init__(
+        self, folder: Path, *, seconds: float, seed: int, senders: int = 4, runs: int = 0, faults: int = 0
+    ) -> None:
+        self.seconds = seconds
+        self.wanted_faults = faults
+        self.wanted_runs = runs
+        self.chance = random.Random(seed)
+        self.senders = senders
+        self.report = Report()
+        self.effects = folder / "effects.log"
+        (folder / "server").mkdir(parents=True)
+        (folder / "system" / "data").mkdir(parents=True)
+        self.server = Server(folder / "server")
+        self.server.start()
+        more = '[store_defaults]\nurl = ""\n'
+        self.system = System(folder / "system", self.server.url, plugin=PLUGIN, horses=3, more=more)
+        self.log = folder / "system" / "all.log"
+        self._stop = threading.Event()
+        self._paused: list[tuple[float, int]] = []
+        self._back = [0.0]
+        """When the server answered again after each kill: nothing can recover before that."""
+
+    # The processes
+
+    def start(self) -> None:
+        self.web = self._process("receiver.server.web")
+        self.workers = self._process("workers")
+        eventually(self.system.web_answers, 15)
+
+    def _process(self, module: str) -> Process:
+        command = [sys.executable, "-m", module, "--config", str(self.system.config_file)]
+        env = {"SOAK_EFFECTS": str(self.effects), "STOREHOOKS_WORKERS__PROCESSES": "2"}
+        env |= {"STOREHOOKS_RECEIVER__PROCESSES": "2"}
+        return Process(command, log=self.log, env=env)
+
+    def _below(self, process: Process, name: str) -> list[int]:
+        """The processes below one that are called so."""
+        return [pid for pid in children_of(process.pid) if comm(pid).startswith(name)]
+
+    # The load
+
+    def _send_for_ever(self, number: int) -> None:
+        chance = random.Random(number)
+        stores = self.system.config.known_stores
+        with httpx2.Client(timeout=5) as client:
+            while not self._stop.is_set():
+                name = chance.choice(("north", "north", "north", "south"))
+                self._deliver(client, stores[name], f"msg_{secrets.token_hex(8)}")
+
+    def _deliver(self, client: httpx2.Client, store: object, delivery_id: str) -> None:
+        """Send until it is answered 2xx, as a store would, always with the same id."""
+        url = f"http://127.0.0.1:{self.system.port}/webhooks/{store.name}"  # type: ignore[attr-defined]
+        while not self._stop.is_set():
+            request = compose(store, topic="order.created", delivery_id=delivery_id, data={"id": 1}, now=time.time())  # type: ignore[arg-type]
+            try:
+                answer = client.post(url, headers=request.headers, content=request.body)
+                if answer.is_success:
+                    self.report.answered[answer.json()["id"]] = time.time()
+                    return
+            except httpx2.HTTPError:
+                pass
+            self.report.refused += 1
+            self._stop.wait(0.05)
+
+    def _sample_for_ever(self) -> None:
+        while not self._stop.wait(0.03):
+            try:
+                counters = self.system.ledger.counters()
+            except RedisError:
+                continue
+            self.report.samples += 1
+            for counts in (counters.total, *counters.stores.values()):
+                if counts["accepted"] != counts["settled"] + counts["open"] + counts["failed"]:
+                    self.report.wrong_samples.append(counts)
+
+    # The saboteur
+
+    def _faults(self) -> dict[str, Callable[[], None]]:
+        return {
+            "kill worker": lambda: self._kill_one(self._below(self.workers, "sh-worker")),
+            "kill horse": lambda: self._kill_one(self._below(self.workers, "sh-horse")),
+            "kill horses": lambda: [self._kill_one(self._below(self.workers, "sh-horse")) for _ in range(3)] and None,
+            "kill housekeeper": lambda: self._kill_one(self._below(self.workers, "sh-housekeeper")),
+            "stop worker": lambda: self._pause_one(self._below(self.workers, "sh-worker")),
+            "kill web worker": lambda: self._kill_one(children_of(self.web.pid)),
+            "kill web": self._kill_web,
+            "kill server": self._kill_server,
+            "kill supervisor": self._kill_supervisor,
+            "delete wake-ups": self._delete_wake_ups,
+        }
+
+    def _weights(self) -> list[int]:
+        return [6, 8, 4, 3, 3, 4, 1, 2, 1, 5]
+
+    def _kill_one(self, pids: list[int]) -> None:
+        if pids:
+            with suppress(ProcessLookupError):
+                os.kill(self.chance.choice(pids), signal.SIGKILL)
+
+    def _pause_one(self, pids: list[int]) -> None:
+        """Past its lease: others take its runs, and it must not settle them when it wakes."""
+        if pids and not self._paused:
+            pid = self.chance.choice(pids)
+            os.kill(pid, signal.SIGSTOP)
+            self._paused.append((time.monotonic() + 5.5, pid))
+
+    def _wake_paused(self, *, all_of_them: bool = False) -> None:
+        for due, pid in self._paused:
+            if all_of_them or time.monotonic() >= due:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        self._paused = [] if all_of_them else [one for one in self._paused if time.monotonic() < one[0]]
+
+    def _kill_web(self) -> None:
+        self.web.kill()
+        self.web = self._process("receiver.server.web")
+
+    def _kill_supervisor(self) -> None:
+        self.workers.kill()
+        self.workers = self._process("workers")
+
+    def _kill_server(self) -> None:
+        self.server.kill()
+        self._stop.wait(self.chance.uniform(0, 1.5))
+        self.server.start()
+        self._back.append(time.time())
+
+    def _delete_wake_ups(self) -> None:
+        with suppress(RedisError):
+            self.system.client.delete("rq:queue:default")
+
+    # The run
+
+    def run(self, *, pause: float = 0.5) -> Report:
+        self.start()
+        started = time.monotonic()
+        threads = [threading.Thread(target=self._send_for_ever, args=(n,), daemon=True) for n in range(self.senders)]
+        threads.append(threading.Thread(target=self._sample_for_ever, daemon=True))
+        for thread in threads:
+            thread.start()
+        faults = self._faults()
+        while not self._done(started):
+            self._stop.wait(self.chance.uniform(0.5 * pause, 1.5 * pause))
+            self._wake_paused()
+            (name,) = self.chance.choices(list(faults), self._weights())
+            self.report.timeline.append(f"{time.time():.1f} {name}")
+            faults[name]()
+            self.report.faults[name] += 1
+            for process in (self.web, self.workers):
+                if not process.alive:  # it found no server, said so and ended; its keeper starts it again
+                    self._start_again(process)
+        self.report.seconds = time.monotonic() - started
+        self._wake_paused(all_of_them=True)
+        self._stop.set()
+        for thread in threads:
+            thread.join(10)
+        self._settle()
+        self._count()
+        return self.report
+
+    def _start_again(self, process: Process) -> None:
+        if process is self.web:
+            self.web = self._process("receiver.server.web")
+        else:
+            self.workers = self._process("workers")
+
+    def _done(self, started: float) -> bool:
+        enough = (
+            len(self.report.answered) * len(HANDLERS) >= self.wanted_runs
+            and sum(self.report.faults.values()) >= self.wanted_faults
+        )
+        return time.monotonic() - started >= self.seconds and enough
+
+    def _settle(self) -> None:
+        """Nothing is broken any more: all that is open must come to an end."""
+
+        def idle() -> bool:
+            self._start_again(self.workers) if not self.workers.alive else None
+            return self._spool("SELECT count(*) FROM event") == 0 and self.system.ledger.counters().total["open"] == 0
+
+        eventually(idle, 60, what="everything settled")
+
+    def _spool(self, question: str) -> int:
+        """A number of the spool's file; none where deliveries never had to go there."""
+        file = self.system.config.data_dir / FILE
+        if not file.exists():
+            return 0
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+            found = connection.execute(question).fetchone()
+        return int(found[0]) if found else 0
+
+    def _count(self) -> None:
+        self.report.spooled = self._spool("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
+        first: dict[tuple[str, str], float] = {}
+        times: Counter[tuple[str, str]] = Counter()
+        for line in self.effects.read_text().splitlines():
+            event_id, handler, at = line.split()
+            first.setdefault((event_id, handler), float(at))
+            times[(event_id, handler)] += 1
+        for event_id, answered in self.report.answered.items():
+            for handler in HANDLERS:
+                self.report.runs += 1
+                done = first.get((event_id, handler))
+                if done is not None:
+                    took = done - max(answered, self._back[bisect(self._back, done) - 1])
+                    if took > self.report.worst:
+                        self.report.worst = took
+                        self.report.worst_run = f"{event_id}|{handler} answered {answered:.1f}, done {done:.1f}"
+                elif (run := self.system.run_of(event_id, handler)) and run.status == "failed":
+                    self.report.failures += 1
+                else:
+                    self.report.lost.append(f"{event_id}|{handler}")
+        self.report.twice = sum(count > 1 for count in times.values())
+
+    def close(self) -> None:
+        self._stop.set()
+        for process in (self.web, self.workers):
+            if process.alive:
+                process.stop(20)
+        self.system.close()
+        self.server.stop()
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp())
+    soak = Soak(folder, seconds=float(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    try:
+        print(soak.run(pause=0.65))
+    finally:
+        soak.close()
+    print(soak.report.lost[:5], soak.report.wrong_samples[:3], soak.report.worst_run, folder)
+    print(*soak.report.timeline, sep="\n")

@@ -1,0 +1,253 @@
+"""The commands, run as processes: what they print, in which form, with which exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from receiver.inbox import Declaration, Outcome, keys
+from tests.receiver.inbox.test_inbox import GREET, claim_one, route
+from tests.support.harness import Process, System, eventually, free_port, storehooks
+from tests.support.programs import ROOT
+from workers.cli.send import SETTLES_WITHIN
+
+HELLO = """
+from workers import Router
+router = Router("shop")
+@router.on("order.*")
+def greet(event, ctx):
+    return "hi"
+"""
+
+
+def test_events_list_and_show_read_back_as_json(system: System) -> None:
+    event_id = system.accept("order.created", data={"id": 7, "total": "1.00"}, delivery_id="msg_1")
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "done", {"result": "hi", "version": "1.0"})])
+    (listed,) = json.loads(system.run_cli("events", "list", "--json").stdout)
+    assert listed.pop("received_at").startswith("20")
+    assert listed == {
+        "id": event_id,
+        "store": "north",
+        "topic": "order.created",
+        "delivery_id": "msg_1",
+        "resource_id": "7",
+        "source": "webhook",
+        "status": "settled",
+    }
+    shown = json.loads(system.run_cli("events", "show", event_id, "--json").stdout)
+    assert shown["payload"]["data"] == {"id": 7, "total": "1.00"}
+    assert shown["headers"]["webhook-id"] == "msg_1"
+    assert shown["runs"] == [
+        {
+            "handler": "shop.greet",
+            "version": "1.0",
+            "status": "done",
+            "attempts": 1,
+            "result": "hi",
+            "error": None,
+            "due_at": None,
+        }
+    ]
+
+
+def test_events_can_be_filtered(system: System) -> None:
+    system.accept("order.created")
+    system.accept("product.updated", store="south")
+
+    def found(*options: str) -> list[str]:
+        return [e["topic"] for e in json.loads(system.run_cli("events", "list", "--json", *options).stdout)]
+
+    assert found("--store", "south") == ["product.updated"]
+    assert found("--topic", "order.*") == ["order.created"]
+    assert found("--status", "failed") == []
+    assert found("--since", "1h") == ["product.updated", "order.created"]
+    assert system.run_cli("events", "list", "--since", "yesterday").returncode == 2
+
+
+def test_stats_hold_the_identity(system: System) -> None:
+    system.accept()
+    told = json.loads(system.run_cli("stats", "--json").stdout)
+    assert told["accepted"] == told["settled"] + told["open"] + told["failed"] == 1
+    assert told["stores"]["north"]["open"] == 1
+    assert {"duplicates", "rejected", "spooled"} <= set(told)
+    assert "accepted 1 = settled 0 + open 1 + failed 0" in system.run_cli("stats").stdout
+
+
+def test_people_read_refused_everywhere_and_scripts_the_name_they_are_promised(system: System) -> None:
+    system.client.hset(keys.COUNTERS, mapping={"rejected": 2, "rejected|north": 2})
+    assert "REFUSED" in system.run_cli("stats").stdout
+    assert json.loads(system.run_cli("stats", "--json").stdout)["rejected"] == 2
+    assert "REFUSED" in system.run_cli("stores").stdout
+    assert {one["store"]: one["refused"] for one in json.loads(system.run_cli("stores", "--json").stdout)}["north"] == 2
+
+
+def test_handlers_shows_which_are_paused_and_works_without_a_server(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=HELLO)
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
+    assert re.search(r"shop\.greet +on ", system.run_cli("handlers").stdout)
+    assert system.run_cli("handlers", "pause", "shop.greet").returncode == 0
+    told = system.run_cli("handlers").stdout
+    assert re.search(r"shop\.greet +paused ", told)
+    assert "storehooks handlers resume shop.greet" in told
+    assert json.loads(system.run_cli("handlers", "--json").stdout)[0]["paused"] is True
+    nowhere = {"REDIS_URL": "redis://127.0.0.1:1"}
+    assert json.loads(system.run_cli("handlers", "--json", env=nowhere).stdout)[0]["paused"] is None
+    assert re.search(r"shop\.greet +\? ", system.run_cli("handlers", env=nowhere).stdout)
+
+
+def test_every_list_ends_with_the_next_command(system: System) -> None:
+    assert "storehooks send" in system.run_cli("events").stdout
+    system.accept()
+    assert system.run_cli("events").stdout.rstrip().splitlines()[-1].strip().startswith("storehooks events show")
+
+
+def test_send_follows_the_event_to_its_handlers(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=HELLO)
+    system.start("web", "worker", "housekeeper")
+    done = system.run_cli("send", "order.created", "--store", "north", "--id", "msg_7", "--set", "customer.name=Ada")
+    assert done.returncode == 0, done.stderr
+    assert "200 accepted" in done.stdout
+    assert "shop.greet   done" in done.stdout
+    again = system.run_cli("send", "order.created", "--store", "north", "--id", "msg_7")
+    assert "200 duplicate" in again.stdout
+    (event,) = system.ledger.events()
+    assert system.ledger.event(event.id).body.count(b'"Ada"') == 1
+
+
+@pytest.mark.parametrize("tamper", ["signature", "body", "time"])
+def test_a_tampered_delivery_is_refused(make_system: Callable[..., System], tamper: str) -> None:
+    system = make_system()
+    system.start("web")
+    done = system.run_cli("send", "order.created", "--store", "north", "--tamper", tamper)
+    assert done.returncode == 1
+    assert "401 Unauthorized" in done.stdout
+    assert system.ledger.events() == []
+
+
+FAILING = HELLO.replace('return "hi"', "raise KeyError('vat_id')").replace('"order.*"', '"order.*", retries=RETRIES')
+
+
+@pytest.mark.parametrize(("retries", "says"), [("0", "failed after"), ("(600,)", "still open after")])
+def test_send_is_a_finding_when_a_handler_fails(make_system: Callable[..., System], retries: str, says: str) -> None:
+    system = make_system(plugin=FAILING.replace("RETRIES", retries))
+    system.start("web", "worker")
+    began = time.monotonic()
+    done = system.run_cli("send", "order.created", "--store", "north")
+    assert done.returncode == 1
+    assert "KeyError: 'vat_id'" in done.stdout
+    assert says in done.stdout
+    (event,) = system.ledger.events()
+    assert f"storehooks events show {event.id}" in done.stdout
+    assert time.monotonic() - began < SETTLES_WITHIN, "nobody waits for what is due later"
+
+
+def test_send_names_the_nearest_topic_and_sends_what_was_asked_for(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=HELLO)
+    system.start("web", "worker")
+    system.inbox.declare([Declaration("crm.award", "1", ("loyalty.points_awarded", "loyalty.*"), ("*",))])
+
+    def printed(topic: str) -> str:
+        return system.run_cli("send", topic, "--store", "north", "--print").stderr
+
+    done = system.run_cli("send", "order.craeted", "--store", "north")
+    assert done.returncode == 0
+    assert "knows the topic order.craeted; did you mean order.created?" in done.stderr
+    assert system.ledger.events()[0].topic == "order.craeted"
+    assert "knows the topic custmer.created; did you mean customer.created?" in printed("custmer.created")
+    assert "knows the topic zzz. It is sent as it is." in printed("zzz")
+    for known in ("order.created", "orders/create", "loyalty.points_awarded"):
+        assert printed(known) == ""
+    assert printed("order.craeted") == "", "the store has sent it by now"
+    pattern = system.run_cli("send", "order.*", "--store", "north")
+    assert pattern.returncode == 2
+    assert "'order.*' is no topic" in pattern.stderr
+
+
+def test_text_from_a_store_cannot_command_the_terminal(system: System) -> None:
+    system.accept("order.created", data={"id": "\x1b[31mred\x07\u202e"})
+    shown = system.run_cli("events").stdout
+    assert "red" in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["events", "show", "nothing"], "there is no event"),
+        (["send", "order.created"], "which store? Say --store with one of: north, south"),
+        (["send", "order.created", "--store", "nort"], "no store is called nort"),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_wrong_use_is_a_sentence_and_exit_code_2(system: System, arguments: list[str], says: str) -> None:
+    done = system.run_cli(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_config_may_stand_before_the_command_too(system: System) -> None:
+    done = storehooks("--config", str(system.config_file), "stats", "--json")
+    assert json.loads(done.stdout)["accepted"] == 0
+
+
+def test_init_writes_a_config_that_works(tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return storehooks(*arguments, cwd=tmp_path)
+
+    assert run("init").returncode == 0
+    assert "hello.greet" in run("handlers").stdout
+    assert (tmp_path / "config.toml").stat().st_mode & 0o077 == 0
+    again = run("init")
+    assert again.returncode == 2
+    assert "not overwritten" in again.stderr
+
+
+def test_after_init_the_stores_api_is_the_pretend_one_that_dev_runs(tmp_path: Path) -> None:
+    env = {"STOREHOOKS_SANDBOX__BIND": f"127.0.0.1:{free_port()}"}
+    assert storehooks("init", cwd=tmp_path).returncode == 0
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace("127.0.0.1:8002", env["STOREHOOKS_SANDBOX__BIND"]))
+    command = [sys.executable, "-m", "workers.cli", "sandbox", "--every", "0"]
+    sandbox = Process(command, log=tmp_path / "sandbox.log", env=env, cwd=tmp_path)
+    try:
+        eventually(lambda: storehooks("api", "orders", "list", cwd=tmp_path, env=env).returncode == 0)
+    finally:
+        sandbox.stop()
+
+
+def test_where_a_store_has_no_api_the_error_names_the_keys_and_the_sandbox(system: System) -> None:
+    for command in (["api", "orders", "list", "--store", "north"], ["subscriptions", "plan"]):
+        done = system.run_cli(*command)
+        assert done.returncode == 2
+        for word in (
+            "base_url",
+            "auth",
+            "[stores." if command[0] == "subscriptions" else "config.toml:",
+            "storehooks dev",
+        ):
+            assert word in done.stderr
+
+
+def test_help_names_every_command(system: System) -> None:
+    shown = storehooks("--help").stdout
+    for word in ("dev", "web", "worker", "sandbox", "init", "stats", "send", "events", "handlers", "refused", "scheme"):
+        assert word in shown
+
+
+def test_a_closed_pipe_is_no_error(system: System) -> None:
+    for _ in range(60):
+        system.accept()
+    command = f"{sys.executable} -m workers.cli events --config {system.config_file} | head -1"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout.startswith("RECEIVED")
+    assert eventually(lambda: "Traceback" not in done.stderr)

@@ -1,0 +1,255 @@
+"""`storehooks dev` and the Procfile: everything starts, is kept alive, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from receiver.contract.compose import Request
+from receiver.inbox import Ledger, connect
+from receiver.inbox import server_url as url_of
+from tests.support.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
+from tests.support.programs import ROOT
+
+HELLO = (
+    "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"
+)
+
+
+class DevRun:
+    """A `storehooks dev` on a data directory of its own."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        text = system.config_file.read_text()
+        system.config_file.write_text(re.sub(r'url = ".*"', 'url = ""', text, count=1))
+        self.data = Path(system.config.redis.data_dir)
+
+    def start(self, *arguments: str) -> Process:
+        command = [sys.executable, "-m", "workers.cli", "dev", "--config", str(self.system.config_file), *arguments]
+        self.process = Process(command, log=self.system.folder / "dev.log")
+        return self.process
+
+    def handled(self) -> Process:
+        log = self.system.folder / "dev.log"
+        before = log.stat().st_size if log.exists() else 0
+        process = self.start()
+        eventually(lambda: "First event handled" in process.output()[before:], 20, what="a handled event")
+        return process
+
+    def takes_a_delivery(self) -> bool:
+        try:
+            return self.system.post(self.system.request()).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def named(self) -> dict[str, int]:
+        """Each child by what it is."""
+        found: dict[str, int] = {}
+        for pid in children_of(self.process.pid):
+            name = comm(pid).removeprefix("sh-").replace("valkey-server", "server")
+            if name.startswith("python"):
+                name = "receiver" if b"receiver.server.web" in Path(f"/proc/{pid}/cmdline").read_bytes() else "sandbox"
+            found.setdefault(name, pid)
+        return found
+
+
+@pytest.fixture
+def dev(make_system: Callable[..., System]) -> Iterator[DevRun]:
+    run = DevRun(make_system(plugin=HELLO))
+    yield run
+    if run.process.alive:
+        run.process.stop()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[DevRun]:
+    """One for several tests: what they do to it, it gets over."""
+    system = System(tmp_path_factory.mktemp("dev"), server_url, plugin=HELLO)
+    (system.folder / "data").mkdir()
+    run = DevRun(system)
+    run.handled()
+    yield run
+    run.process.stop()
+    system.close()
+
+
+def test_dev_stops_after_n_events_with_a_true_summary(dev: DevRun) -> None:
+    process = dev.start("--events", "40")
+    assert process.wait(30) == 0, process.output()
+    assert "accepted 40 = settled 40 + open 0 + failed 0    duplicates 0" in process.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_dev_cleanly(dev: DevRun, number: signal.Signals) -> None:
+    process = dev.handled()
+    below = children_of(process.pid)
+    process.send(number)
+    assert process.wait(10) == 0
+    assert "nothing left running" in process.output()
+    assert [pid for pid in below if not gone(pid)] == []
+    assert sorted(path.name for path in dev.data.iterdir()) == ["logs", "redis", "sandbox-north.sqlite3"]
+
+
+def test_when_dev_is_killed_everything_it_started_is_gone_within_two_seconds(dev: DevRun) -> None:
+    process = dev.handled()
+    below = children_of(process.pid)
+    assert len(below) >= 6
+    process.kill()
+    eventually(lambda: all(gone(pid) for pid in below), 2, what="all children gone")
+
+
+@pytest.mark.parametrize("name", ["server", "receiver", "worker", "housekeeper"])
+def test_a_killed_process_is_back_within_two_seconds_and_a_line_says_so(lasting: DevRun, name: str) -> None:
+    process = lasting.process
+    before = lasting.named()[name]
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: f"{name} was killed by SIGKILL; starting it again" in process.output(), 2)
+    eventually(lambda: lasting.named().get(name, before) != before, 2)
+    lines = process.output().count("shop.greet")
+    eventually(lasting.takes_a_delivery, 15)
+    eventually(lambda: process.output().count("shop.greet") > lines, 15, what="events are handled again")
+
+
+def test_a_second_dev_on_the_same_data_is_refused(lasting: DevRun) -> None:
+    text = lasting.system.config_file.read_text()
+    elsewhere = lasting.system.folder / "elsewhere.toml"
+    elsewhere.write_text(re.sub(r"127\.0\.0\.1:\d+", lambda _: f"127.0.0.1:{free_port()}", text))
+    refused = storehooks("dev", "--config", str(elsewhere))
+    assert refused.returncode == 2
+    assert f"another `storehooks dev` (process {lasting.process.pid})" in refused.stdout + refused.stderr
+
+
+def test_a_taken_port_is_said_before_anything_is_started(dev: DevRun) -> None:
+    with socket.create_server(("127.0.0.1", dev.system.port)):
+        process = dev.start()
+        assert process.wait(20) == 2
+    assert "cannot listen on" in process.output()
+    assert not (dev.data / "redis").exists()
+
+
+def test_a_saved_plugin_is_loaded_again_and_a_broken_one_is_not(lasting: DevRun) -> None:
+    process, plugin = lasting.process, lasting.system.plugin
+    plugin.write_text(HELLO.replace("'hi'", "'good day'"))
+    eventually(lambda: '"good day"' in process.output(), 15)
+    plugin.write_text("nonsense(")
+    eventually(lambda: "not loaded, the old one stays" in process.output(), 15)
+    lines = process.output().count("good day")
+    eventually(lambda: process.output().count("good day") > lines, 15)
+    plugin.write_text(HELLO)  # whoever is started again must be able to load it
+
+
+def test_a_handler_that_a_saved_plugin_no_longer_has_is_told_with_the_command_that_ends_its_runs(dev: DevRun) -> None:
+    process = dev.handled()
+    dev.system.plugin.write_text(HELLO.replace("def greet", "def welcome"))
+    eventually(lambda: "plugins loaded again; new: shop.welcome" in process.output(), 15)
+    eventually(lambda: "shop.greet is in no plugin any more, " in process.output())
+    eventually(lambda: "handlers retire shop.greet" in process.output())
+    eventually(lambda: "shop.welcome  done" in process.output(), 15)
+    done = dev.system.run_cli("handlers", "retire", "shop.greet")
+    assert done.stdout.startswith("shop.greet is retired; "), done.stderr
+    events = {one["id"] for one in json.loads(dev.system.run_cli("events", "--json").stdout)}
+    after = eventually(lambda: _settled_but_not(dev, events), 15, what="an event that is settled without shop.greet")
+    assert [
+        run["handler"] for run in json.loads(dev.system.run_cli("events", "show", after, "--json").stdout)["runs"]
+    ] == ["shop.welcome"]
+
+
+def _settled_but_not(dev: DevRun, known: set[str]) -> str:
+    events = json.loads(dev.system.run_cli("events", "--status", "settled", "--json").stdout)
+    return next((one["id"] for one in events if one["id"] not in known), "")
+
+
+def test_a_plugin_that_is_added_to_the_config_is_loaded_and_watched(dev: DevRun) -> None:
+    process = dev.handled()
+    other = dev.system.folder / "other.py"
+    other.write_text("nonsense(")
+    text = dev.system.config_file.read_text()
+    dev.system.config_file.write_text(text.replace("plugins = [", f'plugins = ["{other}", '))
+    eventually(lambda: "not loaded, the old one stays" in process.output(), 15)
+    other.write_text(HELLO.replace("'shop'", "'other'").replace("'hi'", "'from the other'"))
+    eventually(lambda: "plugins loaded again; new: other.greet" in process.output(), 15)
+    eventually(lambda: '"from the other"' in process.output(), 15)
+    other.write_text(HELLO.replace("'shop'", "'other'").replace("'hi'", "'changed'"))
+    eventually(lambda: '"changed"' in process.output(), 15)
+
+
+def test_a_config_that_is_no_good_is_told_and_the_old_one_stays(dev: DevRun) -> None:
+    process = dev.handled()
+    text = dev.system.config_file.read_text()
+    dev.system.config_file.write_text(text + "[nonsense]\n[more_of_it]\n")
+    eventually(lambda: "not loaded, the old one stays" in process.output(), 15)
+    eventually(lambda: re.search(r"^ {13}\S*config.toml:\d+: .*more_of_it", process.output(), re.MULTILINE))
+    dev.system.config_file.write_text(text.replace("[workers]", "[workers]\nprocesses = 2"))
+    eventually(lambda: "[workers] processes has changed; that counts when" in process.output(), 15)
+    lines = process.output().count("shop.greet")
+    eventually(lambda: process.output().count("shop.greet") > lines, 15)
+
+
+def test_refused_deliveries_are_lines_of_the_stream_a_few_at_a_time(dev: DevRun) -> None:
+    process = dev.handled()
+    done = dev.system.run_cli("send", "order.created", "--store", "north", "--tamper", "body")
+    assert done.returncode == 1
+    eventually(lambda: re.search(r"north  refused          1     signature-mismatch\n", process.output()), 5)
+    eventually(lambda: re.search(r"-- why: \S+ verify --refused 1\n", process.output()), 5)
+    for _ in range(30):
+        assert dev.system.post(Request({}, b"{}")).status_code == 401
+
+    def shown() -> int:
+        return len(re.findall(r"north  refused ", process.output()))
+
+    def told() -> int:
+        return sum(int(many) for many in re.findall(r"-- (\d+) more refused; why: ", process.output()))
+
+    eventually(lambda: shown() + told() == 31, 5)
+    assert shown() < 31
+
+
+def test_the_closing_line_counts_what_was_refused_a_moment_before(dev: DevRun) -> None:
+    """Refusals are counted in the receiver and told once a second."""
+    process = dev.handled()
+    for _ in range(3):
+        assert dev.system.post(Request({}, b"{}")).status_code == 401
+    process.send(signal.SIGINT)
+    assert process.wait(10) == 0
+    assert process.output().rstrip().endswith("refused 3")
+
+
+def test_events_are_kept_over_a_restart(dev: DevRun) -> None:
+    assert dev.start("--events", "5").wait(30) == 0
+    dev.handled()
+    client = connect(url_of("", dev.data), timeout=2.0)
+    eventually(lambda: Ledger(client).counters().total["accepted"] >= 6, 10)
+
+
+def test_the_procfile_runs_under_honcho(make_system: Callable[..., System], server_url: str) -> None:
+    system = make_system(plugin=HELLO)
+    text = re.sub(r'url = ".*"', 'url = ""', system.config_file.read_text(), count=1)
+    system.config_file.write_text(text)
+    scripts = os.path.dirname(sys.executable)
+    process = Process(
+        [os.path.join(scripts, "honcho"), "start", "--procfile", str(ROOT / "Procfile"), "--no-prefix"],
+        log=system.folder / "honcho.log",
+        env={
+            "REDIS_URL": server_url,
+            "STOREHOOKS_CONFIG": str(system.config_file),
+            "STOREHOOKS_RECEIVER__BIND": f"127.0.0.1:{system.port}",
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+        },
+    )
+    system.processes.append(process)
+    eventually(system.web_answers, 15, what="the receiver answers")
+    assert system.settled(system.deliver(), within=15) == "settled"
+    below = children_of(process.pid)
+    process.send(signal.SIGTERM)
+    process.wait(15)
+    eventually(lambda: all(gone(pid) for pid in below), 10)

@@ -1,0 +1,425 @@
+"""stores list, show, add and remove, against a real sandbox store, a real receiver and real workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from click.testing import CliRunner, Result
+
+from receiver.config import load
+from receiver.contract.compose import compose
+from receiver.contract.errors import ConfigError
+from receiver.inbox import Outcome
+from receiver.inbox.subscription_checks import Checks
+from tests.receiver.inbox.test_inbox import GREET, claim_one, route
+from tests.support.harness import (
+    OTHER_SECRET,
+    SECRET,
+    Process,
+    System,
+    eventually,
+    free_port,
+    own_server,
+    port_is_free,
+)
+from workers.cli import storehooks
+from workers.operations.store_files import Draft, as_toml, file_of, place_for
+from workers.runtime.reload_signal import dev_of
+from workers.storeapi import client_of
+from workers.subscriptions.apply import handlers_of
+from workers.subscriptions.repair import Upkeep
+
+PLUGIN = """
+from workers import Router
+router = Router("erp")
+
+@router.on("order.created", "order.paid")
+def export(event, ctx):
+    return "exported"
+"""
+EXECUTED = {"PYTHONNODEBUGRANGES": "1"}
+"""Processes with a command line of their own, by which they are known."""
+SANDBOX = """
+[redis]
+url = "{redis}"
+data_dir = "{data}"
+[receiver]
+public_url = "http://127.0.0.1:{port}"
+[sandbox]
+bind = "127.0.0.1:{sandbox}"
+retries = ["100ms", "100ms", "200ms", "500ms"]
+[stores.{name}]
+base_url = "http://127.0.0.1:{sandbox}"
+allow_private = true
+auth = {{ url = "/oauth/token", client_id = "app", client_secret = "right" }}
+signing_secrets = ["{secret}"]
+"""
+
+
+class Market:
+    """A running installation, and a sandbox store that is not in its config yet."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        (folder / "data").mkdir()
+        self.system = System(folder, url, plugin=PLUGIN)
+        self.system.start("web", "worker", "housekeeper", env=EXECUTED)
+        self.port = free_port()
+        config = folder / "sandbox.toml"
+        values = {"redis": url, "data": folder / "sandbox-data", "port": self.system.port, "sandbox": self.port}
+        config.write_text(SANDBOX.format(**values, name="east", secret=SECRET))
+        command = [sys.executable, "-m", "workers.cli", "sandbox", "--store", "east", "--no-shopper"]
+        command += ["--no-subscriptions", "--config", str(config)]
+        self.process = Process(command, log=folder / "sandbox.log")
+        self.system.processes.append(self.process)
+        self.store_config = load(config, {})
+        self.api = client_of(self.store_config, "east")
+        eventually(self._api_answers, 20, what="the sandbox answers")
+        (folder / "east.secret").write_text(SECRET + "\n")
+
+    def _api_answers(self) -> bool:
+        try:
+            return list(self.api.webhooks.list()) == []
+        except Exception:  # noqa: BLE001  not there yet
+            return False
+
+    @property
+    def file(self) -> Path:
+        return self.system.folder / "stores.d" / "east.toml"
+
+    def cli(self, *arguments: str, **how: Any) -> Result:
+        given = [*arguments, "--config", str(self.system.config_file)]
+        return CliRunner().invoke(storehooks, given, **how)
+
+    def add(self, *more: str, client_secret: str = "file:client.secret", **how: Any) -> Result:
+        (self.system.folder / "client.secret").write_text("right\n")
+        (self.system.folder / "wrong.secret").write_text("wrong\n")
+        url = f"http://127.0.0.1:{self.port}"
+        return self.cli(
+            *("stores", "add", "east", "--base-url", url, "--allow-private", "--secret", "file:east.secret"),
+            *("--client-id", "app", "--client-secret", client_secret, *more),
+            **how,
+        )
+
+    def topics_at_the_store(self) -> list[str]:
+        return sorted(one.topic for one in self.api.webhooks.list())
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        market = Market(tmp_path_factory.mktemp("market"), server.url)
+        yield market
+        market.system.close()
+
+
+def test_a_store_is_added_and_removed_without_a_restart(market: Market) -> None:
+    web = market.system.processes[0].pid
+    foreign = market.api.webhooks.create(topic="order.created", url="https://mailer.example.net/hook")
+    done = market.add("--json")
+    told = json.loads(done.stdout)
+    assert done.exit_code == 0, done.output
+    assert told["left"] == []
+    assert {one["name"] for one in told["read_again_by"]} == {"web", "worker", "housekeeper"}
+    assert web in {one["pid"] for one in told["read_again_by"]}
+    assert told["other_hosts"] == "where there are any: the same change of their file, then HUP to web and worker"
+    assert told["subscriptions"] == ["order.created", "order.paid"]
+    assert market.system.settled(told["test_event"]) == "settled"
+    assert market.file.stat().st_mode & 0o077 == 0
+    assert market.system.processes[0].alive
+
+    shown = json.loads(market.cli("stores", "show", "east", "--json").stdout)
+    assert shown["subscriptions"]["changes"] == []
+    assert (shown["subscriptions"]["wanted"], shown["subscriptions"]["there"]) == (2, 2)
+    assert shown["token"]["state"] == "fine"
+    assert shown["token"]["seconds_left"] > 3000
+    assert shown["last_event"]["id"] == told["test_event"]
+    assert shown["secrets"][0]["origin"].endswith("east.toml:4")
+
+    again = market.add()
+    assert again.exit_code == 2 or isinstance(again.exception, ConfigError)
+
+    refused = market.cli("stores", "remove", "east")
+    assert isinstance(refused.exception, ConfigError)
+    assert "--yes" in str(refused.exception)
+    gone = market.cli("stores", "remove", "east", "--yes", "--json")
+    assert gone.exit_code == 0, gone.output
+    assert json.loads(gone.stdout)["subscriptions"] == ["order.created", "order.paid"]
+    assert not market.file.exists()
+    assert [one.id for one in market.api.webhooks.list()] == [foreign.id]
+    assert "east" in Checks(market.system.client).removed()
+    market.api.webhooks.delete(foreign.id)
+    rejected = market.system.ledger.counters().total["rejected"]
+    assert rejected == 0, "our own probe came before the config was read"
+
+
+def test_nothing_is_written_when_the_token_is_refused(market: Market) -> None:
+    done = market.add(client_secret="file:wrong.secret")
+    assert done.exit_code == 1
+    assert "401" in done.output
+    assert "nothing was written" in done.output
+    assert not market.file.exists()
+    assert list(market.system.folder.glob("**/.*.new")) == []
+    assert market.topics_at_the_store() == []
+
+
+def test_a_store_is_not_told_of_us_before_the_receiver_knows_it(market: Market) -> None:
+    done = market.add("--no-reload", "--wait", "0s")
+    try:
+        assert done.exit_code == 1
+        said = done.output.partition("left to do:")[2]
+        assert "HUP to `storehooks web` and `storehooks worker`" in said
+        assert "answers our own signed event with 401" in said
+        assert "storehooks subscriptions apply --store east" in said
+        assert market.file.exists()
+        assert market.topics_at_the_store() == []
+    finally:
+        assert market.cli("stores", "remove", "east", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["stores", "add", "North West"], "a store's name is lower-case letters"),
+        (["stores", "add", "north", "--secret", "new"], "config.toml:14: there is a store north already"),
+        (
+            ["stores", "add", "west", "--scheme", "shopfy", "--secret", "new"],
+            "no scheme is called shopfy; did you mean",
+        ),
+        (
+            ["stores", "add", "west", "--secret", "env:NO_SUCH_SECRET"],
+            "west.toml:3: stores.west.signing_secrets[0] wants",
+        ),
+        (["stores", "show", "nort"], "no store is called nort"),
+    ],
+)
+def test_wrong_use_changes_nothing(market: Market, arguments: list[str], says: str) -> None:
+    done = market.cli(*arguments)
+    assert says in str(done.exception)
+    assert isinstance(done.exception, ConfigError)
+    assert not (market.system.folder / "stores.d" / "west.toml").exists()
+
+
+def test_a_secret_is_not_taken_from_the_command_line(market: Market) -> None:
+    done = market.cli("stores", "add", "west", "--secret", "whsec_c2VjcmV0")
+    assert done.exit_code == 2
+    assert "not written on a command line" in done.output
+
+
+def test_a_store_without_an_api_gets_a_fresh_secret_that_is_shown_once(market: Market) -> None:
+    done = market.cli("stores", "add", "west", "--secret", "new", "--json")
+    assert done.exit_code == 0, done.output
+    secret = json.loads(done.stdout)["secret"]
+    try:
+        assert secret.startswith("whsec_")
+        store = load(market.system.config_file, {}).known_stores["west"]
+        assert store.secrets[0].key == store.scheme.key_of(secret)
+        assert secret not in market.cli("stores", "show", "west").stdout
+        assert market.system.post(market.system.request(store="west"), "west").status_code == 200
+        waits = market.system.deliver("order.created", store="west")
+        assert market.cli("stores", "pause", "west").exit_code == 0
+        held = market.system.deliver("order.created", store="west")
+    finally:
+        assert market.cli("stores", "remove", "west", "--yes").exit_code == 0
+    assert market.system.settled(waits) == market.system.settled(held) == "settled"
+    assert not (market.system.folder / "stores.d" / "west.toml").exists()
+    eventually(lambda: market.system.post(refusable(market), "west").status_code == 401, what="it is gone")
+
+
+def test_on_a_terminal_what_is_not_said_is_asked_for(market: Market) -> None:
+    answers = {"API": f"http://127.0.0.1:{market.port}", "signs": "", "signing": SECRET, "client id": "app"}
+    answers["client secret"] = "right"
+    command = ["stores", "add", "east", "--allow-private", "--config", str(market.system.config_file)]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "workers.cli", *command])
+    shown = ""
+    try:
+        for question, answer in answers.items():
+            while question not in shown.rpartition("\n")[2] or not shown.rstrip().endswith(":"):
+                shown += os.read(terminal, 4096).decode()
+            shown += "\n"
+            os.write(terminal, f"{answer}\n".encode())
+        with suppress(OSError):  # the terminal is gone when the command has ended
+            while piece := os.read(terminal, 4096):
+                shown += piece.decode()
+    finally:
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0, shown
+    assert "came after" in shown
+    assert SECRET not in shown
+    assert "right" not in shown
+    assert market.cli("stores", "remove", "east", "--yes").exit_code == 0
+
+
+def refusable(market: Market) -> Any:
+    return market.system.request(store="north")
+
+
+def test_a_wrong_file_is_refused_whole_and_the_old_config_stays(market: Market) -> None:
+    wrong = market.file.parent / "wrong.toml"
+    wrong.parent.mkdir(exist_ok=True)
+    good, other = market.system.request(store="north"), market.system.request(store="north")
+    wrong.write_text(f'[stores.good]\nsigning_secrets = ["{SECRET}"]\n[stores.bad]\nsheme = "x"\n')
+    try:
+        market.system.processes[0].send(1)  # HUP
+        eventually(lambda: "config refused, the old one stays" in market.system.log("web"), what="the log says so")
+        assert market.system.post(good, "north").status_code == 200
+        assert market.system.post(other, "good").status_code == 401
+    finally:
+        wrong.unlink()
+
+
+def test_a_store_whose_api_is_away_is_shown_all_the_same(market: Market) -> None:
+    path = market.system.folder / "away.toml"
+    away = f'[stores.away]\nbase_url = "http://127.0.0.1:{free_port()}"\nallow_private = true\nauth = {{token = "t"}}\n'
+    path.write_text(market.system.config_file.read_text() + away + f'signing_secrets = ["{SECRET}"]\n')
+    done = CliRunner().invoke(storehooks, ["stores", "show", "away", "--config", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "unreachable: no answer" in done.output
+    assert "subscriptions  unknown: no answer" in done.output
+    assert load(path, {}).known_stores["away"].secrets[0].fingerprint in done.output
+
+
+def test_a_store_of_the_main_file_is_not_cut_out_of_it(market: Market) -> None:
+    before = market.system.config_file.read_text()
+    done = market.cli("stores", "remove", "south", "--yes")
+    try:
+        assert done.exit_code == 1
+        assert "[stores.south] (" in done.output
+        assert "delete it there" in done.output
+        assert market.system.config_file.read_text() == before
+    finally:
+        Checks(market.system.client).welcome("south")
+
+
+def test_a_removed_store_is_not_mended_even_by_a_worker_with_the_old_config(market: Market) -> None:
+    """The mark alone keeps it: once it is taken away, the same worker makes the subscriptions anew."""
+    redis = market.system.client
+    checks, upkeep = Checks(redis), Upkeep(lambda: market.store_config)
+    checks.remove("east")
+    for _ in range(3):
+        assert upkeep.round() == 0
+    upkeep._look_at(market.store_config, "east", handlers_of(redis))
+    assert market.topics_at_the_store() == []
+    checks.welcome("east")
+    upkeep._look_at(market.store_config, "east", handlers_of(redis))
+    assert market.topics_at_the_store() == ["order.created", "order.paid"]
+    for one in market.api.webhooks.list():
+        market.api.webhooks.delete(one.id)
+    checks.forget("east")
+
+
+def test_list_has_the_worst_first(system: System) -> None:
+    def listed() -> list[dict[str, Any]]:
+        arguments = ["stores", "--json", "--config", str(system.config_file)]
+        return list(json.loads(CliRunner().invoke(storehooks, arguments).stdout))
+
+    system.accept(store="north")
+    system.accept(store="south")
+    assert [one["store"] for one in listed()] == ["north", "south"]
+    run = claim_one(system.inbox)
+    (routed,) = route(system.inbox, run, GREET)
+    system.inbox.finish([Outcome(routed, "failed", {"error": "no"})])
+    worst = listed()[0]
+    assert (worst["failed"], worst["store"]) == (1, run.event.store)
+    assert worst["last_event"]
+    arguments = ["stores", "--config", str(system.config_file)]
+    assert "LAST EVENT" in CliRunner().invoke(storehooks, arguments).stdout
+
+
+def test_dev_reads_a_new_store_without_a_restart(tmp_path: Path) -> None:
+    port = free_port()
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[redis]\ndata_dir = "{tmp_path}/data"\n[receiver]\nbind = "127.0.0.1:{port}"\nprocesses = 1\n'
+        f'public_url = "http://127.0.0.1:{port}"\n[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
+    )
+    command = [sys.executable, "-m", "workers.cli", "dev", "--no-sandbox", "--config", str(config)]
+    dev = Process(command, log=tmp_path / "dev.log")
+    try:
+        eventually(lambda: not port_is_free(port), 20, what="it listens")
+        arguments = ["stores", "add", "west", "--secret", "new", "--json", "--config", str(config)]
+        told = json.loads(CliRunner().invoke(storehooks, arguments).stdout)
+        assert told["read_again_by"] == [{"name": "dev", "pid": dev.pid}]
+        assert "other_hosts" not in told, "it is all in one terminal"
+        request = compose(
+            load(config, {}).known_stores["west"], topic="order.created", delivery_id="1", data={}, now=time.time()
+        )
+        url = f"http://127.0.0.1:{port}/webhooks/west"
+
+        def answer() -> int:
+            with suppress(httpx2.HTTPError):
+                return httpx2.post(url, headers=request.headers, content=request.body).status_code
+            return 0
+
+        eventually(lambda: answer() == 200, what="the receiver knows the store")
+    finally:
+        dev.stop()
+    assert dev_of(tmp_path / "data") is None
+
+
+# The file alone
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f'[stores.north]\nsigning_secrets = ["{OTHER_SECRET}"]\n')
+    config = load(tmp_path / "config.toml", {})
+    fields = {
+        "base_url": 'https://shop.example/"quoted"\\\x7f\t\u00e9',
+        "scheme": None,
+        "signing_secrets": ("env:ONE", SECRET),
+        "allow_private": True,
+        "domain": "",
+        "auth": {"client_id": "a = b # c", "client_secret": "env:TWO", "style": None},
+    }
+    draft = Draft(place_for(config, "east"), as_toml("east", fields))
+    tried = draft.tried(config, {"ONE": SECRET, "TWO": "two"})
+    assert set(load(tmp_path / "config.toml", {}).stores) == {"north"}
+    draft.keep()
+    found = load(tmp_path / "config.toml", {"ONE": SECRET, "TWO": "two"})
+    for one in (tried, found):
+        east = one.stores["east"]
+        assert east.base_url == fields["base_url"]
+        assert (east.auth.client_id, east.auth.client_secret.get_secret_value()) == ("a = b # c", "two")
+        assert east.allow_private is True
+    assert file_of(found, "east") == tmp_path / "stores.d" / "east.toml"
+    assert file_of(found, "north") is None
+    with pytest.raises(ConfigError, match="not overwritten"):
+        Draft(place_for(config, "east"), as_toml("east", fields)).keep()
+
+
+@pytest.mark.parametrize(("mode", "written"), [(0o600, 0o600), (0o644, 0o600), (0o640, 0o640)])
+def test_whoever_may_read_the_config_may_read_the_store(tmp_path: Path, mode: int, written: int) -> None:
+    main = tmp_path / "config.toml"
+    main.write_text("")
+    main.chmod(mode)
+    if os.getuid() == 0:
+        os.chown(main, 1234, 1235)
+    Draft(tmp_path / "east.toml", "", like=main).keep()
+    found = (tmp_path / "east.toml").stat()
+    assert found.st_mode & 0o777 == written
+    assert (found.st_uid, found.st_gid) == (main.stat().st_uid, main.stat().st_gid)
+
+
+def test_a_discarded_draft_leaves_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    draft = Draft(place_for(load(tmp_path / "config.toml", {}), "east"), "[stores.east]\n")
+    draft.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_a_config_that_includes_nothing_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("include = []\n")
+    with pytest.raises(ConfigError, match="nothing includes a file for east"):
+        place_for(load(tmp_path / "config.toml", {}), "east")

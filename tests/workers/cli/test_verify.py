@@ -1,0 +1,257 @@
+"""verify and scheme, run as processes: every verdict is true, explained, and shows no secret."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from receiver.config import Config, load
+from receiver.contract.compose import compose
+from receiver.contract.signing.grammar import Secret
+from receiver.contract.stores import Store
+from receiver.spool import open_refusals
+from tests.support.harness import System, eventually, own_server, storehooks
+from tests.support.programs import ROOT
+from workers.cli.capture_file import parse, write
+
+VECTORS = json.loads((ROOT / "tests/receiver/contract/signing/vectors.json").read_text())
+NAMES = [vector["name"] for vector in VECTORS]
+NEW, OLD = "new secret of the store", "old secret of the store"
+CONFIG = f"""
+[stores.acme]
+scheme = "timed"
+signing_secrets = [
+  "{NEW}",
+  {{value = "{OLD}", not_after = 2026-01-01T03:12:00Z}},
+]
+[stores.other]
+scheme = "timed"
+signing_secrets = ["somebody else's secret"]
+[stores.shop]
+scheme = "shopify"
+domain = "shop.example"
+signing_secrets = ["{NEW}"]
+[schemes.timed]
+headers = ["X-Acme-Signature"]
+signed = "{{timestamp}}.{{body}}"
+timestamp = "header:X-Acme-Time"
+"""
+
+
+def cli(config: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return storehooks(*arguments, "--config", str(config), env=env)
+
+
+# The vectors
+
+
+def scheme_toml(name: str, scheme: dict[str, Any]) -> str:
+    """JSON's values are TOML's, too."""
+    return f"[schemes.{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in scheme.items())
+
+
+def stores_of_the_vectors(shift: float = 0.0) -> str:
+    """A store for each vector. `shift` widens the tolerance by so much as the clock has gone on since."""
+    text = ""
+    for number, vector in enumerate(VECTORS):
+        scheme = dict(vector["scheme"])
+        if shift and "tolerance" in scheme:
+            scheme["tolerance"] += int(shift - vector["now"])
+        text += scheme_toml(f"v{number}", scheme)
+        text += f'[stores.v{number}]\nscheme = "v{number}"\nsigning_secrets = [{json.dumps(vector["secret"])}]\n'
+    return text
+
+
+@pytest.mark.parametrize("number", range(len(VECTORS)), ids=NAMES)
+def test_every_vector_is_judged_as_stated_by_the_command(number: int, tmp_path: Path) -> None:
+    vector = VECTORS[number]
+    config, file = tmp_path / "config.toml", tmp_path / "request"
+    config.write_text(stores_of_the_vectors())
+    file.write_bytes(write(vector["request_headers"], vector["body"].encode()))
+    now = ("--now", str(vector["now"])) if "now" in vector else ()
+    done = cli(config, "verify", "--store", f"v{number}", "--request", str(file), *now)
+    assert done.returncode == (0 if vector["valid"] else 1), done.stdout + done.stderr
+    assert ("NOT VALID" not in done.stdout) == vector["valid"]
+    assert vector["secret"] not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with own_server(tmp_path_factory.mktemp("server")) as server:
+        system = System(tmp_path_factory.mktemp("system"), server.url, more=stores_of_the_vectors(time.time()) + CONFIG)
+        system.start("web")
+        yield system
+        system.close()
+
+
+@pytest.mark.parametrize("number", range(len(VECTORS)), ids=NAMES)
+def test_every_vector_is_judged_as_stated_over_http(served: System, number: int) -> None:
+    vector = VECTORS[number]
+    answer = served.http.post(f"/webhooks/v{number}", headers=vector["request_headers"], content=vector["body"])
+    assert answer.status_code == (200 if vector["valid"] else 401)
+
+
+# True causes
+
+
+class Broken:
+    """Ten deliveries that are broken in ten ways, as they would be captured."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self._stores, self._folder = config.known_stores, folder
+
+    def cases(self) -> Iterator[tuple[str, str, str]]:
+        """The store, the file, and what must be said."""
+        now = time.time()
+        headers, body = self._compose("acme", now)
+        name = "x-acme-signature"
+        text = headers[name]
+        yield "acme", self._file({**headers, name: ""}, body), "no-signature"
+        yield "acme", self._file({**headers, name: text[:-1]}, body), "malformed-signature"
+        yield "acme", self._file(headers, body + b"\n"), "if the body had no trailing newline"
+        as_base64 = b64encode(bytes.fromhex(text)).decode()
+        yield "acme", self._file({**headers, name: as_base64}, body), 'encoding = "base64"'
+        yield "acme", self._file(*self._compose("acme", now, secret=1)), "ended 2026-01-01 03:12 UTC"
+        yield "acme", self._file(*self._compose("other", now)), "other"
+        yield "acme", self._file(*self._compose("acme", now - 3600)), "too-old: signed 36"
+        timeless = {key: value for key, value in headers.items() if key != "x-acme-time"}
+        yield "acme", self._file(timeless, body), "no-timestamp"
+        yield "acme", self._file(headers, json.dumps(json.loads(body), indent=2).encode()), "re-serialised"
+        elsewhere, content = self._compose("shop", now)
+        elsewhere["x-shopify-shop-domain"] = "elsewhere.example"
+        yield "shop", self._file(elsewhere, content), "wrong-store"
+
+    def _compose(self, store: str, now: float, secret: int = 0) -> tuple[dict[str, str], bytes]:
+        known = self._stores[store]
+        signing = replace(known, secrets=known.secrets[secret:])
+        made = compose(signing, topic="order.created", delivery_id="d1", data={"id": 1, "total": "42.00"}, now=now)
+        return made.headers, made.body
+
+    def _file(self, headers: dict[str, str], body: bytes) -> str:
+        path = self._folder / f"request-{len(list(self._folder.iterdir()))}"
+        path.write_bytes(write(headers, body))
+        return str(path)
+
+
+def test_ten_broken_deliveries_are_told_their_true_cause(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    cases = list(Broken(load(path, {}), tmp_path).cases())
+    assert len(cases) == 10
+    for store, file, says in cases:
+        done = cli(path, "verify", "--store", store, "--request", file)
+        assert done.returncode == 1, done.stderr
+        assert "NOT VALID" in done.stdout
+        assert says in done.stdout, f"{says}\n{done.stdout}"
+        assert NEW not in done.stdout
+        assert OLD not in done.stdout
+
+
+def test_a_refused_delivery_is_explained_and_the_way_on_is_shown(served: System) -> None:
+    store = served.config.known_stores["acme"]
+    old = replace(store, secrets=store.secrets[1:])
+    for number in range(3):
+        made = compose(old, topic="order.created", delivery_id=f"d{number}", data={"id": number}, now=time.time())
+        assert served.http.post("/webhooks/acme", headers=made.headers, content=made.body).status_code == 401
+    fingerprint = store.secrets[1].fingerprint
+    said = f"3 refused of acme are kept; 0 fit today's config.\n3 are signed with {fingerprint}.\n"
+    eventually(lambda: len(open_refusals(served.folder / "data").newest(store="acme")) == 3)
+    shown = served.run_cli("verify", "--refused", "last", "--store", "acme").stdout
+    assert said in shown
+    assert f"{fingerprint}  {served.config_file}:" in shown
+    assert "NOT VALID  secret-expired" in shown
+    assert "give it more time: not_after" in shown
+    assert "storehooks refused release --store acme" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["verify", "--store", "acme"], "--request FILE, or --refused last"),
+        (["verify", "--store", "acme", "--refused", "999999"], "there is no refused delivery '999999'"),
+        (["verify", "--store", "acme", "--request", "Makefile"], "is no header line"),
+        (["scheme", "detect", "--request", "x", "--secret", "hunter2"], "never the secret itself"),
+        (["scheme", "detect", "--request", "x", "--secret", "env:NOT_THERE"], "$NOT_THERE is not set"),
+        (["refused", "show", "999999"], "`storehooks refused` lists them"),
+    ],
+)
+def test_wrong_use_is_a_sentence_and_exit_code_2(served: System, arguments: list[str], says: str) -> None:
+    if "detect" in arguments:
+        (served.folder / "x").write_bytes(b"a: b\n\n{}")
+        arguments = [str(served.folder / "x") if one == "x" else one for one in arguments]
+    done = served.run_cli(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_captured_request_is_read_with_either_line_end_and_with_its_first_line() -> None:
+    expected = ({"a": "b", "c": "d,e"}, b'{"x":\n\n1}')
+    assert parse(b'A: b\r\nC: d\r\nC: e\r\n\r\n{"x":\n\n1}', "x") == expected
+    assert parse(b'POST /webhooks/x HTTP/1.1\nA: b\nC: d\nC: e\n\n{"x":\n\n1}', "x") == expected
+
+
+# Schemes
+
+
+def test_detect_prints_lines_that_work(tmp_path: Path) -> None:
+    config, file = tmp_path / "config.toml", tmp_path / "request"
+    config.write_text(CONFIG)
+    known = load(config, {}).known_stores["acme"]
+    made = compose(known, topic="order.created", delivery_id="d1", data={"id": 1, "total": "42.00"}, now=time.time())
+    file.write_bytes(write(made.headers, made.body))
+    begun = time.monotonic()
+    found = cli(config, "scheme", "detect", "--request", str(file), "--secret", "env:SECRET", SECRET=NEW)
+    assert found.returncode == 0, found.stderr
+    assert time.monotonic() - begun < 2.0
+    assert NEW not in found.stdout
+    config.write_text(found.stdout)
+    done = cli(config, "verify", "--request", str(file), SECRET=NEW)
+    assert done.returncode == 0, done.stdout + done.stderr
+    nothing = cli(config, "scheme", "detect", "--request", str(file), "--secret", "env:SECRET", SECRET="other")
+    assert nothing.returncode == 1
+    assert "no scheme fits with this secret. Tried:" in nothing.stdout
+    assert "16 presets" in nothing.stdout
+
+
+def test_detect_names_a_preset_where_one_fits(tmp_path: Path) -> None:
+    config, file = tmp_path / "config.toml", tmp_path / "request"
+    config.write_text(CONFIG)
+    known = load(config, {}).known_stores["shop"]
+    made = compose(known, topic="order.created", delivery_id="d1", data={"id": 1}, now=time.time())
+    file.write_bytes(write(made.headers, made.body))
+    found = cli(config, "scheme", "detect", "--request", str(file), "--secret", "env:SECRET", SECRET=NEW)
+    assert 'scheme = "shopify"' in found.stdout
+
+
+def test_schemes_are_listed_with_their_stores_and_shown_as_toml(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG)
+    rows = {row["scheme"]: row for row in json.loads(cli(config, "scheme", "list", "--json").stdout)}
+    assert len(rows) == 17
+    assert rows["timed"]["stores"] == ["acme", "other"]
+    assert rows["timed"]["from"] == f"{config}:15"
+    assert rows["stripe"] == {
+        "scheme": "stripe",
+        "from": "preset",
+        "headers": ["Stripe-Signature"],
+        "form": "v1= hex, list",
+        "signed": "{timestamp}.{body}",
+        "stores": [],
+    }
+    assert "storehooks scheme detect" in cli(config, "scheme").stdout
+    config.write_text(cli(config, "scheme", "show", "shopware").stdout)
+    assert load(config, {}).known_schemes["shopware"].signed == "{body}"
+
+
+def test_a_secret_never_shows_itself() -> None:
+    store = Store("x", load(ROOT / "config.example.toml", {}).known_schemes["stripe"], (Secret(b"hidden"),))
+    assert "hidden" not in repr(store)

@@ -1,0 +1,151 @@
+"""Fixtures: a sandbox store in a process of its own, and clients of it over a real socket."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from redis import Redis
+
+from receiver import config as config_room
+from receiver.config import Config
+from tests.support.harness import SECRET, Process, eventually, free_port, port_is_free
+from workers.storeapi import Client, client_of
+
+CONFIG = """
+[redis]
+url = "{redis}"
+data_dir = "{data}"
+[sandbox]
+bind = "127.0.0.1:{port}"
+{sandbox}
+[stores.demo]
+base_url = "http://127.0.0.1:{port}"
+allow_private = true
+auth = {auth}
+signing_secrets = ["{secret}"]
+{store}
+"""
+
+
+AUTH = '{ url = "/oauth/token", client_id = "the app", client_secret = "s&cret:+%" }'
+
+
+class SandboxRun:
+    """A running sandbox store, and what an operator and an integrator do with it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        redis_url: str,
+        *arguments: str,
+        store: str = "",
+        sandbox: str = "",
+        more: str = "",
+        auth: str = AUTH,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = free_port()
+        self.config_file = folder / "config.toml"
+        text = CONFIG.format(
+            redis=redis_url,
+            data=folder / "data",
+            port=self.port,
+            secret=SECRET,
+            store=store,
+            sandbox=sandbox,
+            auth=auth,
+        )
+        self.config_file.write_text(text + more)
+        self.arguments = arguments
+        self.http = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+        self.process: Process | None = None
+
+    @property
+    def config(self) -> Config:
+        return config_room.load(self.config_file, {})
+
+    def start(self) -> SandboxRun:
+        eventually(lambda: port_is_free(self.port), what="what listened here before is gone")
+        command = [sys.executable, "-m", "workers.cli", "sandbox", *self.arguments, "--config", str(self.config_file)]
+        self.process = Process(command, log=self.folder / "sandbox.log")
+        eventually(self.answers, 15, what=f"the sandbox answers: {self.process.output()[-500:]}")
+        return self
+
+    def answers(self) -> bool:
+        try:
+            return self.http.get("/sandbox").status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.http.get("/sandbox").raise_for_status().json())
+
+    def log(self) -> list[Any]:
+        """[when, method, path, status] of every request of the API."""
+        return list(self.http.get("/sandbox/log").raise_for_status().json())
+
+    def misbehave(self, **values: float | str) -> None:
+        self.http.put("/sandbox/misbehave", json=values).raise_for_status()
+
+    def do(self, action: str, **query: int) -> None:
+        self.http.post(f"/sandbox/do/{action}", params=query, timeout=60).raise_for_status()
+
+    def with_config(self, more: str) -> Path:
+        """Another config for the client: this one, with more lines. The sandbox knows nothing of it."""
+        path = self.folder / f"config-{len(list(self.folder.iterdir()))}.toml"
+        path.write_text(self.config_file.read_text() + more)
+        return path
+
+    def client(self, redis: Redis | None = None, **how: Any) -> Client:
+        return client_of(self.config, "demo", redis, **how)
+
+    @staticmethod
+    def client_from(config_file: Path, redis: Redis | None = None, **how: Any) -> Client:
+        """A client that was told otherwise than the sandbox."""
+        return client_of(config_room.load(config_file, {}), "demo", redis, **how)
+
+    def stop(self) -> None:
+        self.http.close()
+        if self.process is not None:
+            self.process.stop()
+
+
+@pytest.fixture
+def make_sandbox(tmp_path: Path, server_url: str) -> Iterator[Callable[..., SandboxRun]]:
+    """Starts sandboxes that are stopped with the test; without a shopper and without subscriptions unless asked."""
+    made: list[SandboxRun] = []
+
+    def make(*arguments: str, **how: Any) -> SandboxRun:
+        given = arguments or ("--no-shopper", "--no-subscriptions")
+        made.append(SandboxRun(tmp_path / f"sandbox-{len(made)}", server_url, *given, **how))
+        return made[-1].start()
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_sandbox(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[SandboxRun]:
+    """One process for all tests; starting one takes a second."""
+    run = SandboxRun(tmp_path_factory.mktemp("shared"), server_url, "--no-shopper", "--no-subscriptions").start()
+    yield run
+    run.stop()
+
+
+@pytest.fixture
+def sandbox(shared_sandbox: SandboxRun) -> SandboxRun:
+    """A store as on its first day: 40 products, 20 customers, no subscriptions, good manners."""
+    shared_sandbox.do("reset")
+    return shared_sandbox
+
+
+@pytest.fixture
+def client(shared_sandbox: SandboxRun) -> Client:
+    return shared_sandbox.client()

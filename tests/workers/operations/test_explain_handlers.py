@@ -1,0 +1,233 @@
+"""handlers explain: for each handler, why it was or was not called."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from receiver.contract.topics import PROBE
+from receiver.inbox import Declaration, keys
+from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
+from receiver.inbox.queries.handlers import Absent
+from tests.support.harness import System, eventually
+from workers.operations.explain_handlers import Facts, Verdict, explain
+
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+GONE = {"s.a": Absent(NOON, 1)}
+
+
+def declared(name: str, topics: str = "order.*", stores: str = "*", limit: str | None = None) -> Declaration:
+    return Declaration(
+        name, "1", (topics,), (stores,), details={"limit": limit, "plugin": "shop", "file": "f", "line": 3}
+    )
+
+
+def run(name: str, status: str, attempts: int = 1, **more: Any) -> RunRecord:
+    told: dict[str, Any] = {"version": "1", "result": None, "error": None, "due_at": None, **more}
+    return RunRecord(name, status=status, attempts=attempts, **told)
+
+
+def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool = False, **facts: Any) -> Verdict:
+    about = EventSummary(
+        "e1", "north", facts.pop("topic", "order.paid"), "msg", "1", NOON, "webhook", facts.pop("status", "open")
+    )
+    known = {handler.handler: handler} if handler else {}
+    given = {"declared": {} if loaded else known, "loaded": known if loaded else {}}
+    (found,) = explain(Facts(EventRecord(about, {}, b"", runs, None), **given, **facts))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "called", "reason", "why"),
+    [
+        (verdict(run("s.a", "done", result="ok")), True, "called", 'done, attempt 1: "ok"'),
+        (verdict(run("s.a", "running", 0)), True, "running", "under way, attempt 1"),
+        (
+            verdict(run("s.a", "dropped", result="skipped: total > 1 was false", reason="skipped")),
+            False,
+            "skipped",
+            "when: total > 1 was false",
+        ),
+        (verdict(run("s.a", "dropped", result="a test")), True, "dropped", 'dropped: "a test"'),
+        (verdict(run("s.a", "failed", error="KeyError")), True, "failed", "failed, attempt 1: KeyError"),
+        (verdict(run("s.a", "failed", error="gone", reason="no-such-handler")), False, "failed", "gone"),
+        (verdict(run("s.a", "waiting", 2, due_at=NOON, error="x")), True, "retrying", "due 2026-11-15 12:00:00 UTC"),
+        (verdict(run("s.a", "waiting", 0, due_at=NOON)), False, "delayed", "due 2026-11-15 12:00:00 UTC"),
+        (verdict(handler=declared("s.a", "*"), topic=PROBE, status="settled"), False, "probe", "an event of our own"),
+        (
+            verdict(run("s.a", "waiting", 0), paused=frozenset({"handler:s.a"})),
+            False,
+            "paused",
+            "the handler is paused",
+        ),
+        (
+            verdict(run("s.a", "waiting", 0), paused=frozenset({"store:north"})),
+            False,
+            "paused",
+            "store north is paused",
+        ),
+        (verdict(run("s.a", "waiting", 0)), False, "absent", "no worker has this handler any more"),
+        (
+            verdict(run("s.a", "waiting", 2, due_at=NOON, error="x"), handler=declared("s.a"), absent=GONE),
+            False,
+            "absent",
+            "no worker has this handler any more, since 12:00:00 UTC",
+        ),
+        (verdict(handler=declared("s.a"), status="settled", absent=GONE), False, "absent", "no worker has this"),
+        (
+            verdict(run("s.a", "waiting", 0, error="another run is doing s.a|k just now", due_at=NOON)),
+            True,
+            "waiting",
+            "another run is doing s.a|k just now; it is called again 2026-11-15 12:00:00 UTC",
+        ),
+        (
+            verdict(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), shut={"erp": NOON}),
+            False,
+            "limit",
+            "erp is Busy until 12:00:00",
+        ),
+        (
+            verdict(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), full=frozenset({"erp"})),
+            False,
+            "limit",
+            "every slot of [limits.erp] is taken",
+        ),
+        (verdict(run("s.a", "waiting", 0), handler=declared("s.a")), False, "waiting", "waits for a worker"),
+        (verdict(handler=declared("s.a", topics="product.*")), False, "topic", "wants product.*, not order.paid"),
+        (verdict(handler=declared("s.a", stores="south")), False, "store", "it is for south, not north"),
+        (verdict(handler=declared("s.a"), loaded=True), False, "not-loaded", "no worker does"),
+        (verdict(handler=declared("s.a")), False, "not-routed", "waits to be routed"),
+        (
+            verdict(handler=declared("s.a"), paused=frozenset({"store:north"})),
+            False,
+            "paused",
+            "the store north is paused",
+        ),
+        (
+            verdict(handler=declared("s.a", topics="*"), topic="unreadable", status="failed"),
+            False,
+            "unreadable",
+            "read",
+        ),
+        (verdict(handler=declared("s.a"), status="settled"), False, "added-later", "was not there when"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_every_reason_has_its_words(found: Verdict, called: bool, reason: str, why: str) -> None:
+    assert (found.called, found.reason) == (called, reason)
+    assert why in found.why
+
+
+PLUGIN = """
+from workers import Router
+router = Router("shop")
+@router.on("order.*")
+def greet(event, ctx):
+    return "hello"
+@router.on("order.*", when={"total": "> 100"})
+def vip(event, ctx):
+    pass
+@router.on("product.*")
+def stock(event, ctx):
+    pass
+@router.on("order.*", stores="south")
+def south(event, ctx):
+    pass
+@router.on("order.*", delay="1d")
+def tomorrow(event, ctx):
+    pass
+@router.on("order.*", limit="erp")
+def slow(event, ctx):
+    from workers import Busy
+    raise Busy("stock-taking", after=600)
+@router.on("order.*")
+def held(event, ctx):
+    pass
+"""
+
+
+@pytest.fixture
+def shop(make_system: Callable[..., System]) -> Iterator[System]:
+    system = make_system(plugin=PLUGIN, more="[limits.erp]\nconcurrency = 1\n")
+    system.inbox.declare([])
+    system.start("worker", "housekeeper")
+    eventually(lambda: system.inbox.declarations().handlers)
+    system.inbox.pause(handler="shop.held")
+    return system
+
+
+def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
+    event_id = shop.accept(data={"id": 1, "total": "42.00"})
+    for name in ("greet", "vip"):
+        eventually(
+            lambda name=name: (one := shop.run_of(event_id, f"shop.{name}")) and one.status in ("done", "dropped")
+        )
+    eventually(shop.ledger.shut_limits)
+    shop.plugin.write_text(PLUGIN + "@router.on('order.*')\ndef new(event, ctx):\n    pass\n")
+    told = {one["handler"].removeprefix("shop."): one for one in json.loads(_explained(shop, event_id, "--json"))}
+    assert {name: one["reason"] for name, one in told.items()} == {
+        "greet": "called",
+        "vip": "skipped",
+        "stock": "topic",
+        "south": "store",
+        "tomorrow": "delayed",
+        "slow": "limit",
+        "held": "paused",
+        "new": "not-loaded",
+    }
+    assert told["vip"]["why"] == "when: total > 100 was false"
+    shown = _explained(shop, event_id)
+    assert "shop.held" in shown
+    assert "storehooks handlers resume shop.held" in shown
+    newer = shop.accept("product.updated", data={"id": 55}, delivery_id="msg_newer")
+    assert [shop.ledger.find(one) for one in (event_id, "1", "last", "55", "msg_newer", "?")] == [
+        event_id,
+        event_id,
+        newer,
+        newer,
+        newer,
+        "?",
+    ]
+
+
+def test_a_handler_taken_out_of_the_plugins_is_told_with_the_command_that_ends_its_runs(shop: System) -> None:
+    shop.inbox.declare([declared("shop.gone"), declared("shop.quiet", topics="product.*")])
+    event_id = shop.accept()
+    eventually(lambda: shop.run_of(event_id, "shop.gone"))
+    for name in (name for name in shop.client.hkeys(keys.SEEN) if name.startswith((b"shop.gone", b"shop.quiet"))):
+        shop.client.hset(keys.SEEN, name, int((time.time() - 30) * 1000))
+    told = {one["handler"]: one for one in json.loads(_explained(shop, event_id, "--json"))}
+    assert told["shop.gone"]["reason"] == "absent"
+    assert told["shop.gone"]["why"].startswith("no worker has this handler any more, since ")
+    assert told["shop.gone"]["fix"] == "storehooks handlers retire shop.gone"
+    assert "storehooks handlers retire shop.gone" in _explained(shop, event_id)
+    findings = {one["text"]: one for one in json.loads(shop.run_cli("doctor", "--json").stdout)["findings"]}
+    (gone,) = [one for text, one in findings.items() if text.startswith("shop.gone: no worker has this handler")]
+    assert gone["level"] == "fail"
+    assert gone["text"].endswith("; 1 run of it waits")
+    assert gone["fix"].startswith("storehooks handlers retire shop.gone")
+    (quiet,) = [one for text, one in findings.items() if text.startswith("shop.quiet: no worker has this handler")]
+    assert quiet["level"] == "warn", "nothing waits for it yet"
+    retired = shop.run_cli("handlers", "retire", "shop.gone", "--yes")
+    assert retired.stdout.startswith("shop.gone is retired; 1 waiting run became a failure\n")
+    assert retired.stderr == ""
+    assert "shop.gone" not in shop.run_cli("doctor").stdout
+    assert "one that still has it" in shop.run_cli("handlers", "retire", "shop.greet", "--yes").stderr
+
+
+def _explained(system: System, event_id: str, *more: str) -> str:
+    done = system.run_cli("handlers", "explain", event_id, *more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_unknown_event_is_wrong_use(system: System) -> None:
+    done = system.run_cli("handlers", "explain", "nothing")
+    assert done.returncode == 2
+    assert "there is no event 'nothing'" in done.stderr

@@ -1,0 +1,117 @@
+"""Capsules: an event with its context in one file, run elsewhere; secrets stay where they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from receiver.contract.errors import ConfigError
+from tests.support.harness import System, eventually
+from workers.operations import export
+from workers.operations.local_run import Trial
+
+PLUGIN = """
+from workers import Router
+router = Router("shop")
+@router.on("order.paid", retries=0)
+def export(event, ctx):
+    key = ctx.once("export", lambda: "first")
+    comment = ctx.api.orders.add_comment(event.data["id"], text=f"{ctx.settings.prefix} {key}")
+    return f"{comment['text']} of {ctx.api.customers.get(event.data['customer']['id']).name}"
+"""
+SETTINGS = """
+[plugins.shop]
+prefix = "exported"
+password = "hunter2"
+target = "file:target.txt"
+url = "https://joe:pw@erp.example.com/in"
+nested = { api_key = "k3y", level = 5 }
+targets = [{ url = "https://ann:pw2@a.example", pass = "l1st" }, "file:target.txt", "https://bob:pw3@b.example"]
+pattern = "http://[a-z]+"
+hook = "https://hooks.example/in?token=t0k3n"
+login = { credentials = { user = "carl" } }
+"""
+
+
+@pytest.fixture
+def shop(make_system: Callable[..., System]) -> System:
+    system = make_system(plugin=PLUGIN, more=SETTINGS)
+    (system.folder / "target.txt").write_text("top.example.com\n")
+    return system
+
+
+def write(system: System, name: str = "capsule.json") -> dict[str, object]:
+    delivery = system.delivery("order.paid", data={"id": 4711, "total": "9.00", "customer": {"id": 77, "name": "Ada"}})
+    kept_before = replace(delivery.event, headers={**delivery.event.headers, "x-api-key": "pr0xy"})
+    (accepted,) = system.inbox.accept([replace(delivery, event=kept_before)])
+    event_id = accepted.id
+    system.start("worker")
+    eventually(lambda: system.status(event_id) == "failed", 20)
+    done = system.run_cli("events", "show", event_id, "--capsule", str(system.folder / name))
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads((system.folder / name).read_text()))
+
+
+def test_it_goes_round_and_runs_against_a_sandbox_without_the_server(shop: System) -> None:
+    told = write(shop)
+    assert b'"id":4711' in base64.b64decode(str(told["body"]))
+    assert told["once"] == {"shop.export|export": "first"}
+    assert told["runs"][0]["status"] == "failed"  # type: ignore[index]  # north has no API
+    assert told["settings"]["shop"]["prefix"] == "exported"  # type: ignore[index]
+    assert told["store"] == {"name": "north", "base_url": ""}
+    text = (shop.folder / "capsule.json").read_text()
+    for secret in (
+        "hunter2",
+        "top.example.com",
+        "k3y",
+        "joe",
+        "pw@",
+        "whsec_",
+        "l1st",
+        "ann",
+        "bob",
+        "carl",
+        "t0k3n",
+        "pr0xy",
+    ):
+        assert secret not in text
+    assert told["settings"]["shop"]["targets"][2] == "https://b.example"  # type: ignore[index]
+    assert told["settings"]["shop"]["pattern"] == "http://[a-z]+"  # type: ignore[index]
+    elsewhere = shop.folder / "elsewhere.toml"
+    elsewhere.write_text('[redis]\nurl = "redis://127.0.0.1:1"\n[workers]\nplugins = ["shop.py"]\n')
+    shop.config_file = elsewhere
+    shop.plugin.write_text(PLUGIN.replace('lambda: "first"', 'lambda: "second"'))
+    done = shop.run_cli("handlers", "run", "shop.export", "--event", str(shop.folder / "capsule.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"exported first of Ada"' in done.stdout
+
+
+def test_what_is_not_a_capsule_is_said(shop: System) -> None:
+    file = shop.folder / "broken.json"
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read as JSON"):
+        export.read(file)
+    file.write_text('{"topic": "order.paid"}')
+    assert export.read(file) is None
+    file.write_text('{"capsule": 9}')
+    with pytest.raises(ConfigError, match="another version"):
+        export.read(file)
+    file.write_text('{"capsule": 1, "event": {}}')
+    with pytest.raises(ConfigError, match="not a whole capsule"):
+        export.read(file)
+    assert shop.run_cli("events", "show", "nothing", "--capsule", "-").returncode == 2
+
+
+def test_a_condition_is_judged_in_a_trial_too(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=PLUGIN.replace("retries=0", 'when={"total": "> 100"}'))
+    event_id = system.accept("order.paid", data={"id": 1, "total": "9.00"})
+    event = system.ledger.as_event(event_id)
+    assert event
+    trial = Trial(system.config, "shop.export", record=False)
+    outcome = trial.run(event)
+    trial.close()
+    assert (outcome.end, outcome.said) == ("skipped", "total > 100 was false")

@@ -1,0 +1,337 @@
+"""ctx.once, ctx.key and ctx.state: what happens once, what may happen twice, and what is left to a person."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Literal
+
+import pytest
+
+from receiver.contract.event import Event
+from receiver.inbox import keys
+from tests.support.harness import Process, System, eventually
+from workers.plugins.context import Context
+from workers.plugins.effects import KeptEffects, LocalEffects
+from workers.plugins.exceptions import Busy, Fail
+
+STEPS = ("before the call", "during the call", "after the call", "after the mark")
+
+PLUGIN = """
+import os, signal, urllib.request
+from workers import Router
+router = Router("shop")
+
+def die_at(step, event, ctx):
+    if event.data["step"] != step:
+        return
+    try:  # once: a run that lost its worker is at its first attempt still
+        os.close(os.open(os.path.join(os.path.dirname(__file__), f"died-{event.id}"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    else:
+        os.kill(os.getpid() if event.data.get("who", "horse") == "horse" else os.getppid(), signal.SIGKILL)
+        signal.pause()
+
+def book(event, ctx, key):
+    die_at("before the call", event, ctx)
+    headers = {"Idempotency-Key": key, "Event": event.id}
+    request = urllib.request.Request(ctx.settings.url, headers=headers, method="POST")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        told = answer.read().decode()
+    die_at("during the call", event, ctx)
+    return told
+
+def booked(event, ctx, in_doubt):
+    def call():
+        told = book(event, ctx, ctx.key("book"))
+        die_at("after the call", event, ctx)
+        return told
+    result = ctx.once("book", call, in_doubt=in_doubt)
+    die_at("after the mark", event, ctx)
+    return f"{result} (attempt {ctx.attempt})"
+
+@router.on("order.run", retries=(0.05,) * 3)
+def with_key(event, ctx):
+    return booked(event, ctx, "run")
+
+@router.on("order.doubt", retries=(0.05,) * 3)
+def no_second_try(event, ctx):
+    return booked(event, ctx, "fail")
+
+@router.on("order.count")
+def count(event, ctx):
+    return ctx.state.add("orders")
+"""
+
+
+class Bank(http.server.ThreadingHTTPServer):
+    """A remote with effects: every call is counted, an idempotency key is honoured."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Teller)
+        self.calls: Counter[str] = Counter()
+        self.effects: Counter[str] = Counter()
+        self.known: set[str] = set()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+
+class _Teller(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        bank: Bank = self.server  # type: ignore[assignment]
+        key, event = self.headers["Idempotency-Key"], self.headers["Event"]
+        bank.calls[event] += 1
+        if key not in bank.known:
+            bank.known.add(key)
+            bank.effects[event] += 1
+        self.send_response(200)
+        self.send_header("Content-Length", "6")
+        self.end_headers()
+        self.wfile.write(b"booked")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    server = Bank()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def make_shop(make_system: Callable[..., System], bank: Bank, horses: int = 3) -> System:
+    url = f"http://127.0.0.1:{bank.server_address[1]}/"
+    return make_system(plugin=PLUGIN, horses=horses, more=f'[plugins.shop]\nurl = "{url}"\n')
+
+
+def context(effects: object, event_id: str = "event1", resource: str = "7", handler: str = "shop.one") -> Context:
+    event = Event(event_id, "north", "order.paid", datetime.now(UTC), b"{}", resource_id=resource)
+    return Context("north", None, None, 1, logging.getLogger("t"), handler=handler, event=event, effects=effects)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["kept", "local"])
+def effects(request: pytest.FixtureRequest, system: System) -> object:
+    return KeptEffects(system.inbox, keep=60, at_work=60) if request.param == "kept" else LocalEffects()
+
+
+def test_a_call_is_made_once_and_its_result_remembered(effects: object) -> None:
+    calls: list[int] = []
+
+    def call(amount: int) -> dict[str, int]:
+        calls.append(amount)
+        return {"points": amount}
+
+    assert context(effects).once("points", call, 42) == {"points": 42}
+    assert context(effects).once("points", call, 42) == {"points": 42}
+    assert context(effects, handler="shop.two").once("points", call, 1) == {"points": 1}
+    assert calls == [42, 1]
+
+
+def test_a_call_that_raises_has_not_happened(effects: object) -> None:
+    def refuse() -> None:
+        raise OSError("no route")
+
+    with pytest.raises(OSError, match="no route"):
+        context(effects).once("book", refuse, in_doubt="fail")
+    assert context(effects).once("book", lambda: "booked", in_doubt="fail") == "booked"
+
+
+def test_a_late_exception_does_not_undo_what_the_next_attempt_has_done(system: System) -> None:
+    """A worker was stopped past its lease, in the middle of its call; another attempt was made, and then it woke."""
+    effects = KeptEffects(system.inbox, keep=60, at_work=60)
+    calls = []
+
+    def stopped_past_its_lease() -> None:
+        context(effects).once("book", lambda: calls.append("the next attempt") or "booked")
+        raise OSError("the connection was gone")
+
+    with pytest.raises(OSError, match="was gone"):
+        context(effects).once("book", stopped_past_its_lease)
+    assert context(effects).once("book", lambda: calls.append("again") or "booked twice") == "booked"
+    assert calls == ["the next attempt"]
+
+
+def test_scopes_reach_as_far_as_they_say(effects: object) -> None:
+    assert context(effects, "event1").once("k", lambda: 1, scope="resource") == 1
+    assert context(effects, "event2").once("k", lambda: 2, scope="resource") == 1
+    assert context(effects, "event3", resource="8").once("k", lambda: 3, scope="resource") == 3
+    assert context(effects, "event1").once("k", lambda: 4, scope="store") == 4
+    assert context(effects, "event9", resource="9").once("k", lambda: 5, scope="store") == 4
+    with pytest.raises(ValueError, match="names no resource"):
+        context(effects, resource="").once("k", lambda: 6, scope="resource")
+
+
+@pytest.mark.parametrize("scope", ["resource", "store"])
+def test_each_mark_beyond_an_event_has_an_age_of_its_own(system: System, scope: Literal["resource", "store"]) -> None:
+    """All marks of a store were one hash, whose age each new mark renewed."""
+    context(KeptEffects(system.inbox, keep=0.2, at_work=60)).once("old", lambda: 1, scope=scope)
+    context(KeptEffects(system.inbox, keep=60, at_work=60)).once("new", lambda: 1, scope=scope)
+    assert eventually(lambda: len(system.client.keys("sh:o:*")) == 1)
+    kept = KeptEffects(system.inbox, keep=60, at_work=60)
+    assert [context(kept).once(key, lambda: 2, scope=scope) for key in ("old", "new")] == [2, 1]
+
+
+def test_a_key_is_stable_and_belongs_to_one_run() -> None:
+    one = context(LocalEffects())
+    assert one.key("book") == context(LocalEffects()).key("book")
+    others = {one.key("other"), context(None, "event2").key("book"), context(None, handler="shop.two").key("book")}
+    assert one.key("book") not in others
+    assert len(others) == 3
+
+
+def test_state_is_kept_for_plugin_and_store(effects: object) -> None:
+    state = context(effects).state
+    assert state.get("cursor", "none") == "none"
+    state.set("cursor", {"page": 3})
+    assert context(effects, "other").state.get("cursor") == {"page": 3}
+    assert [state.add("n"), state.add("n", 5)] == [1, 6]
+    state.delete("cursor")
+    assert state.get("cursor") is None
+    assert context(effects, handler="loyalty.one").state.get("n") is None
+
+
+def test_while_another_run_is_at_it_one_waits_and_later_it_is_in_doubt(system: System) -> None:
+    at_work = KeptEffects(system.inbox, keep=60, at_work=60)
+    place = "o:r:north:order:7:shop.one|k"
+    at_work.begin(place, "shop.one|k", "event1|shop.one", in_doubt="run")
+    with pytest.raises(Busy):
+        context(at_work, "event2").once("k", lambda: 1, scope="resource")
+    given_up = KeptEffects(system.inbox, keep=60, at_work=0)
+    with pytest.raises(Fail, match="in doubt"):
+        context(given_up, "event2").once("k", lambda: 1, scope="resource", in_doubt="fail")
+    assert context(given_up, "event2").once("k", lambda: 1, scope="resource") == 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_killed_at_any_step_leaves_one_effect_with_the_key(
+    make_system: Callable[..., System], bank: Bank, step: str
+) -> None:
+    system = make_shop(make_system, bank)
+    system.start("worker", "housekeeper")
+    event_id = system.accept("order.run", data={"id": 1, "step": step})
+    assert system.settled(event_id) == "settled"
+    assert system.run_of(event_id, "shop.with_key").result == "booked (attempt 2)"
+    assert bank.effects == {event_id: 1}
+    twice = step in ("during the call", "after the call")
+    assert bank.calls[event_id] == (2 if twice else 1), "without the remote's key this is how often it would happen"
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_in_doubt_fail_calls_at_most_once_and_leaves_the_rest_to_a_person(
+    make_system: Callable[..., System], bank: Bank, step: str
+) -> None:
+    system = make_shop(make_system, bank)
+    system.start("worker", "housekeeper")
+    event_id = system.accept("order.doubt", data={"id": 1, "step": step})
+    state = system.settled(event_id)
+    run = system.run_of(event_id, "shop.no_second_try")
+    if step == "after the mark":
+        assert (state, run.result) == ("settled", "booked (attempt 2)")
+    else:
+        assert state == "failed"
+        assert "in doubt" in run.error
+    assert bank.calls[event_id] <= 1
+
+
+def test_a_replay_repeats_no_effect_unless_it_is_told_to(make_system: Callable[..., System], bank: Bank) -> None:
+    system = make_shop(make_system, bank)
+    system.start("worker", "housekeeper")
+    event_id = system.accept("order.run", data={"id": 1, "step": "none"})
+    system.settled(event_id)
+    system.run_cli("events", "replay", event_id, "--yes")
+    eventually(lambda: system.client.hget(keys.EVENT + event_id, "p:shop.with_key") == b"1")
+    assert system.settled(event_id) == "settled"
+    assert bank.calls[event_id] == 1
+    system.run_cli("events", "replay", event_id, "--again", "--yes")
+    eventually(lambda: bank.calls[event_id] == 2)
+    assert bank.effects[event_id] == 1
+
+
+def test_state_counts_over_all_processes(make_system: Callable[..., System], bank: Bank) -> None:
+    system = make_shop(make_system, bank)
+    system.start("worker", "worker", "housekeeper")
+    ids = [system.accept("order.count") for _ in range(20)]
+    for one in ids:
+        system.settled(one)
+    assert sorted(system.run_of(one, "shop.count").result for one in ids) == list(range(1, 21))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_hundred_kills_at_every_step_leave_what_is_documented(
+    make_system: Callable[..., System], bank: Bank
+) -> None:
+    """One kill in five is of the worker's parent, with whatever its other horses were doing just then."""
+    system = make_shop(make_system, bank, horses=4)
+    command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
+    system.processes.append(Process(command, log=system.folder / "workers.log"))
+    began = time.monotonic()
+    runs = {one: system.settled(one, within=60) for one in _accept_in_waves(system, "order.run", 200)}
+    doubts = {one: system.settled(one, within=60) for one in _accept_in_waves(system, "order.doubt", 80)}
+    states = Counter(doubts.values())
+    print(
+        f"\nwith the key: {len(runs)} kills, {Counter(runs.values())}, {_sum(bank.calls, runs)} calls, "
+        f"{_sum(bank.effects, runs)} effects\n"
+        f"in_doubt = fail: {len(doubts)} kills, {states}, {_sum(bank.calls, doubts)} calls\n"
+        f"{time.monotonic() - began:.0f} s"
+    )
+    assert set(runs.values()) == {"settled"}
+    assert {one: bank.effects[one] for one in runs} == dict.fromkeys(runs, 1)
+    assert all(bank.calls[one] in (1, 2, 3) for one in runs), "without the remote's key: at least once"
+    assert max(bank.calls[one] for one in doubts) == 1, "at most once"
+    for one, state in doubts.items():
+        run = system.run_of(one, "shop.no_second_try")
+        assert bank.calls[one] == 1 if state == "settled" else "in doubt" in run.error
+    died = {path.name.removeprefix("died-") for path in system.folder.glob("died-*")}
+    assert set(runs) <= died, "every kill has happened; one in doubt may have died of its neighbour's instead"
+
+
+def _accept_in_waves(system: System, topic: str, many: int) -> list[str]:
+    """Twenty at a time, so that kills meet a few others at work, and not all of them."""
+    ids = []
+    for number in range(many):
+        who = "worker" if number % 5 == 0 else "horse"
+        ids.append(system.accept(topic, data={"id": number, "step": STEPS[number % 4], "who": who}))
+        if number % 20 == 19:
+            for one in ids[-20:]:
+                system.settled(one, within=60)
+    return ids
+
+
+def _sum(counts: Counter[str], ids: Iterable[str]) -> int:
+    return sum(counts[one] for one in ids)
+
+
+# A run here and now
+
+
+def test_handlers_run_does_a_run_here_and_records_nothing(make_system: Callable[..., System], bank: Bank) -> None:
+    system = make_shop(make_system, bank)
+    event_id = system.accept("order.run", data={"id": 1, "step": "none"})
+    before = sorted(system.client.keys("*"))
+    done = system.run_cli("handlers", "run", "shop.with_key", "--event", event_id)
+    assert done.returncode == 0, done.stderr
+    assert '"booked (attempt 1)"' in done.stdout
+    assert sorted(system.client.keys("*")) == before
+    file = system.folder / "event.json"
+    file.write_text(json.dumps({"store": "north", "topic": "order.count", "data": {"id": 1}}))
+    assert "done" in system.run_cli("handlers", "run", "shop.count", "--event", str(file)).stdout
+    assert system.run_cli("handlers", "run", "shop.nothing", "--event", event_id).returncode == 2
+
+
+def test_handlers_run_shows_where_it_failed(make_system: Callable[..., System]) -> None:
+    text = "from workers import Router\nrouter = Router('shop')\n"
+    system = make_system(plugin=text + "@router.on('*')\ndef bad(event, ctx):\n    return event.data['x']\n")
+    done = system.run_cli("handlers", "run", "shop.bad", "--event", system.accept())
+    assert done.returncode == 1
+    assert "KeyError: 'x'" in done.stdout
+    assert "shop.py" in done.stdout

@@ -1,0 +1,381 @@
+"""Plugins are judged when they are loaded, and the culprit is named; config decides what code proposes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from receiver import config
+from receiver.contract.errors import ConfigError, PluginError
+from tests.support.harness import SECRET, Process, System, eventually
+from workers import Context, Event, Router
+from workers.plugins import loading
+from workers.plugins.router import Handler
+
+HEAD = "from workers import Router\nrouter = Router('shop')\n"
+ONE = "@router.on('*')\ndef one(event, ctx):\n    pass\n"
+STORE = f'[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
+MODEL = """from pydantic import BaseModel
+from workers import Router
+class Settings(BaseModel):
+    level: int
+    url: str = ""
+router = Router("shop", settings=Settings)
+@router.on("*")
+def one(event, ctx):
+    return ctx.settings.level
+"""
+
+
+def on(options: str, signature: str = "def one(event, ctx)") -> str:
+    return f"{HEAD}@router.on({options})\n{signature}:\n    pass\n"
+
+
+class Broken(NamedTuple):
+    text: str
+    place: str
+    """Where the sentence points to."""
+    says: str
+    fix: str
+    settings: str = ""
+
+
+TWELVE = {
+    "wrong arity": Broken(
+        on("'*'", "def one(event)"), "shop.py:3", "must take two arguments", "def handler(event, ctx)"
+    ),
+    "async def": Broken(on("'*'", "async def one(event, ctx)"), "shop.py:3", "is async", "write `def`"),
+    "unknown topic form": Broken(on("'Order Created!'"), "shop.py:3", "asks for the topic", '"order.created"'),
+    "import error": Broken("import nowhere_x\n", "shop.py:1", "No module named 'nowhere_x'", "install it into this"),
+    "syntax error": Broken(HEAD + "def (:\n", "shop.py:3", "has a syntax error", "mend that line"),
+    "duplicate name": Broken(HEAD + ONE + ONE, "shop.py:6", "two handlers are called shop.one", "Rename one"),
+    "bad settings": Broken(
+        MODEL, "config.toml:4", "plugins.shop.level", "See class Settings at", '[plugins.shop]\nlevel = "many"\n'
+    ),
+    "raising at import": Broken(HEAD + "1 / 0\n", "shop.py:3", "ZeroDivisionError", "belongs into @router.startup"),
+    "no Router": Broken("x = 1\n", "shop.py:1", "has no Router", '`router = Router("shop")`'),
+    "wrong type of retries": Broken(on("'*', retries='5'"), "shop.py:3", "has retries='5'", "write retries=5"),
+    "unknown option": Broken(on("'*', retriess=1"), "shop.py:3", "unknown option retriess", "did you mean retries?"),
+    "shadowing folder": Broken(HEAD, "config.toml:2", "storehooks' own package workers", "rename that one"),
+}
+
+MORE = {
+    "two routers": Broken(HEAD + "other = Router('b')\n", "shop.py:1", "has 2 Routers", "let it include the others"),
+    "no topic": Broken(on(""), "shop.py:3", "names no topic", '@router.on("order.created")'),
+    "retries of text": Broken(on("'*', retries=(1, 'x')"), "shop.py:3", "has retries=(1, 'x')", "write retries="),
+    "retries=True": Broken(on("'*', retries=True"), "shop.py:3", "has retries=True", "write retries="),
+    "a generator": Broken(HEAD + ONE.replace("pass", "yield 1"), "shop.py:3", "has a `yield`", "return a value"),
+    "bad timeout": Broken(on("'*', timeout='1m'"), "shop.py:3", "has timeout='1m'", "write timeout=30"),
+    "bad delay": Broken(on("'*', delay='soon'"), "shop.py:3", "has delay='soon'", 'delay="10m"'),
+    "bad when": Broken(on("'*', when={'total': '> x'}"), "shop.py:3", "after > comes a number", "> 100"),
+    "unknown limit": Broken(on("'*', limit='crm'"), "shop.py:3", "no [limits.crm]", "concurrency = 2"),
+    "startup without settings": Broken(
+        HEAD + "@router.startup\ndef go():\n    pass\n", "shop.py:3", "must take one argument", "def go(settings)"
+    ),
+    "their own workers": Broken(
+        HEAD + "import workers.tasks\n", "shop.py:3", "storehooks' own package", "rename yours"
+    ),
+    "no name": Broken(
+        "from workers import Router\nrouter = Router()\n", "shop.py", "needs a name", 'Router("loyalty")'
+    ),
+    "missing setting": Broken(
+        MODEL, "config.toml", "needs the setting level for store north", "write level = ... in [plugins.shop]"
+    ),
+    "misspelt setting": Broken(
+        MODEL, "config.toml:5", "has no setting levle", "did you mean level?", "[plugins.shop]\nlevel = 1\nlevle = 2\n"
+    ),
+    "unknown handler": Broken(
+        HEAD + ONE, "config.toml:4", "has no handler onee", "did you mean one?", "[plugins.shop]\nhandlers.onee = {}\n"
+    ),
+    "a setting with a taken name": Broken(
+        MODEL.replace("url: str", "stores: str"), "shop.py:3", "called stores", "give it another name"
+    ),
+    "settings of a strange type": Broken(
+        "from workers import Router\nrouter = Router('shop', settings=dict)\n", "", "neither a pydantic", "BaseModel"
+    ),
+}
+
+
+def write(folder: Path, broken: Broken) -> Path:
+    (folder / "shop.py").write_text(broken.text)
+    path = folder / "config.toml"
+    path.write_text(f'[workers]\nplugins = ["shop.py"]\n{broken.settings}{STORE}')
+    return path
+
+
+def load(path: Path) -> list[loading.Plugin]:
+    return loading.load(config.load(path, {}))
+
+
+@pytest.mark.parametrize("name", [*TWELVE, *MORE])
+def test_a_broken_plugin_is_named_with_file_line_and_fix(tmp_path: Path, name: str) -> None:
+    broken = {**TWELVE, **MORE}[name]
+    if name == "shadowing folder":
+        (tmp_path / "workers").mkdir()
+        (tmp_path / "workers/__init__.py").touch()
+    with pytest.raises(PluginError) as caught:
+        load(write(tmp_path, broken))
+    said = str(caught.value)
+    assert said.partition(": ")[0].endswith(broken.place) or not broken.place
+    assert broken.says in said
+    assert broken.fix in said
+    assert "\n" not in said
+
+
+def test_there_are_twelve() -> None:
+    assert len(TWELVE) == 12
+
+
+@pytest.mark.parametrize("name", [name for name in TWELVE if name != "shadowing folder"])
+def test_it_stops_the_worker_with_exit_code_2_and_no_traceback(make_system: Callable[..., System], name: str) -> None:
+    system = make_system(plugin=TWELVE[name].text, more=TWELVE[name].settings)
+    done = system.refuse_to_start("worker")
+    assert done.returncode == 2
+    _is_the_sentence(done.stderr, TWELVE[name])
+
+
+def test_a_shadowing_folder_stops_the_script_that_is_started_beside_it(make_system: Callable[..., System]) -> None:
+    """As a person would start it: the script, in the folder of the config."""
+    system = make_system(plugin=HEAD)
+    (system.folder / "workers").mkdir()
+    (system.folder / "workers/__init__.py").touch()
+    command = [Path(sys.executable).parent / "storehooks", "worker", "--config", "config.toml"]
+    done = subprocess.run(command, cwd=system.folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    _is_the_sentence(done.stderr, TWELVE["shadowing folder"])
+
+
+def test_python_dash_m_workers_stops_in_the_same_way(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=TWELVE["raising at import"].text)
+    command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
+    process = Process(command, log=system.folder / "workers.log")
+    assert process.wait(60) == 2
+    _is_the_sentence(process.output(), TWELVE["raising at import"])
+
+
+def _is_the_sentence(said: str, broken: Broken) -> None:
+    assert broken.says in said
+    assert broken.fix in said
+    assert "Traceback" not in said
+    assert said.count("\n") == 1
+
+
+def test_a_plugin_that_ends_the_process_is_noticed(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin="import os\nos._exit(3)\n")
+    with pytest.raises(PluginError, match="exit code 3"):
+        loading.judge_elsewhere(system.config)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, Broken(HEAD, "", "", ""))
+    (tmp_path / "shop.py").unlink()
+    with pytest.raises(PluginError, match=r"there is no such file; see \[workers\] plugins"):
+        load(path)
+
+
+def test_handlers_lists_what_is_loaded(system: System) -> None:
+    system.plugin.write_text(
+        HEAD + "__version__ = '1.2'\n@router.on('order.*', retries=(1, 2), timeout=5)\ndef one(event, ctx):\n    pass\n"
+    )
+    found = loading.judge_elsewhere(system.config)
+    assert [(one.handler, one.version, one.topics) for one in found] == [("shop.one", "1.2", ("order.*",))]
+    shown = system.run_cli("handlers").stdout
+    assert "shop.one" in shown
+    assert "1/2 s" in shown
+
+
+def test_one_plugin_is_found_by_its_name_its_file_or_its_module(tmp_path: Path) -> None:
+    path = write(tmp_path, Broken(HEAD + ONE, "", "", ""))
+    (tmp_path / "other_shop.py").write_text(HEAD.replace("shop", "other") + ONE)
+    loaded = config.load(path, {})
+    assert [one.handler for one in loading.judge_one(loaded, "shop")] == ["shop.one"]
+    assert [one.handler for one in loading.judge_one(loaded, str(tmp_path / "other_shop.py"))] == ["other.one"]
+    path.write_text('[workers]\nplugins = ["other_shop"]\n')
+    assert [one.handler for one in loading.judge_one(config.load(path, {}), "other")] == ["other.one"]
+
+
+def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(HEAD + ONE)
+    (tmp_path / "b.py").write_text(HEAD + ONE.replace("one", "two"))
+    path = tmp_path / "config.toml"
+    path.write_text('[workers]\nplugins = ["a.py", "b.py"]\n')
+    with pytest.raises(PluginError, match=r"two plugins are called shop: a\.py, and b\.py; rename the Router of one"):
+        load(path)
+
+
+# Settings
+
+
+def test_settings_of_a_store_stand_over_the_plugins(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f'[plugins.shop]\nurl = "a"\nkey = "b"\nstores = ["north"]\n{STORE}[stores.north.plugins.shop]\nurl = "c"\n'
+    )
+    found = config.load(path, {})
+    assert loading.settings_of(found, "shop", "north") == {"url": "c", "key": "b"}
+    assert loading.settings_of(found, "shop", "other") == {"url": "a", "key": "b"}
+
+
+def test_a_model_may_read_a_setting_by_another_name() -> None:
+    from pydantic import AliasChoices, AliasPath, BaseModel, Field
+
+    from workers.plugins.plugin_settings import _known_keys
+
+    class Model(BaseModel):
+        a: int = Field(alias="b")
+        c: int = Field(validation_alias="d")
+        e: int = Field(validation_alias=AliasChoices("f", AliasPath("g", 0)))
+
+    assert _known_keys(Model) == set("abcdefg")
+
+
+@pytest.mark.parametrize("model", [MODEL, MODEL.replace("(BaseModel)", "").replace("class", "@dataclass\nclass")])
+def test_a_model_is_checked_for_each_store_and_given_to_the_handler(tmp_path: Path, model: str) -> None:
+    from workers.plugins import plugin_settings
+
+    own = '[stores.south]\nsigning_secrets = ["whsec_dGVzdA=="]\n[stores.south.plugins.shop]\nlevel = 9\n'
+    text = model.replace("from pydantic", "from dataclasses import dataclass\nfrom pydantic")
+    path = write(tmp_path, Broken(text, "", "", "", "[plugins.shop]\nlevel = 5\n"))
+    path.write_text(path.read_text() + own)
+    loaded, (plugin,) = config.load(path, {}), load(path)
+    levels = {store: plugin_settings.build(loaded, plugin.router, store).level for store in ("", "north", "south")}
+    assert levels == {"": 5, "north": 5, "south": 9}
+    path.write_text(path.read_text().replace("level = 9", 'level = "x"'))
+    with pytest.raises(PluginError, match=r"config\.toml:10: plugins\.shop\.level for store south: .* integer"):
+        load(path)
+
+
+def test_a_setting_that_is_wrong_is_never_shown(tmp_path: Path) -> None:
+    path = write(tmp_path, Broken(MODEL, "", "", "", '[plugins.shop]\nlevel = "pa55word"\n'))
+    with pytest.raises(PluginError) as caught:
+        load(path)
+    assert "pa55word" not in str(caught.value)
+
+
+def test_what_config_decides_for_all_stores_does_not_stand_below_one(tmp_path: Path) -> None:
+    path = write(tmp_path, Broken(HEAD + ONE, "", "", ""))
+    path.write_text(path.read_text() + '[stores.north.plugins.shop]\nstores = ["north"]\n')
+    with pytest.raises(PluginError, match=r"config\.toml:6: stores is decided for all stores; move it"):
+        load(path)
+
+
+# Code proposes, config decides
+
+
+def decided(tmp_path: Path, settings: str, options: str = "'*', retries=3, timeout=5, limit='crm'") -> Handler:
+    (tmp_path / "shop.py").write_text(on(options))
+    path = tmp_path / "config.toml"
+    path.write_text(f'[workers]\nplugins = ["shop.py"]\n[limits.crm]\nconcurrency = 1\n{settings}{STORE}')
+    return load(path)[0].handlers[0]
+
+
+def test_config_overrides_stores_retries_timeout_and_limit(tmp_path: Path) -> None:
+    plain = decided(tmp_path, "")
+    assert (plain.stores, plain.retries, plain.timeout, plain.limit) == (("*",), 3, 5, "crm")
+    over = '[plugins.shop]\nstores = ["north"]\nhandlers.one = {retries = ["1m", 5], timeout = "2m", limit = ""}\n'
+    assert decided(tmp_path, '[plugins.shop]\nstores = "south"\n').stores == ("south",)
+    found = decided(tmp_path, over)
+    assert (found.stores, found.retries, found.timeout, found.limit) == (("north",), (60.0, 5.0), 120.0, None)
+
+
+def test_a_wrong_override_is_an_error_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.toml:6: unknown key plugins\.shop\.handlers\.one\.retrys; did you"):
+        decided(tmp_path, "[plugins.shop]\nhandlers.one = {retrys = 1}\n")
+
+
+# Routers
+
+
+def test_a_decorator_gives_the_function_back_unchanged() -> None:
+    def handler(event: Event, ctx: Context) -> str:
+        return "called"
+
+    assert Router("shop").on("*")(handler) is handler
+
+
+def test_a_router_includes_others_under_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from workers import Router\npart = Router()\ninner = Router()\nrouter = Router('shop')\n"
+        "router.include(part)\npart.include(inner)\n"
+        + ONE.replace("router", "part")
+        + ONE.replace("router", "inner").replace("one", "two")
+        + ONE.replace("one", "three")
+    )
+    path = tmp_path / "config.toml"
+    path.write_text('[workers]\nplugins = ["shop.py"]\n')
+    (plugin,) = load(path)
+    assert [handler.name for handler in plugin.handlers] == ["shop.three", "shop.one", "shop.two"]
+
+
+def test_a_router_cannot_include_itself_nor_a_part_with_a_startup(tmp_path: Path) -> None:
+    router = Router("shop")
+    with pytest.raises(ValueError, match="cannot include itself"):
+        router.include(router)
+    text = HEAD + "part = Router()\nrouter.include(part)\n@part.startup\ndef go(settings):\n    pass\n"
+    with pytest.raises(PluginError, match="includes a router with a startup"):
+        load(write(tmp_path, Broken(text, "", "", "")))
+
+
+# In the real pipeline
+
+LIFE = """
+import os
+from pathlib import Path
+from workers import Router
+router = Router("shop")
+HERE = Path(__file__).parent
+
+@router.startup
+def open_it(settings):
+    return f"of {os.getpid()}"
+
+@router.shutdown
+def close_it(resource):
+    (HERE / f"closed-{os.getpid()}").write_text(resource)
+
+@router.on("order.*", when={"total": "> 100", "customer.email": "*"})
+def large(event, ctx):
+    return ctx.resource
+
+@router.on("order.*", when=lambda event: event.data["total"])
+def raising(event, ctx):
+    return "called"
+
+@router.on("order.*", delay=SECONDS)
+def later(event, ctx):
+    return ctx.resource
+"""
+
+
+def test_when_delay_and_shutdown_in_the_real_pipeline(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=LIFE.replace("SECONDS", "3"), horses=1)
+    (worker, _) = system.start("worker", "housekeeper")
+    small = system.accept(data={"id": 1, "total": "42.00"})
+    large = system.accept(data={"id": 2, "total": "420.00", "customer": {"email": "a@b.c"}})
+    eventually(lambda: (run := system.run_of(small, "shop.large")) and run.status == "dropped")
+    eventually(lambda: (run := system.run_of(large, "shop.large")) and run.status == "done")
+    skipped, waiting = system.run_of(small, "shop.large"), system.run_of(small, "shop.later")
+    assert (skipped.result, skipped.reason) == ("skipped: total > 100 was false", "skipped")
+    assert (waiting.status, waiting.attempts) == ("waiting", 0)
+    assert 0 < (waiting.due_at - system.ledger.event(small).summary.received_at).total_seconds() <= 3.001
+    worker.kill()  # a delayed run is in the inbox, and in nobody's memory
+    (worker,) = system.start("worker")
+    assert system.settled(small) == "settled"
+    resource = system.run_of(small, "shop.later").result
+    worker.stop()
+    assert (system.folder / f"closed-{resource.removeprefix('of ')}").read_text() == resource
+    assert system.identity_holds()
+
+
+def test_a_condition_that_raises_is_an_attempt_that_failed(make_system: Callable[..., System]) -> None:
+    text = HEAD + "@router.on('*', retries=0, when=lambda event: event.data['x'])\ndef one(event, ctx):\n    pass\n"
+    system = make_system(plugin=text, horses=1)
+    system.start("worker")
+    event_id = system.accept()
+    assert system.settled(event_id) == "failed"
+    assert "KeyError" in system.run_of(event_id, "shop.one").error

@@ -1,0 +1,230 @@
+"""The token: fetched once for all, renewed before it ends and once after a 401, never shown."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from tests.support.harness import eventually
+from tests.support.programs import ROOT
+from tests.workers.conftest import SandboxRun
+from workers.storeapi import Client, Credentials
+from workers.storeapi.errors import ApiError, Denied, TokenRefused
+from workers.storeapi.transport.auth import ClientCredentials, Token
+from workers.storeapi.transport.http import Wire
+from workers.storeapi.transport.token_sealing import TokenSeal
+
+
+def crowd(
+    sandbox: SandboxRun, *, processes: int, threads: int, calls: int, config: Path | None = None
+) -> list[dict[str, object]]:
+    """What several processes found who all began at once."""
+    go = sandbox.folder / f"go-{time.monotonic_ns()}"
+    file = str(config or sandbox.config_file)
+    command = [sys.executable, "-m", "tests.support.many_callers", file, str(threads), str(calls)]
+    started = [
+        subprocess.Popen([*command, str(go)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+    eventually(lambda: len(list(go.parent.glob(f"{go.name}.ready.*"))) == processes, 20, what="all are ready")
+    go.touch()
+    return [json.loads(one.communicate(timeout=115)[0]) for one in started]
+
+
+def test_four_processes_of_eight_threads_need_one_token_request(sandbox: SandboxRun, redis: Redis) -> None:
+    found = crowd(sandbox, processes=4, threads=8, calls=2)
+    assert found == [{"ok": 16, "errors": []}] * 4
+    assert sandbox.status()["token_requests"] == 1
+
+
+def test_a_revoked_token_is_renewed_once_and_no_call_fails(sandbox: SandboxRun, redis: Redis) -> None:
+    client = sandbox.client(redis)
+    results: list[object] = []
+    stop = threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            try:
+                results.append(client.products.get(1).id)
+            except ApiError as error:
+                results.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(results) > 50)
+    sandbox.do("revoke-tokens")
+    before = len(results)
+    eventually(lambda: len(results) > before + 100)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert set(results) == {1}
+    assert sandbox.status()["token_requests"] == 2
+    assert 401 in [status for *_, status in sandbox.log()]
+
+
+def test_a_token_is_renewed_before_it_ends(sandbox: SandboxRun, redis: Redis) -> None:
+    sandbox.misbehave(token_life="2s", token_claims="2s")
+    client = sandbox.client(redis)
+    deadline = time.monotonic() + 10
+    while sandbox.status()["token_requests"] < 2:
+        assert client.products.get(1).id == 1
+        assert time.monotonic() < deadline
+    assert 401 not in [status for *_, status in sandbox.log()]
+
+
+def test_a_token_that_ends_earlier_than_it_said_costs_one_refresh(sandbox: SandboxRun, redis: Redis) -> None:
+    sandbox.misbehave(token_life="500ms", token_claims="1h")
+    client = sandbox.client(redis)
+    client.products.get(1)
+    eventually(lambda: client.products.get(1) and sandbox.status()["token_requests"] == 2, 5)
+
+
+def test_another_process_uses_the_token_that_is_there(sandbox: SandboxRun, redis: Redis) -> None:
+    for _ in range(3):
+        sandbox.client(redis).products.get(1)
+    assert sandbox.status()["token_requests"] == 1
+    assert 0 < redis.pttl(next(iter(redis.scan_iter("sh:api:token:demo:*")))) <= 3_600_000
+
+
+def in_redis(redis: Redis) -> tuple[str, dict[bytes, bytes]]:
+    (name,) = redis.scan_iter("sh:api:token:demo:*")
+    found: Any = redis.hgetall(name)
+    return name.decode(), found
+
+
+@pytest.mark.parametrize("more", ["", '[secrets]\nkey = "' + "ab" * 32 + '"\n'], ids=["no key", "a key"])
+def test_the_shared_token_cannot_be_read_in_redis(
+    make_sandbox: Callable[..., SandboxRun], redis: Redis, more: str
+) -> None:
+    sandbox = make_sandbox(more=more)
+    client = sandbox.client(redis)
+    client.products.get(1)
+    token = client._auth.bearer(until=time.monotonic() + 1)
+    assert len(token) > 10
+    _, fields = in_redis(redis)
+    assert token.encode() not in b" ".join(fields.values())
+    again = sandbox.client(redis)
+    assert again.products.get(1).id == 1
+    assert again._auth.bearer(until=time.monotonic() + 1) == token
+    assert sandbox.status()["token_requests"] == 1
+
+
+def test_other_credentials_or_another_place_do_not_open_a_token() -> None:
+    given = Credentials("https://a.example/t", "id", "secret")
+    sealed = TokenSeal(given.sealing_key, "here").close("the token")
+    assert TokenSeal(given.sealing_key, "here").open(sealed) == "the token"
+    assert TokenSeal(given.sealing_key, "there").open(sealed) == ""
+    others = [replace(given, client_secret="x"), replace(given, seal_key="x"), replace(given, scope="x")]
+    assert [TokenSeal(other.sealing_key, "here").open(sealed) for other in others] == [""] * 3
+    assert len({one.mark for one in (given, *others)}) == 4
+    assert "secret" not in repr(replace(given, seal_key="secret", client_secret="secret"))
+
+
+@pytest.mark.parametrize("debris", [b"tok-unsealed", b"", b"\xff" * 40], ids=["unsealed", "empty", "bytes"])
+def test_a_token_that_cannot_be_opened_is_fetched_anew(sandbox: SandboxRun, redis: Redis, debris: bytes) -> None:
+    sandbox.client(redis).products.get(1)
+    name, fields = in_redis(redis)
+    redis.hset(name, "value", debris)
+    assert sandbox.client(redis).products.get(1).id == 1
+    assert sandbox.status()["token_requests"] == 2
+    assert in_redis(redis)[1][b"value"] not in (debris, fields[b"value"])
+
+
+def test_other_credentials_do_not_use_the_old_ones_token(sandbox: SandboxRun, redis: Redis) -> None:
+    sandbox.client(redis).products.get(1)
+    url = f"http://127.0.0.1:{sandbox.port}"
+    wrong = Credentials(f"{url}/oauth/token", "the app", "another secret")
+    with pytest.raises(TokenRefused, match=r"401 \(invalid_client\); check auth"):
+        Client(url, auth=wrong, store="demo", redis=redis, allow_private=True).products.get(1)
+
+
+@pytest.mark.parametrize("style", ["basic", "body"])
+def test_both_styles_of_credentials_are_understood(sandbox: SandboxRun, style: Any) -> None:
+    url = f"http://127.0.0.1:{sandbox.port}"
+    auth = Credentials(f"{url}/oauth/token", "the app", "s&cret:+%", style)
+    assert Client(url, auth=auth, allow_private=True).products.get(1).id == 1
+
+
+def test_scope_and_extra_parameters_are_sent() -> None:
+    credentials = Credentials("https://a.example/t", "id", "secret", "body", "read write", {"audience": "shop"})
+    headers, content = credentials.request()
+    assert content == (
+        b"grant_type=client_credentials&scope=read+write&audience=shop&client_id=id&client_secret=secret"
+    )
+    assert "authorization" not in headers
+
+
+def test_basic_credentials_are_encoded_as_the_rfc_says() -> None:
+    headers, content = Credentials("https://a.example/t", "the app", "s&cret:+%").request()
+    assert headers["authorization"] == "Basic dGhlK2FwcDpzJTI2Y3JldCUzQSUyQiUyNQ=="
+    assert content == b"grant_type=client_credentials"
+
+
+def test_a_static_token_is_used_as_it_is(make_sandbox: Callable[..., SandboxRun]) -> None:
+    sandbox = make_sandbox(auth='{ token = "given-to-us" }')
+    assert sandbox.client().products.get(1).id == 1
+    assert sandbox.status()["token_requests"] == 0
+
+
+def test_a_static_token_that_is_refused_is_an_error_without_the_token(sandbox: SandboxRun) -> None:
+    client = Client(f"http://127.0.0.1:{sandbox.port}", token="tok-very-secret", allow_private=True, store="demo")
+    with pytest.raises(Denied) as caught:
+        client.products.get(1)
+    assert "401" in str(caught.value)
+    shown = f"{caught.value!r} {caught.value} {vars(caught.value)} {client!r} {vars(client)['_auth']!r}"
+    assert "tok-very-secret" not in shown
+
+
+def test_no_error_of_the_token_endpoint_shows_a_secret(sandbox: SandboxRun, redis: Redis) -> None:
+    url = f"http://127.0.0.1:{sandbox.port}"
+    auth = Credentials(f"{url}/oauth/token", "me", "hush-hush")
+    with pytest.raises(TokenRefused) as caught:
+        Client(url, auth=auth, store="demo", redis=redis, allow_private=True).products.get(1)
+    assert "hush-hush" not in f"{caught.value!r} {caught.value} {auth!r}"
+    assert not any(b"hush" in key for key in redis.scan_iter("*"))
+
+
+def test_while_the_endpoint_refuses_us_only_some_ask(sandbox: SandboxRun, redis: Redis) -> None:
+    """A broken credential of 16 threads is not 16 token requests."""
+    url = f"http://127.0.0.1:{sandbox.port}"
+    wire = Wire(allowed=True)
+    refusals: list[TokenRefused] = []
+
+    def ask() -> None:
+        source = ClientCredentials(Credentials(f"{url}/oauth/token", "me", "x"), wire, redis=redis, store="demo")
+        try:
+            source.bearer(until=time.monotonic() + 10)
+        except TokenRefused as error:
+            refusals.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refusals) == 16
+    assert sandbox.status()["token_requests"] <= 2
+
+
+@pytest.mark.parametrize(("lifetime", "fresh"), [(3600, 3540), (100, 90), (2, 1.8)])
+def test_how_long_before_its_end_a_token_is_renewed(lifetime: float, fresh: float) -> None:
+    assert Token("x", lifetime).fresh_for == pytest.approx(fresh)
+
+
+def test_a_dead_fetchers_lock_ends_by_itself(sandbox: SandboxRun, redis: Redis) -> None:
+    """A process killed while it fetches must not stop the others for good."""
+    client = sandbox.client(redis)
+    names = client._auth._names  # type: ignore[attr-defined]
+    redis.set(names[1], "a process that is gone", px=300)
+    assert client.products.get(1).id == 1

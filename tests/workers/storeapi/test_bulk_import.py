@@ -1,0 +1,236 @@
+"""Bulk import: a file of any length, in bounded memory, interrupted and resumed, no row lost and none doubled."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from receiver.contract.errors import ConfigError
+from tests.support.programs import ROOT
+from tests.workers.conftest import SandboxRun
+from tests.workers.storeapi.test_paging import paging
+from workers.storeapi.bulk_import.importer import Importer, Progress
+from workers.storeapi.bulk_import.rows import LONGEST, read
+
+
+def write_rows(path: Path, many: int) -> Path:
+    with open(path, "w") as file:
+        if path.suffix == ".csv":
+            file.write("name,price,note\n")
+        for n in range(many):
+            if path.suffix == ".csv":
+                file.write(f'"Row {n}",{n % 100}.50,"two\nlines, ""quoted"""\n')
+            else:
+                file.write(json.dumps({"name": f"Row {n}", "price": f"{n % 100}.50"}) + "\n")
+    return path
+
+
+def imported(sandbox: SandboxRun) -> Counter[str]:
+    """How often each row is in the store."""
+    names = (product.name for product in sandbox.client(timeout=100).products.list())
+    return Counter(name for name in names if name.startswith("Row "))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_file_is_imported_in_batches_and_leaves_nothing_behind(
+    sandbox: SandboxRun, tmp_path: Path, suffix: str
+) -> None:
+    path = write_rows(tmp_path / f"rows{suffix}", 120)
+    told: list[Progress] = []
+    done = Importer(sandbox.client(), "products", path, batch=50).run(told.append)
+    assert (done.rows, done.accepted, done.refused, done.batches) == (120, 120, 0, 3)
+    assert [one.rows for one in told] == [0, 50, 100, 120]
+    assert imported(sandbox) == {f"Row {n}": 1 for n in range(120)}
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_quoted_line_break_is_part_of_its_row(sandbox: SandboxRun, tmp_path: Path) -> None:
+    Importer(sandbox.client(), "products", write_rows(tmp_path / "rows.csv", 3)).run()
+    (found,) = [one for one in sandbox.client().products.list() if one.name == "Row 1"]
+    assert found["note"] == 'two\nlines, "quoted"'
+
+
+def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: SandboxRun, tmp_path: Path) -> None:
+    lines = [
+        '{"name": "Row 0", "price": "1.00"}',
+        "not json",
+        '{"name": "Row 2", "price": "dear"}',
+        "",
+        "[1, 2]",
+        '{"name": "Row 4", "price": "' + "9" * LONGEST + '"}',
+        '{"name": "Row 5", "price": "2.00"}',
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(lines))
+    importer = Importer(sandbox.client(), "products", path, batch=2)
+    done = importer.run()
+    assert (done.rows, done.accepted, done.refused) == (6, 2, 4)
+    report = [json.loads(line) for line in importer.report_file.read_text().splitlines()]
+    assert [(one["row"], one["error"]) for one in report] == [
+        (2, "not JSON"),
+        (3, 'price is an amount like "19.90"'),
+        (4, "not an object"),
+        (5, "the line is longer than 1,048,576 bytes"),
+    ]
+    assert report[1]["record"] == {"name": "Row 2", "price": "dear"}
+    assert imported(sandbox) == {"Row 0": 1, "Row 5": 1}
+
+
+def test_a_bad_line_of_csv_costs_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"\xef\xbb\xbfname,price\nA,1.00\nB\nC,2.00,3\n\xff\xfe,1\nD,4.00\n")
+    found = [(row.number, row.record, row.problem[:9]) for row in read(path)]
+    assert found == [
+        (1, {"name": "A", "price": "1.00"}, ""),
+        (2, None, "1 cells f"),
+        (3, None, "3 cells f"),
+        (4, None, "not CSV: "),
+        (5, {"name": "D", "price": "4.00"}, ""),
+    ]
+
+
+def test_reading_goes_on_at_any_rows_end(tmp_path: Path) -> None:
+    for suffix in (".csv", ".jsonl"):
+        path = write_rows(tmp_path / f"rows{suffix}", 30)
+        rows = list(read(path))
+        for at in range(30):
+            assert list(read(path, start=rows[at].end, number=rows[at].number)) == rows[at + 1 :]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_import_goes_on_where_it_stopped(sandbox: SandboxRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", 100)
+    client = sandbox.client()
+
+    def stop_after_five(now: Progress) -> None:
+        if now.batches == 5:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        Importer(client, "products", path, batch=10).run(stop_after_five)
+    assert sum(imported(sandbox).values()) == 50
+    done = Importer(client, "products", path).run()
+    assert (done.rows, done.accepted, done.batches) == (100, 100, 10)
+    assert imported(sandbox) == {f"Row {n}": 1 for n in range(100)}
+
+
+def test_a_batch_whose_answer_was_lost_is_not_imported_twice(sandbox: SandboxRun, tmp_path: Path) -> None:
+    """The store did it, and the note of it was not written: as if we had died between the two."""
+    path = write_rows(tmp_path / "rows.jsonl", 30)
+    importer = Importer(sandbox.client(), "products", path, batch=10)
+    notes: list[bytes] = []
+
+    def remember(now: Progress) -> None:
+        notes.append(importer.progress_file.read_bytes())
+        if now.batches == 2:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        importer.run(remember)
+    importer.progress_file.write_bytes(notes[1])
+    assert Importer(sandbox.client(), "products", path).run().accepted == 30
+    assert imported(sandbox) == {f"Row {n}": 1 for n in range(30)}
+
+
+def test_a_store_that_drops_faults_and_refuses_gets_every_row_once(sandbox: SandboxRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", 150)
+    sandbox.misbehave(drop=0.2, fault=0.2, too_many=0.2, retry_after=0)
+    done = Importer(sandbox.client(), "products", path, batch=10).run()
+    sandbox.misbehave(drop=0, fault=0, too_many=0)
+    assert done.accepted == 150
+    assert imported(sandbox) == {f"Row {n}": 1 for n in range(150)}
+
+
+def test_another_file_under_the_same_name_is_not_taken_for_the_old_one(sandbox: SandboxRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", 20)
+    importer = Importer(sandbox.client(), "products", path, batch=10)
+
+    def stop(now: Progress) -> None:
+        if now.batches:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        importer.run(stop)
+    write_rows(path, 21)
+    with pytest.raises(ConfigError, match="is of another file or another import"):
+        Importer(sandbox.client(), "products", path).run()
+
+
+class ImportProcess:
+    """`storehooks api products bulk_import`, started, killed and started again; its memory is watched."""
+
+    def __init__(self, sandbox: SandboxRun, path: Path) -> None:
+        self._command = [sys.executable, "-m", "workers.cli", "api", "products", "bulk_import", "--data", str(path)]
+        self._command += ["--config", str(sandbox.config_file)]
+        self._output = path.with_name("output")
+        self.most_memory = 0
+
+    def run(self, until: Callable[[], bool] | None = None) -> tuple[int, str]:
+        """To its end, or killed as soon as `until` is true; exit code and output."""
+        with open(self._output, "w+") as output:
+            process = subprocess.Popen(self._command, stdout=output, cwd=ROOT)
+            while process.poll() is None:
+                self.most_memory = max(self.most_memory, peak_memory(process.pid))
+                if until is not None and until():
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+                time.sleep(0.01)
+            output.seek(0)
+            return process.returncode, output.read()
+
+
+def peak_memory(pid: int) -> int:
+    """The most a process has held since it began its program; 0 when it has just ended."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+def kill_and_resume(sandbox: SandboxRun, path: Path, kills_at: Iterator[int]) -> tuple[ImportProcess, str]:
+    process = ImportProcess(sandbox, path)
+    for rows in kills_at:
+        code, _ = process.run(lambda rows=rows: sandbox.status()["products"] >= rows)  # type: ignore[misc]
+        assert code == -signal.SIGKILL
+        assert path.with_name(path.name + ".progress").exists()
+    code, output = process.run()
+    assert code == 0
+    return process, output
+
+
+def test_a_killed_import_is_resumed_without_a_row_lost_or_doubled(sandbox: SandboxRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.csv", 10_000)
+    process, output = kill_and_resume(sandbox, path, iter([3_000]))
+    assert json.loads(output) == {"rows": 10_000, "accepted": 10_000, "refused": 0}
+    found = imported(sandbox)
+    assert (len(found), sum(found.values())) == (10_000, 10_000)
+    assert process.most_memory < 150_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_million_rows_killed_three_times(make_sandbox: Callable[..., SandboxRun], tmp_path: Path) -> None:
+    sandbox = make_sandbox("--no-shopper", "--no-subscriptions", more=paging("cursor", size=1000))
+    path = write_rows(tmp_path / "rows.jsonl", 1_000_000)
+    process, output = kill_and_resume(sandbox, path, iter([150_000, 400_000, 700_000]))
+    found = imported(sandbox)
+    print(
+        f"\n{output.strip()}\nin the store {sum(found.values()):,}, different {len(found):,}; "
+        f"most memory {process.most_memory / 1e6:.0f} MB"
+    )
+    assert json.loads(output) == {"rows": 1_000_000, "accepted": 1_000_000, "refused": 0}
+    assert (len(found), sum(found.values())) == (1_000_000, 1_000_000)
+    assert process.most_memory < 150_000_000

@@ -1,0 +1,101 @@
+"""The client against a token server nobody here wrote: oidc-provider, from the npm registry."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from redis import Redis
+
+from tests.support.harness import Process, eventually, free_port
+from tests.support.raw_server import Listener
+from workers.storeapi import Client, Credentials
+from workers.storeapi.errors import TokenRefused
+from workers.storeapi.transport.auth import ClientCredentials
+from workers.storeapi.transport.http import Wire
+
+PACKAGE = "oidc-provider@8.8.1"
+SECRET = "s&cret:+% ~"
+
+pytestmark = pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="node is missing")
+
+
+@pytest.fixture(scope="module")
+def modules(request: pytest.FixtureRequest) -> Path:
+    """The server's code, fetched once and kept with pytest's cache."""
+    assert request.config.cache is not None
+    folder = Path(request.config.cache.mkdir(PACKAGE.replace("@", "-")))
+    if not (folder / "node_modules" / "oidc-provider").exists():
+        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), PACKAGE]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        if done.returncode:
+            pytest.skip(f"node is here, but {PACKAGE} cannot be fetched: {done.stderr.strip()[-200:]}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(modules: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
+    script = str(Path(__file__).parent / "oauth_server.mjs")
+    log = tmp_path_factory.mktemp("oauth") / "server.log"
+    process = Process(["node", script, str(modules), str(port)], log=log)
+    eventually(lambda: "ready" in process.output(), 20, what="the token server is ready")
+    yield f"http://127.0.0.1:{port}"
+    process.stop()
+
+
+def source(server: str, redis: Redis | None = None, **how: Any) -> ClientCredentials:
+    credentials = Credentials(**{"url": f"{server}/token", "client_id": "the app", "client_secret": SECRET, **how})
+    return ClientCredentials(credentials, Wire(allowed=True), redis=redis, store="demo")
+
+
+def is_good(server: str, token: str) -> dict[str, Any]:
+    """What the server itself says of a token."""
+    form = {"token": token, "client_id": "body app", "client_secret": SECRET}
+    return dict(httpx2.post(f"{server}/token/introspection", data=form).raise_for_status().json())
+
+
+@pytest.mark.parametrize(("style", "client_id"), [("basic", "the app"), ("body", "body app")])
+def test_a_token_is_fetched_in_both_styles_and_is_good(server: str, redis: Redis, style: Any, client_id: str) -> None:
+    token = source(server, redis, style=style, client_id=client_id, scope="read write").bearer(until=_soon())
+    told = is_good(server, token)
+    assert (told["active"], told["client_id"]) == (True, client_id)
+    assert set(told["scope"].split()) == {"read", "write"}
+
+
+def test_the_token_is_shared_and_sent_to_the_store(server: str, redis: Redis) -> None:
+    body = b'{"data":[],"meta":{"total":0}}'
+    store = Listener(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    auth = Credentials(f"{server}/token", "the app", SECRET)
+    for _ in range(2):
+        assert list(Client(store.url, auth=auth, store="demo", redis=redis, allow_private=True).products.list()) == []
+    sent = {
+        line for head in store.received for line in head.split(b"\r\n") if line.lower().startswith(b"authorization")
+    }
+    (line,) = sent
+    assert is_good(server, line.split(b" ")[2].decode())["active"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"client_secret": "wrong"}, r"401 \(invalid_client\)"),
+        ({"client_id": "nobody"}, r"401 \(invalid_client\)"),
+        ({"extra": {"grant_type": "password"}}, r"400 \(unsupported_grant_type\)"),
+    ],
+)
+def test_what_it_refuses_is_told_by_its_code(server: str, how: dict[str, Any], says: str) -> None:
+    with pytest.raises(TokenRefused, match=says) as caught:
+        source(server, **how).bearer(until=_soon())
+    assert SECRET not in str(caught.value)
+
+
+def _soon() -> float:
+    return time.monotonic() + 10

@@ -1,0 +1,249 @@
+"""Retries and limits: what is safe is tried again, what is not is not, and everything ends in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from receiver import config as config_room
+from tests.support.harness import SECRET, eventually, free_port
+from tests.support.raw_server import Listener
+from tests.workers.conftest import AUTH, SandboxRun
+from tests.workers.storeapi.test_auth import crowd
+from workers.storeapi import Client, client_of
+from workers.storeapi.errors import RateLimited, StoreFault, Unreachable
+from workers.storeapi.transport.rate_limit import LocalGate, SharedGate
+from workers.storeapi.transport.retry import retry_after
+
+
+class Later:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.result: Any = None
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self.result = call()
+        except Exception as error:  # noqa: BLE001
+            self.result = error
+
+    def join(self) -> Any:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.result
+
+
+def statuses(sandbox: SandboxRun) -> list[int]:
+    return [status for *_, status in sandbox.log()]
+
+
+@pytest.mark.parametrize(("after", "at_least"), [(1, 1.0), (-1, 0.0)])
+def test_a_429_is_waited_out_with_and_without_retry_after(
+    sandbox: SandboxRun, redis: Redis, after: int, at_least: float
+) -> None:
+    client = sandbox.client(redis)
+    client.products.get(1)
+    sandbox.misbehave(too_many=1, retry_after=after)
+    later = Later(lambda: client.products.create(name="Mug", price="1.00"))
+    eventually(lambda: 429 in statuses(sandbox))
+    sandbox.misbehave(too_many=0)
+    assert later.join().name == "Mug"
+    times = [when for when, method, *_ in sandbox.log() if method == "POST"]
+    assert times[1] - times[0] >= at_least
+    assert statuses(sandbox)[-1] == 201
+
+
+def test_a_429_closes_the_gate_for_every_process(sandbox: SandboxRun, redis: Redis) -> None:
+    """Another client of the same store, in any process, waits too."""
+    first, second = sandbox.client(redis), sandbox.client(redis)
+    first.products.get(1)
+    sandbox.misbehave(too_many=1, retry_after=1)
+    later = Later(lambda: first.products.get(1))
+    eventually(lambda: redis.hget("sh:api:gate:demo", "held"))
+    sandbox.misbehave(too_many=0)
+    second.products.get(2)
+    later.join()
+    refused = next(when for when, *_, status in sandbox.log() if status == 429)
+    assert all(when - refused >= 0.99 for when, *_ in sandbox.log() if when > refused)
+
+
+def test_a_retry_after_beyond_the_deadline_is_an_error_at_once(sandbox: SandboxRun) -> None:
+    sandbox.misbehave(too_many=1, retry_after=600)
+    started = time.monotonic()
+    with pytest.raises(RateLimited) as caught:
+        sandbox.client(timeout=5).products.get(1)
+    assert caught.value.retry_after == 600
+    assert time.monotonic() - started < 3
+
+
+def test_a_fault_is_tried_again_where_that_is_safe(sandbox: SandboxRun) -> None:
+    client = sandbox.client()
+    sandbox.misbehave(fault=1)
+    later = Later(lambda: client.products.update(1, price="2.00"))
+    eventually(lambda: len(statuses(sandbox)) >= 2)
+    sandbox.misbehave(fault=0)
+    assert str(later.join().price) == "2.00"
+
+
+def test_a_fault_is_not_tried_again_where_it_might_do_it_twice(sandbox: SandboxRun) -> None:
+    sandbox.misbehave(fault=1)
+    with pytest.raises(StoreFault) as caught:
+        sandbox.client().products.create(name="Mug", price="1.00")
+    assert len(statuses(sandbox)) == 1
+    assert caught.value.status in (500, 502, 503)
+    assert caught.value.request_id.startswith("req-")
+    assert "something went wrong here" in caught.value.excerpt
+    assert caught.value.operation == "products.create"
+    assert caught.value.store == "demo"
+
+
+def test_patience_with_faults_ends(sandbox: SandboxRun) -> None:
+    """After six at most; before that, when the next pause would not fit into the deadline."""
+    sandbox.misbehave(fault=1)
+    started = time.monotonic()
+    with pytest.raises(StoreFault):
+        sandbox.client(timeout=2).products.get(1)
+    assert 2 <= len(statuses(sandbox)) <= 6
+    assert time.monotonic() - started < 3
+
+
+def test_a_dropped_connection_is_tried_again_only_where_that_is_safe(sandbox: SandboxRun) -> None:
+    client = sandbox.client()
+    sandbox.misbehave(drop=1)
+    with pytest.raises(Unreachable) as caught:
+        client.products.create(name="Mug", price="1.00")
+    assert caught.value.sent
+    # The drop, and what is done behind it, maybe a moment later: nobody knows, so nobody repeats it.
+    eventually(lambda: len(sandbox.log()) >= 2)
+    assert len(sandbox.log()) == 2
+    later = Later(lambda: client.products.get(1))
+    eventually(lambda: len(sandbox.log()) >= 4)
+    sandbox.misbehave(drop=0)
+    assert later.join().id == 1
+
+
+def test_an_idempotency_key_makes_a_store_do_it_once(sandbox: SandboxRun) -> None:
+    client = sandbox.client()
+    made = [client.call("products", "create", name="Mug", price="1.00", idempotency_key="k1") for _ in range(3)]
+    assert len({one.id for one in made}) == 1
+    assert sandbox.status()["products"] == 41
+
+
+def test_a_store_that_is_not_there_is_unreachable_and_was_sent_nothing() -> None:
+    client = Client(f"http://127.0.0.1:{free_port()}", token="t", allow_private=True, timeout=1)
+    with pytest.raises(Unreachable) as caught:
+        client.products.create(name="Mug", price="1.00")
+    assert not caught.value.sent
+
+
+def test_a_slow_answer_ends_by_the_deadline(sandbox: SandboxRun) -> None:
+    client = sandbox.client()
+    client.products.get(1)
+    sandbox.misbehave(slow=1, slow_by="3s")
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="no answer in time"):
+        client.call("products", "get", 1, timeout=0.5)
+    assert 0.4 < time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200,
+        b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n" + b" " * 500,
+    ],
+    ids=["headers", "body"],
+)
+def test_a_drip_of_bytes_ends_by_the_deadline(answer: bytes) -> None:
+    listener = Listener(answer, pause=0.05)
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="no answer in time"):
+        Client(listener.url, token="t", allow_private=True, timeout=0.6).products.get(1)
+    assert time.monotonic() - started < 2
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("3", 3.0), ("0", 0.0), (None, None), ("soon", None), ("-1", None), ("1e9", None), ("\u0663", None)],
+)
+def test_retry_after_is_read_strictly(value: str | None, seconds: float | None) -> None:
+    assert retry_after(value) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    assert retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now=784111770.0) == 7.0
+    assert retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now=784111790.0) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["shared", "local"])
+def test_the_gate_gives_places_at_the_rate(redis: Redis, kind: str) -> None:
+    gate = SharedGate(redis, "demo", 50.0) if kind == "shared" else LocalGate(50.0)
+    start = time.monotonic()
+
+    def turn() -> float:
+        """When we may go, counted from the start: however long it took to ask, it comes evenly."""
+        wait = gate.place(10)
+        return wait + time.monotonic() - start
+
+    turns = [turn() for _ in range(51)]
+    assert turns[4] < turns[5]
+    assert turns[50] - turns[5] == pytest.approx(45 / 43.5, abs=0.1)
+    assert turns[50] >= 0.99, "the 51st call comes in the next second"
+    assert gate.place(0.01) < 0, "no place is taken that nobody can wait for"
+    assert turn() - turns[50] == pytest.approx(1 / 43.5, abs=0.1)
+
+
+def busiest_second(sandbox: SandboxRun) -> int:
+    """The most requests the store saw in any second."""
+    times = sorted(when for when, *_ in sandbox.log())
+    return max(sum(start <= when < start + 1 for when in times[at:]) for at, start in enumerate(times))
+
+
+def storm(sandbox: SandboxRun, *, calls: int, rate: int) -> tuple[int, int]:
+    """How many calls of four processes succeeded, and the busiest second, with 429s at 30 % and 5xx at 10 %."""
+    config = sandbox.with_config(f'\n[store_defaults]\nrate_limit = "{rate}/s"\n')
+    sandbox.misbehave(too_many=0.3, retry_after=0, fault=0.1)
+    found = crowd(sandbox, processes=4, threads=4, calls=calls // 16, config=config)
+    assert [one["errors"] for one in found] == [[]] * 4
+    return sum(int(str(one["ok"])) for one in found), busiest_second(sandbox)
+
+
+def test_calls_succeed_within_the_rate_limit_across_processes(sandbox: SandboxRun, redis: Redis) -> None:
+    ok, busiest = storm(sandbox, calls=96, rate=60)
+    assert ok == 96
+    assert {429, 200} <= set(statuses(sandbox))
+    assert busiest <= 60
+
+
+def test_the_calls_to_all_stores_share_one_limit_where_config_has_one(sandbox: SandboxRun, redis: Redis) -> None:
+    more = f'[stores.two]\nbase_url = "http://127.0.0.1:{sandbox.port}"\nallow_private = true\nauth = {AUTH}\n'
+    file = sandbox.with_config(f'{more}signing_secrets = ["{SECRET}"]\n[api]\nrate_limit = "20/s"\n')
+    config = config_room.load(file, {})
+    clients = [client_of(config, store, redis) for store in ("demo", "two")]
+    for number in range(12):
+        clients[number % 2].products.get(1)
+    came = [when for when, *_ in sandbox.log()]
+    assert len(came) == 12
+    assert came[-1] - came[0] > 0.5, "twelve calls at 20 a second"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_thousand_calls_succeed_with_429s_and_faults(sandbox: SandboxRun, redis: Redis) -> None:
+    ok, busiest = storm(sandbox, calls=1008, rate=60)
+    counted = statuses(sandbox)
+    print(
+        f"\n{ok} of 1008 calls; {len(counted)} requests, {counted.count(429)} answered 429, "
+        f"{sum(one >= 500 for one in counted)} 5xx; busiest second {busiest} at a limit of 60/s"
+    )
+    assert ok == 1008
+    assert busiest <= 60

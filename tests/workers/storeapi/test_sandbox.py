@@ -1,0 +1,400 @@
+"""The sandbox: it tells what happened, signed in any scheme, with its own retries; and it misbehaves as asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from receiver.contract.errors import ConfigError, Rejected
+from receiver.contract.intake import receive
+from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS, Scheme, Secret
+from receiver.contract.stores import Store
+from tests.docs.test_architecture import loaded_by
+from tests.support.harness import SECRET, System, eventually
+from tests.workers.conftest import SandboxRun
+from workers.storeapi.catalogue import bundled
+from workers.storeapi.sandbox import orders, webhooks
+from workers.storeapi.sandbox.misbehaviour import CHANCES, Pathologies
+from workers.storeapi.sandbox.process import make_shop as shop_of
+from workers.storeapi.sandbox.shop import TOPICS, Call, Shop
+from workers.storeapi.sandbox.shopper import Shopper, stock_the_shelves
+from workers.storeapi.sandbox.state import State
+from workers.storeapi.sandbox.webhook_sender import Due, Sender
+
+from receiver.contract.event import UNREADABLE  # isort: skip
+
+
+PLUGIN = """
+from workers import Router
+router = Router("shop")
+@router.on("order.*")
+def note(event, ctx):
+    return event.data["total"]
+"""
+
+SCHEMES = [pytest.param(scheme, id=name) for name, scheme in PRESETS.items()]
+
+
+class Hook:
+    """A real subscriber on a real socket, which keeps what it gets and answers what it is told."""
+
+    def __init__(self) -> None:
+        import http.server
+        import threading
+
+        hook = self
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.answer = 200
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                hook.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                self.send_response(hook.answer)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    one = Hook()
+    yield one
+    one.close()
+
+
+def secret_for(scheme: Scheme) -> str:
+    return Shop(State(":memory:"), bundled(), Store("x", scheme, ()), Pathologies(1)).fresh_secret()
+
+
+def make_shop(url: str, scheme: Scheme = STANDARD_WEBHOOKS, **misbehave: float | str) -> Shop:
+    text = secret_for(scheme)
+    store = Store("demo", scheme, (Secret(scheme.key_of(text)),), url=url, domain="demo.example")
+    shop = Shop(State(":memory:"), bundled(), store, Pathologies(7, misbehave), secret=text)
+    stock_the_shelves(shop)
+    shop.subscribe()
+    return shop
+
+
+def sell(shop: Shop, many: int = 1) -> list[int]:
+    made = []
+    for _ in range(many):
+        call = Call(bundled().get("orders", "create"), body={"lines": [{"product_id": 1}]})
+        with shop.state.transaction():
+            made.append(orders.create(shop, call)["id"])
+    return made
+
+
+@pytest.fixture
+def sending() -> Iterator[Callable[..., Sender]]:
+    """Starts senders that are stopped with the test."""
+    started: list[Sender] = []
+
+    def start(shop: Shop, retries: tuple[float, ...] = (0.01, 0.01), disable_after: int = 2) -> Sender:
+        started.append(Sender(shop, retries=retries, disable_after=disable_after))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+def settled(shop: Shop) -> bool:
+    return not shop.state.execute("SELECT 1 FROM outbox WHERE state = 'waiting'")
+
+
+def events_of(shop: Shop, hook: Hook) -> list[Any]:
+    """What the receiver's own intake reads from the deliveries; every one verified."""
+    return [receive(headers, body, store=shop.store, now=time.time()).event for headers, body in hook.got]
+
+
+# Telling
+
+
+def test_a_delivery_that_is_tried_again_has_the_body_it_had_before() -> None:
+    """Else the receiver, which knows a delivery by id and body, would take it for another event."""
+    shop = make_shop("https://hooks.example/webhooks/demo")
+    sender = Sender(shop, retries=(), disable_after=1)
+    subscription = next(iter(shop.state.every("webhook")))
+    long_ago = time.time() - 3600
+    due = Due(1, subscription["id"], subscription["topic"], {"id": 1001}, "msg_1", "", 0, long_ago)
+    event = receive(*sender.request(subscription, due), store=shop.store, now=time.time()).event
+    assert event.occurred_at is not None
+    assert event.occurred_at.timestamp() == int(long_ago)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_delivery_verifies_in_every_scheme(scheme: Scheme) -> None:
+    shop = make_shop("https://hooks.example/webhooks/demo", scheme)
+    sender = Sender(shop, retries=(), disable_after=1)
+    subscription = next(one for one in shop.state.every("webhook") if one["topic"] == shop.their_topic("order.created"))
+    data = {"id": 1001, "status": "new", "total": "42.00"}
+    due = Due(1, subscription["id"], subscription["topic"], data, "msg_1", "", 0, time.time())
+    request = sender.request(subscription, due)
+    event = receive(request.headers, request.body, store=shop.store, now=time.time()).event
+    assert event.topic == "order.created"
+    assert event.data["id"] == 1001
+    forged = replace(shop.store, secrets=(Secret(b"another secret"),))
+    with pytest.raises(Rejected):
+        receive(request.headers, request.body, store=forged, now=time.time())
+
+
+def test_every_change_is_told_once_in_its_order(hook: Hook, sending: Callable[..., Sender]) -> None:
+    shop = make_shop(hook.url)
+    sending(shop)
+    ids = sell(shop, 5)
+    eventually(lambda: settled(shop))
+    assert [(event.topic, event.data["id"]) for event in events_of(shop, hook)] == [("order.created", i) for i in ids]
+    assert len({event.delivery_id for event in events_of(shop, hook)}) == 5
+
+
+def test_a_change_that_fails_tells_nobody(hook: Hook) -> None:
+    shop = make_shop(hook.url)
+
+    def sell_and_fail() -> None:
+        with shop.state.transaction():
+            sell(shop)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        sell_and_fail()
+    assert settled(shop)
+    assert shop.state.count("order") == 0
+
+
+def test_a_delivery_is_repeated_under_its_id_until_it_is_answered(hook: Hook, sending: Callable[..., Sender]) -> None:
+    shop = make_shop(hook.url)
+    hook.answer = 503
+    sending(shop, retries=(0.01,) * 3 + (0.2,) * 50)
+    sell(shop)
+    eventually(lambda: len(hook.got) >= 4)
+    hook.answer = 200
+    eventually(lambda: settled(shop))
+    assert shop.state.execute("SELECT state FROM outbox") == [("done",)]
+    assert len({event.delivery_id for event in events_of(shop, hook)}) == 1
+
+
+def test_a_subscription_is_disabled_after_repeated_failures(hook: Hook, sending: Callable[..., Sender]) -> None:
+    shop = make_shop(hook.url)
+    hook.answer = 500
+    sending(shop, disable_after=2)
+    sell(shop, 2)
+    eventually(lambda: settled(shop))
+    state = {one["topic"]: one["enabled"] for one in shop.state.every("webhook")}
+    assert state.pop("order.created") is False
+    assert all(state.values())
+    sell(shop)
+    assert settled(shop), "nobody is told any more"
+
+
+def test_the_delivery_log_says_what_became_of_each(hook: Hook, sending: Callable[..., Sender]) -> None:
+    shop = make_shop(hook.url)
+    sending(shop)
+    sell(shop)
+    eventually(lambda: settled(shop))
+    subscription = next(one for one in shop.state.every("webhook") if one["topic"] == "order.created")
+    call = Call(bundled().get("webhooks", "list_deliveries"), {"id": subscription["id"]})
+    (told,) = webhooks.list_deliveries(shop, call)
+    assert (told["state"], told["answered"], told["attempts"]) == ("done", "200", 1)
+
+
+# Misbehaving
+
+
+@pytest.mark.parametrize("name", CHANCES)
+def test_each_pathology_strikes_by_its_chance_and_the_same_for_the_same_seed(name: str) -> None:
+    def struck(seed: int, chance: float) -> list[int]:
+        bad = Pathologies(seed, {name: chance})
+        return [n for n in range(2000) if bad.strikes(name, n)]
+
+    assert struck(1, 0.1) == struck(1, 0.1)
+    assert struck(1, 0.1) != struck(2, 0.1)
+    assert 140 < len(struck(1, 0.1)) < 260
+    assert (len(struck(1, 0)), len(struck(1, 1))) == (0, 2000)
+
+
+def test_what_strikes_does_not_depend_on_what_else_is_on() -> None:
+    alone, together = Pathologies(3, {"lose": 0.2}), Pathologies(3, {"lose": 0.2, "duplicate": 0.5, "late": 0.5})
+    lost = [n for n in range(500) if not alone.plan(n)]
+    assert lost == [n for n in range(500) if not together.plan(n)]
+    assert lost
+
+
+def test_a_duplicate_comes_twice_under_one_id(hook: Hook, sending: Callable[..., Sender]) -> None:
+    shop = make_shop(hook.url, duplicate=1)
+    sending(shop)
+    sell(shop)
+    eventually(lambda: settled(shop))
+    first, second = events_of(shop, hook)
+    assert (first.delivery_id, first.data) == (second.delivery_id, second.data)
+
+
+def test_a_lost_delivery_never_comes_though_it_happened(hook: Hook) -> None:
+    shop = make_shop(hook.url, lose=1)
+    sell(shop, 3)
+    assert settled(shop)
+    assert (shop.state.number("events"), shop.state.count("order")) == (3, 3)
+
+
+def test_reordered_deliveries_overtake_each_other(hook: Hook, sending: Callable[..., Sender]) -> None:
+    shop = make_shop(hook.url, reorder=1, reorder_by="300ms")
+    sending(shop)
+    ids = sell(shop, 10)
+    eventually(lambda: settled(shop))
+    came = [event.data["id"] for event in events_of(shop, hook)]
+    assert sorted(came) == ids
+    assert came != ids
+
+
+def test_a_late_delivery_is_due_hours_later(hook: Hook) -> None:
+    shop = make_shop(hook.url, late=1, late_by="3h")
+    sell(shop)
+    ((due,),) = shop.state.execute("SELECT due FROM outbox")
+    assert due - time.time() == pytest.approx(3 * 3600, abs=5)
+
+
+def test_unknown_topics_huge_and_malformed_payloads_are_signed_all_the_same(
+    hook: Hook, sending: Callable[..., Sender]
+) -> None:
+    for name in ("unknown_topic", "huge", "malformed"):
+        shop = make_shop(hook.url, huge_size="300KB", **{name: 1.0})
+        sending(shop)
+        sell(shop)
+        eventually(lambda shop=shop: settled(shop))  # type: ignore[misc]
+        (event,) = events_of(shop, hook)
+        hook.got.clear()
+        if name == "unknown_topic":
+            assert event.topic == "warehouse.flooded"
+        elif name == "huge":
+            assert len(event.body) > 300_000
+        else:
+            assert event.topic == UNREADABLE
+
+
+@pytest.mark.parametrize(("name", "gone"), [("rotate", False), ("disable", True), ("delete", True)])
+def test_a_subscription_changes_without_a_word(
+    hook: Hook, sending: Callable[..., Sender], name: str, gone: bool
+) -> None:
+    shop = make_shop(hook.url, **{name: 1.0})
+    sending(shop)
+    sell(shop)
+    eventually(lambda: settled(shop))
+    eventually(lambda: shop.state.every("webhook") != [] and _changed(shop, name))
+    sell(shop)
+    eventually(lambda: settled(shop))
+    assert len(hook.got) == (1 if gone else 2)
+    if not gone:
+        with pytest.raises(Rejected):
+            events_of(shop, hook)
+
+
+def _changed(shop: Shop, name: str) -> bool:
+    found = next((one for one in shop.state.every("webhook") if one["topic"] == "order.created"), None)
+    if name == "delete":
+        return found is None
+    assert found is not None
+    return found["enabled"] is False if name == "disable" else found["secret"] != shop.first_secret
+
+
+def test_the_shopper_does_the_same_for_the_same_seed() -> None:
+    def seen(seed: int) -> list[Any]:
+        shop = make_shop("http://127.0.0.1:9/")
+        shop.pathologies.seed = seed
+        shopper = Shopper(shop, every=0, most=30)
+        shopper.run()
+        return shop.state.execute("SELECT topic, data FROM outbox ORDER BY id")
+
+    assert seen(1) == seen(1)
+    assert seen(1) != seen(2)
+    assert len(seen(1)) == 30
+    assert {topic for topic, _ in seen(1)} == {"order.created", "order.paid", "product.updated", "customer.created"}
+
+
+def test_a_burst_is_many_customers_at_once() -> None:
+    shop = make_shop("http://127.0.0.1:9/", burst=1, burst_size=25)
+    shopper = Shopper(shop, every=60)
+    shopper.start()
+    eventually(lambda: shop.state.number("events") >= 25, 5)
+    shopper.stop()
+
+
+def test_config_says_how_it_misbehaves(tmp_path: Path, server_url: str) -> None:
+    run = SandboxRun(tmp_path, server_url, sandbox="seed = 99\nmisbehave = { lose = 0.5, late_by = '2h' }")
+    shop = shop_of(run.config, "demo", State(":memory:"))
+    assert (shop.pathologies.seed, shop.pathologies.values["lose"], shop.pathologies.seconds("late_by")) == (
+        99,
+        0.5,
+        7200,
+    )
+    run.http.close()
+
+
+def test_a_wrong_pathology_is_refused_with_the_nearest() -> None:
+    for values, says in (
+        ({"duplicates": 0.1}, "did you mean duplicate?"),
+        ({"late": 2}, "write a number from 0 to 1"),
+        ({"late_by": "soon"}, "not a duration"),
+    ):
+        with pytest.raises(ConfigError, match=says.replace("?", r"\?")):
+            Pathologies(1, values)  # type: ignore[arg-type]
+
+
+# As a process
+
+
+def test_the_sandbox_never_loads_the_client() -> None:
+    loaded = loaded_by("import workers.storeapi.sandbox.process")
+    ours = {name.removeprefix("workers.storeapi.") for name in loaded if name.startswith("workers.storeapi.")}
+    assert ours & {"client", "auth", "transport", "guard", "limiter", "pages", "groups", "importer"} == set()
+    assert "sandbox.server" in ours
+
+
+def test_what_happens_in_the_sandbox_is_handled_behind_the_receiver(make_system: Callable[..., System]) -> None:
+    """The whole way: an order through the API, a signed webhook, the receiver, a handler."""
+    system = make_system(plugin=PLUGIN)
+    system.start("web", "worker", "housekeeper")
+    store = f'url = "http://127.0.0.1:{system.port}/webhooks/north"'
+    run = SandboxRun(system.folder / "sandbox", system.config.redis.url, "--no-shopper", store=store).start()
+    try:
+        client = run.client()
+        order = client.orders.create(lines=[{"product_id": 1, "quantity": 2}])
+        eventually(system.ledger.events)  # a store's webhooks may overtake each other
+        client.orders.update_status(order.id, status="paid")
+        events = eventually(lambda: len(found := system.ledger.events()) == 2 and found)
+        assert [event.topic for event in events] == ["order.paid", "order.created"]
+        assert system.settled(events[0].id) == "settled"
+        assert system.run_of(events[0].id, "shop.note").result == str(order.total)
+    finally:
+        run.stop()
+
+
+def test_a_restart_keeps_the_state_and_the_receivers_subscriptions(make_sandbox: Callable[..., SandboxRun]) -> None:
+    sandbox = make_sandbox("--no-shopper")
+    made = sandbox.client().products.create(name="Kept", price="1.00")
+    assert sandbox.process is not None
+    sandbox.process.kill()
+    sandbox.start()
+    client = sandbox.client()
+    assert client.products.get(made.id).name == "Kept"
+    found = list(client.webhooks.list())
+    assert [one.topic for one in found] == list(TOPICS)
+    assert {one.url for one in found} == {"http://127.0.0.1:8000/webhooks/demo"}
+    assert SECRET not in str([one.to_json() for one in found])

@@ -1,0 +1,400 @@
+"""Subscriptions against the sandbox over HTTP: they converge, resume, leave others' alone, and keep their secrets."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from receiver.contract.compose import compose
+from receiver.contract.errors import ConfigError
+from receiver.inbox import keys
+from receiver.inbox.keyring.keyring import Keyring, learn
+from receiver.inbox.subscription_checks import Checks
+from tests.receiver.inbox.keyring.test_keyring import KEY
+from tests.support.harness import SECRET, eventually
+from tests.support.sandbox_shop import Shop, changed_by
+from workers.cli.capture_file import write
+from workers.cli.subscriptions import by_itself, with_a_bar
+from workers.storeapi.errors import Invalid
+from workers.storeapi.groups import Webhooks
+
+OTHERS = "https://mailer.example.net/in"
+MADE_BY_THE_STORE = '[stores.demo.catalogue.webhooks.create]\ntakes = ["enabled"]\n'
+WITH_A_SECRET = f'signing_secrets = ["{SECRET}"]'
+
+
+def test_an_empty_store_converges_in_one_apply_and_the_next_plan_has_nothing(shop: Shop) -> None:
+    shop.declare("order.*", "customer.created")
+    before = shop.cli("subscriptions", "plan", "--store", "demo", "--json")
+    assert before.exit_code == 1
+    actions = {(one["action"], one["topic"], one["reason"]) for one in json.loads(before.stdout)["changes"]}
+    assert ("create", "order.paid", "for shop.note") in actions
+    assert len(actions) == 9
+    done = shop.apply()
+    assert done.exit_code == 0, done.output
+    assert len(shop.topics()) == 9
+    after = shop.cli("subscriptions", "plan")
+    assert after.exit_code == 0, after.output
+    assert "9 wanted, 9 there, nothing to do" in after.output
+    again = shop.apply()
+    assert (again.exit_code, "nothing to do" in again.output) == (0, True)
+
+
+def test_the_plan_is_told_as_people_read_it(shop: Shop) -> None:
+    shop.declare("order.paid", "product.stocked")
+    shop.subscriber.client.webhooks.create(topic="order.created", url=OTHERS)
+    shop.subscriber.client.webhooks.create(topic="customer.created", url=shop.url)
+    told = shop.cli("subscriptions", "plan").output
+    assert "wanted: topics of 1 handler and [stores.*] subscribe" in told
+    assert "demo   1 wanted, 1 there" in told
+    assert '+ create  order.paid        "order.paid"        for shop.note' in told
+    assert '- delete  customer.created  "customer.created"  no handler wants it' in told
+    assert "1 of mailer.example.net is not ours and stays" in told
+    assert "product.stocked, for shop.note: the store offers no such topic" in told
+    assert "2 changes at 1 store. Apply: storehooks subscriptions apply" in told
+    assert "Nothing is done by itself: [subscriptions] check is off." in told
+
+
+def test_the_plan_says_when_the_check_deletes(shop: Shop) -> None:
+    checked = shop.system.config.subscriptions.model_copy(update={"check": 300.0, "prune_after": 3 * 86400.0})
+    told = by_itself(shop.system.config.model_copy(update={"subscriptions": checked}))
+    assert told.endswith("does + and ~ by itself, and - once the last handler that wanted it was gone for 3 d.")
+
+
+def test_apply_asks_first_and_says_so_where_nobody_can_answer(shop: Shop) -> None:
+    shop.declare("order.paid")
+    done = shop.cli("subscriptions", "apply")
+    assert "--yes" in str(done.exception)
+    assert shop.listed() == {}
+
+
+@pytest.mark.parametrize(("typed", "code", "there"), [("n\n", 1, []), ("y\n", 0, ["order.paid"])])
+def test_on_a_terminal_the_answer_counts(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, there: list[str]
+) -> None:
+    monkeypatch.setattr("workers.cli.subscriptions.on_a_terminal", lambda _: True)
+    shop.declare("order.paid")
+    done = shop.cli("subscriptions", "apply", typed=typed)
+    assert done.exit_code == code, done.output
+    assert "Make 1 change at 1 store?" in done.output
+    assert shop.topics() == there
+
+
+def test_many_stores_have_a_bar_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("workers.cli.subscriptions.on_a_terminal", lambda _: True)
+    assert with_a_bar("looking", list("abcdef"), str.upper) == list("ABCDEF")
+    assert "looking" in capsys.readouterr().err
+
+
+def test_what_is_not_wanted_any_more_is_deleted_by_a_person_and_anothers_never(shop: Shop) -> None:
+    hooks = shop.subscriber.client.webhooks
+    theirs = hooks.create(topic="order.paid", url=OTHERS)
+    near = hooks.create(topic="order.paid", url=shop.url + "-test")
+    shop.declare("order.*")
+    shop.apply()
+    shop.system.client.delete(keys.DECLARATIONS, keys.SEEN)
+    shop.declare("order.paid")
+    gentle = shop.cli("subscriptions", "apply", "--yes", "--no-delete")
+    assert "nothing to do" in gentle.output
+    assert shop.apply().exit_code == 0
+    assert shop.topics() == ["order.paid"]
+    assert {str(theirs.id), str(near.id)} <= set(shop.listed())
+
+
+def test_a_former_url_is_moved_and_a_disabled_one_enabled(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    former = text.replace("[workers]", "[workers]", 1).replace(
+        "[receiver]\n", '[receiver]\nformer_urls = ["https://old.example.com"]\n'
+    )
+    shop.system.config_file.write_text(former)
+    try:
+        hooks = shop.subscriber.client.webhooks
+        hooks.create(topic="order.paid", url="https://old.example.com/webhooks/demo")
+        hooks.create(topic="order.created", url=shop.url, enabled=False)
+        shop.declare("order.paid", "order.created")
+        assert shop.plan() == [("enable", "order.created"), ("update", "order.paid")]
+        assert shop.apply().exit_code == 0
+        assert shop.topics() == ["order.created", "order.paid"]
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_config_adds_topics_and_takes_some_away(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    shop.system.config_file.write_text(text + '[store_defaults]\nsubscribe = ["product.*", "-product.deleted"]\n')
+    try:
+        shop.declare("order.paid")
+        shop.apply()
+        assert shop.topics() == ["order.paid", "product.created", "product.updated"]
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_one_failed_change_does_not_keep_the_others_and_the_next_apply_does_the_rest(shop: Shop) -> None:
+    shop.declare("order.*")
+    shop.http.put("/sandbox/misbehave", json={"fault": 0.3}).raise_for_status()
+    results = [shop.apply() for _ in range(4)]
+    shop.http.put("/sandbox/misbehave", json={"fault": 0}).raise_for_status()
+    assert any(result.exit_code == 1 for result in results), "with so many faults something fails"
+    assert all(isinstance(result.exception, SystemExit | None) for result in results)
+    assert shop.apply().exit_code == 0
+    assert len(shop.topics()) == 8
+    assert len(shop.listed()) == 8, "and nothing is there twice"
+
+
+def test_a_store_that_does_not_list_its_topics_is_subscribed_by_what_is_known(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    wrong = '[stores.demo.catalogue.webhooks.list_topics]\npath = "/api/v3/app/nowhere"\n'
+    shop.system.config_file.write_text(text + wrong)
+    try:
+        shop.declare("order.paid", "customer.*")
+        told = shop.cli("subscriptions", "plan").output
+        assert "does not list its topics" in told
+        assert '"order.paid"' in told
+        assert shop.apply().exit_code == 0
+        assert shop.topics() == ["order.paid"]
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_a_store_whose_api_is_elsewhere_is_unknown_and_the_lines_to_set_are_shown(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    shop.system.config_file.write_text(text + '[stores.demo.catalogue.webhooks.list]\npath = "/api/v3/app/hooks"\n')
+    try:
+        done = shop.cli("subscriptions", "plan")
+        assert done.exit_code == 1
+        assert "demo   unknown: " in done.output
+        assert "[stores.demo.catalogue.webhooks.list]" in done.output
+        assert "1 store unknown" in done.output
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_a_store_that_is_removed_loses_what_is_ours_and_nothing_else(shop: Shop) -> None:
+    other = shop.subscriber.client.webhooks.create(topic="order.paid", url=OTHERS)
+    shop.declare("order.*")
+    shop.apply()
+    done = list(shop.subscriber.carry_out(shop.subscriber.unsubscribe()))
+    assert (len(done), [one for one in done if one.error]) == (8, [])
+    assert list(shop.listed()) == [str(other.id)]
+
+
+# Secrets
+
+
+def ring(shop: Shop) -> Keyring:
+    return Keyring(shop.system.client, shop.system.config.data_dir, KEY)
+
+
+def test_where_the_api_takes_a_secret_ours_is_known_to_every_receiver_before_it_is_sent(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, behind = Webhooks.create, []
+
+    def watched(self: Webhooks, **fields: Any) -> Any:
+        behind.append(ring(shop).behind(ring(shop).version()))
+        return create(self, **fields)
+
+    monkeypatch.setattr(Webhooks, "create", watched)
+    shop.declare("customer.created")
+    assert shop.apply().exit_code == 0
+    (one,) = ring(shop).of("demo")
+    assert one.origin.startswith("made for the store")
+    assert behind == [[]], "at the time of the call no receiver was behind"
+    shop.emit(3)
+    eventually_came(shop, "customer.created", 3)
+
+
+def eventually_came(shop: Shop, topic: str, many: int) -> None:
+    eventually(lambda: shop.came(topic) == many, 15, what=f"{many} of {topic}; there are {shop.came(topic)}")
+
+
+def test_secrets_that_the_store_makes_are_kept_and_fit(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
+    try:
+        shop.declare("customer.created", "order.created")
+        assert shop.apply().exit_code == 0
+        learned = ring(shop).of("demo")
+        assert {one.subscription for one in learned} == set(shop.listed())
+        assert len({one.fingerprint for one in learned}) == 2
+        shop.emit(3)
+        eventually_came(shop, "customer.created", 3)
+        assert shop.system.client.hget(keys.COUNTERS, "rejected|demo") is None
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_rotating_gives_new_secrets_and_the_old_ones_an_end(shop: Shop) -> None:
+    shop.declare("customer.created")
+    text = shop.system.config_file.read_text()
+    shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
+    try:
+        shop.apply()
+        (old,) = ring(shop).of("demo")
+        done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
+        assert done.exit_code == 0, done.output
+        new, before = ring(shop).of("demo")
+        assert before.fingerprint == old.fingerprint
+        assert before.not_after is not None
+        assert new.not_after is None
+        assert new.fingerprint in done.output
+        assert new.text not in done.output
+        shop.emit(2)
+        eventually_came(shop, "customer.created", 2)
+        assert shop.system.client.exists(keys.LEARNING) == 0
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_rotating_ends_the_secret_that_we_had_made_for_all_of_them(shop: Shop) -> None:
+    shop.declare("customer.created", "order.paid")
+    shop.apply()
+    (shared,) = ring(shop).of("demo")
+    assert shop.cli("subscriptions", "rotate", "--store", "demo", "--yes").exit_code == 0
+    ends = {one.fingerprint: one.not_after for one in ring(shop).of("demo")}
+    assert len(ends) == 3
+    assert [mark for mark, end in ends.items() if end is not None] == [shared.fingerprint]
+
+
+@pytest.mark.parametrize("ends", ["deleted", "rotated"])
+def test_a_secret_that_another_subscription_is_signed_with_does_not_end(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """A store may have one secret for all of its subscriptions, and show it with each."""
+    hooks, known = shop.subscriber.client.webhooks, shop.system.config.known_stores["demo"]
+    first = hooks.create(topic="order.paid", url=shop.url, secret=SECRET)
+    hooks.create(topic="customer.created", url=shop.url, secret=SECRET)
+    keyring = ring(shop)
+    version = keyring.put([learn(known, SECRET, origin="created", subscription=str(first.id))])
+    assert keyring.wait_for_receivers(version) == []
+    if ends == "deleted":
+        shop.declare("customer.created")
+        assert shop.apply().exit_code == 0
+    else:
+        real = Webhooks.rotate_secret
+
+        def only_the_first(self: Webhooks, number: Any) -> Any:
+            if str(number) != str(first.id):
+                raise Invalid("no", status=422)
+            return real(self, number)
+
+        monkeypatch.setattr(Webhooks, "rotate_secret", only_the_first)
+        done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
+        assert (done.output.count("done, secret"), done.output.count("FAILED")) == (1, 1)
+    assert {one.text: one.not_after for one in keyring.of("demo")}[SECRET] is None
+    shop.emit()
+    eventually_came(shop, "customer.created", 1)
+
+
+def test_a_secret_of_a_deleted_subscription_alone_ends(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
+    try:
+        shop.declare("customer.created", "order.paid")
+        shop.apply()
+        subscriber = shop.subscriber
+        gone = next(change for change in subscriber.unsubscribe() if change.topic == "order.paid")
+        assert [done.error for done in subscriber.carry_out([gone])] == [""]
+        assert [one.subscription for one in ring(shop).of("demo") if one.not_after is not None] == [str(gone.id)]
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_a_process_that_died_with_a_secret_under_way_has_it_made_anew_by_the_next(shop: Shop) -> None:
+    shop.declare("customer.created")
+    shop.apply()
+    ring(shop).begin_learning("demo")  # and then it was killed
+    shop.do("rotate-secret")
+    assert shop.plan() == [("update", "customer.created")]
+    assert shop.apply().exit_code == 0
+    assert shop.plan() == []
+    shop.emit(2)
+    eventually_came(shop, "customer.created", 2)
+
+
+def test_while_somebody_else_changes_a_store_nothing_is_changed(shop: Shop) -> None:
+    shop.declare("customer.created")
+    with Checks(shop.system.client).alone("demo"):
+        done = shop.apply()
+    assert done.exit_code == 1
+    assert "somebody else changes its subscriptions" in done.output
+    assert shop.listed() == {}
+
+
+def test_a_receiver_that_does_not_read_the_keyring_keeps_secrets_as_they_are(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.subscriptions.change_notice.RECEIVERS_WITHIN", 0.5)
+    shop.declare("customer.created")
+    ring(shop).confirm("hangs", 0)
+    done = shop.apply()
+    shop.system.client.hdel(keys.RECEIVERS, "hangs")
+    assert done.exit_code == 1
+    assert "hangs has not read the keyring" in done.output
+    assert shop.listed() == {}
+    assert shop.system.client.exists(keys.LEARNING) == 0
+
+
+@pytest.mark.parametrize("makes", [MADE_BY_THE_STORE, ""], ids=["made by the store", "taken from us"])
+def test_without_a_key_nothing_is_created_that_would_show_a_secret(shop: Shop, makes: str) -> None:
+    text = shop.system.config_file.read_text()
+    without = text.replace(f'key = "{KEY}"', "").replace("[stores.demo]\n", f"[stores.demo]\n{WITH_A_SECRET}\n")
+    shop.system.config_file.write_text(without + makes)
+    try:
+        shop.declare("customer.created")
+        done = shop.apply()
+        if makes:
+            assert done.exit_code == 1
+            assert "set [secrets] key" in done.output
+            assert changed_by(shop.log()) == [], "nothing was created"
+        else:
+            assert done.exit_code == 0, "config has a secret, and the API takes it"
+            assert shop.system.client.exists(keys.RING + "demo") == 0
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_without_a_key_what_needs_no_secret_is_still_done(shop: Shop) -> None:
+    text = shop.system.config_file.read_text()
+    without = text.replace(f'key = "{KEY}"', "").replace("[stores.demo]\n", f"[stores.demo]\n{WITH_A_SECRET}\n")
+    shop.system.config_file.write_text(without + MADE_BY_THE_STORE)
+    try:
+        shop.subscriber.client.webhooks.create(topic="order.paid", url=shop.url, enabled=False)
+        shop.declare("customer.created", "order.paid")
+        done = shop.apply()
+        assert done.exit_code == 1
+        assert "set [secrets] key" in done.output
+        assert shop.topics() == ["order.paid"]
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+def test_a_store_without_an_api_is_by_hand(shop: Shop) -> None:
+    assert "by hand: no base_url or auth" in shop.cli("subscriptions").output
+    refused = shop.cli("subscriptions", "plan", "--store", "north")
+    assert isinstance(refused.exception, ConfigError)
+    assert "no base_url or no auth" in str(refused.exception)
+
+
+def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.cli.send.SETTLES_WITHIN", 0.0)
+    shop.declare("customer.created")
+    shop.apply()
+    (learned,) = ring(shop).of("demo")
+    sent = shop.cli("send", "customer.created", "--store", "demo")
+    assert sent.exit_code == 0, sent.output
+    assert f"secret {learned.fingerprint}" in sent.output
+    signed_by = shop.subscriber.equipped()
+    request = compose(signed_by, topic="customer.created", delivery_id="m1", data={"id": 1}, now=time.time())
+    (tmp_path / "request.txt").write_bytes(write(request.headers, request.body))
+    told = shop.cli("verify", "--store", "demo", "--request", str(tmp_path / "request.txt"))
+    assert told.exit_code == 0, told.output
+    assert "keyring, made for the store" in told.output
+    assert learned.text not in told.output

@@ -1,0 +1,156 @@
+"""Receivers stay warned for as long as a secret may change, however slow the store is, and no longer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from receiver.delivery.secret_cache import Locksmith
+from receiver.inbox import keys
+from receiver.inbox.keyring.keyring import Keyring
+from tests.faults.test_subscription_faults import configure, is_under_way, refused_with, ring, rotate
+from tests.support.harness import eventually
+from tests.support.sandbox_shop import Shop, a_shop, begin_anew
+from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE
+from workers.storeapi.groups import Webhooks
+from workers.subscriptions import change_notice
+from workers.subscriptions.change_notice import Word
+
+WINDOW = 0.6
+
+
+@pytest.fixture(scope="module")
+def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with a_shop(tmp_path_factory.mktemp("shop")) as shop:
+        configure(shop, MADE_BY_THE_STORE)
+        yield shop
+
+
+@pytest.fixture
+def shop(open_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """Its receivers believe a word for a moment only."""
+    monkeypatch.setattr("receiver.inbox.keyring.keyring.LEARNING_SECONDS", WINDOW)
+    monkeypatch.setattr(change_notice, "AGAIN_EVERY", WINDOW / 3)
+    return begin_anew(open_shop)
+
+
+@contextmanager
+def a_receiver(shop: Shop) -> Iterator[Locksmith]:
+    """What a web process knows of secrets; it looks as its thread does, only more often."""
+    smith, over = Locksmith(shop.system.config, shop.system.client), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            smith.look()
+
+    smith.look()
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    yield smith
+    over.set()
+    thread.join()
+    shop.system.client.hdel(keys.RECEIVERS, smith._name)
+
+
+def mark(shop: Shop) -> str:
+    found = shop.system.client.hget(keys.LEARNING, "demo")
+    return found.decode() if isinstance(found, bytes) else ""
+
+
+def test_a_store_that_takes_longer_than_receivers_believe_a_word_is_still_told_of(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.declare("customer.created", "order.paid")
+    shop.apply()
+    real, sure = Webhooks.rotate_secret, list[bool]()
+
+    def slow(self: Webhooks, *given: Any, **named: Any) -> Any:
+        answer, until = real(self, *given, **named), time.monotonic() + 2 * WINDOW
+        while time.monotonic() < until:  # the new secret is in use, and its answer is on its way
+            sure.append(not smith.unsure)
+            time.sleep(0.02)
+        return answer
+
+    monkeypatch.setattr(Webhooks, "rotate_secret", slow)
+    with a_receiver(shop) as smith:
+        eventually(lambda: not smith.unsure)
+        assert rotate(shop) == ["", ""]
+        assert len(sure) > 40
+        assert not any(sure), f"sure at {sure.index(True)} of {len(sure)} moments"
+        assert not is_under_way(shop)
+        eventually(lambda: not smith.unsure, 10, what="it is sure again when all is known")
+
+
+def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(shop: Shop) -> None:
+    word = Word(ring(shop), "demo")
+    with a_receiver(shop) as smith:
+        word.give()
+        first = mark(shop)
+        eventually(lambda: mark(shop) != first, what="it is said again")
+        word.leave()
+        last = mark(shop)
+        eventually(lambda: not smith.unsure, 10)
+        assert mark(shop) == last, "it stands for whoever looks next"
+
+
+def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_notice, "PATIENCE", 2 * WINDOW)
+    word = Word(ring(shop), "demo")
+    with a_receiver(shop) as smith:
+        word.give()
+        eventually(lambda: smith.unsure)
+        eventually(lambda: not smith.unsure, 10)
+        assert word._said > 2
+        word.go_on()
+        eventually(lambda: smith.unsure, what="it goes on after all")
+    word.take_back()
+
+
+def test_a_word_that_is_said_again_leaves_anothers_alone_and_comes_back_when_that_is_gone(shop: Shop) -> None:
+    word = Word(ring(shop), "demo")
+    word.give()
+    ring(shop).begin_learning("demo", "another.1")
+    said = word._said
+    eventually(lambda: word._said >= said + 2, what="it was said again")
+    assert mark(shop) == "another.1"
+    ring(shop).end_learning("demo", "another")
+    eventually(lambda: is_under_way(shop), what="the first one's secret is still under way")
+    word.take_back()
+    assert not is_under_way(shop)
+
+
+def test_a_word_whose_answer_was_lost_is_said_again_and_taken_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    word, real = Word(ring(shop), "demo"), Keyring.begin_learning
+    word.give()
+
+    def lost(self: Keyring, *given: Any, **named: Any) -> int:
+        real(self, *given, **named)
+        raise RedisError("the server did it, and its answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keyring, "begin_learning", lost)
+        first = mark(shop)
+        eventually(lambda: mark(shop) != first)
+        second = mark(shop)
+        eventually(lambda: mark(shop) != second, what="it tries again")
+    word.take_back()
+    assert not is_under_way(shop)
+
+
+def test_whoever_is_interrupted_leaves_the_last_word_and_says_no_more(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.declare("customer.created")
+    shop.apply()
+    before = threading.active_count()
+    monkeypatch.setattr(Webhooks, "rotate_secret", refused_with(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        rotate(shop)
+    assert is_under_way(shop)
+    assert threading.active_count() == before

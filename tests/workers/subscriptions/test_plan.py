@@ -1,0 +1,235 @@
+"""What is wanted of a store, what is there, and the changes between: pure, and true for whatever there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from receiver.config import load
+from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
+from receiver.contract.stores import Store
+from receiver.inbox import Declaration
+from tests.support.harness import SECRET
+from workers.subscriptions.plan import ORDER, Name, Offer, Ours, Plan, There, Wanted, ours_of, plan, wanted
+
+URL = "https://hooks.example.com/webhooks/north"
+FORMER = "https://old.example.com/webhooks/north"
+NORTH = Store("north", STANDARD_WEBHOOKS, (), url=URL)
+SHOPIFY = Store("north", PRESETS["shopify"], (), url=URL)
+OFFER = Offer(("order.created", "order.paid", "order.deleted", "product.updated"))
+
+
+def handler(*topics: str, name: str = "shop.note", stores: tuple[str, ...] = ("*",)) -> Declaration:
+    return Declaration(name, "1", topics, stores)
+
+
+def names(found: Wanted) -> list[str]:
+    return [name.theirs for name in found.names]
+
+
+# Wanted
+
+
+def test_the_topics_of_handlers_are_wanted_by_the_stores_names() -> None:
+    offer = Offer(("orders/create", "orders/paid", "products/update"))
+    found = wanted(SHOPIFY, [handler("order.created"), handler("product.*", name="shop.stock")], offer)
+    assert [(one.theirs, one.topic, one.why) for one in found.names] == [
+        ("orders/create", "order.created", "for shop.note"),
+        ("products/update", "product.updated", "for shop.stock"),
+    ]
+
+
+def test_two_handlers_of_one_topic_are_both_named() -> None:
+    found = wanted(NORTH, [handler("order.paid"), handler("order.paid", name="erp.push"), handler("order.*")], OFFER)
+    assert [one.why for one in found.names if one.topic == "order.paid"] == ["for shop.note, erp.push"]
+
+
+def test_a_handler_of_other_stores_wants_nothing_here() -> None:
+    assert names(wanted(NORTH, [handler("*", stores=("south",)), handler("order.paid", stores=("n*",))], OFFER)) == [
+        "order.paid"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("subscribe", "expected"),
+    [
+        ((), ["order.paid"]),
+        (("order.*",), ["order.created", "order.deleted", "order.paid"]),
+        (("order.*", "-order.deleted"), ["order.created", "order.paid"]),
+        (("-order.*",), []),
+        (("-*", "product.updated"), ["product.updated"]),
+        (("-order.deleted", "order.*"), ["order.created", "order.deleted", "order.paid"]),
+    ],
+)
+def test_config_adds_and_takes_away_and_the_last_word_counts(subscribe: tuple[str, ...], expected: list[str]) -> None:
+    assert names(wanted(NORTH, [handler("order.paid")], OFFER, subscribe=subscribe)) == expected
+
+
+def test_what_the_store_does_not_offer_is_said_and_not_subscribed() -> None:
+    found = wanted(NORTH, [handler("product.stock", "order.paid")], OFFER)
+    assert names(found) == ["order.paid"]
+    assert [(one.pattern, one.why) for one in found.unoffered] == [("product.stock", "for shop.note")]
+
+
+def test_where_the_store_does_not_tell_names_come_from_the_map_and_from_what_was_seen() -> None:
+    found = wanted(SHOPIFY, [handler("order.created", "thing.*")], Offer(("things/move",), "seen", "it will not say"))
+    assert names(found) == ["orders/create", "things/move"]
+    assert found.note == "it will not say"
+
+
+def test_a_literal_topic_without_a_known_name_is_its_own_name() -> None:
+    assert names(wanted(NORTH, [handler("order.paid", "order.*")], Offer((), "seen", "why"))) == ["order.paid"]
+
+
+# The plan, by example
+
+
+def there(theirs: str, number: int = 1, url: str = URL, enabled: bool = True) -> There:
+    standing = Ours(URL, former=(FORMER,)).standing(url)
+    return There(number, theirs, url, enabled, standing, theirs)
+
+
+def want(*topics: str, known: bool = True) -> Wanted:
+    return Wanted("north", tuple(Name(one, one, "for shop.note") for one in topics), URL, known=known)
+
+
+def told(found: Plan) -> list[tuple[str, str, str]]:
+    return [(change.action, change.theirs, change.reason) for change in found.changes]
+
+
+def test_each_difference_is_a_change_with_its_reason() -> None:
+    found = plan(
+        want("a.made", "b.made", "c.made", "d.made"),
+        [
+            there("b.made", 1, enabled=False),
+            there("c.made", 2, url=FORMER),
+            there("d.made", 3),
+            there("e.made", 4),
+            there("a.made", 5, url="https://mailer.example.net/in"),
+        ],
+        gone=lambda topic: datetime(2026, 11, 12, tzinfo=UTC) if topic == "e.made" else None,
+    )
+    assert told(found) == [
+        ("create", "a.made", "for shop.note"),
+        ("enable", "b.made", "disabled at the store"),
+        ("update", "c.made", "old.example.com (former url) -> ours"),
+        ("delete", "e.made", "no handler since 12 Nov"),
+    ]
+    assert found.foreign == {"mailer.example.net": 1}
+    assert [change.action for change in found.gentle] == ["create", "enable", "update"]
+
+
+def test_a_second_one_of_the_same_is_deleted_and_the_better_one_stays() -> None:
+    found = plan(
+        want("a.made"), [there("a.made", 1, enabled=False), there("a.made", 2), there("a.made", 3, url=FORMER)]
+    )
+    assert [(change.action, change.id) for change in found.changes] == [("delete", 1), ("delete", 3)]
+
+
+def test_a_subscription_of_everything_needs_no_other_and_stays() -> None:
+    assert plan(want("a.made", "b.made"), [there("*")]).changes == ()
+
+
+def test_while_no_worker_has_spoken_nothing_is_unwanted() -> None:
+    assert plan(want(known=False), [there("a.made")]).changes == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "standing"),
+    [
+        (URL, "current"),
+        ("https://HOOKS.example.com:443/webhooks/north/", "current"),
+        ("https://hooks.example.com/webhooks", "current"),
+        ("https://hooks.example.com/webhooks/south", "foreign"),
+        ("http://hooks.example.com/webhooks/north", "foreign"),
+        ("https://hooks.example.com.evil.example/webhooks/north", "foreign"),
+        ("https://old.example.com/webhooks/north", "former"),
+        ("https://old.example.com/webhooks", "former"),
+        ("https://old.example.com/other", "foreign"),
+        ("https://hooks.example.com:notaport/webhooks/north", "foreign"),
+        ("", "foreign"),
+    ],
+)
+def test_a_callback_is_ours_only_if_it_is_exactly_ours(tmp_path: Path, url: str, standing: str) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[receiver]\npublic_url = "https://hooks.example.com/"\nformer_urls = ["https://old.example.com"]\n'
+        f'[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
+    )
+    assert ours_of(load(tmp_path / "config.toml", {}), "north").standing(url) == standing
+
+
+# The plan, whatever there is
+
+topic = some.sampled_from(["a.made", "b.made", "c.made", "d.made", "*"])
+callback = some.sampled_from([URL, URL + "/", FORMER, "https://mailer.example.net/in", "", "nonsense"])
+subscriptions = some.lists(some.tuples(topic, callback, some.booleans()), max_size=12).map(
+    lambda rows: [there(theirs, number, url, on) for number, (theirs, url, on) in enumerate(rows)]
+)
+wishes = some.builds(
+    lambda topics, known: want(*sorted(topics - {"*"}), known=known), some.sets(topic, max_size=4), some.booleans()
+)
+
+
+def carried_out(changes: Iterable[object], actual: list[There]) -> list[There]:
+    """What a store that obeys would have afterwards."""
+    found = {one.id: one for one in actual}
+    for at, change in enumerate(changes):
+        if change.action == "delete":  # type: ignore[attr-defined]
+            del found[change.id]  # type: ignore[attr-defined]
+        elif change.action == "create":  # type: ignore[attr-defined]
+            found[1000 + at] = there(change.theirs, 1000 + at)  # type: ignore[attr-defined]
+        else:
+            changed = {"enabled": True, "url": URL, "standing": "current"}
+            found[change.id] = replace(found[change.id], **changed)  # type: ignore[attr-defined]
+    return list(found.values())
+
+
+@given(wishes, subscriptions)
+def test_one_apply_is_enough(wish: Wanted, actual: list[There]) -> None:
+    after = carried_out(plan(wish, actual).changes, actual)
+    assert plan(wish, after).changes == ()
+    alive = {one.theirs for one in after if one.standing == "current" and one.enabled}
+    assert "*" in alive or {name.theirs for name in wish.names} <= alive
+
+
+@given(wishes, subscriptions)
+def test_what_is_not_ours_is_in_no_change(wish: Wanted, actual: list[There]) -> None:
+    foreign = {one.id for one in actual if one.standing == "foreign"}
+    found = plan(wish, actual)
+    assert not foreign & {change.id for change in found.changes}
+    assert sum(found.foreign.values()) == len(foreign)
+    assert [one for one in carried_out(found.changes, actual) if one.id in foreign] == [
+        one for one in actual if one.id in foreign
+    ]
+
+
+@given(wishes, subscriptions)
+def test_the_gentle_part_deletes_nothing_and_still_brings_everything_that_is_wanted(
+    wish: Wanted, actual: list[There]
+) -> None:
+    gentle = plan(wish, actual).gentle
+    assert all(change.action != "delete" for change in gentle)
+    after = carried_out(gentle, actual)
+    assert {change.action for change in plan(wish, after).changes} <= {"delete"}
+    assert {one.id for one in actual} <= {one.id for one in after}
+
+
+@given(wishes, subscriptions)
+def test_a_plan_does_not_depend_on_the_order_of_the_list(wish: Wanted, actual: list[There]) -> None:
+    found, turned = plan(wish, actual), plan(wish, list(reversed(actual)))
+    assert [(one.action, one.theirs) for one in found.changes] == [(one.action, one.theirs) for one in turned.changes]
+    assert [ORDER.index(one.action) for one in found.changes] == sorted(
+        ORDER.index(one.action) for one in found.changes
+    )
+
+
+@given(wishes, subscriptions)
+def test_no_subscription_is_changed_twice(wish: Wanted, actual: list[There]) -> None:
+    touched = [change.id for change in plan(wish, actual).changes if change.id != ""]
+    assert len(touched) == len(set(touched))

@@ -1,0 +1,360 @@
+"""The check keeps subscriptions alive by itself, deletes nothing in a hurry, and accounts for every gap."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from receiver.config import Config
+from receiver.contract.topics import PROBE
+from receiver.inbox import keys
+from receiver.inbox.subscription_checks import Checked, Checks, Trouble
+from tests.support.harness import eventually
+from tests.support.sandbox_shop import Shop, a_shop, changed_by, looked_at, plugin
+from workers.plugins.router import wanted_by
+from workers.subscriptions.apply import handlers_of
+from workers.subscriptions.plan import Change, Plan
+from workers.subscriptions.probe import ProbeFailed, probe
+from workers.subscriptions.repair import A_DAY, Choice, Upkeep, check, choose, troubled
+
+OTHERS = "https://mailer.example.net/in"
+NOW = 1_700_000_000.0
+ENABLE = Change("enable", "order.paid", "order.paid", "disabled", 1)
+DELETE = Change("delete", "order.paid", "order.paid", "no handler since 12 Nov", 2)
+
+# Deciding
+
+
+def chosen(*changes: Change, trouble: Trouble | None = None, gone: float | None = None, heals: int = 3) -> Choice:
+    return choose(
+        Plan("demo", changes),
+        trouble={"order.paid": trouble} if trouble else {},
+        gone=lambda _: gone,
+        now=NOW,
+        heals_a_day=heals,
+        prune_after=7 * A_DAY,
+    )
+
+
+def test_creating_and_updating_need_nobody() -> None:
+    changes = (Change("create", "a.made", "a.made", ""), Change("update", "b.made", "b.made", "", 1))
+    assert chosen(*changes) == Choice(changes, ())
+
+
+@pytest.mark.parametrize(
+    ("gone", "deleted", "why"),
+    [(None, False, "only by"), (6.9 * A_DAY, False, "deleted in 2 h"), (7.1 * A_DAY, True, "")],
+)
+def test_a_subscription_is_deleted_when_its_handler_has_been_gone_for_long(
+    gone: float | None, deleted: bool, why: str
+) -> None:
+    found = chosen(DELETE, gone=gone)
+    assert found.make == ((DELETE,) if deleted else ())
+    assert all(why in told for _, told in found.left)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "enabled"),
+    [
+        (None, True),
+        (Trouble(1, NOW - 30, NOW + 30), False),
+        (Trouble(1, NOW - 90, NOW - 30), True),
+        (Trouble(3, NOW - 9000, NOW - 1), False),
+        (Trouble(3, NOW - A_DAY - 1, NOW - 1), True),
+    ],
+)
+def test_a_disabled_one_is_enabled_with_pauses_and_a_cap(trouble: Trouble | None, enabled: bool) -> None:
+    assert bool(chosen(ENABLE, trouble=trouble).make) is enabled
+    assert chosen(ENABLE, heals=0).make == ()
+
+
+@given(some.lists(some.floats(1, 5 * 3600), min_size=1, max_size=60), some.integers(1, 12))
+def test_however_often_it_is_disabled_heals_keep_their_pauses_and_their_number(pauses: list[float], cap: int) -> None:
+    now, trouble, heals = NOW, {}, list[float]()
+    for pause in pauses:
+        now += pause
+        plan = Plan("demo", (ENABLE,))
+        found = choose(plan, trouble=trouble, gone=lambda _: None, now=now, heals_a_day=cap, prune_after=0)
+        healed = [change.theirs for change in found.make]
+        heals += [now] * len(healed)
+        trouble = troubled(trouble, healed, now)
+    for first in heals:
+        assert sum(1 for at in heals if first <= at < first + A_DAY) <= 2 * cap, "a day may have parts of two"
+    assert all(later - earlier >= 60 for earlier, later in pairwise(heals))
+
+
+# The probe
+
+
+def look(shop: Shop) -> Checked:
+    """One look of the check, as a worker does it."""
+    checks = Checks(shop.system.client)
+    with checks.alone("demo") as hold:
+        checked = check(shop.system.config, "demo", shop.system.client, handlers_of(shop.system.client), hold=hold)
+        checks.found(checked)
+    return checked
+
+
+def test_a_probe_comes_back_and_no_handler_is_given_it(shop: Shop) -> None:
+    shop.declare("*")
+    shop.apply()
+    assert probe(shop.subscriber.equipped(), shop.system.client) < 5
+    (event,) = shop.system.ledger.events(topic=PROBE)
+    assert wanted_by(handlers_of(shop.system.client).present, topic=PROBE, store="demo") == {}
+    assert wanted_by(handlers_of(shop.system.client).present, topic="order.paid", store="demo")
+    assert shop.system.ledger.names("demo") == [], "and it is none of the names the store sends"
+    claim = shop.system.inbox.claim({"": 5}, room=5)
+    shop.system.inbox.route([(claim.runs[0], [])], claim.version)
+    record = shop.system.ledger.event(event.id)
+    assert record is not None
+    assert (record.summary.status, record.reason) == ("settled", "probe")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda url: url.replace("/webhooks/demo", "/webhooks/other"), "with (401|503)"),
+        (lambda url: url.replace("/webhooks/demo", "/healthz"), "with 405"),
+        (lambda url: "http://127.0.0.1:1/webhooks/demo", "does not answer us"),
+    ],
+)
+def test_a_probe_that_does_not_come_back_says_what_happened(shop: Shop, spoil: Callable[[str], str], why: str) -> None:
+    shop.declare("order.paid")
+    shop.apply()
+    with pytest.raises(ProbeFailed, match=why):
+        probe(shop.subscriber.equipped(), shop.system.client, url=spoil(shop.url))
+
+
+def test_a_store_without_a_secret_cannot_be_probed(shop: Shop) -> None:
+    with pytest.raises(ProbeFailed, match="no secret that counts"):
+        probe(replace(shop.subscriber.equipped(), secrets=()), shop.system.client)
+
+
+# The look
+
+
+def test_a_look_subscribes_what_is_wanted_and_says_so(shop: Shop) -> None:
+    shop.declare("order.paid", "customer.created")
+    assert look(shop).there == ("customer.created", "order.paid")
+    assert shop.topics() == ["customer.created", "order.paid"]
+    assert Checks(shop.system.client).heals("demo") == [], "what is new is no heal"
+    before = len(shop.log())
+    assert look(shop).left == ()
+    assert changed_by(shop.log()[before:]) == []
+    assert len(shop.log()) - before == 2, "a look at a store where nothing is to be done costs two calls"
+
+
+def test_a_worker_without_one_plugin_makes_the_look_delete_nothing(shop: Shop) -> None:
+    shop.declare("order.paid", name="shop.note")
+    shop.declare("customer.created", name="crm.note")
+    look(shop)
+    client = shop.system.client
+    for name in client.hkeys(keys.SEEN):  # the worker that had crm.note was replaced by one without, an hour ago
+        if name.startswith(b"crm"):
+            client.hset(keys.SEEN, name, int((time.time() - 3600) * 1000))
+    checked = look(shop)
+    assert [(one["action"], one["topic"]) for one in checked.left] == [("delete", "customer.created")]
+    assert "deleted in 6 d 22 h" in checked.left[0]["why"]
+    assert shop.topics() == ["customer.created", "order.paid"]
+    for name in client.hkeys(keys.SEEN):
+        if name.startswith(b"crm"):
+            client.hset(keys.SEEN, name, int((time.time() - 8 * A_DAY) * 1000))
+    assert look(shop).left == ()
+    assert shop.topics() == ["order.paid"], "a handler that has been gone for prune_after is gone"
+
+
+def test_when_no_worker_has_ever_spoken_nothing_is_deleted(shop: Shop) -> None:
+    shop.subscriber.client.webhooks.create(topic="order.paid", url=shop.url)
+    assert look(shop).left == ()
+    assert shop.topics() == ["order.paid"]
+
+
+def test_a_disabled_subscription_is_probed_enabled_and_its_gap_written_down(shop: Shop) -> None:
+    shop.declare("customer.created")
+    look(shop)
+    shop.emit()
+    eventually(lambda: shop.came("customer.created") == 1, what="the first")
+    last = Checks(shop.system.client).last_deliveries("demo")["customer.created"]
+    shop.do("disable-subscriptions")
+    shop.emit()
+    look(shop)
+    (heal,) = Checks(shop.system.client).heals("demo")
+    assert (heal.topic, heal.action, heal.last_delivery) == ("customer.created", "enable", last)
+    assert heal.gap is not None
+    assert 0 < heal.gap < 60
+    assert heal.probe_ms is not None
+    assert Checks(shop.system.client).heal_count("demo") == 1
+    shop.emit()
+    eventually(lambda: shop.came("customer.created") == 2, what="events flow again")
+    told = shop.cli("subscriptions").output
+    assert "fine" in told
+    shop.do("disable-subscriptions")
+    again = look(shop)
+    assert "disabled again; enabled in" in again.left[0]["why"], "not at once a second time"
+    assert "disabled again" in shop.cli("subscriptions", "list").output
+
+
+def test_a_deleted_subscription_is_created_again_and_counted_as_a_heal(shop: Shop) -> None:
+    shop.declare("customer.created")
+    look(shop)
+    shop.do("delete-subscriptions")
+    look(shop)
+    assert shop.topics() == ["customer.created"]
+    assert [heal.action for heal in Checks(shop.system.client).heals("demo")] == ["create"]
+    shop.emit()
+    eventually(lambda: shop.came("customer.created") == 1, what="events flow again")
+
+
+def test_nothing_is_enabled_while_our_own_url_takes_nothing(shop: Shop) -> None:
+    shop.declare("customer.created")
+    look(shop)
+    shop.do("disable-subscriptions")
+    text = shop.system.config_file.read_text()
+    shop.system.config_file.write_text(text.replace("[stores.demo]\n", "[stores.demo]\nmax_stored = 1\n"))
+    try:
+        (web,) = [process for process in shop.system.processes if "receiver.server.web" in process.command]
+        web.send(signal.SIGHUP)
+        shop.system.client.hset(keys.COUNTERS, "open|demo", 5)
+        eventually(lambda: _answers_503(shop), what="the store is full")
+        checked = look(shop)
+        assert "answers our own signed event with 503" in checked.left[0]["why"]
+        assert shop.topics() == []
+        assert Checks(shop.system.client).heals("demo") == []
+    finally:
+        shop.system.config_file.write_text(text)
+        web.send(signal.SIGHUP)
+        shop.system.client.delete(keys.COUNTERS)
+        eventually(lambda: not _answers_503(shop), what="and takes events again")
+
+
+def _answers_503(shop: Shop) -> bool:
+    try:
+        probe(shop.subscriber.equipped(), shop.system.client)
+    except ProbeFailed as error:
+        return "503" in str(error)
+    return False
+
+
+def test_a_foreign_subscription_survives_everything(shop: Shop) -> None:
+    hooks = shop.subscriber.client.webhooks
+    theirs = [
+        hooks.create(topic="order.paid", url=OTHERS),
+        hooks.create(topic="customer.created", url=OTHERS, enabled=False),
+        hooks.create(topic="order.paid", url=shop.url.replace("/demo", "/south")),
+    ]
+    before = {one.id: hooks.get(one.id).to_json() for one in theirs}
+    shop.declare("order.*")
+    look(shop)
+    shop.apply()
+    hooks.update(next(i for i, (topic, _) in shop.listed().items() if topic == "order.created"), enabled=False)
+    look(shop)
+    assert shop.cli("subscriptions", "rotate", "--yes", "--store", "demo").exit_code == 0
+    shop.system.client.delete(keys.DECLARATIONS, keys.SEEN)
+    shop.declare("product.created")
+    assert shop.apply().exit_code == 0
+    look(shop)
+    assert shop.topics() == ["product.created"]
+    assert {one.id: hooks.get(one.id).to_json() for one in theirs} == before
+
+
+def test_a_store_that_cannot_be_looked_at_keeps_what_is_known_of_it(shop: Shop) -> None:
+    shop.declare("customer.created")
+    look(shop)
+    shop.http.put("/sandbox/misbehave", json={"redirect": 1}).raise_for_status()
+    checked = look(shop)
+    assert "a redirect to elsewhere.invalid" in checked.unknown
+    assert checked.there == ("customer.created",)
+    assert "unknown" in shop.cli("subscriptions").output
+
+
+# Whose turn it is
+
+
+def test_each_store_is_given_to_one_caller_and_the_first_looks_are_spread(shop: Shop) -> None:
+    checks, names = Checks(shop.system.client), [f"s{number}" for number in range(10)]
+    assert checks.due(names, every=100, most=5) == ["s0"]
+    assert checks.due(names, every=100, most=5) == [], "it was given away"
+    places = [score - shop.system.client.zscore(keys.CHECK, "s1") for _, score in zset(shop)[1:9]]
+    assert places == sorted(places)
+    assert places[-1] == pytest.approx(80_000, abs=5_000)
+    checks.next_at("s0", 0)
+    assert checks.due(names, every=100, most=5) == ["s0"]
+    client = shop.system.client
+    client.zadd(keys.CHECK, {"s3": (time.time() - A_DAY - 60) * 1000, "s4": (time.time() - 60) * 1000})
+    assert checks.due(["s1", "s2"], every=100, most=5) == []
+    there = {name for name, _ in zset(shop)}
+    assert b"s3" not in there, "a store that nobody has looked at for a day is forgotten"
+    assert b"s4" in there, "one that only this caller does not know keeps its place"
+
+
+def test_two_callers_with_different_stores_do_not_take_or_reset_each_others_turns(shop: Shop) -> None:
+    checks, taken = Checks(shop.system.client), list[str]()
+    for _ in range(5):
+        for names in (["a", "b"], ["b"], ["c"]):
+            due = checks.due(names, every=0.4, most=1)
+            assert set(due) <= set(names)
+            taken += due
+            for store in due:
+                checks.next_at(store, 300)
+    assert sorted(taken) in (["a", "b", "c"], ["a", "c"]), "each once: nobody's turn was made anew by another's list"
+    eventually(lambda: taken.extend(checks.due(["a", "b"], every=0.4, most=1)) or "b" in taken, what="b has its turn")
+
+
+def zset(shop: Shop) -> list[tuple[bytes, float]]:
+    return list(shop.system.client.zrange(keys.CHECK, 0, -1, withscores=True))
+
+
+def test_a_store_can_be_forgotten(shop: Shop) -> None:
+    shop.declare("customer.created")
+    look(shop)
+    Checks(shop.system.client).forget("demo")
+    assert Checks(shop.system.client).last(["demo"]) == {}
+
+
+def test_a_housekeeper_stops_in_time_though_a_store_does_not_answer(shop: Shop) -> None:
+    shop.http.put("/sandbox/misbehave", json={"slow": 1, "slow_by": "4s"}).raise_for_status()
+    config = replace_check(shop.system.config, 1.0)
+    upkeep = Upkeep(lambda: config)
+    upkeep.start()
+    eventually(lambda: shop.system.client.exists(keys.CHECK_LOCK + "demo"), what="it looks at the store")
+    began = time.monotonic()
+    upkeep.stop(within=0.5)
+    assert time.monotonic() - began < 2
+    shop.http.put("/sandbox/misbehave", json={"slow": 0}).raise_for_status()
+
+
+def replace_check(config: Config, seconds: float) -> Config:
+    return config.model_copy(update={"subscriptions": config.subscriptions.model_copy(update={"check": seconds})})
+
+
+# With a real worker and a real housekeeper
+
+
+def test_a_topic_added_by_a_new_plugin_is_subscribed_within_one_check(tmp_path: Path) -> None:
+    every = 2.0
+    with a_shop(tmp_path, "web", "worker", "housekeeper", check="2s", plugin=plugin("order.paid")) as shop:
+        eventually(lambda: shop.topics() == ["order.paid"], 20, what="the first look")
+        shop.system.plugin.write_text(plugin("order.paid", "customer.created"))
+        (worker,) = [process for process in shop.system.processes if "workers.runtime.worker.worker" in process.command]
+        worker.send(signal.SIGHUP)
+        eventually(lambda: "customer.created" in declared(shop), 20, what="the worker has it")
+        began = time.time()
+        eventually(lambda: shop.topics() == ["customer.created", "order.paid"], 20, what="it is subscribed")
+        took = time.time() - began
+        print(f"\na new topic was subscribed {took:.1f} s after its worker had it; a check each {every:g} s")
+        assert took < every + 3, "one check, and the time it takes to wait for the receivers"
+        looked_at(shop, began)
+        shop.emit()
+        eventually(lambda: shop.came("customer.created") == 1, what="and it comes")
+
+
+def declared(shop: Shop) -> set[str]:
+    return {topic for one in handlers_of(shop.system.client).present for topic in one.topics}
