@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(RUN)  ## start everything here: receiver, workers, a pretend store; Ctrl-C stops it
+run: $(RUN)  ## start everything here: receiver, workers, a sandbox store; Ctrl-C stops it
 	@exec $(BIN)/storehooks dev $(ARGS)
 
 setup: $(RUN)  ## prepare .venv only, so that .venv/bin/storehooks works

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from benchmarks.targets import TARGETS, Target
 from benchmarks.verdict import Samples, Verdict, judge
-from workers.testing.local_system import RigError
+from workers.testing.local_system import LocalSystemError
 
 REST = 0.3
 
@@ -120,7 +120,7 @@ def run(bout: Bout) -> Result:
             if over:
                 break
         result.extra = bout.extra()
-    except (OSError, RuntimeError, RigError, subprocess.SubprocessError) as error:  # the other bouts go on
+    except (OSError, RuntimeError, LocalSystemError, subprocess.SubprocessError) as error:  # the other bouts go on
         bout.say(f"did not run to its end: {error}")
         result.verdicts = result.verdicts or [Verdict(target, "did not run") for target in targets_of(bout.name)]
     finally:

@@ -92,7 +92,7 @@ class Workers(ABC):
 
 
 class Ours(Workers):
-    """`python -m workers`: worker, horses, housekeeper."""
+    """`python -m workers`: worker, child processes, housekeeper."""
 
     def __init__(self, folder: Path, *, name: str = US, **how: Any) -> None:
         server = Server(folder, f"queue-{name}")

@@ -29,7 +29,7 @@ processes = 2
 [workers]
 plugins = ["plugin.py"]
 processes = {workers}
-horses = {horses}
+child_processes = {child_processes}
 [stores.bench]
 signing_secrets = ["{secret}"]
 """
@@ -56,7 +56,7 @@ def product(
     port: int = 0,
     handlers: str = NO_OP,
     workers: int = 1,
-    horses: int = 4,
+    child_processes: int = 4,
     name: str = "ours",
 ) -> Path:
     """A config of the product, with a plugin; gives its file."""
@@ -68,7 +68,7 @@ def product(
         data=place / "data",
         port=port or free_port(),
         workers=workers,
-        horses=horses,
+        child_processes=child_processes,
         secret=load.SECRET,
     )
     (place / "config.toml").write_text(filled)

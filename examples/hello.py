@@ -14,6 +14,6 @@ def greet(event: Event, ctx: Context) -> str:
 
 @router.on("*")
 def count(event: Event, ctx: Context) -> str:
-    global seen  # each horse counts what it has seen
+    global seen  # each child process counts what it has seen
     seen += 1
     return f"{seen} so far in this process"

@@ -13,25 +13,25 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import BadRequest, HTTPException, RequestEntityTooLarge
 
 from receiver.config import Config, load_from_environment
-from receiver.delivery.admission import Arrival, BodyTooLong, BodyUnreadable, Door, read_body
+from receiver.delivery.admission import Admission, BodyTooLong, BodyUnreadable, IncomingDelivery, read_body
 from receiver.delivery.answers import Answer, problem, told, unavailable
-from receiver.delivery.refusal_log import Keeper
-from receiver.delivery.secret_cache import Locksmith
-from receiver.delivery.storage import Keeping
+from receiver.delivery.refusal_log import RefusalLog
+from receiver.delivery.secret_cache import SecretCache
+from receiver.delivery.storage import DeliveryStorage
 from receiver.inbox import Inbox, connect_to
-from receiver.inbox.refusal_counts import Tally
+from receiver.inbox.refusal_counts import RefusalCounts
 
 
 def create_app(config: Config | None = None) -> Flask:
     """The WSGI app. Call it in the process that serves: it opens connections when first used."""
     config = config or load_from_environment()
     client = connect_to(config.redis, timeout=config.redis.timeout)
-    keeper = Keeper(config.data_dir, config.receiver.refused)
-    keeping = Keeping(config, Inbox(client))
+    keeper = RefusalLog(config.data_dir, config.receiver.refused)
+    keeping = DeliveryStorage(config, Inbox(client))
     keeping.start()
-    locksmith = Locksmith(config, client)
+    locksmith = SecretCache(config, client)
     locksmith.start()
-    door = Door(config.known_stores, Tally(client), keeper, locksmith)
+    door = Admission(config.known_stores, RefusalCounts(client), keeper, locksmith)
     views = Views(door, keeping, config.receiver.max_body)
 
     app = Flask("receiver", static_folder=None)
@@ -46,7 +46,7 @@ def create_app(config: Config | None = None) -> Flask:
 
 
 class Views:
-    def __init__(self, door: Door, keeping: Keeping, max_body: int) -> None:
+    def __init__(self, door: Admission, keeping: DeliveryStorage, max_body: int) -> None:
         self._door = door
         self._keeping = keeping
         self._max_body = max_body
@@ -68,7 +68,7 @@ class Views:
         since = self._keeping.waiting_since()
         return as_response(told({"status": "ready", "keeps_in": where, "spooled": spooled, "waiting_since": since}))
 
-    def _arrival(self, store: str) -> Arrival:
+    def _arrival(self, store: str) -> IncomingDelivery:
         environ = request.environ
         now = time.time()
         try:
@@ -77,7 +77,7 @@ class Views:
             raise RequestEntityTooLarge from None
         except BodyUnreadable as error:
             raise BadRequest(str(error)) from None
-        return Arrival(store, lower_case_headers(environ), body, request.remote_addr or "", now)
+        return IncomingDelivery(store, lower_case_headers(environ), body, request.remote_addr or "", now)
 
 
 def healthz() -> Response:

@@ -15,7 +15,7 @@ from typing import Any
 
 import workers
 from workers import testing
-from workers.plugins.effects import State
+from workers.plugins.effects import PluginState
 
 PAGE = Path(__file__).parent.parent / "docs/reference.md"
 HEAD = """\
@@ -32,7 +32,7 @@ def page() -> str:
     parts = [HEAD, "## `workers`\n"]
     assert set(ORDER) == set(workers.__all__)
     parts += [_of_class(getattr(workers, name), name) for name in ORDER]
-    parts.append(_of_class(State, "ctx.state"))
+    parts.append(_of_class(PluginState, "ctx.state"))
     parts.append("## `workers.testing`\n")
     for name in sorted(testing.__all__, key=lambda name: (inspect.isclass(getattr(testing, name)), name)):
         found = getattr(testing, name)

@@ -19,7 +19,7 @@ from benchmarks.bout import Bout
 from benchmarks.machine import ROOT, Server
 from receiver import config as config_room
 from receiver.config import Config
-from receiver.inbox import Inbox, Ledger, Outcome
+from receiver.inbox import EventQueries, Inbox, Outcome
 
 T = TypeVar("T")
 FEW = 1_000
@@ -65,7 +65,7 @@ class Growth(Bout):
 
     def turn(self, system: str) -> dict[str, float]:
         """Groups are accepted, claimed and settled in turns, so that the number of open events stays."""
-        inbox, ledger = Inbox(self._servers[system].client), Ledger(self._servers[system].client)
+        inbox, ledger = Inbox(self._servers[system].client), EventQueries(self._servers[system].client)
         spent: dict[str, list[float]] = {"ingest": [], "claim": [], "page": []}
         for _ in range(int(40 * self.pace.seconds)):
             self._step(inbox, self._configs[system], spent)

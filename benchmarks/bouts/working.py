@@ -21,7 +21,7 @@ STARTS: dict[str, Callable[[Path], queues.Workers]] = {
 
 class Working(Bout):
     name = "workers"
-    about = "runs/s of a no-op handler, 2 KiB events, one worker (ours has four horses, each a process)"
+    about = "runs/s of a no-op handler, 2 KiB events, one worker (ours has four child processes, each a process)"
     systems = tuple(STARTS)
 
     def start(self) -> None:
@@ -39,14 +39,14 @@ class Working(Bout):
         return found
 
     def extra(self) -> dict[str, dict[str, float]]:
-        """Ours with every write on disk before it is answered, and with one horse; RQ's worker that forks."""
+        """Ours with every write on disk before it is answered, and with one child process; RQ's worker that forks."""
         ours = self._workers[US]
         ours.server.sync("always")
         found = {f"{US}, fsync always": self.turn(US)}
-        alone = queues.Ours(self.folder, name="one-horse", horses=1)
+        alone = queues.Ours(self.folder, name="one-child", child_processes=1)
         self.keep(alone)
         alone.warm()
-        found[f"{US}, one horse"] = alone.run(seconds=self.pace.seconds)
+        found[f"{US}, one child process"] = alone.run(seconds=self.pace.seconds)
         forking = queues.rq(self.folder, "Worker")
         self.keep(forking)
         forking.warm(20)

@@ -151,7 +151,7 @@ class ReceiverSettings(Section):
 
 class WorkersSettings(Section):
     processes: int = Field(default=1, ge=1, le=64)
-    horses: int = Field(default=4, ge=1, le=64)
+    child_processes: int = Field(default=4, ge=1, le=64)
     plugins: tuple[str, ...] = ()
     installed: bool = True
     retries: int | tuple[float, ...] = 8
@@ -205,7 +205,7 @@ class SubscriptionsSettings(Section):
 
     check: Annotated[float, BeforeValidator(lambda value: 0.0 if value == "off" else seconds(value))] = 300.0
     prune_after: Duration = 7 * 86400.0
-    heals_a_day: int = Field(default=12, ge=0)
+    max_repairs_per_day: int = Field(default=12, ge=0)
 
 
 class ApiSettings(Section):
@@ -346,7 +346,7 @@ class SchemeSettings(Section):
 
 
 class SandboxSettings(Section):
-    """The pretend store: where it listens, and how it misbehaves (see docs/sandbox.md)."""
+    """The sandbox store: where it listens, and how it misbehaves (see docs/sandbox.md)."""
 
     bind: Address = "127.0.0.1:8002"
     seed: int = 7

@@ -48,7 +48,7 @@ class ServerAway(ServerUnusable):
     """The Redis server does not answer now."""
 
 
-class Rejected(StorehooksError):
+class DeliveryRefused(StorehooksError):
     """A delivery is not let in. `reason` is fit for a metric label, the text is for people."""
 
     def __init__(self, reason: Reason, detail: str) -> None:

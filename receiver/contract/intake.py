@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE, Event, event_id, follow
 from receiver.contract.signing.grammar import Part
 from receiver.contract.signing.signatures import Headers, Scheme, read_part, verify
@@ -65,7 +65,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
     proof = verify(scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
     document, problem = read_document(body)
     if claims_another_store(store, headers, document):
-        raise Rejected("wrong-store", "the delivery names another store")
+        raise DeliveryRefused("wrong-store", "the delivery names another store")
     read = _Reader(scheme, headers, body, document)
     theirs = read.text("topic")
     topic = translate(theirs, scheme.topics)

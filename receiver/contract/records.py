@@ -111,7 +111,7 @@ class Product(Record):
         return self.amount("price")
 
 
-class Line(Record):
+class OrderLine(Record):
     """One line of an order."""
 
     kind = "line"
@@ -159,8 +159,8 @@ class Order(Record):
         return self.amount("total")
 
     @property
-    def lines(self) -> tuple[Line, ...]:
-        return tuple(Line(line) for line in self.value("lines"))
+    def lines(self) -> tuple[OrderLine, ...]:
+        return tuple(OrderLine(line) for line in self.value("lines"))
 
     @property
     def customer(self) -> Customer | None:

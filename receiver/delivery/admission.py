@@ -12,24 +12,24 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from receiver.config.settings import is_store_name
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import Delivery, kept_headers, receive
 from receiver.contract.signing.signatures import Headers
 from receiver.contract.stores import Store, StoreIndex, decoy
 from receiver.delivery.answers import Answer, problem, told, unavailable
-from receiver.delivery.refusal_log import Keeper
-from receiver.delivery.secret_cache import Locksmith
-from receiver.delivery.storage import Kept, NowhereToKeep
-from receiver.inbox.refusal_counts import UNKNOWN_STORE, Tally
+from receiver.delivery.refusal_log import RefusalLog
+from receiver.delivery.secret_cache import SecretCache
+from receiver.delivery.storage import NotStored, Stored
+from receiver.inbox.refusal_counts import UNKNOWN_STORE, RefusalCounts
 from receiver.spool import Refusal
 
-SIGNED_BY_NOBODY = problem(HTTPStatus.UNAUTHORIZED, "The signature does not fit.")
-SIGNED_BY_NOBODY_YET = unavailable("The signature does not fit now; send it again.")
+SIGNED_BY_NOBODY = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
+SIGNED_BY_NOBODY_YET = unavailable("The signature cannot be verified now; send it again.")
 NOT_KEPT = unavailable("The delivery could not be kept; send it again.")
 FULL = unavailable("This store has too many events waiting; send it again later.")
 
 
-class Arrival(NamedTuple):
+class IncomingDelivery(NamedTuple):
     """A request for the door: to a store's own URL, or to the URL of all (""), where it says itself whose it is."""
 
     store: str
@@ -48,10 +48,12 @@ class BodyUnreadable(Exception):
     """Not what it says it is. The text is fit for the sender."""
 
 
-class Door:
+class Admission:
     """Where deliveries come in."""
 
-    def __init__(self, stores: Mapping[str, Store], tally: Tally, keeper: Keeper, locksmith: Locksmith) -> None:
+    def __init__(
+        self, stores: Mapping[str, Store], tally: RefusalCounts, keeper: RefusalLog, locksmith: SecretCache
+    ) -> None:
         self._stores = stores
         self._index = StoreIndex(stores)
         self._decoy = decoy()
@@ -59,37 +61,37 @@ class Door:
         self._keeper = keeper
         self._locksmith = locksmith
 
-    def judge(self, arrival: Arrival) -> Delivery | Answer:
+    def judge(self, arrival: IncomingDelivery) -> Delivery | Answer:
         """A delivery to keep, or the answer to one that is not let in."""
         store = arrival.store
         named = self._stores.get(store) if store else self._index.find(arrival.headers, arrival.body)
         known = self._locksmith.equipped(named)
         try:
             return self._let_in(known, arrival)
-        except Rejected as refusal:
+        except DeliveryRefused as refusal:
             self._refuse(refusal, known, arrival)
             return SIGNED_BY_NOBODY_YET if self._locksmith.unsure else SIGNED_BY_NOBODY
 
-    def answer(self, delivery: Delivery, kept: Kept | NowhereToKeep) -> Answer:
+    def answer(self, delivery: Delivery, kept: Stored | NotStored) -> Answer:
         """What to say once it is kept, or once it is known that it is not."""
-        if isinstance(kept, NowhereToKeep):
+        if isinstance(kept, NotStored):
             return NOT_KEPT
         if kept.status == "full":
             return FULL
         return told({"id": kept.id, "status": kept.status}, self._stores[delivery.event.store].scheme.success)
 
-    def _let_in(self, known: Store | None, arrival: Arrival) -> Delivery:
+    def _let_in(self, known: Store | None, arrival: IncomingDelivery) -> Delivery:
         """An unknown store costs the same work as a known one and ends the same way."""
         try:
             delivery = receive(arrival.headers, arrival.body, store=known or self._decoy, now=arrival.at)
-        except Rejected:
+        except DeliveryRefused:
             if known:
                 raise
         if known is None:
-            raise Rejected("unknown-store", "no such store")
+            raise DeliveryRefused("unknown-store", "no such store")
         return delivery
 
-    def _refuse(self, refusal: Rejected, known: Store | None, arrival: Arrival) -> None:
+    def _refuse(self, refusal: DeliveryRefused, known: Store | None, arrival: IncomingDelivery) -> None:
         """Count it, and keep it for a while: the secret may be wrong on our side."""
         label = known.name if known else UNKNOWN_STORE
         self._tally.refused(label, refusal.reason)

@@ -25,7 +25,7 @@ MAX_LINES = 4_000
 COMPLAIN_EVERY = 60.0
 
 
-class Gathered:
+class RefusalBuffer:
     """What was refused since the last writing, within bounds, each store by itself."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> None:
@@ -74,12 +74,12 @@ class Gathered:
         self._total += cost
 
 
-class Keeper:
+class RefusalLog:
     """Takes refusals from the threads that answer, and writes them by a thread of its own."""
 
     def __init__(self, data_dir: Path, bounds: Bounds) -> None:
         self._data_dir, self._bounds = data_dir, bounds
-        self._gathered = Gathered()
+        self._gathered = RefusalBuffer()
         self._lock = threading.Lock()
         self._something = threading.Event()
         self._refusals: Refusals | None = None
@@ -101,7 +101,7 @@ class Keeper:
     def flush(self) -> None:
         """Write what has gathered. What cannot be written is given up: no answer ever depended on it."""
         with self._lock:
-            gathered, self._gathered = self._gathered, Gathered()
+            gathered, self._gathered = self._gathered, RefusalBuffer()
         with self._writing:
             if self._closed or not (gathered.count or (self._data_dir / FILE).exists()):
                 return  # no file before there is something to write

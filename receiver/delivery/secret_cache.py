@@ -28,7 +28,7 @@ from receiver.config import Config
 from receiver.contract.stores import Store
 
 if TYPE_CHECKING:
-    from receiver.inbox.keyring.keyring import Keyring, State
+    from receiver.inbox.keyring.keyring import Keyring, KeyringState
 
 LOOK_EVERY = 0.5
 CONFIRM_EVERY = 4.0
@@ -40,7 +40,7 @@ GRACE = 3.0
 log = logs.get("locksmith")
 
 
-class Locksmith:
+class SecretCache:
     def __init__(self, config: Config, client: Redis) -> None:
         self._config = config.known_stores
         self._stores: Mapping[str, Store] = dict(self._config)
@@ -136,7 +136,7 @@ class Locksmith:
                 log.error("this host's copy of the keyring cannot be written", why=type(error).__name__)
             self._complained = True
 
-    def _note_learning(self, state: State) -> None:
+    def _note_learning(self, state: KeyringState) -> None:
         from receiver.inbox.keyring.keyring import LEARNING_SECONDS
 
         now = time.monotonic()

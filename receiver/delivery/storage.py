@@ -25,9 +25,9 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.inbox import Accepted, Inbox
-from receiver.inbox.accept_batch import Accepting
-from receiver.inbox.redis.polled_connection import Line
-from receiver.spool import FILE, Row, SpooledEvents, glance_at_events, open_events
+from receiver.inbox.accept_batch import AcceptBatch
+from receiver.inbox.redis.polled_connection import PolledConnection
+from receiver.spool import FILE, SpooledEvents, SpooledRow, glance_at_events, open_events
 
 BREAK_SECONDS = 1.0
 LOOK_EVERY = 0.5
@@ -44,21 +44,21 @@ NO_FILE = (0, 0)
 log = logs.get("keeping")
 
 
-class NowhereToKeep(Exception):
+class NotStored(Exception):
     """Neither the inbox nor the spool can take it; the sender must send again."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class Stored:
     status: Literal["accepted", "duplicate", "full"]
     id: str
     where: Literal["redis", "spool"] = "redis"
 
 
-Keep = Callable[[Sequence[Delivery]], list[Kept | NowhereToKeep]]
+Keep = Callable[[Sequence[Delivery]], list[Stored | NotStored]]
 
 
-class Keeping:
+class DeliveryStorage:
     def __init__(self, config: Config, inbox: Inbox) -> None:
         self._config = config
         self._inbox = inbox
@@ -80,7 +80,7 @@ class Keeping:
 
     # For a loop, which must not wait
 
-    def accepting(self, deliveries: Sequence[Delivery]) -> Accepting | None:
+    def accepting(self, deliveries: Sequence[Delivery]) -> AcceptBatch | None:
         """What to send to the inbox so that it takes these; None where they must be kept by `keep_all`, which may wait
         for a disk or a server. Asking never does."""
         if (
@@ -90,18 +90,18 @@ class Keeping:
         ):
             return None
         try:
-            return Accepting(deliveries, self._config.receiver.dedupe_window_unidentified, self._quotas)
+            return AcceptBatch(deliveries, self._config.receiver.dedupe_window_unidentified, self._quotas)
         except Exception:  # noqa: BLE001  `keep_all` finds out which of them cannot be kept
             return None
 
-    def open_line(self) -> Line | None:
+    def open_line(self) -> PolledConnection | None:
         """A line to the inbox, where deliveries may go by one. This does wait."""
         if self._config.redis.ack == "replica":  # what replicas have must be waited for
             return None
         if time.monotonic() < self._no_line_until:
             return None
         try:
-            return Line(self._inbox.client)
+            return PolledConnection(self._inbox.client)
         except (RedisError, OSError):  # a group waits while it is tried
             self._no_line_until = time.monotonic() + BREAK_SECONDS
             return None
@@ -129,15 +129,15 @@ class Keeping:
 
     # Deliveries
 
-    def keep_all(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+    def keep_all(self, deliveries: Sequence[Delivery]) -> list[Stored | NotStored]:
         """Keep deliveries for good before they are answered: one round trip, or one transaction, for all of them."""
         return self._try(self._keep_group, deliveries)
 
-    def spool_all(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+    def spool_all(self, deliveries: Sequence[Delivery]) -> list[Stored | NotStored]:
         """Keep in the spool what the inbox has something against, while it takes others."""
         return self._try(self._spool, deliveries)
 
-    def _try(self, keep: Keep, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+    def _try(self, keep: Keep, deliveries: Sequence[Delivery]) -> list[Stored | NotStored]:
         """What is wrong with one of them is not the others' fault: then each is kept by itself."""
         try:
             return keep(deliveries)
@@ -145,11 +145,11 @@ class Keeping:
             if len(deliveries) > 1:
                 return [self._try(keep, [one])[0] for one in deliveries]
             log.error("a delivery cannot be kept", why=type(error).__name__)
-            return [NowhereToKeep("it cannot be kept")]
+            return [NotStored("it cannot be kept")]
 
-    def _keep_group(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+    def _keep_group(self, deliveries: Sequence[Delivery]) -> list[Stored | NotStored]:
         spooling = {store for store in {one.event.store for one in deliveries} if self._goes_to_the_spool(store)}
-        kept: dict[int, Kept | NowhereToKeep] = {}
+        kept: dict[int, Stored | NotStored] = {}
         direct = [at for at, one in enumerate(deliveries) if one.event.store not in spooling]
         if direct:
             accepted = self._accept([deliveries[at] for at in direct])
@@ -212,7 +212,7 @@ class Keeping:
             self._told[what] = now + COMPLAIN_EVERY
             getattr(log, level)(what, **about)
 
-    def _accept(self, deliveries: Sequence[Delivery]) -> list[Kept | None]:
+    def _accept(self, deliveries: Sequence[Delivery]) -> list[Stored | None]:
         """What became of each in the inbox; None where it did not take it."""
         try:
             replies = self._inbox.accept_each(
@@ -227,9 +227,9 @@ class Keeping:
         refused = [reply for reply in replies if isinstance(reply, RedisError)]
         if refused and len(refused) == len(replies):  # where others were taken, it is not the server
             self.doubt(refused[0])
-        return [Kept(reply.status, reply.id) if isinstance(reply, Accepted) else None for reply in replies]
+        return [Stored(reply.status, reply.id) if isinstance(reply, Accepted) else None for reply in replies]
 
-    def _spool(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+    def _spool(self, deliveries: Sequence[Delivery]) -> list[Stored | NotStored]:
         problem = self._what_keeps_the_spool_shut()
         if not problem:
             try:
@@ -238,9 +238,9 @@ class Keeping:
                 self._local.events = None
                 log.error("the spool cannot take deliveries", why=str(error))
                 problem = "neither the inbox nor the spool can take it"
-        return [NowhereToKeep(problem)] * len(deliveries)
+        return [NotStored(problem)] * len(deliveries)
 
-    def _add(self, deliveries: Sequence[Delivery]) -> list[Kept | NowhereToKeep]:
+    def _add(self, deliveries: Sequence[Delivery]) -> list[Stored | NotStored]:
         """Into the spool, but for what is more than a store may have waiting."""
         events = self._events()
         fit = self._inside_quotas(events, deliveries)
@@ -248,7 +248,9 @@ class Keeping:
             fit = [*map(all, zip(fit, events.inside_shares(deliveries, self._room()), strict=True))]
         new = iter(events.add([one for one, fits in zip(deliveries, fit, strict=True) if fits]))
         return [
-            Kept(("accepted" if next(new) else "duplicate") if fits else "full", one.first_id or one.event.id, "spool")
+            Stored(
+                ("accepted" if next(new) else "duplicate") if fits else "full", one.first_id or one.event.id, "spool"
+            )
             for one, fits in zip(deliveries, fit, strict=True)
         ]
 
@@ -355,7 +357,7 @@ class Keeping:
             log.info("spooled deliveries are in the inbox", events=gone, left=events.count())
         return gone
 
-    def _bring(self, store: str, rows: Sequence[Row], stuck: set[str]) -> list[int]:
+    def _bring(self, store: str, rows: Sequence[SpooledRow], stuck: set[str]) -> list[int]:
         """One store's rows in order, as far as the inbox takes them; what it does not take keeps its place."""
         readable = [(row.number, row.delivery) for row in rows if row.delivery]
         if len(readable) < len(rows):

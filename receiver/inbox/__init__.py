@@ -6,23 +6,23 @@ Law of this room: every change of state is one Lua script (`lua/`), every key na
 
 from receiver.inbox.accept_batch import Accepted
 from receiver.inbox.inbox import Inbox
-from receiver.inbox.model import Claim, Declaration, Kept, Limit, Outcome, Routes, Run
-from receiver.inbox.queries.events import Ledger
-from receiver.inbox.queries.failures import Failures
+from receiver.inbox.model import Claim, Declaration, Limit, Outcome, Routes, Run, StoredEvent
+from receiver.inbox.queries.events import EventQueries
+from receiver.inbox.queries.failures import FailureQueries
 from receiver.inbox.redis.connecting import connect, connect_to, server_url
 
 __all__ = [
     "Accepted",
     "Claim",
     "Declaration",
-    "Failures",
+    "EventQueries",
+    "FailureQueries",
     "Inbox",
-    "Kept",
-    "Ledger",
     "Limit",
     "Outcome",
     "Routes",
     "Run",
+    "StoredEvent",
     "connect",
     "connect_to",
     "server_url",

@@ -14,7 +14,7 @@ from receiver.contract.intake import Delivery
 from receiver.contract.topics import PROBE
 from receiver.inbox.model import pack
 from receiver.inbox.redis.raw_connection import Argument
-from receiver.inbox.redis.script_runner import Call
+from receiver.inbox.redis.script_runner import ScriptCall
 
 ACCEPT_SLICE = 128
 """Events that one script accepts: the server does nothing else meanwhile."""
@@ -47,7 +47,7 @@ def groups_of(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
         yield group
 
 
-class Accepting:
+class AcceptBatch:
     """What to send so that deliveries are accepted, and what the replies say of each of them."""
 
     def __init__(self, deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> None:
@@ -60,11 +60,11 @@ class Accepting:
         return [one for reply, many in zip(replies, self._sizes, strict=True) for one in _accepted(reply, many)]
 
 
-def _accept_call(deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> Call:
+def _accept_call(deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> ScriptCall:
     arguments: list[Argument] = [int(repeat_window * 1000), NAMES_KEPT]
     for one in deliveries:
         arguments += _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0))
-    return Call("accept", arguments)
+    return ScriptCall("accept", arguments)
 
 
 def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> list[Argument]:

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
-from receiver.inbox.accept_batch import Accepted, Accepting
+from receiver.inbox.accept_batch import AcceptBatch, Accepted
 from receiver.inbox.model import (
     DECLARATION_MS,
     NO_LIMIT,
@@ -40,7 +40,7 @@ from receiver.inbox.model import (
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
-from receiver.inbox.redis.script_runner import Call
+from receiver.inbox.redis.script_runner import ScriptCall
 
 LEASE_MS = 3_000
 LOSSES_ALLOWED = 5
@@ -56,7 +56,7 @@ class Inbox:
     def __init__(self, client: Redis, *, direct: bool = False) -> None:
         """`direct` is for whoever calls from one thread only, and often."""
         self.client = client
-        self._server = script_runner.Direct(client) if direct else client
+        self._server = script_runner.DirectConnection(client) if direct else client
 
     # The receiver's side
 
@@ -88,7 +88,7 @@ class Inbox:
         replicas: int = 0,
     ) -> list[Accepted | RedisError]:
         """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
-        accepting = Accepting(deliveries, repeat_window, quotas or {})
+        accepting = AcceptBatch(deliveries, repeat_window, quotas or {})
         return accepting.read(script_runner.run_each(self._server, accepting.calls, replicas=replicas))
 
     # The workers' side
@@ -127,7 +127,7 @@ class Inbox:
             limit = (limits or {}).get(lane, NO_LIMIT)
             wanted += (lane, many, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
         start: list[Argument] = [token, LEASE_MS, room, routes.version, int(suspects_first), len(lanes)]
-        calls = [Call("claim", [*start, *wanted, *routes.arguments()])]
+        calls = [ScriptCall("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))
         *written, claimed = script_runner.run_each(self._server, calls)
@@ -150,7 +150,7 @@ class Inbox:
         for run, handlers in decisions:
             parts = [part for name, queue, how in handlers for part in (name, queue, how_text(how))]
             arguments += (run.token, run.kept.id, len(parts) // 3, *parts)
-        (replies,) = script_runner.run(self._server, [Call("route", arguments)])
+        (replies,) = script_runner.run(self._server, [ScriptCall("route", arguments)])
         return [[part.decode() for part in reply] for reply in replies]
 
     def renew(self, runs: Iterable[Run]) -> set[str]:
@@ -158,14 +158,16 @@ class Inbox:
         pairs = [part for run in runs for part in (run.item, run.token)]
         if not pairs:
             return set()
-        (lost,) = script_runner.run(self._server, [Call("renew", [LEASE_MS, *pairs])])
+        (lost,) = script_runner.run(self._server, [ScriptCall("renew", [LEASE_MS, *pairs])])
         return {item.decode() for item in lost}
 
     def once(
         self, step: str, place: str, field: str, item: str, *, keep: float, more: Sequence[Argument] = ()
     ) -> list[Any]:
         """Mark that an effect begins, has ended or did not happen; see `lua/once.lua`."""
-        (reply,) = script_runner.run(self._server, [Call("once", [step, place, field, item, int(keep * 1000), *more])])
+        (reply,) = script_runner.run(
+            self._server, [ScriptCall("once", [step, place, field, item, int(keep * 1000), *more])]
+        )
         return [reply[0].decode(), *reply[1:]]
 
     def declare(self, handlers: Iterable[Declaration]) -> str:
@@ -176,7 +178,7 @@ class Inbox:
             routing = orjson.dumps([one.topics, one.stores, one.queue])
             mark = hashlib.sha256(routing).hexdigest()[:6]  # one version may be deployed with two configs
             parts += (one.handler, f"{one.handler}@{one.version}#{mark}", one.queue, text)
-        (version,) = script_runner.run(self._server, [Call("declare", [DECLARATION_MS, *parts])])
+        (version,) = script_runner.run(self._server, [ScriptCall("declare", [DECLARATION_MS, *parts])])
         return str(version.decode())
 
     def declarations(self) -> Declarations:
@@ -214,20 +216,22 @@ class Inbox:
         name, value = cursor
         parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
         (replies,) = script_runner.run(
-            self._server, [Call("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
+            self._server, [ScriptCall("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
         )
         return [reply.decode() for reply in replies]
 
     def pause(self, *, handler: str = "", store: str = "") -> bool:
         """Let no more work of a handler or a store begin. False if it was paused already."""
-        (new,) = script_runner.run(self._server, [Call("pause", [_pause_name(handler, store)])])
+        (new,) = script_runner.run(self._server, [ScriptCall("pause", [_pause_name(handler, store)])])
         return bool(new)
 
     def resume(self, *, handler: str = "", store: str = "") -> int:
         """Let it begin again, in its order; give how many waiting items of a store came back."""
         total = 0
         while True:
-            (back,) = script_runner.run(self._server, [Call("resume", [_pause_name(handler, store), RESUME_SLICE])])
+            (back,) = script_runner.run(
+                self._server, [ScriptCall("resume", [_pause_name(handler, store), RESUME_SLICE])]
+            )
             total += int(back)
             if back < RESUME_SLICE:
                 return total
@@ -245,7 +249,7 @@ class Inbox:
             cursor = b"0"
             while True:
                 (reply,) = script_runner.run(
-                    self._server, [Call("retire", [handler, place, cursor, TRIM_SLICE, detail])]
+                    self._server, [ScriptCall("retire", [handler, place, cursor, TRIM_SLICE, detail])]
                 )
                 cursor, ended = reply
                 total += int(ended)
@@ -256,7 +260,7 @@ class Inbox:
     def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
         """Give failures up, with a reason that stays with them."""
         detail = orjson.dumps({"result": reason, "dropped": "by hand"})
-        (replies,) = script_runner.run(self._server, [Call("drop", [detail, *items])])
+        (replies,) = script_runner.run(self._server, [ScriptCall("drop", [detail, *items])])
         return [reply.decode() for reply in replies]
 
     # The housekeeper's side
@@ -267,26 +271,26 @@ class Inbox:
             {"error": "lost-worker: its worker died or hung, again and again", "reason": "lost-worker"}
         )
         arguments: list[Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
-        (moved,) = script_runner.run(self._server, [Call("tick", arguments)])
+        (moved,) = script_runner.run(self._server, [ScriptCall("tick", arguments)])
         due, lapsed, failed = moved
         return due, lapsed, failed
 
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
         """Forget a slice of what is older than so many seconds; give (bodies, records, failures) removed."""
         ages = [int(seconds * 1000) for seconds in (bodies, records, failures)]
-        (removed,) = script_runner.run(self._server, [Call("trim", [TRIM_SLICE, *ages])])
+        (removed,) = script_runner.run(self._server, [ScriptCall("trim", [TRIM_SLICE, *ages])])
         return removed[0], removed[1], removed[2]
 
     def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:
         """Keep at most so many events of a store; give how many were looked at, after `skip`, and how many removed."""
         arguments: list[Argument] = [store, keep, TRIM_SLICE, int(window * 1000), skip]
-        (reply,) = script_runner.run(self._server, [Call("trim_store", arguments)])
+        (reply,) = script_runner.run(self._server, [ScriptCall("trim_store", arguments)])
         return int(reply[0]), int(reply[1])
 
     def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> int:
         """Make failures of the runs whose handler no worker has had for so many seconds; at most a slice."""
         detail = orjson.dumps({"error": "no-such-handler: no worker has it any more", "reason": "no-such-handler"})
-        (ended,) = script_runner.run(self._server, [Call("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
+        (ended,) = script_runner.run(self._server, [ScriptCall("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
         return int(ended)
 
     def publish_spool(self, host: str, count: int, oldest: float) -> None:
@@ -295,7 +299,7 @@ class Inbox:
 
     def lead(self, name: str, for_ms: int) -> bool:
         """Whether `name` leads the housekeepers now. It only saves work: correctness never rests on it."""
-        (leads,) = script_runner.run(self._server, [Call("lead", [name, for_ms])])
+        (leads,) = script_runner.run(self._server, [ScriptCall("lead", [name, for_ms])])
         return bool(leads)
 
     def set_aside(self, item: str, why: str) -> None:
@@ -316,9 +320,9 @@ def _results(replies: list[Any]) -> list[bool] | RedisError:
     return []
 
 
-def _finish_call(outcomes: Iterable[Outcome]) -> Call:
+def _finish_call(outcomes: Iterable[Outcome]) -> ScriptCall:
     parts: list[Argument] = []
     for one in outcomes:
         detail = orjson.dumps(one.detail if isinstance(one.detail, dict) else dict(one.detail))
         parts += (one.run.item, one.run.token, one.kind, detail, int(one.delay * 1000))
-    return Call("finish", parts)
+    return ScriptCall("finish", parts)

@@ -11,29 +11,23 @@
     o:{id}         hash    once marks of an event: "handler|key" -> "begun ms run" or "done result"
     o:r:{store}:{kind}:{id}:{mark}, o:s:{store}:{mark}   the same for a resource and for a store, one key for each mark:
                            each has its own age
-    st:{plugin}:{store}    hash    a plugin's state
-    d:{store}:{m}  string  event id, for a short while: deliveries that only their body identifies
-    ready:{lane}   zset    work to do, in fair order between stores. A lane is a handler; the lane "" is routing
-    fair:{lane}    hash    virtual time of the lane (field "") and of each store in it
-    lanes          hash    lane -> RQ queue that is woken for it
-    suspects       set     lanes where work is ready that lost its worker before, as far as is known
-    leased         zset    items by end of lease (ms)
-    later          zset    items by due time (ms): retries, runs with a delay, and what waits for another run's effect
-    held:{store}   zset    items of a paused store, in their order
-    paused         set     "handler:NAME", "store:NAME"       resuming  set  stores whose held work is coming back
-    limits         hash    handler -> its limit
-    slots:{limit}  hash    "token|handler" -> event ids: what one claim took, which one horse does, holds one slot
-    paces          hash    limit -> when its next run may begin (ms)
-    shut           hash    limit, or h:{handler} -> Busy until (ms)
-    failed         zset    failed runs by time (ms)
-    groups         zset    groups of failures by time of the last one (ms)
-    g:{group}      hash    handler error at first last example retrying failed; s:{store}, v:{version} counts
-    gr:{group}     zset    its runs, retrying or failed, by time of the last failure (ms)
-    done           zset    settled events by time (ms): what retention may touch
-    worn           string  time (ms) up to which settled events have lost their bodies
-    ix, ix:{store} zset    events by time of arrival (ms)
-    n              hash    every counter of every store, `name|store`; `name` where it is of no store
-    t:{store}      hash    the names a store really sends: n:{theirs} how often, l:{theirs} when last (ms); a bounded
+    st:{plugin}:{store}    hash    a plugin's state d:{store}:{m}  string  event id, for a short while: deliveries
+    that only their body identifies ready:{lane}   zset    work to do, in fair order between stores. A lane is a
+    handler; the lane "" is routing fair:{lane}    hash    virtual time of the lane (field "") and of each store in it
+    lanes          hash    lane -> RQ queue that is woken for it suspects       set     lanes where work is ready that
+    lost its worker before, as far as is known leased         zset    items by end of lease (ms) later          zset
+    items by due time (ms): retries, runs with a delay, and what waits for another run's effect held:{store}   zset
+    items of a paused store, in their order paused         set     "handler:NAME", "store:NAME"       resuming  set
+    stores whose held work is coming back limits         hash    handler -> its limit slots:{limit}  hash
+    "token|handler" -> event ids: what one claim took, which one child process does, holds one slot paces
+    hash    limit -> when its next run may begin (ms) shut           hash    limit, or h:{handler} -> Busy until (ms)
+    failed         zset    failed runs by time (ms) groups         zset    groups of failures by time of the last one
+    (ms) g:{group}      hash    handler error at first last example retrying failed; s:{store}, v:{version} counts
+    gr:{group}     zset    its runs, retrying or failed, by time of the last failure (ms) done           zset
+    settled events by time (ms): what retention may touch worn           string  time (ms) up to which settled events
+    have lost their bodies ix, ix:{store} zset    events by time of arrival (ms) n              hash    every counter
+    of every store, `name|store`; `name` where it is of no store t:{store}      hash    the names a store really
+    sends: n:{theirs} how often, l:{theirs} when last (ms); a bounded
                            number of names, what is beyond it is counted under the empty name
     decl, seen     hash    handler@version#mark -> declaration, and when it was last made (ms); the mark is of what it
                            asks for; in seen, "@" is any worker

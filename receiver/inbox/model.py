@@ -44,7 +44,7 @@ class Declarations:
     handlers: tuple[Declaration, ...]
 
 
-class Kept:
+class StoredEvent:
     """An event as the server keeps it. It is read when somebody wants it: the worker only passes it on."""
 
     __slots__ = ("_event", "blob", "id", "values")
@@ -81,7 +81,7 @@ class Run:
     token: str
     attempts: int
     losses: int
-    kept: Kept
+    kept: StoredEvent
     replays: int = 0
 
     @property
@@ -201,7 +201,7 @@ def runs_from(reply: list[Any], token: str) -> list[Run]:
     item, attempts, losses, replays = reply[:4]
     name, known = item.decode(), 4 + len(EVENT_FIELDS)
     event_id, handler = keys.split_item(name)
-    kept, handlers = Kept(event_id, reply[4:known], reply[known]), reply[known + 1 :]
+    kept, handlers = StoredEvent(event_id, reply[4:known], reply[known]), reply[known + 1 :]
     if handlers:
         return [Run(f"{name}|{one}", one, token, 0, 0, kept) for one in map(bytes.decode, handlers)]
     return [Run(name, handler, token, int(attempts), int(losses), kept, int(replays or 0))]

@@ -16,7 +16,7 @@ FLUSH_EVERY = 1.0
 UNKNOWN_STORE = "?"
 
 
-class Tally:
+class RefusalCounts:
     """Refusals by store and reason. The labels are closed: configured stores, `?`, and our own reasons."""
 
     def __init__(self, client: Redis) -> None:
@@ -28,7 +28,7 @@ class Tally:
 
     def refused(self, store: str, reason: Reason) -> None:
         with self._lock:
-            self._counts.update((f"rejected|{store}", f"rejected:{reason}|{store}"))
+            self._counts.update((f"refused|{store}", f"refused:{reason}|{store}"))
             if self._timer is None:
                 self._timer = threading.Timer(FLUSH_EVERY, self.flush)
                 self._timer.daemon = True

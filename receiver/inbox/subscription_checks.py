@@ -19,7 +19,7 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import keys
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
-from receiver.inbox.redis.script_runner import Call
+from receiver.inbox.redis.script_runner import ScriptCall
 
 HEALS_KEPT = 100
 LOCK_MS = 180_000
@@ -63,7 +63,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Heal:
+class Repair:
     """Something that had gone at the store and was mended; the gap is from the last good delivery to the mending."""
 
     store: str
@@ -79,7 +79,7 @@ class Heal:
         return None if self.last_delivery is None else max(0.0, self.at - self.last_delivery)
 
 
-class Checks:
+class SubscriptionChecks:
     def __init__(self, client: Redis) -> None:
         self.client = client
 
@@ -90,7 +90,7 @@ class Checks:
         gone = self.removed()
         stores = [store for store in stores if store not in gone]
         arguments: list[Argument] = [int(every * 1000), LOCK_MS, most, *stores]
-        (found,) = script_runner.run(self.client, [Call("checks", arguments)])
+        (found,) = script_runner.run(self.client, [ScriptCall("checks", arguments)])
         return [name.decode() for name in found]
 
     def next_at(self, store: str, seconds: float) -> None:
@@ -112,10 +112,10 @@ class Checks:
         try:
             yield lambda: self._hold(store, mine)
         finally:
-            script_runner.run(self.client, [Call("unlock", [store, mine])])
+            script_runner.run(self.client, [ScriptCall("unlock", [store, mine])])
 
     def _hold(self, store: str, mine: str) -> None:
-        (held,) = script_runner.run(self.client, [Call("relock", [store, mine, LOCK_MS])])
+        (held,) = script_runner.run(self.client, [ScriptCall("relock", [store, mine, LOCK_MS])])
         if not held:
             raise Occupied(f"{store}: this took so long that others may change its subscriptions now; try again")
 
@@ -131,7 +131,7 @@ class Checks:
 
     # What was mended
 
-    def healed(self, heal: Heal) -> None:
+    def healed(self, heal: Repair) -> None:
         """Write a heal down, and count it."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.lpush(keys.HEALS + heal.store, orjson.dumps(asdict(heal)))
@@ -140,10 +140,10 @@ class Checks:
         pipeline.hincrby(keys.COUNTERS, f"heals|{heal.store}", 1)
         pipeline.execute()
 
-    def heals(self, store: str, many: int = HEALS_KEPT) -> list[Heal]:
+    def heals(self, store: str, many: int = HEALS_KEPT) -> list[Repair]:
         """The newest first."""
         found: Any = self.client.lrange(keys.HEALS + store, 0, many - 1)
-        return [Heal(**orjson.loads(text)) for text in found]
+        return [Repair(**orjson.loads(text)) for text in found]
 
     def heal_count(self, store: str = "") -> int:
         """How many there have been, of a store or in all."""

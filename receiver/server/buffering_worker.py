@@ -86,7 +86,7 @@ def in_pieces(request: bytes) -> Iterator[bytes]:
     return (request[at : at + PIECE] for at in range(0, len(request), PIECE))
 
 
-class PatientWorker(ThreadWorker):
+class BufferingWorker(ThreadWorker):
     """gthread, but the main loop does the waiting."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -17,20 +17,20 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as TooSlow
 
 from receiver.contract.intake import Delivery
-from receiver.delivery.storage import Keeping, Kept, NowhereToKeep
+from receiver.delivery.storage import DeliveryStorage, NotStored, Stored
 from receiver.inbox import Accepted
-from receiver.inbox.accept_batch import Accepting
-from receiver.inbox.redis.polled_connection import Line
+from receiver.inbox.accept_batch import AcceptBatch
+from receiver.inbox.redis.polled_connection import PolledConnection
 
-Outcomes = list[Kept | NowhereToKeep]
+Outcomes = list[Stored | NotStored]
 Then = Callable[[Outcomes], None]
 
 
-class Handover:
+class GroupCommit:
     """One group at a time; `then` is called in the loop, with what became of each."""
 
     def __init__(
-        self, keeping: Keeping, poller: selectors.BaseSelector, defer: Callable[..., None], *, timeout: float
+        self, keeping: DeliveryStorage, poller: selectors.BaseSelector, defer: Callable[..., None], *, timeout: float
     ) -> None:
         self._keeping = keeping
         self._poller = poller
@@ -38,9 +38,9 @@ class Handover:
         """Has something called in the loop; may be called by any thread."""
         self._timeout = timeout
         self._thread = ThreadPoolExecutor(1, "keeping")
-        self._line: Line | None = None
+        self._line: PolledConnection | None = None
         self._watched = 0
-        self._sent: tuple[Sequence[Delivery], Accepting, Then] | None = None
+        self._sent: tuple[Sequence[Delivery], AcceptBatch, Then] | None = None
         """What is on the line."""
         self._due = 0.0
         self.busy = False
@@ -98,13 +98,13 @@ class Handover:
             self._due = time.monotonic() + self._timeout
         self._watch()
 
-    def _read(self, replies: list[Any]) -> list[Kept | None]:
+    def _read(self, replies: list[Any]) -> list[Stored | None]:
         """What became of each; None where the server has something against it."""
         assert self._sent
         _, accepting, _ = self._sent
-        return [Kept(one.status, one.id) if isinstance(one, Accepted) else None for one in accepting.read(replies)]
+        return [Stored(one.status, one.id) if isinstance(one, Accepted) else None for one in accepting.read(replies)]
 
-    def _on_kept(self, kept: list[Kept | None]) -> None:
+    def _on_kept(self, kept: list[Stored | None]) -> None:
         assert self._sent
         deliveries, _, then = self._sent
         self._sent = None
@@ -148,17 +148,19 @@ class Handover:
         wants_line = self._line is None
         self._in_thread(lambda: self._keep_and_connect(deliveries, wants_line=wants_line), then)
 
-    def _in_thread(self, keep: Callable[[], tuple[Outcomes, Line | None]], then: Then) -> None:
+    def _in_thread(self, keep: Callable[[], tuple[Outcomes, PolledConnection | None]], then: Then) -> None:
         done = self._thread.submit(keep)
         done.add_done_callback(lambda future: self._defer(self._on_thread, future, then))
 
-    def _keep_and_connect(self, deliveries: Sequence[Delivery], *, wants_line: bool) -> tuple[Outcomes, Line | None]:
+    def _keep_and_connect(
+        self, deliveries: Sequence[Delivery], *, wants_line: bool
+    ) -> tuple[Outcomes, PolledConnection | None]:
         """A new line is opened only where the server has just answered: a group is waiting meanwhile."""
         kept = self._keeping.keep_all(deliveries)
-        answers = any(isinstance(one, Kept) and one.where == "redis" for one in kept)
+        answers = any(isinstance(one, Stored) and one.where == "redis" for one in kept)
         return kept, self._keeping.open_line() if wants_line and answers else None
 
-    def _on_thread(self, future: Future[tuple[Outcomes, Line | None]], then: Then) -> None:
+    def _on_thread(self, future: Future[tuple[Outcomes, PolledConnection | None]], then: Then) -> None:
         kept, line = future.result()
         if line:
             self._line = line
@@ -170,7 +172,7 @@ class Handover:
         then(kept)
 
 
-def _filled(kept: list[Kept | None], rest: Outcomes) -> Outcomes:
+def _filled(kept: list[Stored | None], rest: Outcomes) -> Outcomes:
     """What became of all, in order: of those that were left, what the rest says."""
     others = iter(rest)
     return [one or next(others) for one in kept]

@@ -16,11 +16,11 @@ import time
 from typing import Any, NamedTuple
 
 from receiver.contract.intake import Delivery
-from receiver.delivery.admission import Arrival, BodyUnreadable, Door, read_body
+from receiver.delivery.admission import Admission, BodyUnreadable, IncomingDelivery, read_body
 from receiver.delivery.answers import Answer, on_the_wire
-from receiver.server.buffering_worker import PatientWorker
+from receiver.server.buffering_worker import BufferingWorker
 from receiver.server.connection import Connection
-from receiver.server.group_commit import Handover, Outcomes
+from receiver.server.group_commit import GroupCommit, Outcomes
 from receiver.server.request_head import PATH, read_head
 
 GROUP = 128
@@ -31,7 +31,7 @@ _DELIVERY = b"POST /webhooks"
 _PATH = re.compile(PATH)
 
 
-class Asked(NamedTuple):
+class PendingAnswer(NamedTuple):
     """A request whose answer is owed, and how to write it."""
 
     connection: Connection
@@ -39,18 +39,18 @@ class Asked(NamedTuple):
     closes: bool
 
 
-class LoopWorker(PatientWorker):
+class LoopWorker(BufferingWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._group: list[tuple[Asked, Delivery]] = []
+        self._group: list[tuple[PendingAnswer, Delivery]] = []
         """What comes while the group before is kept."""
 
     def load_wsgi(self) -> None:
         super().load_wsgi()
-        self._door: Door = self.wsgi.extensions["door"]
+        self._door: Admission = self.wsgi.extensions["door"]
         assert self.poller
         keeping, timeout = self.wsgi.extensions["keeping"], self.app.config.redis.timeout
-        self._handover = Handover(keeping, self.poller, self.method_queue.defer, timeout=timeout)
+        self._handover = GroupCommit(keeping, self.poller, self.method_queue.defer, timeout=timeout)
 
     # Judging: in the loop
 
@@ -75,7 +75,7 @@ class LoopWorker(PatientWorker):
                 except Exception:  # noqa: BLE001  logged there
                     self.give_up_on(connection)
 
-    def _judge(self, asked: Asked, arrival: Arrival) -> None:
+    def _judge(self, asked: PendingAnswer, arrival: IncomingDelivery) -> None:
         judged = self._door.judge(arrival)
         if isinstance(judged, Answer):
             self._say(asked, judged)
@@ -83,7 +83,7 @@ class LoopWorker(PatientWorker):
             asked.connection.request = b""
             self._group.append((asked, judged))
 
-    def _read(self, connection: Connection) -> tuple[Asked, Arrival] | None:
+    def _read(self, connection: Connection) -> tuple[PendingAnswer, IncomingDelivery] | None:
         """A delivery that has arrived whole; None for whatever else it is, and for what must be refused."""
         head, connection.head = connection.head, None
         if head is None and (not connection.complete or not connection.request.startswith(_DELIVERY)):
@@ -91,13 +91,13 @@ class LoopWorker(PatientWorker):
         try:
             if head := head or read_head(connection.request):
                 body = connection.request[len(connection.request) - head.length :]
-                arrival = Arrival(head.store, head.headers, body, connection.address, time.time())
-                return Asked(connection, minor=1, closes=False), arrival
+                arrival = IncomingDelivery(head.store, head.headers, body, connection.address, time.time())
+                return PendingAnswer(connection, minor=1, closes=False), arrival
             return self._read_carefully(connection)
         except Exception:  # noqa: BLE001  whatever is wrong with it, the other way of serving says so
             return None
 
-    def _read_carefully(self, connection: Connection) -> tuple[Asked, Arrival] | None:
+    def _read_carefully(self, connection: Connection) -> tuple[PendingAnswer, IncomingDelivery] | None:
         """Whatever is not quite ordinary is read by gunicorn's parser."""
         request = self.parse(connection)
         path = _PATH.fullmatch(request.path)
@@ -105,8 +105,8 @@ class LoopWorker(PatientWorker):
             return None
         headers, length = lower_case_headers(request)
         body = self._body(connection, request, length)
-        arrival = Arrival(path[1] or "", headers, body, connection.address, time.time())
-        return Asked(connection, request.version[1], request.should_close()), arrival
+        arrival = IncomingDelivery(path[1] or "", headers, body, connection.address, time.time())
+        return PendingAnswer(connection, request.version[1], request.should_close()), arrival
 
     def _body(self, connection: Connection, request: Any, length: str) -> bytes:
         """The end of a request is known by the length that its parser has now found good; chunks must be read."""
@@ -131,7 +131,7 @@ class LoopWorker(PatientWorker):
         group, self._group = self._group[:many], self._group[many:]
         self._handover.keep([delivery for _, delivery in group], lambda kept: self._on_kept(group, kept))
 
-    def _on_kept(self, group: list[tuple[Asked, Delivery]], outcomes: Outcomes) -> None:
+    def _on_kept(self, group: list[tuple[PendingAnswer, Delivery]], outcomes: Outcomes) -> None:
         self._keep_the_next()  # before the answers: it is kept while they are sent
         for (asked, delivery), kept in zip(group, outcomes, strict=True):
             try:
@@ -139,7 +139,7 @@ class LoopWorker(PatientWorker):
             except Exception:  # noqa: BLE001  logged there
                 self.give_up_on(asked.connection)
 
-    def _say(self, asked: Asked, answer: Answer) -> None:
+    def _say(self, asked: PendingAnswer, answer: Answer) -> None:
         closes = asked.closes or not self.alive
         data = on_the_wire(answer, now=time.time(), close=closes, minor=asked.minor)
         self.reply(asked.connection, data, goes_on=not closes)

@@ -25,12 +25,12 @@ from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.ports import refuse_a_taken_port
-from receiver.server.buffering_worker import CONNECTIONS, PatientWorker
+from receiver.server.buffering_worker import CONNECTIONS, BufferingWorker
 from receiver.server.loop_worker import LoopWorker
 
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn makes a file there that has no name
-WORKER_CLASSES = {"loop": LoopWorker, "threads": PatientWorker}
+WORKER_CLASSES = {"loop": LoopWorker, "threads": BufferingWorker}
 
 
 class WebServer(BaseApplication):

@@ -12,7 +12,7 @@ delivery may be lost in a power cut (synchronous NORMAL), one that was answered 
 
 from receiver.spool.database import FILE
 from receiver.spool.refused_deliveries import UNKNOWN, Refusal, Refusals, RefusedOf, look_at_refusals, open_refusals
-from receiver.spool.spooled_events import Row, SpooledEvents, glance_at_events, open_events
+from receiver.spool.spooled_events import SpooledEvents, SpooledRow, glance_at_events, open_events
 
 __all__ = [
     "FILE",
@@ -20,8 +20,8 @@ __all__ = [
     "Refusal",
     "Refusals",
     "RefusedOf",
-    "Row",
     "SpooledEvents",
+    "SpooledRow",
     "glance_at_events",
     "look_at_refusals",
     "open_events",

@@ -21,7 +21,7 @@ VACUUM_PAGES = 4096
 
 
 @dataclass(frozen=True)
-class Row:
+class SpooledRow:
     """A spooled delivery and its place. The delivery is None where the row cannot be read."""
 
     number: int
@@ -86,7 +86,7 @@ class SpooledEvents:
             fit.append(fits)
         return fit
 
-    def oldest(self, many: int, *, after: int = 0, but_not_of: Iterable[str] = ()) -> list[Row]:
+    def oldest(self, many: int, *, after: int = 0, but_not_of: Iterable[str] = ()) -> list[SpooledRow]:
         """The first rows after a number, in order of arrival."""
         passed_over = list(but_not_of)
         holes = ", ".join("?" * len(passed_over))
@@ -95,7 +95,7 @@ class SpooledEvents:
             f"WHERE number > ? AND store NOT IN ({holes}) ORDER BY number LIMIT ?",
             (after, *passed_over, many),
         )
-        return [Row(number, store, _unpacked(about, body)) for number, store, about, body in rows]
+        return [SpooledRow(number, store, _unpacked(about, body)) for number, store, about, body in rows]
 
     def delete(self, numbers: Iterable[int]) -> None:
         """Forget rows that the inbox has acknowledged."""

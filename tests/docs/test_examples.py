@@ -17,7 +17,7 @@ from tests.support.programs import ROOT
 from tests.workers.testing.test_kit import run_pytest
 from workers.plugins.loading import judge_one
 from workers.testing.certify import report
-from workers.testing.certify.runner import Trials, target_of
+from workers.testing.certify.runner import CertificationRun, target_of
 
 EXAMPLES = ("order-export", "stock-alert", "customer-welcome")
 
@@ -64,7 +64,7 @@ def certified(example: str, folder: Path, *only: str) -> dict[str, object]:
     found = judge_one(config, str(module(example)))
     told = [{"topics": one.topics, "handler": one.handler} for one in found]
     target = target_of(str(module(example)), found[0].version, found[0].details["plugin"], told)
-    results = Trials(config, target, seed=7, only=only).run()
+    results = CertificationRun(config, target, seed=7, only=only).run()
     said = list(report.lines(results))
     print(said[0], *said[-4:], sep="\n")
     return report.as_json(results)

@@ -152,8 +152,8 @@ def test_row_7_the_run_of_a_killed_horse_is_done_again_within_two_seconds(make_s
     event_id = system.accept("order.slow", data={"id": 1, "seconds": 0.8})
     eventually(lambda: len(effects(system)) == 1)
     killed = time.monotonic()
-    for horse in children_of(worker.pid):
-        os.kill(horse, signal.SIGKILL)
+    for child_process in children_of(worker.pid):
+        os.kill(child_process, signal.SIGKILL)
     eventually(lambda: len(effects(system)) == 2)
     assert time.monotonic() - killed < 2
     assert system.settled(event_id) == "settled"
@@ -291,7 +291,7 @@ def test_row_20_the_servers_clock_may_jump_an_hour_either_way(
 
 
 def test_row_23_sigterm_of_everything_drains_and_burns_no_attempt(make_system: Callable[..., System]) -> None:
-    system = make_system(plugin=HELLO, horses=4)
+    system = make_system(plugin=HELLO, child_processes=4)
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
     workers = Process(command, log=system.folder / "workers.log", env={"STOREHOOKS_WORKERS__DRAIN": "1s"})
     system.processes.append(workers)

@@ -49,7 +49,7 @@ def test_row_18_bad_company_fails_with_the_right_reasons_and_harms_nobody(
     make_system: Callable[..., System], lost_before: int
 ) -> None:
     """Each worker that is lost takes a lease's time to be missed, so usually some are lost before it begins."""
-    system = make_system(plugin=BAD_COMPANY, horses=4)
+    system = make_system(plugin=BAD_COMPANY, child_processes=4)
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
     env = {"STOREHOOKS_WORKERS__PROCESSES": "2", "STOREHOOKS_WORKERS__MEMORY": "300MB"}
     workers = Process(command, log=system.folder / "workers.log", env=env)
@@ -96,7 +96,7 @@ def kills_its_parent(event, ctx):
 def test_row_18_whoever_takes_long_is_not_given_up_for_the_one_that_kills_their_worker(
     make_system: Callable[..., System], lost_before: int
 ) -> None:
-    system = make_system(plugin=BESIDE_A_KILLER, horses=4)
+    system = make_system(plugin=BESIDE_A_KILLER, child_processes=4)
     for name in ("takes_long", "kills_its_parent"):
         system.inbox.pause(handler=f"shop.{name}")
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.inbox import Declaration, Failures, Outcome, keys
+from receiver.inbox import Declaration, FailureQueries, Outcome, keys
 from receiver.inbox.redis.connecting import socket_path
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Server, System, children_of, eventually, own_server
@@ -69,7 +69,7 @@ ELSEWHERE = "def start(settings):\n    if getattr(settings, 'broken', False):\n 
 
 
 def odd_shop(make_system: Callable[..., System], **how: object) -> System:
-    system = make_system(plugin=ODD, horses=4, **how)
+    system = make_system(plugin=ODD, child_processes=4, **how)
     (system.folder / "elsewhere.py").write_text(ELSEWHERE)
     return system
 
@@ -106,7 +106,7 @@ def test_odd_ends_are_told_and_cost_no_horse(
     assert system.settled(event_id) == state
     run = system.run_of(event_id, "shop.odd")
     assert (run.error or run.result) == shown
-    assert "horse gone" not in system.log("worker")
+    assert "child process gone" not in system.log("worker")
     assert worker.alive
 
 
@@ -117,8 +117,8 @@ def test_a_retry_in_ages_is_due_within_a_month_and_breaks_neither_worker_nor_lis
     system = odd_shop(make_system)
     worker, _ = system.start("worker", "housekeeper")
     ids = {system.accept("order.ages", data={"id": 1, "after": after}) for after in ("1e306", "1e12", "inf")}
-    eventually(lambda: len(Failures(system.client).latest()) == 3)
-    found = Failures(system.client).latest()
+    eventually(lambda: len(FailureQueries(system.client).latest()) == 3)
+    found = FailureQueries(system.client).latest()
     assert {one.event for one in found} == ids
     assert all(29 < (one.next_at - one.failed_at).days <= 30 for one in found)
     assert worker.alive

@@ -18,9 +18,9 @@ from redis.exceptions import RedisError
 
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerAway
-from receiver.inbox import Inbox, Ledger, connect_to, keys
+from receiver.inbox import EventQueries, Inbox, connect_to, keys
 from receiver.inbox.redis.connecting import check, describe, socket_path
-from receiver.inbox.redis.polled_connection import Line
+from receiver.inbox.redis.polled_connection import PolledConnection
 from tests.receiver.spool.test_spool import HELLO, spooled
 from tests.support.harness import Server, System, eventually, own_server
 from tests.support.load import Load
@@ -64,7 +64,7 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
 
 def test_every_kind_of_connection_follows_the_primary_before_the_old_one_is_told(sentinels: Sentinels) -> None:
     client = connect_to(RedisSettings(sentinels=tuple(sentinels.addresses), sentinel_name=NAME), timeout=2.0)
-    inbox, line = Inbox(client, direct=True), Line(client)
+    inbox, line = Inbox(client, direct=True), PolledConnection(client)
     assert inbox.lead("we", 60_000)
     assert client.get(keys.LEADER) == b"we"
     assert not line.outdated
@@ -86,7 +86,7 @@ def follow(system: System, sentinels: Sentinels, ack: str = "stored") -> System:
     lines = f'sentinels = {sentinels.addresses}\nsentinel_name = "{NAME}"\nack = "{ack}"\ntimeout = "1s"\n'
     system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{lines}", 1))
     system.client = connect_to(system.config.redis, timeout=2.0)
-    system.inbox, system.ledger = Inbox(system.client), Ledger(system.client)
+    system.inbox, system.ledger = Inbox(system.client), EventQueries(system.client)
     system.start("web", "worker", "housekeeper")
     assert eventually(lambda: (a := system.post(system.request())).status_code == 200 and a.json(), 20)
     return system
@@ -156,9 +156,9 @@ def test_row_24_a_primary_that_is_replaced_while_it_takes_writes_is_left_before_
         sentinels.fail_over()
         eventually(lambda: leads(sentinels.replica), 30)
         promoted = time.time()
-        settled = Ledger(sentinels.replica.client).counters().total["settled"]
+        settled = EventQueries(sentinels.replica.client).counters().total["settled"]
         if ack == "stored":  # else nothing new is there before the old one is its replica
-            eventually(lambda: Ledger(sentinels.replica.client).counters().total["settled"] > settled, 10)
+            eventually(lambda: EventQueries(sentinels.replica.client).counters().total["settled"] > settled, 10)
             assert leads(sentinels.primary), "workers have followed before it was told"
         eventually(lambda: not leads(sentinels.primary), 30)
         told = time.time() - promoted
@@ -209,7 +209,7 @@ def test_a_server_that_was_demoted_is_left_for_the_one_its_name_leads_to_now(
     with own_server(folder) as other:
         proxy.upstream = str(socket_path(other.data_dir))
         own_redis.client.replicaof("127.0.0.1", 1)
-        system.client, system.ledger = other.client, Ledger(other.client)
+        system.client, system.ledger = other.client, EventQueries(other.client)
         assert system.settled(system.deliver()) == "settled"
         assert spooled(system) == 0
         system.close()
@@ -274,7 +274,7 @@ def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[.
     line = f'ca_file = "{door.certificate}"\n'
     system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{line}", 1))
     system.client = connect_to(system.config.redis, timeout=2.0)
-    system.inbox, system.ledger = Inbox(system.client), Ledger(system.client)
+    system.inbox, system.ledger = Inbox(system.client), EventQueries(system.client)
     system.start("web", "worker", "housekeeper")
     assert system.settled(system.deliver()) == "settled"
     assert system.http.get("/readyz").json()["keeps_in"] == "redis"

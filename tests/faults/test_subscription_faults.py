@@ -14,9 +14,9 @@ from redis.exceptions import RedisError
 
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
-from receiver.inbox.keyring.host_files import Files
+from receiver.inbox.keyring.host_files import KeyringFiles
 from receiver.inbox.keyring.keyring import Keyring, Learned, orphaned
-from receiver.inbox.subscription_checks import Checks, Occupied
+from receiver.inbox.subscription_checks import Occupied, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.sandbox_shop import Shop
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, eventually_came
@@ -37,7 +37,7 @@ from workers.storeapi.errors import (
 from workers.storeapi.groups import Webhooks
 from workers.subscriptions.apply import handlers_of
 from workers.subscriptions.probe import NothingToSign, ProbeFailed, probe
-from workers.subscriptions.repair import Upkeep
+from workers.subscriptions.repair import SubscriptionCheck
 
 TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\ntakes = ["secret"]\n'
 Spoil = Callable[..., Any]
@@ -58,7 +58,7 @@ def is_under_way(shop: Shop) -> bool:
 def rotate(shop: Shop) -> list[str]:
     """The errors of a rotation."""
     subscriber = shop.subscriber
-    with Checks(shop.system.client).alone("demo") as hold:
+    with SubscriptionChecks(shop.system.client).alone("demo") as hold:
         return [one.error for one in subscriber.carry_out(subscriber.rotate(), hold=hold)]
 
 
@@ -100,7 +100,7 @@ def test_a_rotation_whose_answer_is_lost_leaves_its_word_and_the_next_look_mends
     shop.apply()
     with monkeypatch.context() as patch:
         if isinstance(error, OSError):
-            patch.setattr(Files, "add_pending", refused_with(error))
+            patch.setattr(KeyringFiles, "add_pending", refused_with(error))
         else:
             patch.setattr(Webhooks, "rotate_secret", done_and_then(error, Webhooks.rotate_secret))
         if isinstance(error, ApiError):
@@ -258,12 +258,12 @@ def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: p
         return made
 
     def mend() -> None:
-        with Checks(shop.system.client).alone("demo") as hold:
+        with SubscriptionChecks(shop.system.client).alone("demo") as hold:
             list(shop.subscriber.carry_out(shop.subscriber.look(handlers_of(shop.system.client)).gentle, hold=hold))
 
     other = threading.Thread(target=mend)
     monkeypatch.setattr(subscriber.client.webhooks, "create", slow)
-    with Checks(shop.system.client).alone("demo") as hold:
+    with SubscriptionChecks(shop.system.client).alone("demo") as hold:
         found = subscriber.look(handlers_of(shop.system.client), alone=True)
         errors = [one.error for one in subscriber.carry_out(found.gentle, hold=hold)]
     assert "others may change its subscriptions now" in errors[1]
@@ -272,11 +272,11 @@ def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: p
 
 def test_a_lock_is_kept_for_as_long_as_changes_are_made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 400)
-    with Checks(shop.system.client).alone("demo") as hold:
+    with SubscriptionChecks(shop.system.client).alone("demo") as hold:
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
             hold()
-            with pytest.raises(Occupied), Checks(shop.system.client).alone("demo"):
+            with pytest.raises(Occupied), SubscriptionChecks(shop.system.client).alone("demo"):
                 pass
             time.sleep(0.05)
 
@@ -329,7 +329,7 @@ def test_a_look_that_took_too_long_ends_no_secret_that_another_has_learned_since
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     subscriber = shop.subscriber
-    with Checks(shop.system.client).alone("demo") as hold:
+    with SubscriptionChecks(shop.system.client).alone("demo") as hold:
         old = subscriber.look(handlers_of(shop.system.client), alone=True)
         shop.system.client.delete(keys.CHECK_LOCK + "demo")
         shop.apply()
@@ -368,7 +368,7 @@ def test_what_the_store_deletes_again_and_again_comes_back_with_pauses_and_a_cap
         delete(shop, "order.paid")
         found = look(shop)
     assert "deleted at the store again; created in" in found.left[0]["why"]
-    assert Checks(shop.system.client).heal_count("demo") == 1
+    assert SubscriptionChecks(shop.system.client).heal_count("demo") == 1
     assert "deleted at the store again" in found.trouble["order.paid"].note, "which doctor shows"
     assert "created in" in look(shop).left[0]["why"], "what waits is not forgotten by the next look"
 
@@ -399,7 +399,7 @@ def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, mo
         patch.setattr("workers.subscriptions.repair.probe", refused_with(NothingToSign("no secret")))
         assert look(shop).left == (), "a new subscription brings the secret that is missing"
     assert shop.topics() == ["customer.created"]
-    assert [heal.action for heal in Checks(shop.system.client).heals("demo")] == ["create"]
+    assert [heal.action for heal in SubscriptionChecks(shop.system.client).heals("demo")] == ["create"]
 
 
 def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
@@ -432,13 +432,13 @@ def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch
     shop.cli("subscriptions", "apply", "--yes", "--no-delete")
     delete(shop, "order.paid")
     shop.cli("subscriptions", "apply", "--yes", "--no-delete")
-    left = Checks(shop.system.client).last(["demo"])["demo"].left
+    left = SubscriptionChecks(shop.system.client).last(["demo"])["demo"].left
     assert [(one["action"], one["topic"]) for one in left] == [("delete", "product.created")]
 
 
 def test_a_look_at_a_removed_store_leaves_its_place_free(shop: Shop) -> None:
-    upkeep = Upkeep(lambda: shop.system.config)
-    Checks(shop.system.client).remove("demo")
+    upkeep = SubscriptionCheck(lambda: shop.system.config)
+    SubscriptionChecks(shop.system.client).remove("demo")
     upkeep._busy.add("demo")
     upkeep._look_at(shop.system.config, "demo", handlers_of(shop.system.client))
     assert upkeep._busy == set()
@@ -505,13 +505,13 @@ def test_a_removal_that_is_cut_short_leaves_the_store_to_the_check(
     shop.apply()
     monkeypatch.setattr("workers.subscriptions.apply.Subscriber.unsubscribe", refused_with(error))
     assert shop.cli("stores", "remove", "demo", "--yes").exit_code != 0
-    assert Checks(shop.system.client).removed() == set()
+    assert SubscriptionChecks(shop.system.client).removed() == set()
 
 
 def test_a_removed_store_that_is_in_config_is_shown_so_and_apply_brings_it_back(shop: Shop) -> None:
     shop.declare("order.paid")
     shop.apply()
-    checks = Checks(shop.system.client)
+    checks = SubscriptionChecks(shop.system.client)
     checks.remove("demo")
     assert "removed: nothing is mended" in shop.cli("subscriptions").output
     told = shop.cli("doctor").output

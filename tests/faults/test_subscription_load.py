@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from receiver.inbox.keyring.keyring import Keyring
-from receiver.inbox.subscription_checks import Checks
+from receiver.inbox.subscription_checks import SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import SECRET, Process, Server, System, eventually, free_port, own_server
 from tests.support.many_stores import TOKEN
@@ -147,7 +147,7 @@ def test_a_subscription_that_is_switched_off_under_load_is_mended_within_two_che
         gone = 14 - shop.status()["subscriptions"]
         eventually(lambda: len(shop.topics()) == 14, 4 * every, what="all are on again")
         took = time.time() - off
-        heals = Checks(shop.system.client).heals("demo")
+        heals = SubscriptionChecks(shop.system.client).heals("demo")
         before = shop.came("*")
         eventually(lambda: shop.came("*") > before + 50, 60, what="events flow again")
         gaps = [heal.gap for heal in heals if heal.gap is not None]
@@ -197,7 +197,7 @@ def test_a_thousand_stores_are_looked_at_within_one_rate_limit(
         shop_declares(system)
         began = time.time()
         system.start("housekeeper")
-        names, checks = [f"s{n}" for n in range(STORES)], Checks(system.client)
+        names, checks = [f"s{n}" for n in range(STORES)], SubscriptionChecks(system.client)
         eventually(lambda: len(checks.last(names)) == STORES, 600, what="every store was looked at")
         took = time.time() - began
         came = sorted(at for at, _ in requests(port))

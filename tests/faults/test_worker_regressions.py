@@ -131,7 +131,7 @@ def slowly(slow):
 
 def test_two_runs_at_one_effect_hold_up_nobody_else(make_system: Callable[..., System]) -> None:
     """The second said Busy for its handler, and so for every store and resource, again and again."""
-    system = make_system(plugin=ONE_AT_A_TIME, horses=6)
+    system = make_system(plugin=ONE_AT_A_TIME, child_processes=6)
     system.start("worker", "housekeeper")
     first = system.accept("order.paid", data={"id": 1, "slow": True})
     eventually((system.folder / "begun").exists)
@@ -151,7 +151,7 @@ import os
 from pathlib import Path
 from workers import Router
 router = Router("shop")
-if "LACKING" not in os.environ or Path("/proc/self/comm").read_text().strip() != "sh-horse":
+if "LACKING" not in os.environ or Path("/proc/self/comm").read_text().strip() != "sh-child":
     @router.on("order.paid")
     def book(event, ctx):
         return "booked"

@@ -35,7 +35,7 @@ def test_a_flipped_byte_is_refused_and_nothing_is_stored(web: System) -> None:
     assert (answer.status_code, answer.headers["content-type"]) == (401, PROBLEM)
     assert answer.json()["status"] == 401
     assert web.ledger.events() == []
-    assert eventually(lambda: web.ledger.counters().stores.get("north", {}).get("rejected")) == 1
+    assert eventually(lambda: web.ledger.counters().stores.get("north", {}).get("refused")) == 1
 
 
 def test_an_unknown_store_and_a_wrong_signature_get_the_same_answer(web: System) -> None:
@@ -52,7 +52,7 @@ def test_an_unknown_store_and_a_wrong_signature_get_the_same_answer(web: System)
 def test_refusals_create_no_key_for_names_nobody_configured(web: System) -> None:
     for name in ("evil-1", "evil-2", "evil-3"):
         web.post(web.request(), store=name)
-    eventually(lambda: web.ledger.counters().total["rejected"] == 3)
+    eventually(lambda: web.ledger.counters().total["refused"] == 3)
     assert set(web.ledger.counters().stores) == {"?"}
 
 

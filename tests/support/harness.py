@@ -22,7 +22,7 @@ from receiver import config as config_room
 from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
-from receiver.inbox import Inbox, Ledger, connect, server_url
+from receiver.inbox import EventQueries, Inbox, connect, server_url
 from receiver.inbox.redis import embedded_server
 from receiver.spool import look_at_refusals
 from tests.support.programs import Process, ended, storehooks
@@ -128,7 +128,7 @@ CONFIG = (
     + """threads = 4
 [workers]
 plugins = {plugins}
-horses = {horses}
+child_processes = {child_processes}
 drain = "10s"
 [stores.north]
 signing_secrets = ["{secret}"]
@@ -153,7 +153,14 @@ class System:
     """The product on a real server: config, processes, and what a store and an operator do with it."""
 
     def __init__(
-        self, folder: Path, url: str, *, plugin: str = "", horses: int = 2, more: str = "", port: int | None = None
+        self,
+        folder: Path,
+        url: str,
+        *,
+        plugin: str = "",
+        child_processes: int = 2,
+        more: str = "",
+        port: int | None = None,
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
@@ -167,7 +174,7 @@ class System:
                 port=self.port,
                 sandbox_port=free_port(),
                 plugins='["shop.py"]',
-                horses=horses,
+                child_processes=child_processes,
                 secret=SECRET,
                 other=OTHER_SECRET,
                 more=more,
@@ -175,7 +182,7 @@ class System:
         )
         self.client: Redis = connect(url, timeout=5.0)
         self.inbox = Inbox(self.client)
-        self.ledger = Ledger(self.client)
+        self.ledger = EventQueries(self.client)
         self.processes: list[Process] = []
         self.http = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
 

@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis
 
 from receiver.contract.event import Event
-from receiver.inbox import Failures, Ledger, keys
+from receiver.inbox import EventQueries, FailureQueries, keys
 
 OPEN = ("ready", "leased", "later", "held")
 DONE = keys.PREFIX + "done"
@@ -104,7 +104,7 @@ class Books:
         found = Counter(forgotten)
         for event, state in self.states.items():
             found[(self._stores[event], state)] += 1
-        counters = Ledger(self._client).counters()
+        counters = EventQueries(self._client).counters()
         for store, told in counters.stores.items():
             kinds = {kind: found[(store, kind)] for kind in ("settled", "open", "failed")}
             assert {kind: told[kind] for kind in kinds} == kinds, store
@@ -125,7 +125,7 @@ class Books:
             value for record in self._records.values() for name, value in record.items() if name.startswith("g:")
         )
         told: Counter[str] = Counter()
-        for group in Failures(self._client).groups():
+        for group in FailureQueries(self._client).groups():
             told[f"{group.id} retrying"] += group.retrying
             told[f"{group.id} failed"] += group.failed
             assert self._client.zcard(keys.GROUP_RUNS + group.id) == group.retrying + group.failed

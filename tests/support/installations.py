@@ -12,7 +12,7 @@ from pathlib import Path
 
 from receiver.config import SANDBOX_SECRET
 from receiver.inbox import Inbox, keys
-from receiver.inbox.subscription_checks import Checked, Checks
+from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
 from receiver.spool import look_at_refusals
 from tests.support.harness import HEAD, OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
 from tests.support.raw_server import Listener
@@ -207,7 +207,7 @@ def disabled_subscription(clinic: Clinic, _: Path) -> Iterator[Path]:
 @contextmanager
 def found(clinic: Clinic, checked: Checked) -> Iterator[Path]:
     """As a check would leave it; that no other comes in between, its lock is held."""
-    checks = Checks(clinic.server.client)
+    checks = SubscriptionChecks(clinic.server.client)
     with checks.alone("north", within=10):
         before = checks.last(["north"])["north"]
         checks.found(checked)

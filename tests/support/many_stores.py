@@ -17,10 +17,10 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from receiver import config as config_room
 from workers.storeapi.catalogue import catalogue_of
-from workers.storeapi.sandbox.misbehaviour import Pathologies
+from workers.storeapi.sandbox.misbehaviour import Misbehaviour
 from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import Shop
-from workers.storeapi.sandbox.state import State
+from workers.storeapi.sandbox.state import SandboxState
 from workers.storeapi.sandbox.tokens import Registration, Tokens
 
 TOKEN = "a token of all"
@@ -31,7 +31,7 @@ class States:
     """Stands in for a State: each store's own, by the request under way."""
 
     def __init__(self) -> None:
-        self.each: dict[str, State] = {}
+        self.each: dict[str, SandboxState] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.each[_store.get()], name)
@@ -47,12 +47,12 @@ class Stores:
             self.states,  # type: ignore[arg-type]
             catalogue_of(config, first),
             config.known_stores[first],
-            Pathologies(1),
+            Misbehaviour(1),
             secret=config.stores[first].signing_secrets[0].value.get_secret_value(),
         )
         for name in config.stores:
             _store.set(name)
-            self.states.each[name] = State(":memory:")
+            self.states.each[name] = SandboxState(":memory:")
             self.states.insert("webhook", shop.subscription("order.paid", config.public_url_of(name)))
         self.app = create_app(shop, Tokens(shop, Registration(token=TOKEN)), "/oauth/token", lambda _: None)
 

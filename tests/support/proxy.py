@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from receiver.inbox.redis.script_runner import Call
+from receiver.inbox.redis.script_runner import ScriptCall
 
 
 class Proxy:
@@ -31,7 +31,7 @@ class Proxy:
 
     def cut(self, name: str) -> None:
         """Cut the connection in place of the next reply to this script."""
-        self.at_reply(str(Call(name, ()).command[1]).encode(), lambda: False)
+        self.at_reply(str(ScriptCall(name, ()).command[1]).encode(), lambda: False)
 
     def at_reply(self, pattern: bytes, act: Callable[[], bool]) -> None:
         """Call `act` when the server has answered the next command with this pattern; it says whether to pass it on."""

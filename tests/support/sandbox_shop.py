@@ -12,7 +12,7 @@ import httpx2
 from click.testing import CliRunner, Result
 
 from receiver.inbox import Declaration, keys
-from receiver.inbox.subscription_checks import Checked, Checks
+from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import Process, System, eventually, own_server
 from workers.cli import storehooks
@@ -130,7 +130,7 @@ class Shop:
 
 def looked_at(shop: Shop, since: float, within: float = 15.0) -> Checked:
     """The check's next look, after a moment."""
-    checks = Checks(shop.system.client)
+    checks = SubscriptionChecks(shop.system.client)
 
     def newer() -> Checked | None:
         last = checks.last(["demo"]).get("demo")

@@ -105,7 +105,7 @@ class Soak:
         self.server = Server(folder / "server")
         self.server.start()
         more = '[store_defaults]\nurl = ""\n'
-        self.system = System(folder / "system", self.server.url, plugin=PLUGIN, horses=3, more=more)
+        self.system = System(folder / "system", self.server.url, plugin=PLUGIN, child_processes=3, more=more)
         self.log = folder / "system" / "all.log"
         self._stop = threading.Event()
         self._paused: list[tuple[float, int]] = []
@@ -170,8 +170,10 @@ class Soak:
     def _faults(self) -> dict[str, Callable[[], None]]:
         return {
             "kill worker": lambda: self._kill_one(self._below(self.workers, "sh-worker")),
-            "kill horse": lambda: self._kill_one(self._below(self.workers, "sh-horse")),
-            "kill horses": lambda: [self._kill_one(self._below(self.workers, "sh-horse")) for _ in range(3)] and None,
+            "kill child process": lambda: self._kill_one(self._below(self.workers, "sh-child")),
+            "kill child processes": lambda: (
+                [self._kill_one(self._below(self.workers, "sh-child")) for _ in range(3)] and None
+            ),
             "kill housekeeper": lambda: self._kill_one(self._below(self.workers, "sh-housekeeper")),
             "stop worker": lambda: self._pause_one(self._below(self.workers, "sh-worker")),
             "kill web worker": lambda: self._kill_one(children_of(self.web.pid)),

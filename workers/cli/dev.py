@@ -18,15 +18,15 @@ from redis.exceptions import RedisError
 from receiver import __version__
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerUnusable
-from receiver.inbox import Declaration, Ledger, connect_to
+from receiver.inbox import Declaration, EventQueries, connect_to
 from receiver.inbox.model import DECLARATION_MS
-from receiver.inbox.queries.handlers import Roster
+from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.ports import refuse_a_taken_port
 from workers.cli import output
-from workers.cli.dev_stream import Journal, Refused
-from workers.cli.file_watch import Watched, config_files, plugin_files
+from workers.cli.dev_stream import RefusalStream, RunStream
+from workers.cli.file_watch import FileWatch, config_files, plugin_files
 from workers.cli.options import the_config, with_config
 from workers.cli.stats import equation
 from workers.formatting import waits
@@ -42,11 +42,11 @@ SERVER_STAGE = 0
 
 
 @click.command()
-@click.option("--no-sandbox", is_flag=True, help="Without the pretend store.")
+@click.option("--no-sandbox", is_flag=True, help="Without the sandbox store.")
 @click.option("--events", type=click.IntRange(1), metavar="N", help="Stop with a summary after N events were handled.")
 @with_config
 def dev(no_sandbox: bool, events: int | None) -> None:
-    """Run everything here: server, receiver, workers, and a pretend store."""
+    """Run everything here: server, receiver, workers, and a sandbox store."""
     started = time.monotonic()
     config = the_config()
     refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
@@ -91,18 +91,18 @@ class Dev:
         self._started = started
         self._most = events
         self._client = connect_to(config.redis, timeout=2.0)
-        self._ledger = Ledger(self._client)
+        self._ledger = EventQueries(self._client)
         self._supervisor = Supervisor(say=self._say, patience=STOP_SECONDS)
         self._logs = config.data_dir / "logs"
-        self._journal: Journal | None = None
+        self._journal: RunStream | None = None
         self._first = True
         self._before: dict[str, int] | None = None
-        self._config_files = Watched(config_files(config))
-        self._plugin_files = Watched(plugin_files(config, handlers))
+        self._config_files = FileWatch(config_files(config))
+        self._plugin_files = FileWatch(plugin_files(config, handlers))
         self._new_config = False
         """The config was saved, and not everybody has read it yet."""
         self._changes_at = 0.0
-        self._refused = Refused(config.data_dir)
+        self._refused = RefusalStream(config.data_dir)
 
     def run(self, *, sandbox: bool) -> None:
         self._logs.mkdir(exist_ok=True)
@@ -180,7 +180,7 @@ class Dev:
         """Follow the journal; the server may be starting again, and then we come back later."""
         if self._journal is None:
             with contextlib.suppress(RedisError, OSError):
-                self._journal = Journal(self._client)
+                self._journal = RunStream(self._client)
                 self._supervisor.watch(self._journal.fileno, self._hear)
 
     def _hear(self) -> None:
@@ -217,7 +217,7 @@ class Dev:
             "storehooks send order.created  your own event",
             "storehooks send order.created --tamper body  see it refused",
             "storehooks events  what has arrived",
-            *(["storehooks api orders list  the pretend store's API"] if has_api else []),
+            *(["storehooks api orders list  the sandbox store's API"] if has_api else []),
             *(f"edit {os.path.relpath(file)}  loads when saved" for file in self._plugin_files.files),
         )
         click.echo()
@@ -235,7 +235,7 @@ class Dev:
         """Everybody reads the config again, if it and its plugins are good; else what was there goes on."""
         try:
             config = load_from_environment(str(self._config.path) if self._config.path else None)
-            self._plugin_files = Watched([*self._plugin_files.files, *plugin_files(config, ())])
+            self._plugin_files = FileWatch([*self._plugin_files.files, *plugin_files(config, ())])
             handlers = judge_elsewhere(config)
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, the old one goes on
             self._say(f"not loaded, the old one stays: {error}")
@@ -246,13 +246,13 @@ class Dev:
             self._say(f"{setting} has changed; that counts when `storehooks dev` is started again")
         self._say_who_is_gone({one.handler for one in self._handlers}, handlers)
         self._config, self._handlers, self._new_config = config, handlers, False
-        self._plugin_files = Watched([*self._plugin_files.files, *plugin_files(config, handlers)])
+        self._plugin_files = FileWatch([*self._plugin_files.files, *plugin_files(config, handlers)])
 
     def _say_who_is_gone(self, before: set[str], handlers: list[Declaration]) -> None:
         """Events are routed to a handler for minutes after it was last there, and their runs wait for it."""
         gone = before - {one.handler for one in handlers}
         with contextlib.suppress(RedisError):
-            for name, waiting in sorted(Roster(self._client).waiting(gone).items()):
+            for name, waiting in sorted(HandlerQueries(self._client).waiting(gone).items()):
                 runs = f"and {waits(waiting, 'run of it', 'runs of it')}" if waiting else "what comes for it waits"
                 self._say(f"{name} is in no plugin any more, {runs}")
                 self._say(f"if it is gone for good: {output.our_name()} handlers retire {name}")

@@ -23,7 +23,7 @@ MOST_REFUSALS = 4
 """So many are shown of each look; the others are counted. Whoever sends rubbish must not flood the terminal."""
 
 
-class Journal:
+class RunStream:
     """What handlers have done, as it happens."""
 
     def __init__(self, client: Redis) -> None:
@@ -43,7 +43,7 @@ class Journal:
             self._pubsub.close()
 
 
-class Refused:
+class RefusalStream:
     """Deliveries that were not let in since we began to look."""
 
     def __init__(self, data_dir: Path) -> None:

@@ -11,7 +11,7 @@ import click
 import orjson
 
 from receiver.contract.errors import ConfigError
-from receiver.inbox import Inbox, Ledger, keys
+from receiver.inbox import EventQueries, Inbox, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from workers.cli import output
 from workers.cli.options import Moment, Noun, Rate, the_config, the_server, with_config
@@ -42,7 +42,7 @@ def list_events(
     json_: bool = False,
 ) -> None:
     """The newest events, newest first."""
-    ledger = Ledger(the_server(the_config()))
+    ledger = EventQueries(the_server(the_config()))
     found = ledger.events(store=store, topic=topic, status=status, since=since, limit=limit)
     if json_:
         output.as_json([_summary_json(event) for event in found])
@@ -71,7 +71,7 @@ def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
 
     ID is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
     """
-    ledger = Ledger(the_server(the_config()))
+    ledger = EventQueries(the_server(the_config()))
     event_id = ledger.find(event_id)
     if capsule is not None:
         _write_capsule(event_id, capsule)

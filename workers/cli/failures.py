@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from receiver.contract.errors import ConfigError
-from receiver.inbox import Failures, Inbox, keys
+from receiver.inbox import FailureQueries, Inbox, keys
 from receiver.inbox.model import Declarations
-from receiver.inbox.queries.failures import Failure, Group
+from receiver.inbox.queries.failures import Failure, FailureGroup
 from workers.cli import output
 from workers.cli.options import Noun, Rate, the_config, the_server, with_config
 from workers.formatting import counted
@@ -32,7 +32,7 @@ def failures() -> None:
 def list_failures(group: str | None = None, limit: int = 100, json_: bool = False) -> None:
     """Groups of failures, the latest first."""
     client = the_server(the_config())
-    reader = Failures(client)
+    reader = FailureQueries(client)
     if group or json_:
         found = reader.latest(group=_the_group(reader, group).id if group else None, limit=limit)
         if json_:
@@ -59,7 +59,7 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
 @with_config
 def show_group(group: str) -> None:
     """One group: who, since when, the traceback, an example."""
-    reader = Failures(the_server(the_config()))
+    reader = FailureQueries(the_server(the_config()))
     found = _the_group(reader, group)
     figures = f"{found.retrying:,} retrying, {found.failed:,} failed, {counted(found.stores, 'store')}"
     click.echo(f"{found.id}  {found.handler}   {figures}")
@@ -86,7 +86,7 @@ def show_group(group: str) -> None:
 def replay_failures(group: str | None, event_id: str | None, first: int | None, rate: float | None, yes: bool) -> None:
     """Have failed runs done again. Interrupted, the same command goes on."""
     client = the_server(the_config())
-    reader = Failures(client)
+    reader = FailureQueries(client)
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
     total = min(found.retrying + found.failed if found else len(items), first or 1 << 60)
@@ -110,7 +110,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
 def drop_failures(group: str | None, event_id: str | None, reason: str, yes: bool) -> None:
     """Give failures up, with a reason."""
     client = the_server(the_config())
-    reader, inbox = Failures(client), Inbox(client)
+    reader, inbox = FailureQueries(client), Inbox(client)
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
     total = found.retrying + found.failed if found else len(items)
@@ -125,7 +125,7 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     click.echo(f"{counted(dropped, 'run')} dropped")
 
 
-def _chosen_items(reader: Failures, group: str | None, event_id: str | None) -> list[str]:
+def _chosen_items(reader: FailureQueries, group: str | None, event_id: str | None) -> list[str]:
     if bool(group) == bool(event_id):
         raise ConfigError("say which: --group GROUP or --event ID; `storehooks failures` lists them")
     if group:
@@ -137,11 +137,11 @@ def _chosen_items(reader: Failures, group: str | None, event_id: str | None) -> 
     return [keys.run_item(str(event_id), handler) for handler in sorted(marked)]
 
 
-def _page(reader: Failures, group: Group) -> list[str]:
+def _page(reader: FailureQueries, group: FailureGroup) -> list[str]:
     return reader.page(group.id, until=group.last, skip=0, many=PAGE)
 
 
-def _the_group(reader: Failures, start: str | None) -> Group:
+def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
     found = reader.find(start or "")
     if found is None:
         raise ConfigError(f"no group of failures is called {str(start)[:64]!r}; `storehooks failures` lists them")
@@ -153,7 +153,7 @@ def _confirm(question: str, total: int, yes: bool) -> None:
         click.confirm(question, abort=True)
 
 
-def _show_groups(groups: list[Group]) -> None:
+def _show_groups(groups: list[FailureGroup]) -> None:
     rows = [
         (one.id[:4], one.handler, one.retrying, one.failed, one.stores, one.first, one.last, _where(one))
         for one in groups
@@ -166,7 +166,7 @@ def _show_groups(groups: list[Group]) -> None:
     )
 
 
-def _where(group: Group) -> str:
+def _where(group: FailureGroup) -> str:
     place = "/".join(group.at.split("/")[-1:])
     return f"{group.error[:60]}  {place}".rstrip()
 
@@ -181,7 +181,7 @@ def _show_runs(found: list[Failure]) -> None:
     )
 
 
-def _say_versions(groups: list[Group], declared: Declarations) -> None:
+def _say_versions(groups: list[FailureGroup], declared: Declarations) -> None:
     runs = sum(one.retrying + one.failed for one in groups)
     click.echo(f"\n{counted(runs, 'run')}.")
     for one in groups:

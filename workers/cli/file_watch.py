@@ -10,7 +10,7 @@ from receiver.config import Config
 from receiver.inbox import Declaration
 
 
-class Watched:
+class FileWatch:
     """A set of files. One that is missing just now counts as it was: an editor may be replacing it."""
 
     def __init__(self, files: Iterable[Path]) -> None:

@@ -16,15 +16,15 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, PluginError, ServerUnusable
 from receiver.contract.event import Event
-from receiver.inbox import Declaration, Inbox, Ledger, keys
-from receiver.inbox.queries.handlers import Absent, Roster
+from receiver.inbox import Declaration, EventQueries, Inbox, keys
+from receiver.inbox.queries.handlers import Absent, HandlerQueries
 from workers.cli import output
 from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config
 from workers.formatting import counted, waits
 
 if TYPE_CHECKING:
-    from workers.operations.explain_handlers import Facts, Verdict
-    from workers.operations.export import Capsule
+    from workers.operations.explain_handlers import RoutingFacts, Verdict
+    from workers.operations.export import EventExport
     from workers.testing.certify.runner import Target
 
 
@@ -93,7 +93,7 @@ def _at_the_server(config: Config, found: list[Declaration]) -> tuple[set[str] |
         client = the_server(config)
         paused = {name.removeprefix("handler:") for name in Inbox(client).paused() if name.startswith("handler:")}
         here = {one.handler for one in found}
-        return paused, {name: one for name, one in Roster(client).absent().items() if name not in here}
+        return paused, {name: one for name, one in HandlerQueries(client).absent().items() if name not in here}
     except (ServerUnusable, RedisError):
         return None, {}
 
@@ -129,7 +129,7 @@ def resume(handler: str) -> None:
 def retire(handler: str, yes: bool) -> None:
     """A handler is gone for good: end its waiting runs as failures, and route no more to it."""
     inbox = _inbox_with(handler)
-    roster = Roster(inbox.client)
+    roster = HandlerQueries(inbox.client)
     waiting, still_there = roster.waiting([handler])[handler], handler in roster.present()
     if not yes and waiting and sys.stdin.isatty():
         click.confirm(f"End {counted(waiting, 'waiting run')} of {handler} as failures?", abort=True)
@@ -177,23 +177,23 @@ def _explained(one: Verdict) -> list[tuple[str, str, str]]:
     return [why, ("", "", fix)] if fix and not fix.startswith("storehooks ") else [why]
 
 
-def _facts(config: Config, event_id: str) -> Facts:
-    from workers.operations.explain_handlers import Facts
+def _facts(config: Config, event_id: str) -> RoutingFacts:
+    from workers.operations.explain_handlers import RoutingFacts
 
     client = the_server(config)
-    ledger, inbox = Ledger(client), Inbox(client)
+    ledger, inbox = EventQueries(client), Inbox(client)
     record = ledger.event(ledger.find(event_id))
     if record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
-    return Facts(
+    return RoutingFacts(
         event=record,
         declared={one.handler: one for one in inbox.declarations().handlers},
         loaded={one.handler: one for one in _loaded_here(config)},
         paused=frozenset(inbox.paused()),
         shut=ledger.shut_limits(),
         full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
-        absent=Roster(client).absent(),
+        absent=HandlerQueries(client).absent(),
     )
 
 
@@ -223,11 +223,11 @@ def _loaded_here(config: Config) -> list[Declaration]:
 @with_config
 def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> None:
     """Do one run here and now, with this code. The inbox does not learn of it."""
-    from workers.operations.local_run import Trial
+    from workers.operations.local_run import LocalRun
 
     config = the_config()
     event, capsule = _event_from(config, source)
-    trial = Trial(config, handler, record=record, live=live, capsule=capsule)
+    trial = LocalRun(config, handler, record=record, live=live, capsule=capsule)
     try:
         outcome = trial.run(event)
     finally:
@@ -243,7 +243,7 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
         raise click.exceptions.Exit(1)
 
 
-def _event_from(config: Config, source: str) -> tuple[Event, Capsule | None]:
+def _event_from(config: Config, source: str) -> tuple[Event, EventExport | None]:
     from workers.operations import export
     from workers.operations.local_run import event_from_file
 
@@ -267,10 +267,12 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
     sent: use settings made for testing.
     """
     from workers.testing.certify import report
-    from workers.testing.certify.runner import Trials
+    from workers.testing.certify.runner import CertificationRun
 
     config = the_config_or_defaults()
-    trials = Trials(config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_))
+    trials = CertificationRun(
+        config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_)
+    )
     results = trials.run()
     if json_:
         output.as_json(report.as_json(results))
@@ -282,7 +284,7 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
 
 
 def _target(config: Config, which: str) -> Target:
-    """The plugin, judged in a process that is thrown away: its code runs in the rig's horses, not here."""
+    """The plugin, judged in a process that is thrown away: its code runs in the rig's child processes, not here."""
     from workers.plugins.loading import judge_one
     from workers.testing.certify.runner import target_of
 
@@ -311,7 +313,7 @@ def _progress(json_: bool) -> Callable[[str], None]:
 
 
 def _stored_event(config: Config, event_id: str) -> Event:
-    event = Ledger(the_server(config)).as_event(event_id)
+    event = EventQueries(the_server(config)).as_event(event_id)
     if event is None:
         raise ConfigError(f"there is no event and no file {event_id[:64]!r}; `storehooks events` lists events")
     return event

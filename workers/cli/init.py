@@ -26,7 +26,7 @@ plugins = ["plugins/hello.py"]
 [stores.{store}]
 # The store signs with this; give it the same. Better kept in "env:NAME" or "file:PATH".
 signing_secrets = ["{secret}"]
-# Its API, for handlers (ctx.api), `storehooks api` and `storehooks subscriptions`. This is the pretend store that
+# Its API, for handlers (ctx.api), `storehooks api` and `storehooks subscriptions`. This is the sandbox store that
 # `storehooks dev` runs; for a real one: its address, its client_id and client_secret, and no allow_private.
 base_url = "http://127.0.0.1:8002"
 auth = {{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }}
@@ -64,7 +64,7 @@ def init(store: str) -> None:
     plugin.write_text(PLUGIN)
     click.echo(f"wrote {config} (store {store}, a fresh secret) and {plugin}")
     next_command(
-        "storehooks dev                    start it, with a pretend store",
+        "storehooks dev                    start it, with a sandbox store",
         "storehooks handlers               what is loaded",
         "storehooks new-plugin NAME        a plugin with settings, tests and an entry point",
     )

@@ -9,14 +9,14 @@ import click
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import shown
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import output
 from workers.cli.capture_file import write
 from workers.cli.options import Noun, the_config, the_refusals, the_server, the_store, the_stores, with_config
 from workers.cli.verify import find_refusal
-from workers.operations.release import Judge, Released, chosen
+from workers.operations.release import ReleaseCheck, Released, chosen
 from workers.operations.release import release as let_in
 
 
@@ -107,7 +107,7 @@ def _first_kept(found: list[Refusal]) -> int:
 
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    inbox, refusals, judge = Inbox(the_server(config)), the_refusals(config), Judge(config, the_stores(config))
+    inbox, refusals, judge = Inbox(the_server(config)), the_refusals(config), ReleaseCheck(config, the_stores(config))
     with click.progressbar(
         length=refusals.count_kept(), label="judging", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
@@ -115,13 +115,13 @@ def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    judge, told = Judge(config, the_stores(config)), Released()
+    judge, told = ReleaseCheck(config, the_stores(config)), Released()
     for batch in chosen(the_refusals(config), judge, store=store, ids=ids):
         for refusal in batch:
             try:
                 judge.judge(refusal)
                 told.accepted += 1
-            except Rejected as reason:
+            except DeliveryRefused as reason:
                 told.still_refused[reason.reason] += 1
     return told
 

@@ -1,4 +1,4 @@
-"""sandbox: a pretend store to try everything with, and to see everything go wrong with."""
+"""sandbox: a sandbox store to try everything with, and to see everything go wrong with."""
 
 from __future__ import annotations
 

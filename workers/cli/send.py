@@ -21,7 +21,7 @@ from receiver.contract.compose import Request, compose
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.stores import Store
 from receiver.contract.topics import translate
-from receiver.inbox import Inbox, Ledger
+from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.queries.events import EventRecord
 from workers.cli import output
 from workers.cli.options import the_config, the_server, the_store, the_stores, with_config
@@ -112,7 +112,7 @@ def _learned_topics(config: Config, store: str) -> Iterator[str]:
     try:
         client = the_server(config)
         wanted = [topic for one in Inbox(client).declarations().handlers for topic in one.topics]
-        names = [name.theirs for name in Ledger(client).names(store) if name.theirs]
+        names = [name.theirs for name in EventQueries(client).names(store) if name.theirs]
     except (ServerUnusable, RedisError):
         return
     yield from (topic for topic in wanted if not any(letter in topic for letter in WILD))
@@ -212,7 +212,7 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
 def _follow(config: Config, event_id: str, started: float) -> EventRecord | None:
     """The event as soon as nothing more happens to it now, or when patience ends."""
     try:
-        ledger = Ledger(the_server(config))
+        ledger = EventQueries(the_server(config))
         record = ledger.event(event_id)
         while record and _goes_on(record) and time.monotonic() - started < SETTLES_WITHIN:
             time.sleep(LOOK_EVERY)

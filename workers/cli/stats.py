@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
-from receiver.inbox import Ledger
+from receiver.inbox import EventQueries
 from receiver.inbox.queries.events import Spool
 from workers.cli import output
 from workers.cli.options import the_config, the_server, with_config
@@ -25,7 +25,7 @@ AN_HOUR = 3600
 def stats(json_: bool) -> None:
     """Counts of one moment; accepted = settled + open + failed, for every store."""
     config = the_config()
-    ledger = Ledger(the_server(config))
+    ledger = EventQueries(the_server(config))
     counters, spools = ledger.counters(), ledger.spools()
     counters.total["spooled"] = sum(spool.count for spool in spools.values())
     if json_:
@@ -33,9 +33,9 @@ def stats(json_: bool) -> None:
         return
     click.echo(equation(counters.total))
     click.echo()
-    names = {name: name for name in ("accepted", "settled", "open", "failed", "duplicates")} | {"rejected": "refused"}
+    names = ("accepted", "settled", "open", "failed", "duplicates", "refused")
     rows = [(store, *(counts[name] for name in names)) for store, counts in sorted(counters.stores.items())]
-    output.table(("STORE", *(shown.upper() for shown in names.values())), rows, drop=("DUPLICATES",))
+    output.table(("STORE", *(name.upper() for name in names)), rows, drop=("DUPLICATES",))
     for store, counts in sorted(counters.stores.items()):
         tell_of_conflicts(store, counts)
     tell_of_spools(spools, config.receiver.spool_age)
@@ -67,5 +67,5 @@ def equation(total: dict[str, int]) -> str:
     """The accounting identity with today's figures."""
     return (
         f"accepted {total['accepted']:,} = settled {total['settled']:,} + open {total['open']:,} "
-        f"+ failed {total['failed']:,}    duplicates {total['duplicates']:,}    refused {total['rejected']:,}"
+        f"+ failed {total['failed']:,}    duplicates {total['duplicates']:,}    refused {total['refused']:,}"
     )

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from receiver.config import Config
-from receiver.inbox import Inbox, Ledger, keys
-from receiver.inbox.queries.activity import Pulse
-from receiver.inbox.subscription_checks import Heal
+from receiver.inbox import EventQueries, Inbox, keys
+from receiver.inbox.queries.activity import ActivityQueries
+from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.cli.stores_change import add, remove
 from workers.formatting import clock, counted, span
 
 if TYPE_CHECKING:  # it brings an HTTP client along, and `stores list` needs none
-    from workers.operations.store_status import Standing
+    from workers.operations.store_status import StoreStatus
 
-FIGURES = {"accepted": "accepted", "open": "open", "failed": "failed", "refused": "rejected"}
+FIGURES = ("accepted", "open", "failed", "refused")
 """What people read, and the counter behind it."""
 
 
@@ -40,8 +40,8 @@ def list_stores(json_: bool = False) -> None:
     """Every configured store with its figures, those with the most failures and open events first."""
     config = the_config()
     client = the_server(config)
-    counters, paused = Ledger(client).counters().stores, Inbox(client).paused()
-    last = Pulse(client).last_events(config.stores)
+    counters, paused = EventQueries(client).counters().stores, Inbox(client).paused()
+    last = ActivityQueries(client).last_events(config.stores)
     found = [_about(config, name, counters.get(name, {}), f"store:{name}" in paused) for name in sorted(config.stores)]
     found = [{**one, "last_event": last.get(one["store"])} for one in found]
     found.sort(key=lambda one: (-one["failed"], -one["open"], one["store"]))
@@ -101,7 +101,7 @@ def resume(store: str) -> None:
 
 
 def _about(config: Config, name: str, counts: dict[str, int], paused: bool) -> dict[str, Any]:
-    figures = {figure: counts.get(counter, 0) for figure, counter in FIGURES.items()}
+    figures = {figure: counts.get(figure, 0) for figure in FIGURES}
     return {"store": name, "scheme": config.stores[name].scheme, "state": "paused" if paused else "on", **figures}
 
 
@@ -109,7 +109,7 @@ def _ago(moment: datetime | None) -> str:
     return f"{span((datetime.now(UTC) - moment).total_seconds())} ago" if moment else "never"
 
 
-def _tell(one: Standing, now: datetime) -> None:
+def _tell(one: StoreStatus, now: datetime) -> None:
     click.echo(f"{one.name}   {'paused' if one.paused else 'on'}   {one.scheme}   {one.place}\n")
     _line("sends to", one.callback)
     for number, secret in enumerate(one.secrets):
@@ -121,7 +121,7 @@ def _tell(one: Standing, now: datetime) -> None:
         _line("subscriptions" if not number else "", text)
     _line("last event", f"{_ago(one.last_event.received_at)}, {one.last_event.topic}" if one.last_event else "never")
     if one.counts:
-        _line("events", ", ".join(f"{figure} {one.counts.get(name, 0):,}" for figure, name in FIGURES.items()))
+        _line("events", ", ".join(f"{figure} {one.counts.get(figure, 0):,}" for figure in FIGURES))
     if one.last_heal:
         _line("last heal", _heal(one.last_heal, now))
     if one.refused:
@@ -142,7 +142,7 @@ def _end(end: datetime | None, now: datetime) -> str:
     return f", ended {clock(end, now)}" if end <= now else f", ends {clock(end, now)}"
 
 
-def _token(one: Standing) -> str:
+def _token(one: StoreStatus) -> str:
     match one.api.state:
         case "none":
             return "no base_url, so its API is not used"
@@ -154,7 +154,7 @@ def _token(one: Standing) -> str:
             return f"{one.api.state}: {one.api.reason}"
 
 
-def _subscriptions(one: Standing) -> list[str]:
+def _subscriptions(one: StoreStatus) -> list[str]:
     plan = one.plan
     if plan is None:
         return ["not looked at: it has no base_url or no auth"]
@@ -167,12 +167,12 @@ def _subscriptions(one: Standing) -> list[str]:
     return lines
 
 
-def _heal(heal: Heal, now: datetime) -> str:
+def _heal(heal: Repair, now: datetime) -> str:
     gap = f", after {span(heal.gap)} without a delivery" if heal.gap is not None else ""
     return f"{heal.action} {heal.topic} {clock(heal.at, now)}{gap}"
 
 
-def _what_next(one: Standing) -> list[str]:
+def _what_next(one: StoreStatus) -> list[str]:
     if one.paused:
         return [f"storehooks stores resume {one.name}"]
     if one.refused:

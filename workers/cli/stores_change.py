@@ -20,8 +20,8 @@ from receiver.config.settings import is_store_name
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
-from receiver.inbox import Inbox, Ledger
-from receiver.inbox.subscription_checks import Checks
+from receiver.inbox import EventQueries, Inbox
+from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
 from workers.cli.options import Span, the_config, the_server, the_store, with_config
 from workers.operations.store_files import Draft, as_toml, file_of, place_for
@@ -215,7 +215,7 @@ def _welcome(config: Config, name: str, steps: Steps) -> None:
     from workers.subscriptions.apply import is_managed
 
     try:
-        Checks(the_server(config)).welcome(name)
+        SubscriptionChecks(the_server(config)).welcome(name)
     except (StorehooksError, RedisError) as error:
         if is_managed(config, name):
             steps.left.append(
@@ -263,7 +263,7 @@ def _subscribe(subscriber: Subscriber, steps: Steps) -> None:
     from workers.subscriptions.apply import handlers_of
     from workers.subscriptions.repair import summary_of
 
-    checks = Checks(subscriber.redis)
+    checks = SubscriptionChecks(subscriber.redis)
     with checks.alone(subscriber.name, within=PATIENCE) as hold:
         plan = subscriber.look(handlers_of(subscriber.redis), alone=True)
         if plan.unknown:
@@ -277,7 +277,7 @@ def _subscribe(subscriber: Subscriber, steps: Steps) -> None:
 
 def _await_a_test(subscriber: Subscriber, steps: Steps, until: float) -> None:
     """The store is asked to send one; more than once, since some send a test only once."""
-    started, ledger = datetime.now(UTC), Ledger(subscriber.redis)
+    started, ledger = datetime.now(UTC), EventQueries(subscriber.redis)
     ours = [one for one in _ours(subscriber) if one.enabled]
     if not ours:
         steps.tell("test_event", "none: there is no subscription to send one for; no handler wants anything", "")
@@ -327,11 +327,11 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
     config = the_config()
     the_store(config, name)
     client = the_server(config)
-    waiting = Ledger(client).counters().stores.get(name, {}).get("open", 0)
+    waiting = EventQueries(client).counters().stores.get(name, {}).get("open", 0)
     if not yes:
         _ask_to_remove(config, name, waiting)
     steps = Steps(json_)
-    Checks(client).remove(name)
+    SubscriptionChecks(client).remove(name)
     if not keep_subscriptions and is_managed(config, name):
         _unsubscribe(config, name, client, steps)
     _forget(config, name, client, steps)
@@ -355,7 +355,7 @@ def _unsubscribe(config: Config, name: str, client: Redis, steps: Steps) -> None
     try:
         changes = _ended(config, name, client)
     except BaseException as error:  # interrupted, too: it stays, so it is mended as before
-        Checks(client).welcome(name)
+        SubscriptionChecks(client).welcome(name)
         if not isinstance(error, StorehooksError):
             raise
         output.warn(
@@ -370,7 +370,7 @@ def _ended(config: Config, name: str, client: Redis) -> list[Change]:
     from workers.subscriptions.apply import Subscriber
 
     subscriber = Subscriber(config, name, client)
-    with Checks(client).alone(name, within=PATIENCE) as hold:
+    with SubscriptionChecks(client).alone(name, within=PATIENCE) as hold:
         changes = subscriber.unsubscribe()
         failed = [one.error for one in subscriber.carry_out(changes, hold=hold) if one.error]
     if failed:
@@ -386,7 +386,7 @@ def _forget(config: Config, name: str, client: Redis, steps: Steps) -> None:
     if learned := keyring.of(name):
         keyring.drop(name, [one.fingerprint for one in learned])
         steps.tell("secrets", f"{len(learned)} learned ones forgotten")
-    Checks(client).forget(name)
+    SubscriptionChecks(client).forget(name)
     if file := file_of(config, name):
         file.unlink()
         steps.tell("deleted", str(file))

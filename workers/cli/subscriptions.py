@@ -15,7 +15,7 @@ from redis import Redis
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
-from receiver.inbox.subscription_checks import Checked, Checks, Heal
+from receiver.inbox.subscription_checks import Checked, Repair, SubscriptionChecks
 from workers.cli import output
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.formatting import span
@@ -43,7 +43,7 @@ def subscriptions() -> None:
 def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     """What the last look at each store found, and what was mended. Asks no store."""
     config = the_config()
-    checks = Checks(the_server(config))
+    checks = SubscriptionChecks(the_server(config))
     names = [the_store(config, store)] if store else sorted(config.stores)
     last = checks.last(names)
     heals = {name: checks.heals(name) for name in names}
@@ -100,7 +100,7 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     if todo:
         _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
     if store:
-        Checks(redis).welcome(store)  # whoever names it wants it, also if it was removed once
+        SubscriptionChecks(redis).welcome(store)  # whoever names it wants it, also if it was removed once
     if not todo:
         click.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
@@ -128,7 +128,7 @@ def rotate(store: str | None, yes: bool) -> None:
     if not many:
         raise ConfigError(f"{name} has no subscription of ours; `storehooks subscriptions apply` makes them")
     _ask(f"Rotate the secrets of {many} {_plural('subscription', many)} at {name}?", yes)
-    with Checks(redis).alone(name) as hold:  # after the question: while somebody thinks, others may mend
+    with SubscriptionChecks(redis).alone(name) as hold:  # after the question: while somebody thinks, others may mend
         done = list(subscriber.carry_out(subscriber.rotate(), hold=hold))
     failed = _tell_results({name: done})
     old = in_words(config.secrets.overlap)
@@ -163,7 +163,7 @@ def _look(config: Config, redis: Redis, handlers: Handlers, stores: list[str]) -
 def _apply_at(config: Config, redis: Redis, handlers: Handlers, shown: Plan, no_delete: bool) -> list[Done] | str:
     """Look again under the lock, so that nothing is done twice; a sentence where nothing could be done."""
     store = shown.store
-    checks, subscriber = Checks(redis), Subscriber(config, store, redis)
+    checks, subscriber = SubscriptionChecks(redis), Subscriber(config, store, redis)
     try:
         with checks.alone(store) as hold:
             plan = subscriber.look(handlers, alone=True)
@@ -319,7 +319,7 @@ def _state(config: Config, name: str, last: Checked | None, removed: bool) -> st
     return f"{len(last.left)} to do" if last.left else "fine"
 
 
-def _row(name: str, state: str, last: Checked | None, heals: list[Heal], many: int) -> tuple[Any, ...]:
+def _row(name: str, state: str, last: Checked | None, heals: list[Repair], many: int) -> tuple[Any, ...]:
     looked = f"{in_words(time.time() - last.at)} ago" if last else ""
     figures: tuple[Any, ...] = (last.wanted, len(last.there)) if last and not last.unknown else ("", "")
     gap = heals[0].gap if heals else None
@@ -337,7 +337,7 @@ def _tell_of_trouble(last: Checked | None) -> None:
         click.echo(line)
 
 
-def _as_json(name: str, state: str, last: Checked | None, heals: list[Heal], many: int) -> dict[str, Any]:
+def _as_json(name: str, state: str, last: Checked | None, heals: list[Repair], many: int) -> dict[str, Any]:
     return {
         "store": name,
         "state": state,

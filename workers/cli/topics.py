@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from receiver.inbox import Inbox, Ledger
+from receiver.inbox import EventQueries, Inbox
 from workers.cli import output
 from workers.cli.options import the_config, the_server, the_store, with_config
 from workers.cli.stats import tell_of_conflicts
@@ -19,7 +19,7 @@ def topics(store: str | None, json_: bool) -> None:
     """The event names each store really sends, what they map to, and who handles them."""
     config = the_config()
     client = the_server(config)
-    ledger, handlers = Ledger(client), Inbox(client).declarations().handlers
+    ledger, handlers = EventQueries(client), Inbox(client).declarations().handlers
     names = [the_store(config, store)] if store else sorted(config.stores)
     schemes = {name: config.known_stores[name].scheme for name in names}
     rows = [row for name in names for row in sent_names(name, schemes[name], ledger.names(name), handlers)]

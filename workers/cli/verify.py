@@ -10,14 +10,14 @@ import click
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import Explanation, explain
-from receiver.contract.errors import ConfigError, Rejected
+from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.signing.signatures import verify as verify_signature
 from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.options import the_config, the_refusals, the_store, the_stores, with_config
-from workers.operations.release import Judge, chosen
+from workers.operations.release import ReleaseCheck, chosen
 
 MOST_COUNTED = 2_000
 
@@ -48,7 +48,7 @@ def _verify_file(config: Config, named: str | None, file: str, now: float | None
 def _verify_refused(config: Config, named: str | None, wanted: str, now: float | None) -> bool:
     refusals = the_refusals(config)
     refusal = find_refusal(refusals, wanted, the_store(config, named) if named else None)
-    store = Judge(config, the_stores(config)).store_of(refusal) if named is None else the_stores(config)[named]
+    store = ReleaseCheck(config, the_stores(config)).store_of(refusal) if named is None else the_stores(config)[named]
     if store is None:
         called = refusal.named or "the one this delivery names"
         raise ConfigError(f"no store is called {called}; add [stores.NAME], or say --store to judge it by another's")
@@ -111,7 +111,7 @@ def _where(config: Config, store: Store) -> str:
 
 def _tell_of_the_others(config: Config, refusals: Refusals, store: Store) -> None:
     """How many more are kept, who signed them, and how many would be let in now."""
-    judge = Judge(config, the_stores(config))
+    judge = ReleaseCheck(config, the_stores(config))
     count, fitting, by = 0, 0, Counter[str]()
     for batch in chosen(refusals, judge, store=store.name):
         for refusal in batch:
@@ -131,10 +131,10 @@ def _tell_of_the_others(config: Config, refusals: Refusals, store: Store) -> Non
     output.next_command(f"storehooks refused release --store {store.name}" + ("" if fitting else "      after the fix"))
 
 
-def _fits(judge: Judge, refusal: Refusal) -> bool:
+def _fits(judge: ReleaseCheck, refusal: Refusal) -> bool:
     try:
         judge.judge(refusal)
-    except Rejected:
+    except DeliveryRefused:
         return False
     return True
 
@@ -147,6 +147,6 @@ def _signed_with(store: Store, refusal: Refusal) -> str:
         proof = verify_signature(
             timeless, secrets=secrets, headers=refusal.headers, body=refusal.body or b"", now=refusal.at, url=store.url
         )
-    except Rejected:
+    except DeliveryRefused:
         return ""
     return proof.secret.fingerprint

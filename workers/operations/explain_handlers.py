@@ -15,7 +15,7 @@ from receiver.inbox.queries.handlers import Absent
 
 
 @dataclass(frozen=True)
-class Facts:
+class RoutingFacts:
     """What is known at one moment."""
 
     event: EventRecord
@@ -44,14 +44,14 @@ class Verdict:
     fix: str = ""
 
 
-def explain(facts: Facts) -> list[Verdict]:
+def explain(facts: RoutingFacts) -> list[Verdict]:
     """A verdict for every handler that has a run, was declared, or is loaded here."""
     runs = {run.handler: run for run in facts.event.runs}
     names = sorted({*runs, *facts.declared, *facts.loaded})
     return [_of_a_run(facts, runs[name]) if name in runs else _without_a_run(facts, name) for name in names]
 
 
-def _of_a_run(facts: Facts, run: RunRecord) -> Verdict:
+def _of_a_run(facts: RoutingFacts, run: RunRecord) -> Verdict:
     tries = f"attempt {run.attempts}"
     told = "" if run.result is None else f': "{run.result}"'
     match run.status:
@@ -71,7 +71,7 @@ def _of_a_run(facts: Facts, run: RunRecord) -> Verdict:
             return _waiting(facts, run)
 
 
-def _waiting(facts: Facts, run: RunRecord) -> Verdict:
+def _waiting(facts: RoutingFacts, run: RunRecord) -> Verdict:
     if run.handler in facts.absent:
         return _absent(facts, run.handler)
     if run.due_at is not None:
@@ -86,7 +86,7 @@ def _waiting(facts: Facts, run: RunRecord) -> Verdict:
     return _held(facts, run.handler) or _kept_back(facts, run.handler)
 
 
-def _held(facts: Facts, name: str) -> Verdict | None:
+def _held(facts: RoutingFacts, name: str) -> Verdict | None:
     """Somebody paused it, or nobody has it."""
     store = facts.event.summary.store
     if f"handler:{name}" in facts.paused:
@@ -96,7 +96,7 @@ def _held(facts: Facts, name: str) -> Verdict | None:
     return None if name in facts.declared else _absent(facts, name)
 
 
-def _absent(facts: Facts, name: str) -> Verdict:
+def _absent(facts: RoutingFacts, name: str) -> Verdict:
     """It was taken out of the plugins, or the workers that have it are down: nobody but a person knows."""
     since = facts.absent[name].since if name in facts.absent else None
     why = "no worker has this handler any more" + (f", since {since:%H:%M:%S} UTC" if since else "")
@@ -104,7 +104,7 @@ def _absent(facts: Facts, name: str) -> Verdict:
     return Verdict(name, False, "absent", why, fix)
 
 
-def _kept_back(facts: Facts, name: str) -> Verdict:
+def _kept_back(facts: RoutingFacts, name: str) -> Verdict:
     """Its limit keeps it back, or every worker has enough to do."""
     limit = facts.declared[name].details.get("limit")
     if until := facts.shut.get(limit or f"h:{name}"):
@@ -114,7 +114,7 @@ def _kept_back(facts: Facts, name: str) -> Verdict:
     return Verdict(name, False, "waiting", "ready; it waits for a worker", "storehooks stats")
 
 
-def _without_a_run(facts: Facts, name: str) -> Verdict:
+def _without_a_run(facts: RoutingFacts, name: str) -> Verdict:
     one = facts.declared.get(name) or facts.loaded[name]
     about = facts.event.summary
     if about.topic == UNREADABLE:
@@ -131,7 +131,7 @@ def _without_a_run(facts: Facts, name: str) -> Verdict:
     return _missed(facts, name)
 
 
-def _missed(facts: Facts, name: str) -> Verdict:
+def _missed(facts: RoutingFacts, name: str) -> Verdict:
     """It wants such events, and has no run of this one."""
     about = facts.event.summary
     if name in facts.absent and name not in facts.loaded:
@@ -154,7 +154,7 @@ def _missed(facts: Facts, name: str) -> Verdict:
     return Verdict(name, False, "added-later", "it was not there when the event was routed", again)
 
 
-def _id(facts: Facts) -> str:
+def _id(facts: RoutingFacts) -> str:
     return facts.event.summary.id
 
 

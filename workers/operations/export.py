@@ -26,7 +26,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.contract.intake import may_be_a_credential
-from receiver.inbox import Ledger, keys
+from receiver.inbox import EventQueries, keys
 
 VERSION = 1
 LEFT_OUT = "(left out: a secret)"
@@ -36,7 +36,7 @@ _FIELDS = ("id", "store", "topic", "delivery_id", "resource_id", "source", "data
 
 
 @dataclass(frozen=True)
-class Capsule:
+class EventExport:
     event: Event
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     once: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Capsule:
 
 def write(config: Config, client: Redis, event_id: str) -> bytes:
     """An event as it is kept, with what its handlers were told."""
-    ledger = Ledger(client)
+    ledger = EventQueries(client)
     event, record = ledger.as_event(event_id), ledger.event(event_id)
     if event is None or record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r} with a body; `storehooks events` lists them")
@@ -66,7 +66,7 @@ def write(config: Config, client: Redis, event_id: str) -> bytes:
     return orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str)
 
 
-def read(path: Path) -> Capsule | None:
+def read(path: Path) -> EventExport | None:
     """The capsule in a file; None where the file is something else."""
     try:
         told: Any = orjson.loads(path.read_bytes())
@@ -87,7 +87,7 @@ def read(path: Path) -> Capsule | None:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is not a whole capsule: {type(error).__name__} {error}") from None
-    return Capsule(event, told.get("settings", {}), told.get("once", {}))
+    return EventExport(event, told.get("settings", {}), told.get("once", {}))
 
 
 def _settings(config: Config, plugin: str, store: str) -> dict[str, Any]:

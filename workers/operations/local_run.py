@@ -21,17 +21,17 @@ from receiver.inbox import Inbox, connect_to
 from workers.plugins import conditions, loading, plugin_settings
 from workers.plugins.context import Context
 from workers.plugins.effects import Effects, KeptEffects, LocalEffects
-from workers.plugins.exceptions import Drop, Fail, Word
+from workers.plugins.exceptions import Drop, Fail, RunControl
 from workers.plugins.router import Handler
 
 if TYPE_CHECKING:
-    from workers.operations.export import Capsule
+    from workers.operations.export import EventExport
     from workers.storeapi import Client
-    from workers.testing.local_system import Rig
+    from workers.testing.local_system import LocalSystem
 
 
 @dataclass(frozen=True)
-class TrialOutcome:
+class LocalRunResult:
     end: str
     said: str
     ms: float
@@ -39,17 +39,17 @@ class TrialOutcome:
     traceback: str = ""
 
 
-class Trial:
+class LocalRun:
     """`live` lets `ctx.api` be the store's own; else it is a sandbox, started when the handler first asks for it."""
 
     def __init__(
-        self, config: Config, handler: str, *, record: bool, live: bool = False, capsule: Capsule | None = None
+        self, config: Config, handler: str, *, record: bool, live: bool = False, capsule: EventExport | None = None
     ) -> None:
         self._config = config
         self._plugin, self._handler = _find(loading.load(config), handler)
         self._live = live
         self._below = capsule.settings.get(self._plugin.name, {}) if capsule else {}
-        self._sandbox: Rig | None = None
+        self._sandbox: LocalSystem | None = None
         self._resource: Any = None
         self._started = False
         self._folder = tempfile.TemporaryDirectory(prefix="storehooks-trial-")
@@ -58,16 +58,16 @@ class Trial:
             inbox = Inbox(connect_to(config.redis, timeout=5.0))
             self._effects = KeptEffects(inbox, keep=config.retention.once, at_work=60.0)
 
-    def run(self, event: Event) -> TrialOutcome:
+    def run(self, event: Event) -> LocalRunResult:
         started = time.perf_counter()
         try:
             if untrue := conditions.false_part(self._handler.when, event):
-                return TrialOutcome("skipped", untrue, (time.perf_counter() - started) * 1000)
+                return LocalRunResult("skipped", untrue, (time.perf_counter() - started) * 1000)
             result = self._handler.function(event, self._context(event))
         except Exception as error:  # noqa: BLE001  whatever a handler raises
             took = (time.perf_counter() - started) * 1000
             return _raised(error, took)
-        return TrialOutcome("done", "" if result is None else f'"{result}"', (time.perf_counter() - started) * 1000)
+        return LocalRunResult("done", "" if result is None else f'"{result}"', (time.perf_counter() - started) * 1000)
 
     def close(self) -> None:
         """Let the plugin put away what its startup made, and end the sandbox."""
@@ -109,13 +109,13 @@ class Trial:
 
         return client_of(self._sandbox_with(event).config, STORE)
 
-    def _sandbox_with(self, event: Event) -> Rig:
-        """A pretend store that holds what the event is about."""
+    def _sandbox_with(self, event: Event) -> LocalSystem:
+        """A sandbox store that holds what the event is about."""
         if self._sandbox is None:
             from workers.testing import SandboxStore
-            from workers.testing.local_system import Rig
+            from workers.testing.local_system import LocalSystem
 
-            self._sandbox = Rig(Path(self._folder.name))
+            self._sandbox = LocalSystem(Path(self._folder.name))
             self._sandbox.start("sandbox")
             for kind, record in _scene(event):
                 SandboxStore(self._sandbox).place(kind, record)
@@ -135,7 +135,7 @@ def _scene(event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "customer", {**bare["customer"], **buyer}
 
 
-def _remembered(capsule: Capsule | None) -> dict[tuple[str, str], bytes]:
+def _remembered(capsule: EventExport | None) -> dict[tuple[str, str], bytes]:
     marks = capsule.once if capsule else {}
     return {(f"o:{capsule.event.id}", name): orjson.dumps(result) for name, result in marks.items()} if capsule else {}
 
@@ -149,17 +149,17 @@ def _find(loaded: list[loading.Plugin], name: str) -> tuple[loading.Plugin, Hand
     raise ConfigError(f"no handler is called {name}; loaded are: {known or 'none'}")
 
 
-def _raised(error: Exception, took: float) -> TrialOutcome:
+def _raised(error: Exception, took: float) -> LocalRunResult:
     match error:
         case Drop():
-            return TrialOutcome("dropped", error.why, took)
+            return LocalRunResult("dropped", error.why, took)
         case Fail():
-            return TrialOutcome("failed", error.why, took, error)
-        case Word():
-            return TrialOutcome(type(error).__name__.lower(), error.why, took)
+            return LocalRunResult("failed", error.why, took, error)
+        case RunControl():
+            return LocalRunResult(type(error).__name__.lower(), error.why, took)
         case _:
             text = "".join(traceback.format_exception(error))
-            return TrialOutcome("raised", f"{type(error).__name__}: {error}", took, error, text)
+            return LocalRunResult("raised", f"{type(error).__name__}: {error}", took, error, text)
 
 
 def event_from_file(config: Config, path: str) -> Event:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from receiver.config import Config
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import event_id
 from receiver.contract.intake import Delivery, receive
 from receiver.contract.stores import Store, StoreIndex
@@ -32,7 +32,7 @@ class Released:
     """By reason; kept until their time is over."""
 
 
-class Judge:
+class ReleaseCheck:
     """Says whether a refused delivery fits today, as of the time it came."""
 
     def __init__(self, config: Config, stores: Mapping[str, Store] | None = None) -> None:
@@ -51,7 +51,7 @@ class Judge:
         """The delivery, as if it had been let in when it came; or Rejected."""
         store = self.store_of(refusal)
         if store is None:
-            raise Rejected("unknown-store", "no such store")
+            raise DeliveryRefused("unknown-store", "no such store")
         delivery = receive(refusal.headers, refusal.body or b"", store=store, now=refusal.at, source=SOURCE)
         return delivery if delivery.event.delivery_id else self._identified(delivery, refusal)
 
@@ -71,7 +71,7 @@ class Judge:
 
 def chosen(
     refusals: Refusals,
-    judge: Judge,
+    judge: ReleaseCheck,
     *,
     store: str | None = None,
     ids: Collection[int] = (),
@@ -87,7 +87,7 @@ def chosen(
             yield wanted
 
 
-def release(inbox: Inbox, refusals: Refusals, judge: Judge, batches: Iterator[list[Refusal]]) -> Released:
+def release(inbox: Inbox, refusals: Refusals, judge: ReleaseCheck, batches: Iterator[list[Refusal]]) -> Released:
     """Let in what fits, and forget it once it is stored."""
     told = Released()
     for batch in batches:
@@ -101,9 +101,9 @@ def release(inbox: Inbox, refusals: Refusals, judge: Judge, batches: Iterator[li
     return told
 
 
-def _fitting(batch: list[Refusal], judge: Judge, told: Released) -> Iterator[tuple[Refusal, Delivery]]:
+def _fitting(batch: list[Refusal], judge: ReleaseCheck, told: Released) -> Iterator[tuple[Refusal, Delivery]]:
     for refusal in batch:
         try:
             yield refusal, judge.judge(refusal)
-        except Rejected as reason:
+        except DeliveryRefused as reason:
             told.still_refused[reason.reason] += 1

@@ -18,7 +18,7 @@ import orjson
 from redis import Redis
 
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import Failures, Inbox, keys
+from receiver.inbox import FailureQueries, Inbox, keys
 
 PAGE = 200
 
@@ -41,7 +41,7 @@ class Selection:
         return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:16]
 
 
-class Pace:
+class ReplayRate:
     """Waits so that not more than `rate` a second go out; no rate is as fast as it goes."""
 
     def __init__(self, rate: float | None) -> None:
@@ -68,7 +68,7 @@ class Replay:
         self.client: Redis = inbox.client
         self.queues = {one.handler: one.queue for one in inbox.declarations().handlers}
         self.counts: Counter[str] = Counter()
-        self._pace = Pace(rate)
+        self._pace = ReplayRate(rate)
         self._first = first
         self._told = told
         self._again = again
@@ -81,7 +81,7 @@ class Replay:
 
     def group(self, group: str) -> Counter[str]:
         """Every run that is in a group of failures now."""
-        failures, until, stuck = Failures(self.client), self._now(), 0
+        failures, until, stuck = FailureQueries(self.client), self._now(), 0
         while (room := self._room) > 0:
             items = failures.page(group, until=until, skip=stuck, many=room)
             if not items:

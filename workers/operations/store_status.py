@@ -12,10 +12,10 @@ from redis import Redis
 from receiver.config import Config
 from receiver.contract.signing.signatures import Secret
 from receiver.contract.topics import PROBE
-from receiver.inbox import Inbox, Ledger
+from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.keyring.keyring import equip
 from receiver.inbox.queries.events import EventSummary
-from receiver.inbox.subscription_checks import Checks, Heal
+from receiver.inbox.subscription_checks import Repair, SubscriptionChecks
 from receiver.spool import RefusedOf, look_at_refusals
 from workers.operations.doctor.facts import ApiFacts
 from workers.operations.doctor.network_facts import ask_store
@@ -30,7 +30,7 @@ LOOK_BACK = 20
 
 
 @dataclass(frozen=True)
-class Standing:
+class StoreStatus:
     name: str
     scheme: str
     base_url: str
@@ -46,7 +46,7 @@ class Standing:
     """The line of config."""
     plan: Plan | None = None
     """Its subscriptions now; None where we cannot look at them."""
-    last_heal: Heal | None = None
+    last_heal: Repair | None = None
 
     def as_json(self, now: datetime) -> dict[str, Any]:
         last, refused = self.last_event, self.refused
@@ -67,7 +67,7 @@ class Standing:
                 for one in self.secrets
             ],
             "token": {"state": self.api.state, "reason": self.api.reason or None, "seconds_left": self.api.token_left},
-            "counts": {"refused" if name == "rejected" else name: many for name, many in self.counts.items()},
+            "counts": dict(self.counts),
             "last_event": {"id": last.id, "topic": last.topic, "received_at": last.received_at} if last else None,
             "refused": {"many": refused.many, "kept": refused.kept, "since": refused.first} if refused else None,
             "subscriptions": _plan_json(self.plan) if self.plan else None,
@@ -75,11 +75,11 @@ class Standing:
         }
 
 
-def standing_of(config: Config, name: str, redis: Redis) -> Standing:
+def standing_of(config: Config, name: str, redis: Redis) -> StoreStatus:
     """Look at one store: its config, what Redis knows, and what its API says now."""
-    given, ledger = config.stores[name], Ledger(redis)
+    given, ledger = config.stores[name], EventQueries(redis)
     api = ask_store(config, name, redis, PATIENCE)
-    return Standing(
+    return StoreStatus(
         name=name,
         scheme=given.scheme,
         base_url=given.base_url,
@@ -92,7 +92,7 @@ def standing_of(config: Config, name: str, redis: Redis) -> Standing:
         refused=_refused(config, name),
         place=str(config.place("stores", name) or ""),
         plan=_plan(config, name, redis, api),
-        last_heal=next(iter(Checks(redis).heals(name, 1)), None),
+        last_heal=next(iter(SubscriptionChecks(redis).heals(name, 1)), None),
     )
 
 

@@ -15,7 +15,7 @@ from receiver.contract.event import Event
 if TYPE_CHECKING:
     import typing_extensions
 
-    from workers.plugins.effects import Effects, State
+    from workers.plugins.effects import Effects, PluginState
     from workers.storeapi import Client
 
     M = typing_extensions.TypeVar("M", default=Any)
@@ -100,11 +100,11 @@ class Context(Generic[M]):
         return self.connect()
 
     @property
-    def state(self) -> State:
+    def state(self) -> PluginState:
         """A small key-value store for this plugin and this store."""
-        from workers.plugins.effects import State
+        from workers.plugins.effects import PluginState
 
-        return State(self._effects, self.handler.partition(".")[0], self.store)
+        return PluginState(self._effects, self.handler.partition(".")[0], self.store)
 
     def remaining(self) -> float:
         """Seconds until this run is timed out."""

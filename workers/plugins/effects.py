@@ -56,7 +56,7 @@ def once(effects: Effects, place: str, field: str, item: str, call: Callable[[],
     return result
 
 
-class State:
+class PluginState:
     """A small key-value store for one plugin and one store. Values are JSON; `add` is atomic."""
 
     def __init__(self, effects: Effects, plugin: str, store: str) -> None:

@@ -12,7 +12,7 @@ Any other exception counts as an attempt too, and its traceback is kept.
 from __future__ import annotations
 
 
-class Word(Exception):
+class RunControl(Exception):
     """Base of the family."""
 
     def __init__(self, why: str) -> None:
@@ -20,7 +20,7 @@ class Word(Exception):
         self.why = why
 
 
-class _Later(Word):
+class _Later(RunControl):
     def __init__(self, why: str, *, after: float | None = None) -> None:
         super().__init__(why)
         if after is not None and after < 0:
@@ -36,9 +36,9 @@ class Busy(_Later):
     """The other side has no time. Try again after `after` seconds; burns no attempt."""
 
 
-class Fail(Word):
+class Fail(RunControl):
     """Give up at once; the run is shown as a failure."""
 
 
-class Drop(Word):
+class Drop(RunControl):
     """Settle this run with a reason; there is nothing to do."""

@@ -1,6 +1,6 @@
 """Plugins: entry points, modules and files -> handlers. Judged when loaded, and the culprit is named.
 
-Law of this room: it imports plugin code, so it runs in a horse, in a process that is thrown away
+Law of this room: it imports plugin code, so it runs in a child process, in a process that is thrown away
 (`judge_elsewhere`), or in a command a person started; never in the worker's parent.
 """
 
@@ -34,7 +34,7 @@ from workers.plugins.plugin_settings import settings_of
 from workers.plugins.router import Handler, Router
 from workers.processes import become_a_child
 
-__all__ = ["GROUP", "Judge", "Plugin", "declarations", "judge_elsewhere", "load", "settings_of"]
+__all__ = ["GROUP", "Plugin", "ValidationProcess", "declarations", "judge_elsewhere", "load", "settings_of"]
 
 GROUP = "storehooks.handlers"
 LOAD_SECONDS = 60
@@ -176,7 +176,7 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
     ]
 
 
-class Judge:
+class ValidationProcess:
     """Loads and judges in a child that is thrown away, so that no plugin code ever runs in the caller."""
 
     def __init__(self, config: Config, only: str = "") -> None:
@@ -225,12 +225,12 @@ class Judge:
 
 def judge_elsewhere(config: Config) -> list[Declaration]:
     """Judge the plugins of a config, and wait for the verdict."""
-    return Judge(config).verdict()
+    return ValidationProcess(config).verdict()
 
 
 def judge_one(config: Config, which: str) -> list[Declaration]:
     """Judge one plugin, by its name, file or module."""
-    return Judge(config, which).verdict()
+    return ValidationProcess(config, which).verdict()
 
 
 def _handlers_in(answer: bytes, code: int) -> list[Declaration]:

@@ -118,12 +118,14 @@ class Router:
         return register
 
     def startup(self, function: S) -> S:
-        """Call the function with the plugin's settings, once in each horse; what it returns is `ctx.resource`."""
+        """Call the function with the plugin's settings, once in each child process; what it returns is
+        `ctx.resource`."""
         self.startup_function = function
         return function
 
     def shutdown(self, function: S) -> S:
-        """Call the function with `ctx.resource` when a horse ends in order. One that is killed calls nothing."""
+        """Call the function with `ctx.resource` when a child process ends in order. One that is killed calls
+        nothing."""
         self.shutdown_function = function
         return function
 

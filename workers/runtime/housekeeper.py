@@ -28,7 +28,7 @@ from workers.processes import Clock, Signals
 from workers.runtime import maintenance
 
 if TYPE_CHECKING:
-    from workers.subscriptions.repair import Upkeep
+    from workers.subscriptions.repair import SubscriptionCheck
 
 TICK_EVERY = 0.5
 TICKS_AT_ONCE = 20
@@ -46,7 +46,7 @@ class Housekeeper:
         self._config = config
         self._clock = Clock()
         self._no_lapses_before = 0.0
-        self._upkeep: Upkeep | None = None
+        self._upkeep: SubscriptionCheck | None = None
 
     def round(self) -> None:
         """A tick and what is due of the schedule, if we lead."""
@@ -71,9 +71,9 @@ class Housekeeper:
         """In threads of their own: stores answer slowly, and ticks must not wait for them."""
         managed = any(store.base_url for store in self._config.stores.values())
         if self._upkeep is None and managed and self._config.subscriptions.check:
-            from workers.subscriptions.repair import Upkeep  # it brings an HTTP client along
+            from workers.subscriptions.repair import SubscriptionCheck  # it brings an HTTP client along
 
-            self._upkeep = Upkeep(lambda: self._config)
+            self._upkeep = SubscriptionCheck(lambda: self._config)
             self._upkeep.start()
 
     def stop(self) -> None:

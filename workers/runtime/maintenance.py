@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from receiver import logs
 from receiver.config import Config
-from receiver.inbox import Inbox, Ledger
+from receiver.inbox import EventQueries, Inbox
 
 SLICES_AT_ONCE = 20
 
@@ -24,7 +24,7 @@ def retention(inbox: Inbox, config: Config) -> None:
             break
     over = sum(
         _keep_the_newest(inbox, store, keep=config.retention.events_per_store, window=window)
-        for store in Ledger(inbox.client).counters().stores
+        for store in EventQueries(inbox.client).counters().stores
     )
     if any(gone) or over:
         log.info("retention", bodies=gone[0], records=gone[1], failures=gone[2], over_the_number=over)

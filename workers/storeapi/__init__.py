@@ -1,4 +1,4 @@
-"""The store's API, from both sides: what it offers (catalogue), a client of it, and a pretend store (sandbox).
+"""The store's API, from both sides: what it offers (catalogue), a client of it, and a sandbox store (sandbox).
 
     from workers.storeapi import Client
 

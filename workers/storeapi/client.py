@@ -29,11 +29,11 @@ from workers.storeapi.catalogue import Catalogue, Operation, bundled
 from workers.storeapi.confirmations import Confirmations
 from workers.storeapi.error_advice import error_for
 from workers.storeapi.errors import ApiError, Denied, ForeignOrigin, RateLimited, Unreachable, Unreadable
-from workers.storeapi.groups import Customers, Group, Id, Orders, Products, Webhooks
+from workers.storeapi.groups import Customers, Id, OperationGroup, Orders, Products, Webhooks
 from workers.storeapi.pages import Pages
 from workers.storeapi.transport.auth import ClientCredentials, Credentials, StaticToken, TokenSource
 from workers.storeapi.transport.guard import Allowed
-from workers.storeapi.transport.http import Answer, Wire, check_url, origin_of
+from workers.storeapi.transport.http import ApiResponse, Wire, check_url, origin_of
 from workers.storeapi.transport.rate_limit import ALL_STORES, SLACK, Gate, LocalGate, SharedGate
 from workers.storeapi.transport.retry import FAULTS, backoff, is_fault, retry_after
 
@@ -43,7 +43,7 @@ PLACES = 5
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """One call, ready to be sent, perhaps more than once."""
 
     method: str
@@ -113,10 +113,10 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self._base!r}, store={self.store!r})"
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> OperationGroup:
         """A group by its name; also one that config added."""
         known = {group.name: group for group in (self.products, self.orders, self.customers, self.webhooks)}
-        return known.get(name) or Group(self, name)
+        return known.get(name) or OperationGroup(self, name)
 
     def has(self, group: str, name: str) -> bool:
         return f"{group}.{name}" in self.catalogue.operations
@@ -162,7 +162,7 @@ class Client:
         safe = method in ("GET", "PUT", "DELETE") if retry_safe is None else retry_safe
         content = None if body is None else exact_json.dumps(body)
         until = time.monotonic() + (timeout or self._timeout)
-        call = Call(method, self._url(path, query), dict(headers or {}), content, safe, until, f"{method} {path}")
+        call = ApiCall(method, self._url(path, query), dict(headers or {}), content, safe, until, f"{method} {path}")
         return self._perform(call)
 
     def _target(self, operation: Operation, path: tuple[Id, ...], fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -206,7 +206,7 @@ class Client:
             headers["idempotency-key"] = key or secrets.token_hex(16)
         until = time.monotonic() + (timeout or self._timeout)
         url = self._url(path, query)
-        call = Call(
+        call = ApiCall(
             operation.method, url, headers, content, operation.retry_safe, until, operation.full_name, operation
         )
         return self._perform(call)
@@ -257,7 +257,7 @@ class Client:
             )
         return same
 
-    def _perform(self, call: Call) -> Reply:
+    def _perform(self, call: ApiCall) -> Reply:
         """Send until it is answered, or until it is not worth it any more."""
         tries = _Tries()
         self._wire.warm_up()
@@ -276,13 +276,13 @@ class Client:
         except ApiError as error:
             raise error.about(store=self.store, operation=call.name) from None
 
-    def _take_a_place(self, call: Call) -> None:
+    def _take_a_place(self, call: ApiCall) -> None:
         """At the store's own gate, then at the one of all stores: that is the limit somebody else counts too."""
         self._pass(self._gate, call, "the store's rate limit", evenly=self._evenly)
         if self._overall is not None:
             self._pass(self._overall, call, "the rate limit of all stores' APIs together", evenly=True)
 
-    def _pass(self, gate: Gate, call: Call, limit: str, *, evenly: bool) -> None:
+    def _pass(self, gate: Gate, call: ApiCall, limit: str, *, evenly: bool) -> None:
         """Wait for our turn. On a busy machine we may wake when it is over: then for another."""
         for _ in range(PLACES):
             asked = time.monotonic()
@@ -298,14 +298,14 @@ class Client:
             if not evenly or time.monotonic() - asked - wait < SLACK:
                 return
 
-    def _send(self, call: Call, token: str) -> Answer:
+    def _send(self, call: ApiCall, token: str) -> ApiResponse:
         headers = {"accept": "application/json", "user-agent": "storehooks", **call.headers}
         headers["authorization"] = f"Bearer {token}"
         if call.content is not None:
             headers["content-type"] = "application/json"
         return self._wire.send(call.method, call.url, headers=headers, content=call.content, until=call.until)
 
-    def _pause_after_loss(self, call: Call, tries: _Tries, error: Unreachable) -> None:
+    def _pause_after_loss(self, call: ApiCall, tries: _Tries, error: Unreachable) -> None:
         """No answer. Another try is safe if the store cannot have it, or does not mind having it twice."""
         tries.faults += 1
         pause = backoff(tries.faults - 1)
@@ -314,7 +314,7 @@ class Client:
             raise error
         time.sleep(pause)
 
-    def _pause_after_refusal(self, call: Call, tries: _Tries, answer: Answer, token: str) -> None:
+    def _pause_after_refusal(self, call: ApiCall, tries: _Tries, answer: ApiResponse, token: str) -> None:
         """An error. Raises it, or returns when the call is to be sent again."""
         error = error_for(answer, call.operation, self.catalogue, self.confirmations)
         if isinstance(error, Denied) and answer.status == 401 and not tries.refused_token:
@@ -337,7 +337,7 @@ class Client:
         else:
             time.sleep(pause)  # "Retry-After: 0" is for this call alone; a store that repeats it is not hammered
 
-    def _reply(self, call: Call, answer: Answer) -> Reply:
+    def _reply(self, call: ApiCall, answer: ApiResponse) -> Reply:
         if call.operation:
             self.confirmations.add(call.operation)
         if not answer.content.strip():

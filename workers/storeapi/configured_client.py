@@ -62,6 +62,6 @@ def credentials_of(config: Config, store: str) -> Credentials | None:
 def for_the_sandbox(config: Config) -> str:
     """What to set where there is no real store to ask yet."""
     return (
-        f'The pretend store of `storehooks dev` (or `sandbox`) has base_url = "http://{config.sandbox.bind}", '
+        f'The sandbox store of `storehooks dev` (or `sandbox`) has base_url = "http://{config.sandbox.bind}", '
         'auth = { url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }, allow_private = true'
     )

@@ -12,12 +12,12 @@ from receiver.contract.event import follow
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation
 from workers.storeapi.errors import MAX_EXCERPT, Answered, kind_of
-from workers.storeapi.transport.http import Answer
+from workers.storeapi.transport.http import ApiResponse
 
 _WORDS = {401: "did not take the token", 403: "does not allow this", 404: "not found", 429: "too many calls"}
 
 
-class Known(Protocol):
+class ConfirmedAt(Protocol):
     """Which operations have worked before."""
 
     store: str
@@ -25,7 +25,7 @@ class Known(Protocol):
     def since(self, operation: Operation) -> str: ...
 
 
-def error_for(answer: Answer, operation: Operation | None, catalogue: Catalogue, known: Known) -> Answered:
+def error_for(answer: ApiResponse, operation: Operation | None, catalogue: Catalogue, known: ConfirmedAt) -> Answered:
     """The error of an answer, told so that one knows what to do."""
     excerpt = _excerpt(answer)
     told = follow(_document(answer), catalogue.envelope.error)
@@ -38,7 +38,7 @@ def error_for(answer: Answer, operation: Operation | None, catalogue: Catalogue,
     return kind_of(answer.status)(reason, status=answer.status, request_id=request_id, excerpt=excerpt)
 
 
-def _hint(answer: Answer, operation: Operation, known: Known) -> str:
+def _hint(answer: ApiResponse, operation: Operation, known: ConfirmedAt) -> str:
     where = f"stores.{known.store}.catalogue.{operation.group}"
     if answer.status in (404, 405, 410, 501) and not known.since(operation):
         allowed = answer.headers.get("allow", "")
@@ -55,7 +55,7 @@ def _hint(answer: Answer, operation: Operation, known: Known) -> str:
     return ""
 
 
-def _excerpt(answer: Answer) -> str:
+def _excerpt(answer: ApiResponse) -> str:
     return _one_line(answer.content[: MAX_EXCERPT * 4].decode("utf-8", "replace"))
 
 
@@ -64,7 +64,7 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)[:MAX_EXCERPT]
 
 
-def _document(answer: Answer) -> object:
+def _document(answer: ApiResponse) -> object:
     try:
         return exact_json.loads(answer.content)
     except ValueError:

@@ -27,7 +27,7 @@ class Caller(Protocol):
     def has(self, group: str, name: str) -> bool: ...
 
 
-class Group:
+class OperationGroup:
     name = ""
 
     def __init__(self, client: Caller, name: str = "") -> None:
@@ -52,7 +52,7 @@ class Group:
         return lambda *path, **fields: self._call(operation, *path, **fields)
 
 
-class Products(Group):
+class Products(OperationGroup):
     name = "products"
 
     def list(self, **query: Any) -> Pages[Product]:
@@ -110,7 +110,7 @@ class Products(Group):
         return self._one(Record, "set_variant_inventory", product_id, variant_id, stock=stock)
 
 
-class Orders(Group):
+class Orders(OperationGroup):
     name = "orders"
 
     def list(self, **query: Any) -> Pages[Order]:
@@ -147,7 +147,7 @@ class Orders(Group):
         return self._one(Order, "duplicate", order_id)
 
 
-class Customers(Group):
+class Customers(OperationGroup):
     name = "customers"
 
     def list(self, **query: Any) -> Pages[Customer]:
@@ -184,7 +184,7 @@ class Customers(Group):
         return self._one(Record, "bulk_import", customers=customers, **options)
 
 
-class Webhooks(Group):
+class Webhooks(OperationGroup):
     name = "webhooks"
 
     def list(self, **query: Any) -> Pages[Subscription]:
@@ -215,4 +215,4 @@ class Webhooks(Group):
         return self._many(Record, "list_deliveries", webhook_id, **query)
 
 
-GROUPS: builtins.list[type[Group]] = [Products, Orders, Customers, Webhooks]
+GROUPS: builtins.list[type[OperationGroup]] = [Products, Orders, Customers, Webhooks]

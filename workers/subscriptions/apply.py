@@ -20,13 +20,13 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.records import Record, RecordError
 from receiver.contract.stores import Store
-from receiver.inbox import Ledger, keys
+from receiver.inbox import EventQueries, keys
 from receiver.inbox.keyring.keyring import Keyring, equip, learn
-from receiver.inbox.subscription_checks import Checks, Occupied
+from receiver.inbox.subscription_checks import Occupied, SubscriptionChecks
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.configured_client import client_of, for_the_sandbox
 from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
-from workers.subscriptions.change_notice import ReceiversBehind, Word, patiently, wait_for_receivers
+from workers.subscriptions.change_notice import ChangeNotice, ReceiversBehind, patiently, wait_for_receivers
 from workers.subscriptions.plan import (
     Change,
     Handlers,
@@ -58,7 +58,7 @@ class Done:
 
 def handlers_of(redis: Redis) -> Handlers:
     """What workers have declared, read now."""
-    return Handlers(tuple(Ledger(redis).declared()))
+    return Handlers(tuple(EventQueries(redis).declared()))
 
 
 def is_managed(config: Config, store: str) -> bool:
@@ -86,7 +86,7 @@ class Subscriber:
         """Whether a secret may be in use that nobody has seen."""
         self._away = False
         self._hold: Callable[[], None] = _nothing
-        self._word: Word | None = None
+        self._word: ChangeNotice | None = None
         self._secrets = StoreSecrets(self.keyring, self._store, overlap=config.secrets.overlap)
 
     def look(self, handlers: Handlers, *, alone: bool = False) -> Plan:
@@ -105,7 +105,7 @@ class Subscriber:
             there=[one.theirs for one in there if one.standing != "foreign"],
         )
         found = plan(want, there, gone=lambda topic: handlers.gone(topic, self.name))
-        found = with_gaps(found, Checks(self.redis).last_deliveries(self.name), time.time())
+        found = with_gaps(found, SubscriptionChecks(self.redis).last_deliveries(self.name), time.time())
         return remade(found) if self._was_left(alone) else found
 
     def _actual(self) -> list[There]:
@@ -114,7 +114,7 @@ class Subscriber:
         return there
 
     def _seen_and_configured(self) -> list[str]:
-        seen = [name.theirs for name in Ledger(self.redis).names(self.name) if name.theirs]
+        seen = [name.theirs for name in EventQueries(self.redis).names(self.name) if name.theirs]
         return [*seen, *sorted(self._store.scheme.configured)]
 
     def _was_left(self, alone: bool) -> bool:
@@ -329,7 +329,7 @@ class Subscriber:
         """The word to the receivers stands until they know every secret. One that somebody left goes when all changes
         have been made: what was lost then has been made anew."""
         left = bool(patiently(lambda: self.redis.hexists(keys.LEARNING, self.name)))
-        self._word, late = Word(self.keyring, self.name), list[str]()
+        self._word, late = ChangeNotice(self.keyring, self.name), list[str]()
         self._lost = False
         self._secrets.version = self._word.give()
         try:

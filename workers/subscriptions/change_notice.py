@@ -33,7 +33,7 @@ class ReceiversBehind(StorehooksError):
     """A receiver does not read the keyring, so nothing was changed at the store."""
 
 
-class Word:
+class ChangeNotice:
     """The word that a store's secret is under way. A thread says it again until it is left or taken back; if the
     process dies, the thread is gone too, and the last mark stands for whoever looks next."""
 

@@ -15,7 +15,7 @@ from receiver.contract.compose import compose
 from receiver.contract.errors import StorehooksError
 from receiver.contract.stores import Store
 from receiver.contract.topics import PROBE
-from receiver.inbox import Ledger
+from receiver.inbox import EventQueries
 
 ANSWER_SECONDS = 10.0
 SEEN_SECONDS = 5.0
@@ -50,11 +50,11 @@ def probe(store: Store, redis: Redis, *, url: str = "") -> float:
         raise ProbeFailed(f"{url} does not answer us: {error or type(error).__name__}") from None
     if not answer.is_success:
         raise ProbeFailed(f"{url} answers our own signed event with {answer.status_code}")
-    _see_it(answer, url, Ledger(redis), delivery_id)
+    _see_it(answer, url, EventQueries(redis), delivery_id)
     return time.monotonic() - started
 
 
-def _see_it(answer: object, url: str, ledger: Ledger, mark: str) -> None:
+def _see_it(answer: object, url: str, ledger: EventQueries, mark: str) -> None:
     """What answered may be anybody, and name any event: only what is in our inbox with our mark has come back."""
     try:
         event_id = str(answer.json()["id"])  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
-from receiver.inbox.subscription_checks import BUSY_MS, Checked, Checks, Heal, Occupied, Trouble
+from receiver.inbox.subscription_checks import BUSY_MS, Checked, Occupied, Repair, SubscriptionChecks, Trouble
 from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, keyring_of
 from workers.subscriptions.change_notice import patiently
 from workers.subscriptions.plan import Change, Handlers, Plan, in_words
@@ -55,7 +55,7 @@ def choose(
     trouble: Mapping[str, Trouble],
     gone: Callable[[Change], float | None],
     now: float,
-    heals_a_day: int,
+    max_repairs_per_day: int,
     prune_after: float,
     were: Collection[str] = (),
 ) -> Choice:
@@ -68,7 +68,7 @@ def choose(
         if change.action == "delete":
             why = _why_not_delete(gone(change), prune_after, change)
         elif is_heal(change, were):
-            why = _why_not_heal(change, trouble.get(change.theirs), now, heals_a_day)
+            why = _why_not_heal(change, trouble.get(change.theirs), now, max_repairs_per_day)
         left.append((change, why)) if why else make.append(change)
     return Choice(tuple(make), tuple(left))
 
@@ -91,13 +91,13 @@ def is_heal(change: Change, were: Collection[str]) -> bool:
     return change.action == "enable" or (change.action == "create" and change.theirs in were)
 
 
-def _why_not_heal(change: Change, trouble: Trouble | None, now: float, heals_a_day: int) -> str:
+def _why_not_heal(change: Change, trouble: Trouble | None, now: float, max_repairs_per_day: int) -> str:
     gone, back = ("disabled", "enabled") if change.action == "enable" else ("deleted at the store", "created")
-    if not heals_a_day:
-        return f"{gone}; [subscriptions] heals_a_day is 0"
+    if not max_repairs_per_day:
+        return f"{gone}; [subscriptions] max_repairs_per_day is 0"
     if trouble is None or now - trouble.first_at > A_DAY:
         return ""
-    if trouble.heals >= heals_a_day:
+    if trouble.heals >= max_repairs_per_day:
         until = in_words(trouble.first_at + A_DAY - now)
         return f"{gone} again after {trouble.heals} heals; the check leaves it for {until}"
     if now < trouble.next_at:
@@ -170,7 +170,7 @@ def _undone(plan: Plan, done: Sequence[Done], left: Iterable[tuple[Change, str]]
 
 def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold: Callable[[], None]) -> Checked:
     """Look at one store and mend what may be mended. The caller holds `Checks.alone`, and gives what keeps it so."""
-    checks, subscriber = Checks(redis), Subscriber(config, store, redis)
+    checks, subscriber = SubscriptionChecks(redis), Subscriber(config, store, redis)
     before = checks.last([store]).get(store)
     plan = subscriber.look(handlers, alone=True)
     subscriber.end_orphans(plan, hold=hold)
@@ -180,7 +180,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold:
         trouble=before.trouble if before else {},
         gone=lambda change: _gone_for(handlers, change, store),
         now=time.time(),
-        heals_a_day=config.subscriptions.heals_a_day,
+        max_repairs_per_day=config.subscriptions.max_repairs_per_day,
         prune_after=config.subscriptions.prune_after,
         were=were,
     )
@@ -189,7 +189,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold:
     done = list(subscriber.carry_out(choice.make, hold=hold))
     healed = [one.change for one in done if not one.error and is_heal(one.change, were)]
     for change in healed:
-        heal = Heal(store, change.topic, change.theirs, change.action, time.time(), last.get(change.theirs), took)
+        heal = Repair(store, change.topic, change.theirs, change.action, time.time(), last.get(change.theirs), took)
         patiently(partial(checks.healed, heal))
         gap = in_words(heal.gap) if heal.gap is not None else "unknown"
         log.warning("a subscription was mended", store=store, topic=change.topic, action=change.action, gap=gap)
@@ -218,13 +218,13 @@ def _probed(subscriber: Subscriber, choice: Choice, were: Collection[str]) -> tu
         return Choice(make, (*choice.left, *((change, str(error)) for change in held))), None
 
 
-class Upkeep:
+class SubscriptionCheck:
     """Takes stores whose turn it is, a few at a time, for as long as its process lives. Any number may run."""
 
     def __init__(self, config: Callable[[], Config]) -> None:
         self._config = config
         self._redis = connect_to(config().redis, timeout=max(config().redis.timeout, 2.0))
-        self._checks = Checks(self._redis)
+        self._checks = SubscriptionChecks(self._redis)
         self._busy: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)

@@ -25,7 +25,7 @@ from workers.plugins.context import Context, make_settings
 if TYPE_CHECKING:
     from receiver.inbox.queries.events import EventRecord, RunRecord
     from workers.storeapi import Client
-    from workers.testing.local_system import Rig
+    from workers.testing.local_system import LocalSystem
 
 __all__ = [
     "RecordingContext",
@@ -226,7 +226,7 @@ class _RecordedGroup:
 class SandboxStore:
     """A running sandbox store, on its first day at the start of each test: 40 products, 20 customers."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: LocalSystem) -> None:
         self._rig = rig
         self.url = rig.sandbox_url
 
@@ -299,7 +299,7 @@ class SystemUnderTest:
     def __init__(self, folder: Path, *, api: str = "") -> None:
         self._folder = folder
         self._api = api
-        self._rig: Rig | None = None
+        self._rig: LocalSystem | None = None
 
     @property
     def files(self) -> Path:
@@ -307,7 +307,7 @@ class SystemUnderTest:
         return self.rig.files
 
     @property
-    def rig(self) -> Rig:
+    def rig(self) -> LocalSystem:
         if self._rig is None:
             self.start()
         assert self._rig is not None
@@ -320,10 +320,12 @@ class SystemUnderTest:
 
         `settings` is what `[plugins]` holds, `config` more lines of TOML.
         """
-        from workers.testing.local_system import Rig
+        from workers.testing.local_system import LocalSystem
 
         named = [str(Path(one).absolute()) if str(one).endswith(".py") else str(one) for one in plugins]
-        self._rig = Rig(self._folder, plugins=named, settings=settings, installed=not named, api=self._api, more=config)
+        self._rig = LocalSystem(
+            self._folder, plugins=named, settings=settings, installed=not named, api=self._api, more=config
+        )
         self._rig.start("server")
         self._rig.start("web", "workers")
 

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from receiver import config as config_room
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import Inbox, Ledger, connect, server_url
+from receiver.inbox import EventQueries, Inbox, connect, server_url
 from receiver.inbox.redis import embedded_server
 from workers.processes import die_with_parent
 
@@ -45,7 +45,7 @@ refused = "off"
 [workers]
 plugins = {plugins}
 installed = {installed}
-horses = {horses}
+child_processes = {child_processes}
 drain = "5s"
 [subscriptions]
 check = "off"
@@ -64,7 +64,7 @@ _MODULES = {
 }
 
 
-class RigError(StorehooksError):
+class LocalSystemError(StorehooksError):
     """Something of it did not start, or did not happen in time."""
 
 
@@ -73,12 +73,12 @@ def wait_until(condition: Callable[[], T | None], *, what: str, within: float = 
     deadline = time.monotonic() + within
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise RigError(f"not within {within:g} s: {what}")
+            raise LocalSystemError(f"not within {within:g} s: {what}")
         time.sleep(_LOOK_EVERY)
     return value
 
 
-class Rig:
+class LocalSystem:
     """A config, and the processes that live by it."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Rig:
         plugins: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
         installed: bool = False,
-        horses: int = 2,
+        child_processes: int = 2,
         api: str = "",
         more: str = "",
     ) -> None:
@@ -106,7 +106,7 @@ class Rig:
             sandbox=self._sandbox_port,
             plugins=toml(list(plugins)),
             installed=toml(installed),
-            horses=horses,
+            child_processes=child_processes,
             store=STORE,
             api=toml(self.sandbox_url),
             secret=SANDBOX_SECRET,
@@ -115,7 +115,7 @@ class Rig:
         self.config_file.write_text("\n".join([text, *tables, more]))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.client = connect(server_url("", folder / "data"), timeout=5.0)
-        self.inbox, self.ledger = Inbox(self.client), Ledger(self.client)
+        self.inbox, self.ledger = Inbox(self.client), EventQueries(self.client)
 
     @property
     def config(self) -> Config:
@@ -179,7 +179,7 @@ class Rig:
 
     def _is_ready(self, name: str) -> bool:
         if self._running[name].poll() is not None:
-            raise RigError(f"{name} did not start: {self.said(name).strip()}")
+            raise LocalSystemError(f"{name} did not start: {self.said(name).strip()}")
         match name:
             case "server":
                 with contextlib.suppress(RedisError):

@@ -35,9 +35,9 @@ def make_context() -> Callable[..., Any]:
 def storehooks_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxStore]:
     """One process of the sandbox for the whole run; use `store`."""
     from workers.testing import SandboxStore
-    from workers.testing.local_system import Rig
+    from workers.testing.local_system import LocalSystem
 
-    rig = Rig(tmp_path_factory.mktemp("sandbox"))
+    rig = LocalSystem(tmp_path_factory.mktemp("sandbox"))
     rig.start("sandbox")
     yield SandboxStore(rig)
     rig.stop()
@@ -45,7 +45,7 @@ def storehooks_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
 
 @pytest.fixture
 def store(storehooks_sandbox: SandboxStore) -> SandboxStore:
-    """A pretend store over HTTP, on its first day."""
+    """A sandbox store over HTTP, on its first day."""
     storehooks_sandbox.reset()
     return storehooks_sandbox
 

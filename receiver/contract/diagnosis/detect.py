@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from receiver.contract.diagnosis import candidates
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import follow
 from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources
 from receiver.contract.signing.signatures import PRESETS, Headers, read_source, verify
@@ -124,7 +124,7 @@ def _fits(scheme: Scheme, headers: Headers, body: bytes, secret_text: str, url: 
         secret = Secret(scheme.key_of(secret_text))
         timeless = replace(scheme, tolerance=0)
         verify(timeless, secrets=[secret], headers=headers, body=body, now=0.0, url=url)
-    except (ValueError, Rejected):
+    except (ValueError, DeliveryRefused):
         return False
     return True
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from receiver.contract.diagnosis import candidates
 from receiver.contract.diagnosis.hints import Hint, would_fit
-from receiver.contract.errors import Reason, Rejected
+from receiver.contract.errors import DeliveryRefused, Reason
 from receiver.contract.intake import Delivery, receive
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import (
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Line:
+class ExplanationLine:
     """One fact, and how it was judged: "ok", "no match", "would match", or nothing."""
 
     text: str
@@ -45,17 +45,17 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Step:
+class ExplanationStep:
     """One step of verification. `ok` is None where nothing is judged, only shown."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ExplanationLine, ...]
     ok: bool | None
 
 
 @dataclass(frozen=True)
 class Explanation:
-    steps: tuple[Step, ...]
+    steps: tuple[ExplanationStep, ...]
     valid: bool
     verdict: str
     """A sentence: what it is, and why."""
@@ -71,7 +71,7 @@ def explain(store: Store, headers: Headers, body: bytes, now: float, *, others: 
     steps = _Steps(store, headers, body, now).run()
     try:
         delivery = receive(headers, body, store=store, now=now)
-    except Rejected as refusal:
+    except DeliveryRefused as refusal:
         hints = _hints(refusal, store, headers, body, others)
         return Explanation(
             steps=tuple(steps),
@@ -109,9 +109,9 @@ class _Steps:
     def __init__(self, store: Store, headers: Headers, body: bytes, now: float) -> None:
         self.store, self.scheme = store, store.scheme
         self.headers, self.body, self.now = headers, body, now
-        self.steps: list[Step] = []
+        self.steps: list[ExplanationStep] = []
 
-    def run(self) -> list[Step]:
+    def run(self) -> list[ExplanationStep]:
         found = self._attempt("header", lambda: find_signature(self.scheme, self.headers))
         if found is None:
             return self.steps
@@ -132,13 +132,13 @@ class _Steps:
     def _attempt(self, title: str, step: Callable[[], _T]) -> _T | None:
         try:
             return step()
-        except Rejected as refusal:
+        except DeliveryRefused as refusal:
             self._note(title, str(refusal), ok=False)
             return None
 
     def _note(self, title: str, text: str, *, ok: bool | None) -> None:
         mark = {True: "ok", False: "not ok", None: ""}[ok]
-        self.steps.append(Step(title, (Line(text, mark),), ok))
+        self.steps.append(ExplanationStep(title, (ExplanationLine(text, mark),), ok))
 
     def _time(self, pairs: Pairs) -> str | None:
         """The text of the time; empty where the scheme has none, None where it is missing."""
@@ -152,7 +152,7 @@ class _Steps:
             moment = moment_of(self.scheme, text)
             facts += f", {_distance(moment, self.now)}, limit {self.scheme.tolerance} s"
             check_time(self.scheme, moment, self.now)
-        except Rejected as refusal:
+        except DeliveryRefused as refusal:
             ok = False
             facts += "" if "limit" in facts else f", {refusal}"
         self._note("time", facts, ok=ok)
@@ -173,16 +173,18 @@ class _Steps:
         for secret in self.store.secrets[:MAX_SECRETS]:
             fits = fitting_secret(self.scheme, [secret], content, candidates, self.now) is not None
             mark = ("ok" if secret.live(self.now) else "would match") if fits else "no match"
-            lines.append(Line(_described(secret, self.now), mark))
-        self.steps.append(Step("secrets", tuple(lines), any(line.mark == "ok" for line in lines)))
+            lines.append(ExplanationLine(_described(secret, self.now), mark))
+        self.steps.append(ExplanationStep("secrets", tuple(lines), any(line.mark == "ok" for line in lines)))
 
 
-def _event_step(delivery: Delivery) -> Step:
+def _event_step(delivery: Delivery) -> ExplanationStep:
     event = delivery.event
     if delivery.unreadable:
-        return Step("event", (Line(delivery.unreadable, "kept, not understood"),), ok=False)
+        return ExplanationStep("event", (ExplanationLine(delivery.unreadable, "kept, not understood"),), ok=False)
     facts = f"{shown(delivery.theirs)} is {event.topic}, id {shown(event.delivery_id) or 'none'}"
-    return Step("event", (Line(f"{facts}, resource {shown(event.resource_id) or 'none'}", "ok"),), ok=True)
+    return ExplanationStep(
+        "event", (ExplanationLine(f"{facts}, resource {shown(event.resource_id) or 'none'}", "ok"),), ok=True
+    )
 
 
 def _described(secret: Secret, now: float) -> str:
@@ -210,7 +212,9 @@ def shown(text: str) -> str:
 # Hints
 
 
-def _hints(refusal: Rejected, store: Store, headers: Headers, body: bytes, others: Iterable[Store]) -> list[Hint]:
+def _hints(
+    refusal: DeliveryRefused, store: Store, headers: Headers, body: bytes, others: Iterable[Store]
+) -> list[Hint]:
     if refusal.reason == "secret-expired":
         return _rotation_hints(store, str(refusal))
     if refusal.reason in ("too-old", "too-new", "malformed-timestamp"):

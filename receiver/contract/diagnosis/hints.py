@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from receiver.contract.diagnosis import candidates
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import read_document
 from receiver.contract.signing.grammar import Scheme, Secret, decode_secret
 from receiver.contract.signing.signatures import (
@@ -185,7 +185,7 @@ def _own_content(store: Store, headers: Headers, body: bytes, words: str = "", f
         if "{timestamp}" in scheme.signed:
             text = read_timestamp(scheme, headers, body, split_signature(scheme, raw))
         content = signed_content(scheme, headers=headers, body=body, timestamp=text, url=store.url)
-    except Rejected:
+    except DeliveryRefused:
         return
     yield _Change(words, content, fix)
 
@@ -253,6 +253,6 @@ def _other_presets(store: Store, headers: Headers, body: bytes) -> Iterator[Hint
             timeless = replace(preset, tolerance=0)
             secrets = [Secret(key) for key in keys]
             verify(timeless, secrets=secrets, headers=headers, body=body, now=0.0, url=store.url)
-        except Rejected:
+        except DeliveryRefused:
             continue
         yield Hint(f"it would fit as the preset {preset.name}", f'scheme = "{preset.name}"')

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import follow
 from receiver.contract.signing.grammar import (
     Part,
@@ -94,9 +94,9 @@ def verify(
     content = signed_content(scheme, headers=headers, body=body, timestamp=text, url=url)
     secret = fitting_secret(scheme, secrets, content, candidates, now)
     if secret is None:
-        raise Rejected("signature-mismatch", "the signature fits none of the store's secrets")
+        raise DeliveryRefused("signature-mismatch", "the signature fits none of the store's secrets")
     if not secret.live(now):
-        raise Rejected("secret-expired", f"signed with {secret.fingerprint}, which has ended")
+        raise DeliveryRefused("secret-expired", f"signed with {secret.fingerprint}, which has ended")
     if not scheme.timestamp or not scheme.tolerance:
         return Verified(secret, None)
     return Verified(secret, _timely(scheme, text or read_timestamp(scheme, headers, body, pairs), now))
@@ -129,9 +129,9 @@ def find_signature(scheme: Scheme, headers: Headers) -> tuple[str, str]:
     for name in scheme.header_names:
         if value := headers.get(name):
             if len(value) > MAX_SIGNATURE_HEADER:
-                raise Rejected("malformed-signature", f"{name} is {len(value)} characters long")
+                raise DeliveryRefused("malformed-signature", f"{name} is {len(value)} characters long")
             return name, value
-    raise Rejected("no-signature", f"no header {' or '.join(scheme.headers)}")
+    raise DeliveryRefused("no-signature", f"no header {' or '.join(scheme.headers)}")
 
 
 def split_signature(scheme: Scheme, raw: str) -> Pairs:
@@ -157,7 +157,7 @@ def candidates_in(scheme: Scheme, pairs: Pairs) -> list[bytes]:
             found.append(mac)
     if not found:
         size = scheme.digest_size
-        raise Rejected("malformed-signature", f"no {scheme.encoding} signature of {size} bytes in the header")
+        raise DeliveryRefused("malformed-signature", f"no {scheme.encoding} signature of {size} bytes in the header")
     return found
 
 
@@ -172,7 +172,7 @@ def read_timestamp(scheme: Scheme, headers: Headers, body: bytes, pairs: Pairs) 
     else:
         text = _scalar(follow(_document(body), name))
     if not text:
-        raise Rejected("no-timestamp", f"no timestamp at {scheme.timestamp}")
+        raise DeliveryRefused("no-timestamp", f"no timestamp at {scheme.timestamp}")
     return text
 
 
@@ -187,14 +187,14 @@ def moment_of(scheme: Scheme, text: str) -> float:
     elif _DIGITS.fullmatch(text):
         return int(text) / (1000 if scheme.timestamp_unit == "ms" else 1)
     unit = {"s": "whole seconds since 1970", "ms": "milliseconds since 1970", "rfc3339": "an RFC 3339 time"}
-    raise Rejected("malformed-timestamp", f"the timestamp is not {unit[scheme.timestamp_unit]}")
+    raise DeliveryRefused("malformed-timestamp", f"the timestamp is not {unit[scheme.timestamp_unit]}")
 
 
 def check_time(scheme: Scheme, moment: float, now: float) -> None:
     if moment < now - scheme.tolerance:
-        raise Rejected("too-old", f"signed {now - moment:.0f} s ago, limit {scheme.tolerance} s")
+        raise DeliveryRefused("too-old", f"signed {now - moment:.0f} s ago, limit {scheme.tolerance} s")
     if moment > now + scheme.tolerance:
-        raise Rejected("too-new", f"signed {moment - now:.0f} s ahead, limit {scheme.tolerance} s")
+        raise DeliveryRefused("too-new", f"signed {moment - now:.0f} s ahead, limit {scheme.tolerance} s")
 
 
 def signed_content(scheme: Scheme, *, headers: Headers, body: bytes, timestamp: str, url: str) -> bytes:
@@ -272,7 +272,7 @@ def _fill(part: Part, headers: Headers, body: bytes, timestamp: str, url: str) -
         return url.encode()
     value = headers.get(name) if kind == "header" else _scalar(follow(_document(body), name))
     if value is None:
-        raise Rejected("incomplete", f"{kind}:{name} is signed, and missing")
+        raise DeliveryRefused("incomplete", f"{kind}:{name} is signed, and missing")
     return _header_bytes(value) if kind == "header" else value.encode("utf-8", "surrogatepass")
 
 

@@ -42,7 +42,7 @@ def _has_end(blob: bytes) -> bool:
         return False
 
 
-class Files:
+class KeyringFiles:
     """The two files of a host. Written whole, by renaming; only for the owner's eyes, though all in it is sealed."""
 
     def __init__(self, data_dir: Path) -> None:

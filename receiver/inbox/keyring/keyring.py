@@ -30,9 +30,9 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import MAX_LEARNED, Scheme, Secret
 from receiver.contract.stores import Store
 from receiver.inbox import keys
-from receiver.inbox.keyring.host_files import Entry, Files, Sealed, merge
+from receiver.inbox.keyring.host_files import Entry, KeyringFiles, Sealed, merge
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.script_runner import Call
+from receiver.inbox.redis.script_runner import ScriptCall
 
 ENDED_KEPT = 7 * 86400.0
 LIVE_SECONDS = 12.0
@@ -144,12 +144,12 @@ def orphaned(learned: Iterable[Learned], *, listed: Set[str], ours: Set[str]) ->
 
 def learned_here(stores: Mapping[str, Store], data_dir: Path, key: str) -> dict[str, Store]:
     """The stores with what this host's files hold: for whoever has no server to ask."""
-    seal, found = Seal(sealing_key(key)), Files(data_dir).everything()
+    seal, found = Seal(sealing_key(key)), KeyringFiles(data_dir).everything()
     return {name: equip(store, seal.open_all(found.get(name, {}), name)) for name, store in stores.items()}
 
 
 @dataclass(frozen=True)
-class State:
+class KeyringState:
     """What a receiver needs to know, read in one moment."""
 
     version: int
@@ -164,18 +164,18 @@ class Keyring:
 
     def __init__(self, client: Redis, data_dir: Path, key: str) -> None:
         self.client = client
-        self.files = Files(data_dir)
+        self.files = KeyringFiles(data_dir)
         self.seal = Seal(sealing_key(key)) if key else None
 
     # Reading
 
-    def state(self) -> State:
+    def state(self) -> KeyringState:
         pipeline = self.client.pipeline(transaction=True)
         pipeline.get(keys.RING_VERSION)
         pipeline.hgetall(keys.RING_VERSIONS)
         pipeline.hgetall(keys.LEARNING)
         version, versions, learning = pipeline.execute()
-        return State(
+        return KeyringState(
             int(version or 0),
             {name.decode(): int(value) for name, value in versions.items()},
             {name.decode(): value.decode() for name, value in learning.items()},
@@ -261,7 +261,7 @@ class Keyring:
 
     def _change(self, what: str, entries: Iterable[tuple[str, str, bytes | str]], at_least: int = 0) -> int:
         parts = [part for entry in entries for part in entry]
-        (version,) = script_runner.run(self.client, [Call("ring", [what, at_least, *parts])])
+        (version,) = script_runner.run(self.client, [ScriptCall("ring", [what, at_least, *parts])])
         return int(version)
 
     def drop(self, store: str, fingerprints: Iterable[str]) -> int:
@@ -293,7 +293,7 @@ class Keyring:
 
     def confirm(self, receiver: str, version: int) -> None:
         """Said by each receiver, when it has read a version and every few seconds."""
-        script_runner.run(self.client, [Call("confirm", [receiver, version])])
+        script_runner.run(self.client, [ScriptCall("confirm", [receiver, version])])
 
     def leave(self, receiver: str) -> None:
         self.client.hdel(keys.RECEIVERS, receiver)

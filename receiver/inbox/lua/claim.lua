@@ -9,7 +9,7 @@
 -- gives {declarations' version, ms until a limit opens again (0 = none), item...}
 --       where an item is {item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source,
 --       data_path, body}, and for an event that was routed here, the handlers leased to the caller after that
--- What one claim takes of a lane with a concurrency holds one slot: the caller has one horse do it, one run after the
+-- What one claim takes of a lane with a concurrency holds one slot: the caller has one child process do it, one run after the
 -- other. So the next run begins without a word to the server, as long as more is ready than slots are free.
 -- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
 -- passed over while others are claimed, and what is behind it is read. Its lane is remembered: callers begin with such

@@ -173,7 +173,7 @@ local function wake(queue)
   redis.call('RPUSH', list, job)
 end
 
--- A limit's slots are held by leased runs: those of one claim, which one horse does one after the other, hold one.
+-- A limit's slots are held by leased runs: those of one claim, which one child process does one after the other, hold one.
 -- A slot none of whose runs is leased under its token any more is free, however that came about.
 local function slots_taken(limit, most)
   local slots = P .. 'slots:' .. limit

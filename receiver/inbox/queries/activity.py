@@ -19,7 +19,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """A worker that has told RQ lately that it lives; RQ forgets it seconds after its last word."""
 
     name: str
@@ -39,18 +39,18 @@ class Footprint:
     body: float
 
 
-class Pulse:
+class ActivityQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
 
-    def workers(self) -> list[Beat]:
+    def workers(self) -> list[Heartbeat]:
         found: Any = self.client.smembers(keys.RQ_WORKERS)
         names = sorted(name.decode() for name in found)
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.hmget(name, "queues", "last_heartbeat")
         return [
-            Beat(name.removeprefix(keys.RQ_WORKER), tuple((queues or b"").decode().split(",")), _moment(at))
+            Heartbeat(name.removeprefix(keys.RQ_WORKER), tuple((queues or b"").decode().split(",")), _moment(at))
             for name, (queues, at) in zip(names, pipeline.execute(), strict=True)
             if at
         ]

@@ -17,7 +17,7 @@ from receiver.contract.topics import matches
 from receiver.inbox import keys
 from receiver.inbox.model import Declaration, from_ms, read_declaration, read_event, unpack
 
-COUNTED = ("accepted", "duplicates", "rejected", "settled", "open", "failed", "spooled", "conflicts")
+COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
 _SEARCHED = 2_000
@@ -93,7 +93,7 @@ class EventRecord:
     reason: str | None
 
 
-class Ledger:
+class EventQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
 

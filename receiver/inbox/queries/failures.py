@@ -13,7 +13,7 @@ from receiver.inbox import keys
 
 
 @dataclass(frozen=True)
-class Group:
+class FailureGroup:
     """Failures of one handler with one cause."""
 
     id: str
@@ -44,11 +44,11 @@ class Failure:
     failed_at: datetime
 
 
-class Failures:
+class FailureQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FailureGroup]:
         """Every group, the latest first. As many as there are causes, however many runs failed of them."""
         found: Any = self.client.zrange(keys.GROUPS, 0, -1, desc=True)
         names = [name.decode() for name in found]
@@ -57,7 +57,7 @@ class Failures:
             pipeline.hgetall(keys.GROUP + name)
         return [_group(name, fields) for name, fields in zip(names, pipeline.execute(), strict=True) if fields]
 
-    def find(self, start: str) -> Group | None:
+    def find(self, start: str) -> FailureGroup | None:
         """The group whose id begins so, if it is one."""
         found = [group for group in self.groups() if group.id.startswith(start)]
         return found[0] if len(found) == 1 else None
@@ -100,9 +100,9 @@ class Failures:
         pipeline.zscore(keys.LATER, item)
 
 
-def _group(name: str, fields: dict[bytes, bytes]) -> Group:
+def _group(name: str, fields: dict[bytes, bytes]) -> FailureGroup:
     told = {field.decode(): value.decode() for field, value in fields.items()}
-    return Group(
+    return FailureGroup(
         id=name,
         handler=told["handler"],
         error=told["error"],

@@ -27,7 +27,7 @@ class Absent:
     """How many of its runs wait, whether ready, delayed, retried or of a paused store."""
 
 
-class Roster:
+class HandlerQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
 

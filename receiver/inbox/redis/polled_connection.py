@@ -13,15 +13,15 @@ from redis import Redis
 from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as LostConnection
 
-from receiver.inbox.redis.raw_connection import Plain, packed
-from receiver.inbox.redis.script_runner import Call
+from receiver.inbox.redis.raw_connection import RawConnection, packed
+from receiver.inbox.redis.script_runner import ScriptCall
 
 
 class CannotBePolled(LostConnection):
     """A connection by TLS holds back bytes that a poller knows nothing of."""
 
 
-class Line(Plain):
+class PolledConnection(RawConnection):
     def __init__(self, client: Redis) -> None:
         if issubclass(client.connection_pool.connection_class, SSLConnection):  # not worth a connection to find out
             raise CannotBePolled
@@ -35,7 +35,7 @@ class Line(Plain):
     def unsent(self) -> bool:
         return bool(self._unsent)
 
-    def put(self, calls: Sequence[Call]) -> None:
+    def put(self, calls: Sequence[ScriptCall]) -> None:
         """Send scripts, as far as the server takes them now; `write` sends the rest."""
         self._unsent = memoryview(packed([call.command for call in calls]))
         self._owed, self._replies = len(calls), []

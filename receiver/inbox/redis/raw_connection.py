@@ -27,7 +27,7 @@ _ERRORS = {"NOSCRIPT": NoScriptError, "LOADING": BusyLoadingError, "READONLY": R
 _pack: Callable[[Any], bytes] = hiredis.pack_command
 
 
-class Plain:
+class RawConnection:
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._connection = open_connection(client)

@@ -16,7 +16,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 
 from receiver.inbox.keys import PREFIX
 from receiver.inbox.redis.connecting import ask_again
-from receiver.inbox.redis.raw_connection import Argument, Plain
+from receiver.inbox.redis.raw_connection import Argument, RawConnection
 from receiver.inbox.redis.script_library import NAMED, function, library, script
 
 MOST_LIBRARIES = 3
@@ -36,7 +36,7 @@ class _Manner:
 manner = _Manner()
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     name: str
     arguments: Sequence[Argument]
 
@@ -53,19 +53,19 @@ class NotReplicatedError(RedisError):
 REPLICA_MS = 400
 
 
-class Direct:
+class DirectConnection:
     """The server by one connection, for one thread and for scripts alone: a client with a pool costs twice as much."""
 
     def __init__(self, client: Redis) -> None:
         self.client = client
-        self._connection: Plain | None = None
+        self._connection: RawConnection | None = None
 
     def send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """All of them in one round trip; what the server has against one is its reply."""
         ask_again(self.client)
         if self._connection and self._connection.outdated:
             self.leave()
-        self._connection = self._connection or Plain(self.client)
+        self._connection = self._connection or RawConnection(self.client)
         try:
             return self._connection.ask(commands)
         except BaseException:
@@ -79,7 +79,7 @@ class Direct:
         self._connection = None
 
 
-def run(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
+def run(client: Redis | DirectConnection, calls: Sequence[ScriptCall], *, replicas: int = 0) -> list[Any]:
     """Run scripts in one round trip, in order; give their replies.
 
     A server that does not know them is taught them: those calls, and only those, are sent again. They changed nothing
@@ -93,7 +93,7 @@ def run(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> 
     return replies
 
 
-def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0) -> list[Any]:
+def run_each(client: Redis | DirectConnection, calls: Sequence[ScriptCall], *, replicas: int = 0) -> list[Any]:
     """`run`, but an error of one script is its own reply and nobody else's."""
     replies = _send(client, calls, replicas)
     unknown = [at for at, reply in enumerate(replies) if _is_unknown(reply)]
@@ -107,10 +107,16 @@ def run_each(client: Redis | Direct, calls: Sequence[Call], *, replicas: int = 0
     return replies
 
 
-def _teach_and_send(client: Redis | Direct, calls: Sequence[Call], replicas: int, *, refused: bool) -> list[Any]:
+def _teach_and_send(
+    client: Redis | DirectConnection, calls: Sequence[ScriptCall], replicas: int, *, refused: bool
+) -> list[Any]:
     """What the server has against learning is the reply to each."""
     try:
-        teach(client.client if isinstance(client, Direct) else client, {call.name for call in calls}, refused=refused)
+        teach(
+            client.client if isinstance(client, DirectConnection) else client,
+            {call.name for call in calls},
+            refused=refused,
+        )
     except ResponseError as error:
         return [error] * len(calls)
     replies = _send(client, calls, replicas)
@@ -166,16 +172,16 @@ def _forget_old_libraries(client: Redis) -> None:
                 client.function_delete(name)
 
 
-def _leave(client: Redis | Direct) -> None:
+def _leave(client: Redis | DirectConnection) -> None:
     """It is the primary no longer. Its name may lead to another by now, and only a new connection finds out."""
-    if isinstance(client, Direct):
+    if isinstance(client, DirectConnection):
         client.leave()
         client = client.client
     client.connection_pool.disconnect(inuse_connections=False)
 
 
-def _send(client: Redis | Direct, calls: Sequence[Call], replicas: int = 0) -> list[Any]:
-    if isinstance(client, Direct):
+def _send(client: Redis | DirectConnection, calls: Sequence[ScriptCall], replicas: int = 0) -> list[Any]:
+    if isinstance(client, DirectConnection):
         return client.send([call.command for call in calls])
     if len(calls) == 1 and not replicas:
         try:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.contract.compose import compose
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import receive
 from receiver.contract.signing.grammar import Scheme, Secret, Sources
 from receiver.contract.signing.signatures import PRESETS
@@ -46,7 +46,7 @@ def test_one_bit_changed_in_a_composed_body_is_refused(name: str, at: int, bit: 
     request = compose(store, topic="order.created", delivery_id="d-1", data={"id": 1, "total": "42.00"}, now=NOW)
     changed = bytearray(request.body)
     changed[at % len(changed)] ^= 1 << bit
-    with pytest.raises(Rejected):
+    with pytest.raises(DeliveryRefused):
         receive(request.headers, bytes(changed), store=store, now=NOW)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import event_id
 from receiver.contract.intake import MAX_DEPTH, Delivery, receive
 from receiver.contract.signing.grammar import Scheme, Sources
@@ -305,7 +305,7 @@ def test_no_signed_content_can_upset_the_intake(scheme: Scheme, body: bytes, hea
 def test_a_delivery_that_names_another_store_is_refused() -> None:
     body = b'{"store_id":123,"event":"order/paid","id":1}'
     assert take(PRESETS["nuvemshop"], body, domain="123")
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(DeliveryRefused) as caught:
         take(PRESETS["nuvemshop"], body, domain="124")
     assert caught.value.reason == "wrong-store"
 

@@ -22,7 +22,7 @@ from receiver.contract.compose import Request, compose
 from receiver.contract.intake import kept_headers, receive
 from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
-from receiver.delivery.refusal_log import Gathered
+from receiver.delivery.refusal_log import RefusalBuffer
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
 from receiver.spool.database import WAL_BYTES
 from receiver.spool.refused_deliveries import fair_level
@@ -221,7 +221,7 @@ def test_off_keeps_nothing_and_says_so(make_system: Callable[..., System]) -> No
     system = bounded(make_system(), "off")
     system.start("web")
     assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
-    eventually(lambda: system.ledger.counters().total["rejected"] == 1)
+    eventually(lambda: system.ledger.counters().total["refused"] == 1)
     assert not (system.folder / "data" / FILE).exists()
     assert 'refused = "off"' in system.run_cli("refused").stdout
     assert not (system.folder / "data" / FILE).exists()  # who looks makes no file
@@ -365,7 +365,7 @@ def refusal(at: float, store: str = "north", size: int = 1000) -> Refusal:
 
 @given(stores=st.lists(st.sampled_from("aaaaaaaaab"), max_size=400))
 def test_what_gathers_in_memory_is_bounded_and_the_few_are_whole(stores: list[str]) -> None:
-    gathered = Gathered(max_bytes=50_000, max_lines=60)
+    gathered = RefusalBuffer(max_bytes=50_000, max_lines=60)
     for number, store in enumerate(stores):
         gathered.add(refusal(float(number), store))
     every = gathered.everything()

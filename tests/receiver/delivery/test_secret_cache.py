@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from receiver import config as config_room
 from receiver.contract.compose import Request, compose
 from receiver.delivery import secret_cache as room
-from receiver.delivery.secret_cache import Locksmith
+from receiver.delivery.secret_cache import SecretCache
 from receiver.inbox import connect, keys
 from receiver.inbox.keyring.keyring import LIVE_SECONDS, Keyring, learn
 from tests.receiver.inbox.keyring.test_keyring import KEY, NEW
@@ -27,11 +27,11 @@ def keyring_of(system: System) -> Keyring:
     return Keyring(system.client, system.config.data_dir, KEY)
 
 
-def locksmith_of(system: System) -> Locksmith:
-    return Locksmith(system.config, system.client)
+def locksmith_of(system: System) -> SecretCache:
+    return SecretCache(system.config, system.client)
 
 
-def known(system: System, smith: Locksmith) -> list[bytes]:
+def known(system: System, smith: SecretCache) -> list[bytes]:
     store = smith.equipped(system.config.known_stores["north"])
     assert store is not None
     return [secret.key for secret in store.secrets]
@@ -307,4 +307,4 @@ def test_config_is_read_with_its_key_from_the_environment(tmp_path: Path) -> Non
     (tmp_path / "config.toml").write_text('[secrets]\nkey = "env:THE_KEY"\n')
     found = config_room.load(tmp_path / "config.toml", {"THE_KEY": KEY})
     assert KEY not in repr(found)
-    assert Locksmith(found, connect("redis://127.0.0.1:1", timeout=0.1)).unsure
+    assert SecretCache(found, connect("redis://127.0.0.1:1", timeout=0.1)).unsure

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from receiver.config import Config
 from receiver.contract.intake import Delivery
-from receiver.delivery.storage import Keeping, Kept, NowhereToKeep
+from receiver.delivery.storage import DeliveryStorage, NotStored, Stored
 from receiver.inbox import Inbox, connect, keys
 from receiver.spool import FILE, open_events
 from receiver.spool.database import PAGE
@@ -25,8 +25,8 @@ def changed(config: Config, **receiver: Any) -> Config:
     return config.model_copy(update={"receiver": config.receiver.model_copy(update=receiver)})
 
 
-def without_a_server(config: Config) -> Keeping:
-    return Keeping(config, Inbox(connect(f"redis://127.0.0.1:{free_port()}", timeout=1.0)))
+def without_a_server(config: Config) -> DeliveryStorage:
+    return DeliveryStorage(config, Inbox(connect(f"redis://127.0.0.1:{free_port()}", timeout=1.0)))
 
 
 def with_one_store(config: Config) -> Config:
@@ -41,8 +41,8 @@ def padded(system: System, many: int, size: int = 50_000, store: str = "north") 
     ]
 
 
-def statuses(kept: list[Kept | NowhereToKeep]) -> list[str]:
-    return [one.status if isinstance(one, Kept) else "nowhere" for one in kept]
+def statuses(kept: list[Stored | NotStored]) -> list[str]:
+    return [one.status if isinstance(one, Stored) else "nowhere" for one in kept]
 
 
 # Full
@@ -54,7 +54,7 @@ def test_a_spool_that_was_full_takes_deliveries_again_once_it_is_drained(system:
     filled = [away.keep_all(padded(system, 20)) for _ in range(12)]
     assert statuses(filled[0]) == ["accepted"] * 20
     assert statuses(filled[-1]) == ["nowhere"] * 20
-    here = Keeping(config, system.inbox)
+    here = DeliveryStorage(config, system.inbox)
     assert here.drain() == sum(statuses(some).count("accepted") for some in filled)
     assert statuses(away.keep_all(padded(system, 20))) == ["accepted"] * 20
     assert away.ready() == ("spool", 20)
@@ -70,7 +70,7 @@ def test_a_store_that_floods_the_spool_leaves_room_for_the_others(system: System
     both = away.keep_all([*padded(system, 5), *padded(system, 5, store="south")])
     assert statuses(both) == ["full"] * 5 + ["accepted"] * 5
     assert away.ready() == ("spool", flood.count("accepted") + 5), "it is not shut"
-    assert Keeping(config, system.inbox).drain() == flood.count("accepted") + 5
+    assert DeliveryStorage(config, system.inbox).drain() == flood.count("accepted") + 5
     assert open_events(config.data_dir).held() == {}
     assert statuses(away.keep_all(padded(system, 20))) == ["accepted"] * 20, "and it may come again"
 
@@ -108,7 +108,7 @@ def test_a_drained_spool_gives_its_room_back_to_the_disk(system: System) -> None
     away = without_a_server(system.config)
     away.keep_all(padded(system, 400))
     file = system.config.data_dir / FILE
-    here = Keeping(system.config, system.inbox)
+    here = DeliveryStorage(system.config, system.inbox)
     assert here.drain() == 400
     before = file.stat().st_size
     for _ in range(1 + before // (VACUUM_PAGES * PAGE)):
@@ -127,7 +127,7 @@ def test_a_stores_quota_holds_in_the_spool_and_other_stores_go_on(system: System
     assert statuses(away.keep_all(padded(system, 2, 10))) == ["accepted"] * 2
     group = [*padded(system, 2, 10), system.delivery(store="south")]
     assert statuses(away.keep_all(group)) == ["accepted", "full", "accepted"]
-    here = Keeping(config, system.inbox)
+    here = DeliveryStorage(config, system.inbox)
     assert here.drain() == 4
     assert statuses(here.keep_all([system.delivery()])) == ["full"]
     assert statuses(away.keep_all(padded(system, 4, 10))) == [*["accepted"] * 3, "full"]
@@ -143,7 +143,7 @@ def test_a_row_the_inbox_refuses_keeps_its_place_and_holds_up_nobody(system: Sys
     system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
     others = [system.delivery(), system.delivery(store="south")]
     without_a_server(system.config).keep_all([spoilt, *others])
-    here = Keeping(system.config, system.inbox)
+    here = DeliveryStorage(system.config, system.inbox)
     assert here.drain() == 2
     assert {event.id for event in system.ledger.events()} == {one.event.id for one in others}
     system.client.delete(f"{keys.PREFIX}d:north:mark")
@@ -154,7 +154,7 @@ def test_a_row_that_cannot_be_read_stays_and_holds_up_nobody(system: System) -> 
     first, *others = padded(system, 3, 10)
     without_a_server(system.config).keep_all([first, *others])
     spoil(system, "UPDATE event SET about = '{\"event\": 5}' WHERE id = ?", first.event.id)
-    here = Keeping(system.config, system.inbox)
+    here = DeliveryStorage(system.config, system.inbox)
     assert here.drain() == 2
     assert {event.id for event in system.ledger.events()} == {one.event.id for one in others}
     (left,) = open_events(system.config.data_dir).oldest(10)
@@ -163,7 +163,7 @@ def test_a_row_that_cannot_be_read_stays_and_holds_up_nobody(system: System) -> 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_thread_outlives_whatever_goes_wrong_in_a_look(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Keeping(system.config, system.inbox)
+    here = DeliveryStorage(system.config, system.inbox)
     looks: list[int] = []
 
     def look() -> None:
@@ -180,7 +180,7 @@ def test_while_the_server_is_away_the_spool_says_once_a_minute_that_it_waits(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = connect("redis://127.0.0.1:1", timeout=0.1)
-    here = Keeping(system.config, Inbox(away))
+    here = DeliveryStorage(system.config, Inbox(away))
     looks: list[int] = []
     look = here.look_round
 
@@ -208,9 +208,9 @@ def spoil(system: System, statement: str, *values: str) -> None:
 
 def test_a_spool_file_that_cannot_be_read_stops_nothing_the_inbox_can_take(system: System) -> None:
     (system.config.data_dir / FILE).write_bytes(b"not a database" * 1000)
-    here = Keeping(system.config, system.inbox)
+    here = DeliveryStorage(system.config, system.inbox)
     (kept,) = here.keep_all([system.delivery()])
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, Stored)
     assert (kept.status, kept.where) == ("accepted", "redis")
     assert (here.ready(), here.waiting_since()) == (("redis", None), None)
     away = without_a_server(system.config)
@@ -227,14 +227,14 @@ def test_a_spool_file_that_was_deleted_is_made_anew_before_the_next_answer(syste
     assert statuses(away.keep_all([delivery])) == ["accepted"]
     (row,) = open_events(system.config.data_dir).oldest(10)
     assert row.delivery == delivery
-    assert Keeping(system.config, system.inbox).drain() == 1
+    assert DeliveryStorage(system.config, system.inbox).drain() == 1
 
 
 def test_the_id_that_is_told_for_a_spooled_delivery_is_the_one_it_has_in_the_inbox(system: System) -> None:
     delivery = replace(system.delivery(), first_id="evt_first")
     (told,) = without_a_server(system.config).keep_all([delivery])
-    assert isinstance(told, Kept)
-    Keeping(system.config, system.inbox).drain()
+    assert isinstance(told, Stored)
+    DeliveryStorage(system.config, system.inbox).drain()
     assert [event.id for event in system.ledger.events()] == [told.id]
 
 
@@ -242,8 +242,8 @@ def test_two_spools_of_one_host_are_told_apart(make_system: Callable[..., System
     first, second = make_system(), make_system()
     without_a_server(first.config).keep_all([first.delivery()])
     open_events(second.config.data_dir).close()
-    Keeping(first.config, first.inbox)._publish()
-    Keeping(second.config, second.inbox).look_round()
+    DeliveryStorage(first.config, first.inbox)._publish()
+    DeliveryStorage(second.config, second.inbox).look_round()
     found = first.ledger.spools()
     assert {name.partition(":")[2]: spool.count for name, spool in found.items()} == {
         str(first.config.data_dir): 1,

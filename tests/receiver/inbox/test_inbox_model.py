@@ -29,7 +29,7 @@ from receiver.contract.intake import Delivery
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Routes, Run, connect, keys
 from receiver.inbox.inbox import LOSSES_ALLOWED
 from receiver.inbox.model import from_ms
-from receiver.inbox.queries.handlers import Roster
+from receiver.inbox.queries.handlers import HandlerQueries
 from tests.support.inbox_audit import Books
 
 STORES = ("north", "south")
@@ -240,7 +240,7 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(handler=st.sampled_from(HANDLERS))
     def retire(self, handler: str) -> None:
         waiting = sum(self._run_state(one.event.id, handler) in ("ready", "later", "held") for one in self.known)
-        assert Roster(self.client).waiting([handler]) == {handler: waiting}
+        assert HandlerQueries(self.client).waiting([handler]) == {handler: waiting}
         assert self.inbox.retire(handler) == waiting
         assert f"handler:{handler}" not in self.inbox.paused()
         assert self.inbox.retire(handler) == 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from receiver.inbox import Declaration, Outcome, keys
 from receiver.inbox.inbox import TRIM_SLICE
-from receiver.inbox.queries.handlers import Roster
+from receiver.inbox.queries.handlers import HandlerQueries
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System, eventually
 
@@ -116,6 +116,6 @@ def test_runs_of_the_only_handler_are_orphans_though_the_worker_has_none_left(sy
     for name in system.client.hkeys(keys.SEEN):
         system.client.hset(keys.SEEN, name, int((time.time() - 40) * 1000))
     system.inbox.declare([])
-    assert Roster(system.client).absent()["shop.greet"].waiting == 1
+    assert HandlerQueries(system.client).absent()["shop.greet"].waiting == 1
     assert system.inbox.end_orphans(absent=30) == 1
     assert system.status(event_id) == "failed"

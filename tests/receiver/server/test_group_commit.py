@@ -13,10 +13,10 @@ import pytest
 from gunicorn.workers.gthread import PollableMethodQueue
 
 from receiver.contract.intake import Delivery
-from receiver.delivery.storage import Keeping, Kept
+from receiver.delivery.storage import DeliveryStorage, Stored
 from receiver.inbox import Inbox, connect, keys
 from receiver.inbox.redis.script_library import library
-from receiver.server.group_commit import Handover, Outcomes
+from receiver.server.group_commit import GroupCommit, Outcomes
 from tests.support.harness import Server, System, eventually, own_server
 from tests.support.proxy import Proxy
 
@@ -27,12 +27,12 @@ class Loop:
     """The part of the web process's loop that a handover knows: a poller, and calls from other threads."""
 
     def __init__(self, system: System, url: str) -> None:
-        self.keeping = Keeping(system.config, Inbox(connect(url, timeout=TIMEOUT)))
+        self.keeping = DeliveryStorage(system.config, Inbox(connect(url, timeout=TIMEOUT)))
         self.poller = selectors.DefaultSelector()
         self.calls = PollableMethodQueue()
         self.calls.init()
         self.poller.register(self.calls.fileno(), selectors.EVENT_READ, self.calls.run_callbacks)
-        self.handover = Handover(self.keeping, self.poller, self.calls.defer, timeout=TIMEOUT)
+        self.handover = GroupCommit(self.keeping, self.poller, self.calls.defer, timeout=TIMEOUT)
 
     def turn(self) -> None:
         for key, _ in self.poller.select(self.handover.patience(0.02)):
@@ -56,7 +56,7 @@ class Loop:
 
         eventually(done)
         (outcomes,) = told
-        return [f"{one.status} in {one.where}" if isinstance(one, Kept) else "nowhere" for one in outcomes]
+        return [f"{one.status} in {one.where}" if isinstance(one, Stored) else "nowhere" for one in outcomes]
 
     @property
     def has_a_line(self) -> bool:
@@ -231,7 +231,7 @@ def test_what_the_server_has_against_one_is_not_the_others_fault(own: System, lo
 
 def test_a_store_with_rows_in_the_spool_joins_them_and_other_stores_do_not(own: System, loop: Loop) -> None:
     first = own.delivery()
-    assert Keeping(own.config, Inbox(connect("unix:///nowhere", timeout=0.1))).keep_all([first])
+    assert DeliveryStorage(own.config, Inbox(connect("unix:///nowhere", timeout=0.1))).keep_all([first])
     assert loop.keep(own.delivery()) == ["accepted in spool"]
     assert loop.keep(own.delivery(store="south")) == ["accepted in redis"]
     loop.keeping.look_round()
@@ -271,7 +271,7 @@ def test_a_loop_that_was_busy_for_longer_than_the_deadline_reads_the_reply_first
 
 def test_a_line_that_breaks_while_the_thread_keeps_a_group_is_noticed_once(own: System, loop: Loop) -> None:
     """The thread's call and the end of the line are found in one look at the poller, in this order."""
-    assert Keeping(own.config, Inbox(connect("unix:///nowhere", timeout=0.1))).keep_all([own.delivery()])
+    assert DeliveryStorage(own.config, Inbox(connect("unix:///nowhere", timeout=0.1))).keep_all([own.delivery()])
     first: list[Outcomes] = []
     second: list[Outcomes] = []
 
@@ -296,7 +296,7 @@ def test_a_reply_that_nobody_asked_for_is_nobodys(own: System, proxy: Proxy, mak
     loop.handover.keep([own.delivery()], told.append)
     assert loop.until_told(told) == ["accepted in redis"]
     ((kept,),) = told
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, Stored)
     assert own.status(kept.id) == "open"
     assert not loop.keeping.broken
 

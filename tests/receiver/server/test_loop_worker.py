@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 
 from receiver.contract.compose import compose
 from receiver.contract.intake import Delivery, receive
-from receiver.delivery.storage import Keeping, Kept, NowhereToKeep
+from receiver.delivery.storage import DeliveryStorage, NotStored, Stored
 from receiver.inbox import Accepted, keys
 from receiver.server.loop_worker import GROUP_BYTES, group_size
 from receiver.spool import open_events
@@ -57,11 +57,11 @@ def deliveries(system: System, count: int, store: str = "north") -> list[Deliver
 
 
 def test_what_one_group_holds_twice_is_a_duplicate_and_each_is_counted(system: System) -> None:
-    keeping = Keeping(system.config, system.inbox)
+    keeping = DeliveryStorage(system.config, system.inbox)
     first, second = deliveries(system, 2)
     (south,) = deliveries(system, 1, store="south")
     kept = keeping.keep_all([first, second, first, south, first])
-    assert [one.status for one in kept if isinstance(one, Kept)] == [
+    assert [one.status for one in kept if isinstance(one, Stored)] == [
         "accepted",
         "accepted",
         "duplicate",
@@ -87,9 +87,9 @@ def test_one_that_fails_does_not_fail_the_others(system: System) -> None:
     system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
     replies = system.inbox.accept_each([one, spoilt, other])
     assert [type(reply) for reply in replies] == [Accepted, ResponseError, Accepted]
-    keeping = Keeping(system.config, system.inbox)
+    keeping = DeliveryStorage(system.config, system.inbox)
     kept = keeping.keep_all([one, spoilt])
-    assert [one.where for one in kept if isinstance(one, Kept)] == ["redis", "spool"]
+    assert [one.where for one in kept if isinstance(one, Stored)] == ["redis", "spool"]
     assert not keeping.broken
 
 
@@ -104,10 +104,10 @@ def test_a_group_of_more_than_one_script_takes_is_kept_in_order(system: System) 
 def test_without_a_server_a_group_is_one_transaction_of_the_spool(system: System, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     with own_server(tmp_path / "own") as server:
-        keeping = Keeping(system.config, type(system.inbox)(server.client))
+        keeping = DeliveryStorage(system.config, type(system.inbox)(server.client))
     group = deliveries(system, 5)
     kept = keeping.keep_all([*group, group[0]])
-    assert [(one.status, one.where) for one in kept if isinstance(one, Kept)] == [
+    assert [(one.status, one.where) for one in kept if isinstance(one, Stored)] == [
         *[("accepted", "spool")] * 5,
         ("duplicate", "spool"),
     ]
@@ -119,8 +119,8 @@ def test_with_nowhere_to_keep_it_each_is_told_so(system: System, tmp_path: Path)
     config = system.config
     receiver = config.receiver.model_copy(update={"spool": "off"})
     with own_server(tmp_path) as server:
-        keeping = Keeping(config.model_copy(update={"receiver": receiver}), type(system.inbox)(server.client))
-    assert [type(one) for one in keeping.keep_all(deliveries(system, 2))] == [NowhereToKeep] * 2
+        keeping = DeliveryStorage(config.model_copy(update={"receiver": receiver}), type(system.inbox)(server.client))
+    assert [type(one) for one in keeping.keep_all(deliveries(system, 2))] == [NotStored] * 2
 
 
 def test_a_group_is_bounded_in_bytes_but_never_empty(system: System) -> None:

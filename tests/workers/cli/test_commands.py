@@ -77,14 +77,14 @@ def test_stats_hold_the_identity(system: System) -> None:
     told = json.loads(system.run_cli("stats", "--json").stdout)
     assert told["accepted"] == told["settled"] + told["open"] + told["failed"] == 1
     assert told["stores"]["north"]["open"] == 1
-    assert {"duplicates", "rejected", "spooled"} <= set(told)
+    assert {"duplicates", "refused", "spooled"} <= set(told)
     assert "accepted 1 = settled 0 + open 1 + failed 0" in system.run_cli("stats").stdout
 
 
 def test_people_read_refused_everywhere_and_scripts_the_name_they_are_promised(system: System) -> None:
-    system.client.hset(keys.COUNTERS, mapping={"rejected": 2, "rejected|north": 2})
+    system.client.hset(keys.COUNTERS, mapping={"refused": 2, "refused|north": 2})
     assert "REFUSED" in system.run_cli("stats").stdout
-    assert json.loads(system.run_cli("stats", "--json").stdout)["rejected"] == 2
+    assert json.loads(system.run_cli("stats", "--json").stdout)["refused"] == 2
     assert "REFUSED" in system.run_cli("stores").stdout
     assert {one["store"]: one["refused"] for one in json.loads(system.run_cli("stores", "--json").stdout)}["north"] == 2
 

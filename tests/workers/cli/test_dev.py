@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from receiver.contract.compose import Request
-from receiver.inbox import Ledger, connect
+from receiver.inbox import EventQueries, connect
 from receiver.inbox import server_url as url_of
 from tests.support.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
 from tests.support.programs import ROOT
@@ -228,7 +228,7 @@ def test_events_are_kept_over_a_restart(dev: DevRun) -> None:
     assert dev.start("--events", "5").wait(30) == 0
     dev.handled()
     client = connect(url_of("", dev.data), timeout=2.0)
-    eventually(lambda: Ledger(client).counters().total["accepted"] >= 6, 10)
+    eventually(lambda: EventQueries(client).counters().total["accepted"] >= 6, 10)
 
 
 def test_the_procfile_runs_under_honcho(make_system: Callable[..., System], server_url: str) -> None:

@@ -20,7 +20,7 @@ from receiver.config import load
 from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Outcome
-from receiver.inbox.subscription_checks import Checks
+from receiver.inbox.subscription_checks import SubscriptionChecks
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import (
     OTHER_SECRET,
@@ -37,7 +37,7 @@ from workers.operations.store_files import Draft, as_toml, file_of, place_for
 from workers.runtime.reload_signal import dev_of
 from workers.storeapi import client_of
 from workers.subscriptions.apply import handlers_of
-from workers.subscriptions.repair import Upkeep
+from workers.subscriptions.repair import SubscriptionCheck
 
 PLUGIN = """
 from workers import Router
@@ -156,10 +156,10 @@ def test_a_store_is_added_and_removed_without_a_restart(market: Market) -> None:
     assert json.loads(gone.stdout)["subscriptions"] == ["order.created", "order.paid"]
     assert not market.file.exists()
     assert [one.id for one in market.api.webhooks.list()] == [foreign.id]
-    assert "east" in Checks(market.system.client).removed()
+    assert "east" in SubscriptionChecks(market.system.client).removed()
     market.api.webhooks.delete(foreign.id)
-    rejected = market.system.ledger.counters().total["rejected"]
-    assert rejected == 0, "our own probe came before the config was read"
+    refused = market.system.ledger.counters().total["refused"]
+    assert refused == 0, "our own probe came before the config was read"
 
 
 def test_nothing_is_written_when_the_token_is_refused(market: Market) -> None:
@@ -300,13 +300,13 @@ def test_a_store_of_the_main_file_is_not_cut_out_of_it(market: Market) -> None:
         assert "delete it there" in done.output
         assert market.system.config_file.read_text() == before
     finally:
-        Checks(market.system.client).welcome("south")
+        SubscriptionChecks(market.system.client).welcome("south")
 
 
 def test_a_removed_store_is_not_mended_even_by_a_worker_with_the_old_config(market: Market) -> None:
     """The mark alone keeps it: once it is taken away, the same worker makes the subscriptions anew."""
     redis = market.system.client
-    checks, upkeep = Checks(redis), Upkeep(lambda: market.store_config)
+    checks, upkeep = SubscriptionChecks(redis), SubscriptionCheck(lambda: market.store_config)
     checks.remove("east")
     for _ in range(3):
         assert upkeep.round() == 0

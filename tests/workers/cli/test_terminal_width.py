@@ -15,8 +15,8 @@ import pytest
 
 from receiver.config import SANDBOX_SECRET
 from receiver.config.settings import Bounds
-from receiver.inbox import Failures, Outcome
-from receiver.inbox.subscription_checks import Checked, Checks
+from receiver.inbox import FailureQueries, Outcome
+from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
 from receiver.spool import Refusal, open_refusals
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.harness import System
@@ -57,7 +57,7 @@ def shop(make_system: Callable[..., System]) -> System:
         (run,) = route(system.inbox, claim_one(system.inbox), (HANDLER, "default", True))
         error = {"error": "KeyError: 'the VAT id of a customer'", "at": "/srv/erp.py:58", "version": "1.4.2"}
         system.inbox.finish([Outcome(run, "failed" if number else "retry", error, delay=600)])
-    Checks(system.client).found(Checked(STORE, time.time() - 90, wanted=6))
+    SubscriptionChecks(system.client).found(Checked(STORE, time.time() - 90, wanted=6))
     refusals = open_refusals(system.config.data_dir)
     line = Refusal(
         time.time(), STORE, STORE, "signature-mismatch", 12_345, "8bd246c012eabad4", "203.0.113.199", {}, b""
@@ -88,7 +88,7 @@ def in_a_terminal(system: System, *arguments: str) -> list[str]:
 
 def test_every_list_fits_and_what_people_copy_is_whole(shop: System) -> None:
     events = [event.id for event in shop.ledger.events()]
-    (group,) = {group.id for group in Failures(shop.client).groups()}
+    (group,) = {group.id for group in FailureQueries(shop.client).groups()}
     for command in LISTS:
         lines = in_a_terminal(shop, *command.replace("GROUP", group).split())
         text = "\n".join(lines)

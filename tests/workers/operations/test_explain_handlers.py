@@ -15,7 +15,7 @@ from receiver.inbox import Declaration, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from receiver.inbox.queries.handlers import Absent
 from tests.support.harness import System, eventually
-from workers.operations.explain_handlers import Facts, Verdict, explain
+from workers.operations.explain_handlers import RoutingFacts, Verdict, explain
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool =
     )
     known = {handler.handler: handler} if handler else {}
     given = {"declared": {} if loaded else known, "loaded": known if loaded else {}}
-    (found,) = explain(Facts(EventRecord(about, {}, b"", runs, None), **given, **facts))
+    (found,) = explain(RoutingFacts(EventRecord(about, {}, b"", runs, None), **given, **facts))
     return found
 
 

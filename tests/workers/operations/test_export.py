@@ -12,7 +12,7 @@ import pytest
 from receiver.contract.errors import ConfigError
 from tests.support.harness import System, eventually
 from workers.operations import export
-from workers.operations.local_run import Trial
+from workers.operations.local_run import LocalRun
 
 PLUGIN = """
 from workers import Router
@@ -111,7 +111,7 @@ def test_a_condition_is_judged_in_a_trial_too(make_system: Callable[..., System]
     event_id = system.accept("order.paid", data={"id": 1, "total": "9.00"})
     event = system.ledger.as_event(event_id)
     assert event
-    trial = Trial(system.config, "shop.export", record=False)
+    trial = LocalRun(system.config, "shop.export", record=False)
     outcome = trial.run(event)
     trial.close()
     assert (outcome.end, outcome.said) == ("skipped", "total > 100 was false")

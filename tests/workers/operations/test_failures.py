@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from receiver.inbox import Failures, Outcome, keys
+from receiver.inbox import FailureQueries, Outcome, keys
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Process, System, eventually
 
@@ -46,7 +46,7 @@ def test_failures_of_one_cause_are_one_group(system: System) -> None:
     fail(system)
     fail(system, how="retry", store="south")
     fail(system, error="Fail: unknown SKU", group="77c0bbbb")
-    first, second = sorted(Failures(system.client).groups(), key=lambda one: -one.stores)
+    first, second = sorted(FailureQueries(system.client).groups(), key=lambda one: -one.stores)
     assert (first.handler, first.failed, first.retrying, first.stores) == ("shop.greet", 1, 1, 2)
     assert (second.failed, second.error) == (1, "Fail: unknown SKU")
 
@@ -57,7 +57,7 @@ def test_a_run_that_ends_well_leaves_its_group(system: System) -> None:
     system.inbox.tick()
     run = claim_one(system.inbox, "shop.greet")
     system.inbox.finish([Outcome(run, "done")])
-    assert Failures(system.client).groups() == []
+    assert FailureQueries(system.client).groups() == []
     assert not system.client.keys("sh:g*")
 
 
@@ -91,7 +91,7 @@ def test_a_group_shows_its_traceback_and_an_example(system: System) -> None:
 def test_a_replayed_failure_is_open_again_and_settles(system: System) -> None:
     event_id = fail(system)
     assert system.inbox.reopen([f"{event_id}|shop.greet"], {}) == ["reopened"]
-    assert (system.status(event_id), Failures(system.client).groups()) == ("open", [])
+    assert (system.status(event_id), FailureQueries(system.client).groups()) == ("open", [])
     assert system.identity_holds()
     run = claim_one(system.inbox, "shop.greet")
     assert (run.attempts, run.replays) == (0, 1)
@@ -120,12 +120,12 @@ def test_replay_cannot_be_asked_of_an_event_whose_body_is_gone(system: System) -
 
 
 def test_a_fixed_version_settles_what_the_broken_one_failed(make_system: Callable[..., System]) -> None:
-    system = make_system(plugin=BROKEN, horses=4)
+    system = make_system(plugin=BROKEN, child_processes=4)
     worker, _ = system.start("worker", "housekeeper")
     ids = [system.accept(data={"id": n}, store="north" if n % 3 else "south") for n in range(200)]
     for one in ids:
         assert system.settled(one, within=20) == "failed"
-    (group,) = Failures(system.client).groups()
+    (group,) = FailureQueries(system.client).groups()
     assert (group.handler, group.failed, group.stores, group.versions) == ("erp.export", 200, 2, {"1.4.2": 200})
     shown = system.run_cli("failures").stdout
     assert "All of" in shown
@@ -233,14 +233,14 @@ def test_four_thousand_failures_over_twelve_stores_are_one_group_and_settle(make
     stores = "".join(
         f'[stores.s{n}]\nsigning_secrets = ["whsec_dGVzdCBzZWNyZXQgb2Ygb25lIHN0b3Jl"]\n' for n in range(12)
     )
-    system = make_system(plugin=BROKEN, horses=4, more=stores)
+    system = make_system(plugin=BROKEN, child_processes=4, more=stores)
     worker, _ = system.start("worker", "housekeeper")
     sample = {n: system.delivery(store=f"s{n}") for n in range(12)}
     for n in range(4000):
         one = sample[n % 12]
         system.inbox.accept([replace(one, event=replace(one.event, id=f"event{n}"))])
     eventually(lambda: system.ledger.counters().total["failed"] == 4000, 120)
-    (group,) = Failures(system.client).groups()
+    (group,) = FailureQueries(system.client).groups()
     assert (group.failed, group.stores) == (4000, 12)
     system.plugin.write_text(FIXED)
     worker.send(signal.SIGHUP)
@@ -280,8 +280,8 @@ def test_two_hundred_thousand_failures_are_listed_at_once(system: System) -> Non
         batch = [replace(one, event=replace(one.event, id=name), unreadable="not JSON") for name in ids]
         system.inbox.accept(batch)
     began = time.monotonic()
-    (group,) = Failures(system.client).groups()
-    listed = Failures(system.client).latest(limit=100)
+    (group,) = FailureQueries(system.client).groups()
+    listed = FailureQueries(system.client).latest(limit=100)
     took = time.monotonic() - began
     assert (group.failed, len(listed)) == (200_000, 100)
     print(f"\n200,000 failures: groups and the latest hundred in {took * 1000:.0f} ms")

@@ -37,7 +37,7 @@ def die_at(step, event, ctx):
     except FileExistsError:
         return
     else:
-        os.kill(os.getpid() if event.data.get("who", "horse") == "horse" else os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid() if event.data.get("who", "child") == "child" else os.getppid(), signal.SIGKILL)
         signal.pause()
 
 def book(event, ctx, key):
@@ -108,9 +108,9 @@ def bank() -> Iterator[Bank]:
     server.server_close()
 
 
-def make_shop(make_system: Callable[..., System], bank: Bank, horses: int = 3) -> System:
+def make_shop(make_system: Callable[..., System], bank: Bank, child_processes: int = 3) -> System:
     url = f"http://127.0.0.1:{bank.server_address[1]}/"
-    return make_system(plugin=PLUGIN, horses=horses, more=f'[plugins.shop]\nurl = "{url}"\n')
+    return make_system(plugin=PLUGIN, child_processes=child_processes, more=f'[plugins.shop]\nurl = "{url}"\n')
 
 
 def context(effects: object, event_id: str = "event1", resource: str = "7", handler: str = "shop.one") -> Context:
@@ -270,8 +270,8 @@ def test_state_counts_over_all_processes(make_system: Callable[..., System], ban
 def test_two_hundred_kills_at_every_step_leave_what_is_documented(
     make_system: Callable[..., System], bank: Bank
 ) -> None:
-    """One kill in five is of the worker's parent, with whatever its other horses were doing just then."""
-    system = make_shop(make_system, bank, horses=4)
+    """One kill in five is of the worker's parent, with whatever its other child processes were doing just then."""
+    system = make_shop(make_system, bank, child_processes=4)
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
     system.processes.append(Process(command, log=system.folder / "workers.log"))
     began = time.monotonic()
@@ -299,7 +299,7 @@ def _accept_in_waves(system: System, topic: str, many: int) -> list[str]:
     """Twenty at a time, so that kills meet a few others at work, and not all of them."""
     ids = []
     for number in range(many):
-        who = "worker" if number % 5 == 0 else "horse"
+        who = "worker" if number % 5 == 0 else "child"
         ids.append(system.accept(topic, data={"id": number, "step": STEPS[number % 4], "who": who}))
         if number % 20 == 19:
             for one in ids[-20:]:

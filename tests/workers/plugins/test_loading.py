@@ -353,7 +353,7 @@ def later(event, ctx):
 
 
 def test_when_delay_and_shutdown_in_the_real_pipeline(make_system: Callable[..., System]) -> None:
-    system = make_system(plugin=LIFE.replace("SECONDS", "3"), horses=1)
+    system = make_system(plugin=LIFE.replace("SECONDS", "3"), child_processes=1)
     (worker, _) = system.start("worker", "housekeeper")
     small = system.accept(data={"id": 1, "total": "42.00"})
     large = system.accept(data={"id": 2, "total": "420.00", "customer": {"email": "a@b.c"}})
@@ -374,7 +374,7 @@ def test_when_delay_and_shutdown_in_the_real_pipeline(make_system: Callable[...,
 
 def test_a_condition_that_raises_is_an_attempt_that_failed(make_system: Callable[..., System]) -> None:
     text = HEAD + "@router.on('*', retries=0, when=lambda event: event.data['x'])\ndef one(event, ctx):\n    pass\n"
-    system = make_system(plugin=text, horses=1)
+    system = make_system(plugin=text, child_processes=1)
     system.start("worker")
     event_id = system.accept()
     assert system.settled(event_id) == "failed"

@@ -266,7 +266,7 @@ def test_retiring_a_handler_leaves_the_delayed_runs_of_others_alone(system: Syst
 def started(make_system: Callable[..., System], remote: Counting | None = None, **limit: object) -> System:
     lines = "".join(f"{name} = {value!r}\n" for name, value in limit.items())
     url = remote.url if remote else ""
-    system = make_system(plugin=PLUGIN, horses=4, more=f'[limits.erp]\n{lines}[plugins.shop]\nurl = "{url}"\n')
+    system = make_system(plugin=PLUGIN, child_processes=4, more=f'[limits.erp]\n{lines}[plugins.shop]\nurl = "{url}"\n')
     system.start("worker", "housekeeper")
     return system
 
@@ -291,7 +291,9 @@ def test_pause_kill_everything_start_and_resume_loses_nothing_and_keeps_order(
         claimed = [int(number) for name, number in done if name == store]
         late = sum(one > other for one, other in pairwise(claimed))
         assert sorted(claimed) == [n for n in range(1, many + 1) if (store == "north") == bool(n % 3)]
-        assert late <= len(claimed) // 3, "runs begin in order; on several horses they may end a little out of it"
+        assert late <= len(claimed) // 3, (
+            "runs begin in order; on several child processes they may end a little out of it"
+        )
     assert {run.attempts for e in system.ledger.events(limit=500) for run in system.ledger.event(e.id).runs} == {1}
 
 

@@ -1,4 +1,4 @@
-"""Real workers with real horses: routing, retries, crashes, hangs, signals."""
+"""Real workers with real child processes: routing, retries, crashes, hangs, signals."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def south_only(event, ctx):
 
 @pytest.fixture
 def shop(make_system: Callable[..., System]) -> System:
-    return make_system(plugin=PLUGIN, horses=3)
+    return make_system(plugin=PLUGIN, child_processes=3)
 
 
 def started(system: System) -> System:
@@ -186,7 +186,7 @@ def test_busy_waits_and_burns_no_attempt(shop: System) -> None:
 def test_a_handler_that_misbehaves_fails_alone(
     make_system: Callable[..., System], topic: str, handler: str, reason: str
 ) -> None:
-    shop = make_system(plugin=PLUGIN, horses=3)
+    shop = make_system(plugin=PLUGIN, child_processes=3)
     started_with = {"STOREHOOKS_WORKERS__MEMORY": "300MB"}
     (worker, _) = shop.start("worker", "housekeeper", env=started_with)
     warm = shop.accept("order.created")
@@ -213,8 +213,8 @@ def test_a_killed_horse_is_replaced_and_its_run_done_again(shop: System) -> None
     worker, _ = shop.start("worker", "housekeeper")
     shop.settled(shop.accept())
     event_id = shop.accept("order.flaky")
-    for horse in children_of(worker.pid):
-        os.kill(horse, signal.SIGKILL)
+    for child_process in children_of(worker.pid):
+        os.kill(child_process, signal.SIGKILL)
     assert shop.settled(event_id) == "settled"
     assert eventually(lambda: len(children_of(worker.pid)) == 3)
 
@@ -223,11 +223,11 @@ def test_sigterm_finishes_what_is_under_way_and_leaves_no_process(shop: System) 
     worker, _ = shop.start("worker", "housekeeper")
     event_id = shop.accept("order.long")
     begun(shop, event_id)
-    horses = children_of(worker.pid)
+    child_processes = children_of(worker.pid)
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     assert result(shop, event_id, "long") == "stopped early"
-    assert all(gone(horse) for horse in horses)
+    assert all(gone(child_process) for child_process in child_processes)
 
 
 def test_a_run_that_does_not_end_in_time_is_given_back_without_an_attempt(shop: System) -> None:
@@ -243,10 +243,10 @@ def test_a_run_that_does_not_end_in_time_is_given_back_without_an_attempt(shop: 
 def test_horses_die_with_their_worker(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     shop.settled(shop.accept())
-    horses = children_of(worker.pid)
-    assert horses
+    child_processes = children_of(worker.pid)
+    assert child_processes
     worker.kill()
-    eventually(lambda: all(gone(horse) for horse in horses), 2)
+    eventually(lambda: all(gone(child_process) for child_process in child_processes), 2)
 
 
 def test_work_of_a_killed_worker_is_done_by_another_within_ten_seconds(shop: System) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from receiver.contract.errors import ConfigError, Rejected
+from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.intake import receive
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS, Scheme, Secret
 from receiver.contract.stores import Store
@@ -19,11 +19,11 @@ from tests.support.harness import SECRET, System, eventually
 from tests.workers.conftest import SandboxRun
 from workers.storeapi.catalogue import bundled
 from workers.storeapi.sandbox import orders, webhooks
-from workers.storeapi.sandbox.misbehaviour import CHANCES, Pathologies
+from workers.storeapi.sandbox.misbehaviour import CHANCES, Misbehaviour
 from workers.storeapi.sandbox.process import make_shop as shop_of
-from workers.storeapi.sandbox.shop import TOPICS, Call, Shop
+from workers.storeapi.sandbox.shop import TOPICS, SandboxCall, Shop
 from workers.storeapi.sandbox.shopper import Shopper, stock_the_shelves
-from workers.storeapi.sandbox.state import State
+from workers.storeapi.sandbox.state import SandboxState
 from workers.storeapi.sandbox.webhook_sender import Due, Sender
 
 from receiver.contract.event import UNREADABLE  # isort: skip
@@ -81,13 +81,13 @@ def hook() -> Iterator[Hook]:
 
 
 def secret_for(scheme: Scheme) -> str:
-    return Shop(State(":memory:"), bundled(), Store("x", scheme, ()), Pathologies(1)).fresh_secret()
+    return Shop(SandboxState(":memory:"), bundled(), Store("x", scheme, ()), Misbehaviour(1)).fresh_secret()
 
 
 def make_shop(url: str, scheme: Scheme = STANDARD_WEBHOOKS, **misbehave: float | str) -> Shop:
     text = secret_for(scheme)
     store = Store("demo", scheme, (Secret(scheme.key_of(text)),), url=url, domain="demo.example")
-    shop = Shop(State(":memory:"), bundled(), store, Pathologies(7, misbehave), secret=text)
+    shop = Shop(SandboxState(":memory:"), bundled(), store, Misbehaviour(7, misbehave), secret=text)
     stock_the_shelves(shop)
     shop.subscribe()
     return shop
@@ -96,7 +96,7 @@ def make_shop(url: str, scheme: Scheme = STANDARD_WEBHOOKS, **misbehave: float |
 def sell(shop: Shop, many: int = 1) -> list[int]:
     made = []
     for _ in range(many):
-        call = Call(bundled().get("orders", "create"), body={"lines": [{"product_id": 1}]})
+        call = SandboxCall(bundled().get("orders", "create"), body={"lines": [{"product_id": 1}]})
         with shop.state.transaction():
             made.append(orders.create(shop, call)["id"])
     return made
@@ -153,7 +153,7 @@ def test_a_delivery_verifies_in_every_scheme(scheme: Scheme) -> None:
     assert event.topic == "order.created"
     assert event.data["id"] == 1001
     forged = replace(shop.store, secrets=(Secret(b"another secret"),))
-    with pytest.raises(Rejected):
+    with pytest.raises(DeliveryRefused):
         receive(request.headers, request.body, store=forged, now=time.time())
 
 
@@ -211,7 +211,7 @@ def test_the_delivery_log_says_what_became_of_each(hook: Hook, sending: Callable
     sell(shop)
     eventually(lambda: settled(shop))
     subscription = next(one for one in shop.state.every("webhook") if one["topic"] == "order.created")
-    call = Call(bundled().get("webhooks", "list_deliveries"), {"id": subscription["id"]})
+    call = SandboxCall(bundled().get("webhooks", "list_deliveries"), {"id": subscription["id"]})
     (told,) = webhooks.list_deliveries(shop, call)
     assert (told["state"], told["answered"], told["attempts"]) == ("done", "200", 1)
 
@@ -222,7 +222,7 @@ def test_the_delivery_log_says_what_became_of_each(hook: Hook, sending: Callable
 @pytest.mark.parametrize("name", CHANCES)
 def test_each_pathology_strikes_by_its_chance_and_the_same_for_the_same_seed(name: str) -> None:
     def struck(seed: int, chance: float) -> list[int]:
-        bad = Pathologies(seed, {name: chance})
+        bad = Misbehaviour(seed, {name: chance})
         return [n for n in range(2000) if bad.strikes(name, n)]
 
     assert struck(1, 0.1) == struck(1, 0.1)
@@ -232,7 +232,7 @@ def test_each_pathology_strikes_by_its_chance_and_the_same_for_the_same_seed(nam
 
 
 def test_what_strikes_does_not_depend_on_what_else_is_on() -> None:
-    alone, together = Pathologies(3, {"lose": 0.2}), Pathologies(3, {"lose": 0.2, "duplicate": 0.5, "late": 0.5})
+    alone, together = Misbehaviour(3, {"lose": 0.2}), Misbehaviour(3, {"lose": 0.2, "duplicate": 0.5, "late": 0.5})
     lost = [n for n in range(500) if not alone.plan(n)]
     assert lost == [n for n in range(500) if not together.plan(n)]
     assert lost
@@ -302,7 +302,7 @@ def test_a_subscription_changes_without_a_word(
     eventually(lambda: settled(shop))
     assert len(hook.got) == (1 if gone else 2)
     if not gone:
-        with pytest.raises(Rejected):
+        with pytest.raises(DeliveryRefused):
             events_of(shop, hook)
 
 
@@ -338,7 +338,7 @@ def test_a_burst_is_many_customers_at_once() -> None:
 
 def test_config_says_how_it_misbehaves(tmp_path: Path, server_url: str) -> None:
     run = SandboxRun(tmp_path, server_url, sandbox="seed = 99\nmisbehave = { lose = 0.5, late_by = '2h' }")
-    shop = shop_of(run.config, "demo", State(":memory:"))
+    shop = shop_of(run.config, "demo", SandboxState(":memory:"))
     assert (shop.pathologies.seed, shop.pathologies.values["lose"], shop.pathologies.seconds("late_by")) == (
         99,
         0.5,
@@ -354,7 +354,7 @@ def test_a_wrong_pathology_is_refused_with_the_nearest() -> None:
         ({"late_by": "soon"}, "not a duration"),
     ):
         with pytest.raises(ConfigError, match=says.replace("?", r"\?")):
-            Pathologies(1, values)  # type: ignore[arg-type]
+            Misbehaviour(1, values)  # type: ignore[arg-type]
 
 
 # As a process

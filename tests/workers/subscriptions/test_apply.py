@@ -13,7 +13,7 @@ from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
 from receiver.inbox.keyring.keyring import Keyring, learn
-from receiver.inbox.subscription_checks import Checks
+from receiver.inbox.subscription_checks import SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import SECRET, eventually
 from tests.support.sandbox_shop import Shop, changed_by
@@ -226,7 +226,7 @@ def test_secrets_that_the_store_makes_are_kept_and_fit(shop: Shop) -> None:
         assert len({one.fingerprint for one in learned}) == 2
         shop.emit(3)
         eventually_came(shop, "customer.created", 3)
-        assert shop.system.client.hget(keys.COUNTERS, "rejected|demo") is None
+        assert shop.system.client.hget(keys.COUNTERS, "refused|demo") is None
     finally:
         shop.system.config_file.write_text(text)
 
@@ -321,7 +321,7 @@ def test_a_process_that_died_with_a_secret_under_way_has_it_made_anew_by_the_nex
 
 def test_while_somebody_else_changes_a_store_nothing_is_changed(shop: Shop) -> None:
     shop.declare("customer.created")
-    with Checks(shop.system.client).alone("demo"):
+    with SubscriptionChecks(shop.system.client).alone("demo"):
         done = shop.apply()
     assert done.exit_code == 1
     assert "somebody else changes its subscriptions" in done.output

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from receiver.delivery.secret_cache import Locksmith
+from receiver.delivery.secret_cache import SecretCache
 from receiver.inbox import keys
 from receiver.inbox.keyring.keyring import Keyring
 from tests.faults.test_subscription_faults import configure, is_under_way, refused_with, ring, rotate
@@ -20,7 +20,7 @@ from tests.support.sandbox_shop import Shop, a_shop, begin_anew
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE
 from workers.storeapi.groups import Webhooks
 from workers.subscriptions import change_notice
-from workers.subscriptions.change_notice import Word
+from workers.subscriptions.change_notice import ChangeNotice
 
 WINDOW = 0.6
 
@@ -41,9 +41,9 @@ def shop(open_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 @contextmanager
-def a_receiver(shop: Shop) -> Iterator[Locksmith]:
+def a_receiver(shop: Shop) -> Iterator[SecretCache]:
     """What a web process knows of secrets; it looks as its thread does, only more often."""
-    smith, over = Locksmith(shop.system.config, shop.system.client), threading.Event()
+    smith, over = SecretCache(shop.system.config, shop.system.client), threading.Event()
 
     def look() -> None:
         while not over.wait(0.02):
@@ -88,7 +88,7 @@ def test_a_store_that_takes_longer_than_receivers_believe_a_word_is_still_told_o
 
 
 def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(shop: Shop) -> None:
-    word = Word(ring(shop), "demo")
+    word = ChangeNotice(ring(shop), "demo")
     with a_receiver(shop) as smith:
         word.give()
         first = mark(shop)
@@ -101,7 +101,7 @@ def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(s
 
 def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_notice, "PATIENCE", 2 * WINDOW)
-    word = Word(ring(shop), "demo")
+    word = ChangeNotice(ring(shop), "demo")
     with a_receiver(shop) as smith:
         word.give()
         eventually(lambda: smith.unsure)
@@ -113,7 +113,7 @@ def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monke
 
 
 def test_a_word_that_is_said_again_leaves_anothers_alone_and_comes_back_when_that_is_gone(shop: Shop) -> None:
-    word = Word(ring(shop), "demo")
+    word = ChangeNotice(ring(shop), "demo")
     word.give()
     ring(shop).begin_learning("demo", "another.1")
     said = word._said
@@ -126,7 +126,7 @@ def test_a_word_that_is_said_again_leaves_anothers_alone_and_comes_back_when_tha
 
 
 def test_a_word_whose_answer_was_lost_is_said_again_and_taken_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    word, real = Word(ring(shop), "demo"), Keyring.begin_learning
+    word, real = ChangeNotice(ring(shop), "demo"), Keyring.begin_learning
     word.give()
 
     def lost(self: Keyring, *given: Any, **named: Any) -> int:

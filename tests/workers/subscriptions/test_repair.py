@@ -16,14 +16,14 @@ from hypothesis import strategies as some
 from receiver.config import Config
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
-from receiver.inbox.subscription_checks import Checked, Checks, Trouble
+from receiver.inbox.subscription_checks import Checked, SubscriptionChecks, Trouble
 from tests.support.harness import eventually
 from tests.support.sandbox_shop import Shop, a_shop, changed_by, looked_at, plugin
 from workers.plugins.router import wanted_by
 from workers.subscriptions.apply import handlers_of
 from workers.subscriptions.plan import Change, Plan
 from workers.subscriptions.probe import ProbeFailed, probe
-from workers.subscriptions.repair import A_DAY, Choice, Upkeep, check, choose, troubled
+from workers.subscriptions.repair import A_DAY, Choice, SubscriptionCheck, check, choose, troubled
 
 OTHERS = "https://mailer.example.net/in"
 NOW = 1_700_000_000.0
@@ -39,7 +39,7 @@ def chosen(*changes: Change, trouble: Trouble | None = None, gone: float | None 
         trouble={"order.paid": trouble} if trouble else {},
         gone=lambda _: gone,
         now=NOW,
-        heals_a_day=heals,
+        max_repairs_per_day=heals,
         prune_after=7 * A_DAY,
     )
 
@@ -82,7 +82,7 @@ def test_however_often_it_is_disabled_heals_keep_their_pauses_and_their_number(p
     for pause in pauses:
         now += pause
         plan = Plan("demo", (ENABLE,))
-        found = choose(plan, trouble=trouble, gone=lambda _: None, now=now, heals_a_day=cap, prune_after=0)
+        found = choose(plan, trouble=trouble, gone=lambda _: None, now=now, max_repairs_per_day=cap, prune_after=0)
         healed = [change.theirs for change in found.make]
         heals += [now] * len(healed)
         trouble = troubled(trouble, healed, now)
@@ -96,7 +96,7 @@ def test_however_often_it_is_disabled_heals_keep_their_pauses_and_their_number(p
 
 def look(shop: Shop) -> Checked:
     """One look of the check, as a worker does it."""
-    checks = Checks(shop.system.client)
+    checks = SubscriptionChecks(shop.system.client)
     with checks.alone("demo") as hold:
         checked = check(shop.system.config, "demo", shop.system.client, handlers_of(shop.system.client), hold=hold)
         checks.found(checked)
@@ -145,7 +145,7 @@ def test_a_look_subscribes_what_is_wanted_and_says_so(shop: Shop) -> None:
     shop.declare("order.paid", "customer.created")
     assert look(shop).there == ("customer.created", "order.paid")
     assert shop.topics() == ["customer.created", "order.paid"]
-    assert Checks(shop.system.client).heals("demo") == [], "what is new is no heal"
+    assert SubscriptionChecks(shop.system.client).heals("demo") == [], "what is new is no heal"
     before = len(shop.log())
     assert look(shop).left == ()
     assert changed_by(shop.log()[before:]) == []
@@ -182,16 +182,16 @@ def test_a_disabled_subscription_is_probed_enabled_and_its_gap_written_down(shop
     look(shop)
     shop.emit()
     eventually(lambda: shop.came("customer.created") == 1, what="the first")
-    last = Checks(shop.system.client).last_deliveries("demo")["customer.created"]
+    last = SubscriptionChecks(shop.system.client).last_deliveries("demo")["customer.created"]
     shop.do("disable-subscriptions")
     shop.emit()
     look(shop)
-    (heal,) = Checks(shop.system.client).heals("demo")
+    (heal,) = SubscriptionChecks(shop.system.client).heals("demo")
     assert (heal.topic, heal.action, heal.last_delivery) == ("customer.created", "enable", last)
     assert heal.gap is not None
     assert 0 < heal.gap < 60
     assert heal.probe_ms is not None
-    assert Checks(shop.system.client).heal_count("demo") == 1
+    assert SubscriptionChecks(shop.system.client).heal_count("demo") == 1
     shop.emit()
     eventually(lambda: shop.came("customer.created") == 2, what="events flow again")
     told = shop.cli("subscriptions").output
@@ -208,7 +208,7 @@ def test_a_deleted_subscription_is_created_again_and_counted_as_a_heal(shop: Sho
     shop.do("delete-subscriptions")
     look(shop)
     assert shop.topics() == ["customer.created"]
-    assert [heal.action for heal in Checks(shop.system.client).heals("demo")] == ["create"]
+    assert [heal.action for heal in SubscriptionChecks(shop.system.client).heals("demo")] == ["create"]
     shop.emit()
     eventually(lambda: shop.came("customer.created") == 1, what="events flow again")
 
@@ -227,7 +227,7 @@ def test_nothing_is_enabled_while_our_own_url_takes_nothing(shop: Shop) -> None:
         checked = look(shop)
         assert "answers our own signed event with 503" in checked.left[0]["why"]
         assert shop.topics() == []
-        assert Checks(shop.system.client).heals("demo") == []
+        assert SubscriptionChecks(shop.system.client).heals("demo") == []
     finally:
         shop.system.config_file.write_text(text)
         web.send(signal.SIGHUP)
@@ -279,7 +279,7 @@ def test_a_store_that_cannot_be_looked_at_keeps_what_is_known_of_it(shop: Shop) 
 
 
 def test_each_store_is_given_to_one_caller_and_the_first_looks_are_spread(shop: Shop) -> None:
-    checks, names = Checks(shop.system.client), [f"s{number}" for number in range(10)]
+    checks, names = SubscriptionChecks(shop.system.client), [f"s{number}" for number in range(10)]
     assert checks.due(names, every=100, most=5) == ["s0"]
     assert checks.due(names, every=100, most=5) == [], "it was given away"
     places = [score - shop.system.client.zscore(keys.CHECK, "s1") for _, score in zset(shop)[1:9]]
@@ -296,7 +296,7 @@ def test_each_store_is_given_to_one_caller_and_the_first_looks_are_spread(shop: 
 
 
 def test_two_callers_with_different_stores_do_not_take_or_reset_each_others_turns(shop: Shop) -> None:
-    checks, taken = Checks(shop.system.client), list[str]()
+    checks, taken = SubscriptionChecks(shop.system.client), list[str]()
     for _ in range(5):
         for names in (["a", "b"], ["b"], ["c"]):
             due = checks.due(names, every=0.4, most=1)
@@ -315,14 +315,14 @@ def zset(shop: Shop) -> list[tuple[bytes, float]]:
 def test_a_store_can_be_forgotten(shop: Shop) -> None:
     shop.declare("customer.created")
     look(shop)
-    Checks(shop.system.client).forget("demo")
-    assert Checks(shop.system.client).last(["demo"]) == {}
+    SubscriptionChecks(shop.system.client).forget("demo")
+    assert SubscriptionChecks(shop.system.client).last(["demo"]) == {}
 
 
 def test_a_housekeeper_stops_in_time_though_a_store_does_not_answer(shop: Shop) -> None:
     shop.http.put("/sandbox/misbehave", json={"slow": 1, "slow_by": "4s"}).raise_for_status()
     config = replace_check(shop.system.config, 1.0)
-    upkeep = Upkeep(lambda: config)
+    upkeep = SubscriptionCheck(lambda: config)
     upkeep.start()
     eventually(lambda: shop.system.client.exists(keys.CHECK_LOCK + "demo"), what="it looks at the store")
     began = time.monotonic()

@@ -15,7 +15,7 @@ from receiver.contract.errors import PluginError
 from workers.cli import storehooks
 from workers.plugins.loading import judge_one
 from workers.testing.certify import end_state, report, scenarios
-from workers.testing.certify.runner import Finding, Results, Trials, target_of
+from workers.testing.certify.runner import CertificationRun, Results, ScenarioFinding, target_of
 
 EVERY = ("product.*", "order.*", "customer.*")
 
@@ -59,7 +59,7 @@ def certified(folder: Path, text: str, *only: str, seed: int = 7) -> Results:
     found = judge_one(config, str(plugin))
     told = [{"topics": one.topics, "handler": one.handler} for one in found]
     target = target_of(str(plugin), found[0].version, found[0].details["plugin"], told)
-    return Trials(config, target, seed=seed, only=only).run()
+    return CertificationRun(config, target, seed=seed, only=only).run()
 
 
 # On the rig
@@ -110,7 +110,7 @@ def test_the_report_says_what_to_do_and_not_more_than_was_tried() -> None:
     target = target_of("shop.py", "1.2", "shop", [{"topics": ["order.*"], "handler": "shop.note"}])
     results = Results(target, 7, 3, passed={"clean": "in order", "late": "late"})
     assert (report.is_idempotent(results), report.is_order_safe(results)) == (None, None)
-    results.findings.append(Finding("late", "the end differs", ("+ a.txt: 1",)))
+    results.findings.append(ScenarioFinding("late", "the end differs", ("+ a.txt: 1",)))
     text = "\n".join(report.lines(results))
     assert "ok    clean" in text
     assert "FAIL  late" in text
@@ -123,7 +123,9 @@ def verdicts(*findings: str, without: tuple[str, ...] = ()) -> tuple[bool | None
     target = target_of("shop.py", "1.2", "shop", [{"topics": ["order.*"], "handler": "shop.note"}])
     there = tuple(one.name for one in scenarios.scenarios(scenarios.sequence(EVERY, 7), 7, uses_api=False))
     passed = {name: "" for name in ("clean", *there) if name not in without}
-    results = Results(target, 7, 3, passed=passed, apply=there, findings=[Finding(name, "") for name in findings])
+    results = Results(
+        target, 7, 3, passed=passed, apply=there, findings=[ScenarioFinding(name, "") for name in findings]
+    )
     return report.is_idempotent(results), report.is_order_safe(results)
 
 
@@ -169,7 +171,7 @@ def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
         judge_one(config_room.load(None, {}), "nothing_there")
     target = target_of("x", "1", "x", [{"topics": ["order.flown"], "handler": "x.y"}])
     with pytest.raises(PluginError, match="wants no topic of which there are samples"):
-        Trials(config_room.load(None, {}), target, seed=1)
+        CertificationRun(config_room.load(None, {}), target, seed=1)
 
 
 # The plan

@@ -16,7 +16,7 @@ from workers import Context, Drop, Event, Retry
 from workers.storeapi import ApiError
 from workers.storeapi.sandbox.shop import TOPICS
 from workers.testing import SystemUnderTest, make_context, make_event, sample_events
-from workers.testing.local_system import Rig, RigError
+from workers.testing.local_system import LocalSystem, LocalSystemError
 
 
 def award(event: Event, ctx: Context) -> str:
@@ -173,7 +173,7 @@ def test_to_hurry_is_the_next_attempt_and_no_replay_and_attempts_run_out(tmp_pat
 
 
 def test_workers_that_print_much_as_they_start_are_seen_to_have_started(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "rig")
+    rig = LocalSystem(tmp_path / "rig")
     rig._running["workers"] = subprocess.Popen(["sleep", "60"])
     (rig.folder / "workers.log").write_text("worker started\n" + "a plugin prints its banner\n" * 100)
     assert rig._is_ready("workers")
@@ -183,6 +183,6 @@ def test_workers_that_print_much_as_they_start_are_seen_to_have_started(tmp_path
 def test_a_system_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0\n")
     system = SystemUnderTest(tmp_path / "system")
-    with pytest.raises(RigError, match=r"bad\.py:1: plugin .* ZeroDivisionError"):
+    with pytest.raises(LocalSystemError, match=r"bad\.py:1: plugin .* ZeroDivisionError"):
         system.start(tmp_path / "bad.py")
     system.stop()

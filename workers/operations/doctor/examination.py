@@ -13,7 +13,7 @@ from receiver.config import Config
 from workers.operations.doctor import local_facts, network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
-from workers.plugins.loading import Judge
+from workers.plugins.loading import ValidationProcess
 
 PATIENCE = 4.0
 """Seconds for everything that is asked over a network; whoever has not answered by then counts as silent."""
@@ -43,7 +43,7 @@ def examine(config: Config, *, patience: float = PATIENCE) -> tuple[Facts, list[
 
 def facts_of(config: Config, *, patience: float = PATIENCE) -> Facts:
     """The judge of plugins is forked first: a process with threads had better not fork."""
-    judge = Judge(config)
+    judge = ValidationProcess(config)
     until = time.monotonic() + patience
     server, inbox = _server_and_inbox(config)
     redis = local_facts.client_for(config) if not server.fault else None

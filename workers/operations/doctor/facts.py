@@ -9,7 +9,7 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
-from receiver.inbox.queries.activity import Beat, Footprint
+from receiver.inbox.queries.activity import Footprint, Heartbeat
 from receiver.inbox.queries.events import Counters, SeenName, Spool
 from receiver.inbox.queries.handlers import Absent
 from receiver.inbox.subscription_checks import Checked
@@ -45,7 +45,7 @@ class InboxFacts:
     names: Mapping[str, list[SeenName]]
     last_events: Mapping[str, datetime]
     declared: tuple[Declaration, ...]
-    workers: tuple[Beat, ...]
+    workers: tuple[Heartbeat, ...]
     housekeeper: str
     paused: frozenset[str]
     spools: Mapping[str, Spool]

@@ -17,18 +17,18 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from receiver.config import SANDBOX_SECRET, Config
-from receiver.contract.errors import PluginError, Rejected
+from receiver.contract.errors import DeliveryRefused, PluginError
 from receiver.contract.stores import Store
-from receiver.inbox import Failures, Inbox, Ledger, connect_to
+from receiver.inbox import EventQueries, FailureQueries, Inbox, connect_to
 from receiver.inbox.keyring.keyring import learned_here
-from receiver.inbox.queries.activity import Pulse
-from receiver.inbox.queries.handlers import Roster
+from receiver.inbox.queries.activity import ActivityQueries
+from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis.connecting import describe
-from receiver.inbox.subscription_checks import Checks
+from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_events
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
-from workers.operations.release import Judge as Again
-from workers.plugins.loading import Judge
+from workers.operations.release import ReleaseCheck as Again
+from workers.plugins.loading import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed
 from workers.subscriptions.apply import keyring_of
 
@@ -96,14 +96,14 @@ def _write_fault(info: Mapping[str, Any]) -> str:
 
 
 def inbox_facts(client: Redis, config: Config) -> InboxFacts:
-    inbox, ledger, pulse = Inbox(client), Ledger(client), Pulse(client)
-    groups = Failures(client).groups()
+    inbox, ledger, pulse = Inbox(client), EventQueries(client), ActivityQueries(client)
+    groups = FailureQueries(client).groups()
     return InboxFacts(
         counters=ledger.counters(),
         names={store: ledger.names(store) for store in config.stores},
         last_events=pulse.last_events(config.stores),
         declared=inbox.declarations().handlers,
-        absent=Roster(client).absent(),
+        absent=HandlerQueries(client).absent(),
         workers=tuple(pulse.workers()),
         housekeeper=_housekeeper(pulse),
         paused=frozenset(inbox.paused()),
@@ -113,13 +113,13 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         set_aside=pulse.set_aside(),
         footprint=pulse.footprint(),
         unconfirmed=unconfirmed(client, config.stores),
-        checked=Checks(client).last(list(config.stores)),
-        removed=frozenset(Checks(client).removed()),
+        checked=SubscriptionChecks(client).last(list(config.stores)),
+        removed=frozenset(SubscriptionChecks(client).removed()),
         learned={store: len(found) for store, found in keyring_of(config, client).sealed(list(config.stores)).items()},
     )
 
 
-def _housekeeper(pulse: Pulse) -> str:
+def _housekeeper(pulse: ActivityQueries) -> str:
     deadline = time.monotonic() + HOUSEKEEPER_SECONDS
     while not (found := pulse.housekeeper()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -129,7 +129,7 @@ def _housekeeper(pulse: Pulse) -> str:
 # The plugins
 
 
-def plugin_facts(judge: Judge, until: float) -> PluginFacts:
+def plugin_facts(judge: ValidationProcess, until: float) -> PluginFacts:
     """The verdict of a judge that was started before; one that takes too long is given up."""
     try:
         return PluginFacts(tuple(judge.verdict(within=max(0.0, until - time.monotonic()))))
@@ -215,6 +215,6 @@ def _fitting(config: Config, refusals: Refusals, of: RefusedOf) -> tuple[int, in
         try:
             again.judge(whole)
             fit += 1
-        except Rejected:
+        except DeliveryRefused:
             pass
     return looked, fit

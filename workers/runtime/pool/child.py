@@ -1,4 +1,4 @@
-"""The horse: a forked process that serves many runs. The only place where plugin code runs.
+"""The child process: a forked process that serves many runs. The only place where plugin code runs.
 
 It holds no lease and writes nothing to the inbox: it tells its worker how each run ended. It may be
 killed at any time. A run is begun only with a ticket read from a pipe; the worker takes the unread
@@ -40,7 +40,7 @@ HALF_A_MINUTE = 30.0
 SHUTDOWN_SECONDS = 1.5
 LONGEST_AFTER = 30 * 86_400.0
 
-log = logs.get("horse")
+log = logs.get("child")
 
 
 class RunTimeout(BaseException):
@@ -49,7 +49,7 @@ class RunTimeout(BaseException):
 
 @dataclass
 class Harness:
-    """A plugin in this horse: its router, and what its startup returned."""
+    """A plugin in this child process: its router, and what its startup returned."""
 
     router: Router
     version: str
@@ -59,7 +59,7 @@ class Harness:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-class Horse:
+class RunExecutor:
     def __init__(self, config: Config, loaded: list[loading.Plugin], stopped: Callable[[], bool]) -> None:
         self._config = config
         self._stopped = stopped
@@ -109,7 +109,8 @@ class Horse:
         return KeptEffects(self._inbox, keep=self._config.retention.once, at_work=timeout + HALF_A_MINUTE)
 
     def _client_of(self, store: str) -> Client:
-        """The client of a store's API, made when a handler first asks for it and kept for the life of this horse."""
+        """The client of a store's API, made when a handler first asks for it and kept for the life of this child
+        process."""
         if store not in self._clients:
             from workers.storeapi import client_of
 
@@ -156,31 +157,31 @@ class Horse:
 
 def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable[[], bool]) -> None:
     """Load the plugins, then serve batches until the worker closes the channel."""
-    logs.setup("horse")
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed horse flushes nothing
+    logs.setup("child")
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed child process flushes nothing
     signal.signal(signal.SIGALRM, _time_is_up)
     # A service manager may send SIGTERM to every process. Stopping is the worker's decision; and a handler's own
     # subprocesses must not inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        horse = Horse(config, loading.load(config), stopped)
+        child_process = RunExecutor(config, loading.load(config), stopped)
     except PluginError as error:
         channel.sendall(messages.pack_message({"broken": str(error)}))
         return
     channel.sendall(messages.pack_message({"ready": True}))
-    purse = Purse(tickets)
+    purse = TicketReader(tickets)
     with channel.makefile("rb") as stream:
         while (given := messages.read_runs(stream)) is not None:
             number, batch = given
             for run in batch:
                 if not purse.pay(number):
                     break
-                channel.sendall(messages.pack_message(horse.perform(run)))
-    horse.shut_down()
+                channel.sendall(messages.pack_message(child_process.perform(run)))
+    child_process.shut_down()
 
 
-class Purse:
-    """The tickets this horse has read. One that belongs to the next batch is kept for it."""
+class TicketReader:
+    """The tickets this child process has read. One that belongs to the next batch is kept for it."""
 
     def __init__(self, tickets: int) -> None:
         self._tickets = tickets

@@ -1,9 +1,10 @@
-"""The wire between a worker and its horses: named, versioned by nothing but this file.
+"""The wire between a worker and its child processes: named, versioned by nothing but this file.
 
-To a horse:    4 bytes length, then (number of the batch, [(item, handler, ...), ...]) by `marshal`: events go through
-               as the server gave them, as bytes, and are read by the horse that needs them.
-From a horse:  one line of JSON for each message: {"ready": true}, {"broken": why}, or how a run ended.
-Both ends are always forked from the same code, so the format needs no compatibility. A horse runs other people's
+To a child process:    4 bytes length, then (number of the batch, [(item, handler, ...), ...]) by `marshal`: events go
+through
+               as the server gave them, as bytes, and are read by the child process that needs them.
+From a child process:  one line of JSON for each message: {"ready": true}, {"broken": why}, or how a run ended. Both
+ends are always forked from the same code, so the format needs no compatibility. A child process runs other people's
 code, so what comes from it is only ever read as JSON.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from receiver.inbox import Kept, Run
+from receiver.inbox import Run, StoredEvent
 
 _LENGTH = struct.Struct("!I")
 
@@ -37,7 +38,7 @@ def read_runs(stream: BinaryIO) -> tuple[int, list[Run]] | None:
         return None
     batch, told = marshal.loads(stream.read(_LENGTH.unpack(prefix)[0]))  # noqa: S302  the worker wrote it
     return batch, [
-        Run(item, handler, "", attempts, losses, Kept(event_id, values, blob), replays)
+        Run(item, handler, "", attempts, losses, StoredEvent(event_id, values, blob), replays)
         for item, handler, attempts, losses, replays, event_id, values, blob in told
     ]
 
@@ -46,7 +47,7 @@ def pack_message(message: dict[str, Any]) -> bytes:
     return orjson.dumps(message) + b"\n"
 
 
-class Lines:
+class MessageReader:
     """Messages out of a stream of bytes that comes in pieces."""
 
     def __init__(self) -> None:

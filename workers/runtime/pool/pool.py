@@ -1,4 +1,4 @@
-"""The stable: a worker's horses. Forks them, feeds them, watches them, and kills what must be killed.
+"""The stable: a worker's child processes. Forks them, feeds them, watches them, and kills what must be killed.
 
 It knows nothing of Redis. It is given runs and gives back how they ended; what to do about that is the
 worker's business.
@@ -23,13 +23,13 @@ from receiver.config import Config
 from receiver.inbox import Run
 from workers.processes import become_a_child, death_words, name_process, wait_for
 from workers.runtime.pool import child, messages
-from workers.runtime.pool.messages import Lines
+from workers.runtime.pool.messages import MessageReader
 
 GRACE = 2.0
-"""How long past its timeout a run may go on before its horse is killed."""
+"""How long past its timeout a run may go on before its child process is killed."""
 LOAD_SECONDS = 60.0
 FEED_SECONDS = 1.0
-"""How long a horse may take to accept a batch; an idle one reads at once, a stopped one never."""
+"""How long a child process may take to accept a batch; an idle one reads at once, a stopped one never."""
 RUNS_BEFORE_RECYCLING = 5_000
 PAUSE_AFTER_BROKEN = 1.0
 
@@ -37,8 +37,9 @@ log = logs.get("stable")
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a run ended in its horse: end is done, dropped, failed, raised, busy, wait, absent, lost, stopped or died."""
+class RunEnd:
+    """How a run ended in its child process: end is done, dropped, failed, raised, busy, wait, absent, lost, stopped
+    or died."""
 
     run: Run
     end: str
@@ -47,8 +48,8 @@ class Ended:
 
 
 @dataclass
-class Stall:
-    """One horse, as its worker sees it."""
+class Child:
+    """One child process, as its worker sees it."""
 
     pid: int
     pidfd: int
@@ -56,7 +57,7 @@ class Stall:
     tickets_in: int
     tickets_out: int
     """Our own end for reading: by it we take tickets back."""
-    lines: Lines = field(default_factory=Lines)
+    lines: MessageReader = field(default_factory=MessageReader)
     batch: deque[Run] = field(default_factory=deque)
     """Runs given and not yet ended, in order; the first is under way."""
     number: int = 0
@@ -78,13 +79,13 @@ class Stall:
         return self.batch[0].handler if self.batch else ""
 
 
-class Stable:
+class ChildPool:
     def __init__(self, config: Config, size: int) -> None:
         self.config = config
         self._size = size
-        self._stalls: dict[int, Stall] = {}
+        self._stalls: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
-        self._ended: list[Ended] = []
+        self._ended: list[RunEnd] = []
         self._returned: list[Run] = []
         self._stop_flag = mmap.mmap(-1, 1)
         self._not_before = 0.0
@@ -92,7 +93,7 @@ class Stable:
 
     @property
     def fileno(self) -> int:
-        """Readable when a horse has something to say, or has died."""
+        """Readable when a child process has something to say, or has died."""
         return self._selector.fileno()
 
     @property
@@ -106,11 +107,11 @@ class Stable:
 
     @property
     def in_batches(self) -> bool:
-        """Whether a horse has more of its batch to do after the run under way."""
+        """Whether a child process has more of its batch to do after the run under way."""
         return any(len(stall.batch) > 1 for stall in self._stalls.values())
 
     def holding(self) -> Counter[str]:
-        """How many horses each handler holds."""
+        """How many child processes each handler holds."""
         return Counter(stall.handler for stall in self._stalls.values() if stall.batch)
 
     def runs(self) -> Iterator[Run]:
@@ -125,7 +126,7 @@ class Stable:
             self._fork()
 
     def give(self, runs: Sequence[Run]) -> bool:
-        """Hand a batch of one handler to an idle horse. False if there is none."""
+        """Hand a batch of one handler to an idle child process. False if there is none."""
         stall = next((one for one in self._stalls.values() if one.idle), None)
         if stall is None:
             return False
@@ -139,7 +140,7 @@ class Stable:
             self._kill(stall, "stopped")
         return True
 
-    def poll(self) -> tuple[list[Ended], list[Run]]:
+    def poll(self) -> tuple[list[RunEnd], list[Run]]:
         """What has happened: runs that ended, and runs that come back untouched."""
         for key, _ in self._selector.select(0):
             key.data()
@@ -155,7 +156,7 @@ class Stable:
                 self._take_back(stall)
 
     def kill_overdue(self, timeout_of: Callable[[str], float], memory: int) -> None:
-        """Kill the horses whose run is past its timeout and grace, or which hold too much memory."""
+        """Kill the child processes whose run is past its timeout and grace, or which hold too much memory."""
         now = time.monotonic()
         for stall in self._stalls.values():
             if stall.born < now - LOAD_SECONDS and not stall.ready:
@@ -171,7 +172,8 @@ class Stable:
                 self._kill(stall, f"killed: its process held {held >> 20} MB, limit {memory >> 20} MB")
 
     def kill_runs(self, items: set[str]) -> None:
-        """Kill the horses at work on runs that are no longer ours, and hand none of these back to be begun again."""
+        """Kill the child processes at work on runs that are no longer ours, and hand none of these back to be begun
+        again."""
         self._returned = [run for run in self._returned if run.item not in items]
         for stall in self._stalls.values():
             if stall.batch and stall.batch[0].item in items:
@@ -188,14 +190,14 @@ class Stable:
             self._take_back(stall)
 
     def renew(self, config: Config) -> None:
-        """Replace every horse by one with this config, each when it has nothing to do."""
+        """Replace every child process by one with this config, each when it has nothing to do."""
         self.config = config
         self._old = set(self._stalls)
         for stall in list(self._stalls.values()):
             self._retire_if_due(stall)
 
     def close(self) -> None:
-        """End all horses and wait for them: idle ones in order, so that their plugins can shut down."""
+        """End all child processes and wait for them: idle ones in order, so that their plugins can shut down."""
         deadline = time.monotonic() + GRACE
         idle = [stall for stall in self._stalls.values() if stall.idle]
         for stall in idle:
@@ -209,7 +211,7 @@ class Stable:
             self._forget(stall)
         self._selector.close()
 
-    # One horse
+    # One child process
 
     def _fork(self) -> None:
         ours, theirs = socket.socketpair()
@@ -221,7 +223,7 @@ class Stable:
             self._become_a_horse(theirs, tickets_out, parent)
         theirs.close()
         ours.settimeout(FEED_SECONDS)
-        stall = Stall(pid, os.pidfd_open(pid), ours, tickets_in, tickets_out)
+        stall = Child(pid, os.pidfd_open(pid), ours, tickets_in, tickets_out)
         self._stalls[pid] = stall
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(stall))
         self._selector.register(stall.pidfd, selectors.EVENT_READ, lambda: self._bury(stall))
@@ -231,14 +233,16 @@ class Stable:
         code = 1
         try:
             become_a_child(parent, keep={channel.fileno(), tickets})
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the worker does not mean its horses
-            name_process("horse")
+            signal.signal(
+                signal.SIGINT, signal.SIG_IGN
+            )  # whoever interrupts the worker does not mean its child processes
+            name_process("child")
             child.main(self.config, channel, tickets, lambda: self._stop_flag[0] == 1)
             code = 0
         finally:
             os._exit(code)
 
-    def _hear(self, stall: Stall) -> None:
+    def _hear(self, stall: Child) -> None:
         try:
             piece = stall.channel.recv(1 << 16)
         except OSError:
@@ -248,28 +252,28 @@ class Stable:
             return
         self._note_all(stall, piece)
 
-    def _note_all(self, stall: Stall, piece: bytes) -> None:
+    def _note_all(self, stall: Child, piece: bytes) -> None:
         try:
             for message in stall.lines.feed(piece):
                 self._note(stall, message)
         except (ValueError, KeyError, TypeError, AttributeError):
-            self._kill(stall, "killed: something else than its horse wrote to the worker")
+            self._kill(stall, "killed: something else than its child process wrote to the worker")
 
-    def _note(self, stall: Stall, message: dict[str, Any]) -> None:
+    def _note(self, stall: Child, message: dict[str, Any]) -> None:
         if message.get("ready"):
             stall.ready = True
         elif "broken" in message:
-            log.error("a horse could not load the plugins", why=message["broken"])
+            log.error("a child process could not load the plugins", why=message["broken"])
             self._not_before = time.monotonic() + PAUSE_AFTER_BROKEN
         elif stall.batch and stall.batch[0].item == message["item"]:
             run = stall.batch.popleft()
-            self._ended.append(Ended(run, message["end"], message["detail"], message.get("after")))
+            self._ended.append(RunEnd(run, message["end"], message["detail"], message.get("after")))
             stall.since = time.monotonic()
             stall.served += 1
             self._retire_if_due(stall)
 
-    def _retire_if_due(self, stall: Stall) -> None:
-        """A horse that has served enough, or is of an old config, ends when it has nothing to do."""
+    def _retire_if_due(self, stall: Child) -> None:
+        """A child process that has served enough, or is of an old config, ends when it has nothing to do."""
         due = stall.served >= RUNS_BEFORE_RECYCLING or stall.pid in self._old
         if due and not stall.batch and not stall.verdict:
             stall.verdict = "recycled"
@@ -277,7 +281,7 @@ class Stable:
             self._stop_listening(stall)
             stall.channel.close()
 
-    def _take_back(self, stall: Stall) -> None:
+    def _take_back(self, stall: Child) -> None:
         """Read the tickets it has not used; those runs, the last of the batch, come back untouched."""
         try:
             unused = len(os.read(stall.tickets_out, 4096))
@@ -285,29 +289,29 @@ class Stable:
             return
         self._returned += reversed([stall.batch.pop() for _ in range(unused)])
 
-    def _kill(self, stall: Stall, verdict: str) -> None:
-        """Kill a horse with everything it started. Its death is noticed like any other."""
+    def _kill(self, stall: Child, verdict: str) -> None:
+        """Kill a child process with everything it started. Its death is noticed like any other."""
         if not stall.verdict:
             stall.verdict = verdict
             self._strike(stall)
 
     @staticmethod
-    def _strike(stall: Stall) -> None:
+    def _strike(stall: Child) -> None:
         """The group, and the process itself: a newborn one does not lead its group yet."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(stall.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(stall.pidfd, signal.SIGKILL)
 
-    def _bury(self, stall: Stall) -> None:
-        """A horse is dead: hear its last words, charge the run under way, give the rest back.
+    def _bury(self, stall: Child) -> None:
+        """A child process is dead: hear its last words, charge the run under way, give the rest back.
 
         Where its runs were lost, the rest is most likely somebody else's, too: it ends here.
         """
         if stall.channel.fileno() >= 0:
             self._hear_last_words(stall)
         if stall.verdict == "lost":
-            self._ended += [Ended(run, "lost") for run in stall.batch]
+            self._ended += [RunEnd(run, "lost") for run in stall.batch]
             stall.batch.clear()
         else:
             self._take_back(stall)
@@ -321,20 +325,20 @@ class Stable:
             self._ended.append(_how_it_died(stall.batch.popleft(), stall.verdict, code))
         self._returned.extend(stall.batch)
         if stall.verdict != "recycled":
-            log.info("horse gone", pid=stall.pid, why=stall.verdict or death_words(code))
+            log.info("child process gone", pid=stall.pid, why=stall.verdict or death_words(code))
         self._forget(stall)
 
-    def _hear_last_words(self, stall: Stall) -> None:
+    def _hear_last_words(self, stall: Child) -> None:
         stall.channel.setblocking(False)
         with contextlib.suppress(OSError):
             while piece := stall.channel.recv(1 << 16):
                 self._note_all(stall, piece)
 
-    def _stop_listening(self, stall: Stall) -> None:
+    def _stop_listening(self, stall: Child) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(stall.channel)
 
-    def _forget(self, stall: Stall) -> None:
+    def _forget(self, stall: Child) -> None:
         self._stop_listening(stall)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(stall.pidfd)
@@ -345,11 +349,11 @@ class Stable:
         del self._stalls[stall.pid]
 
 
-def _how_it_died(run: Run, verdict: str, code: int) -> Ended:
+def _how_it_died(run: Run, verdict: str, code: int) -> RunEnd:
     """Our own kill because of a lost lease, or to stop, is nobody's fault; any other death is charged."""
     if verdict in ("lost", "stopped"):
-        return Ended(run, verdict)
-    return Ended(run, "died", {"error": verdict or f"its process {death_words(code)}"})
+        return RunEnd(run, verdict)
+    return RunEnd(run, "died", {"error": verdict or f"its process {death_words(code)}"})
 
 
 def _resident_bytes(pid: int) -> int:

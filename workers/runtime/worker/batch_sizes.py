@@ -1,7 +1,7 @@
 """Pace: which handlers are fast, and so how many runs of each a worker may take. Pure.
 
-A handler known to be fast is claimed in batches. Any other, and any not yet measured, gets a horse
-alone. One handler holds at most half of a worker's horses, so that a slow one cannot hold them all.
+A handler known to be fast is claimed in batches. Any other, and any not yet measured, gets a child process
+alone. One handler holds at most half of a worker's child processes, so that a slow one cannot hold them all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUTES_AT_ONCE = 64
 LONG = 0.1
 """A run of a batch that takes longer than this holds up the rest, which then goes elsewhere."""
 LACKS_FOR = 5.0
-"""How long no run is claimed of a handler that a horse did not have. Another worker may have it."""
+"""How long no run is claimed of a handler that a child process did not have. Another worker may have it."""
 
 
 @dataclass
@@ -31,12 +31,12 @@ class _Measure:
     runs: int = 0
 
 
-class Pace:
-    def __init__(self, horses: int) -> None:
-        self._most_horses = max(1, horses // 2)
+class BatchSizes:
+    def __init__(self, child_processes: int) -> None:
+        self._most_horses = max(1, child_processes // 2)
         self._measures: dict[str, _Measure] = {}
         self._lacking: dict[str, float] = {}
-        """Handlers that are declared here and that a horse did not have, and until when none is claimed."""
+        """Handlers that are declared here and that a child process did not have, and until when none is claimed."""
 
     def measured(self, handler: str, seconds: float) -> None:
         """A run ended after so long. The mean follows; what is far off counts, but not for ever."""
@@ -46,7 +46,7 @@ class Pace:
         known.mean += weight * (min(seconds, SLOWEST) - known.mean)
 
     def lacks(self, handler: str, now: float) -> bool:
-        """A horse did not have it. Gives whether that is news."""
+        """A child process did not have it. Gives whether that is news."""
         news = self._lacking.get(handler, now) <= now
         self._lacking[handler] = now + LACKS_FOR
         return news
@@ -56,7 +56,7 @@ class Pace:
         return handler in self._measures
 
     def batch(self, handler: str) -> int:
-        """How many runs of a handler one horse is given at once."""
+        """How many runs of a handler one child process is given at once."""
         known = self._measures.get(handler)
         if known is None or known.runs < KNOWN_AFTER or known.mean > FAST:
             return 1
@@ -72,12 +72,12 @@ class Pace:
     def quotas(
         self, handlers: Iterable[str], *, idle: int, holding: Mapping[str, int], now: float = 0.0
     ) -> dict[str, int]:
-        """How many runs of each handler may be claimed now, given the idle horses and those it holds."""
+        """How many runs of each handler may be claimed now, given the idle child processes and those it holds."""
         found = {}
         for handler in handlers:
             if self._lacking.get(handler, now) > now:
                 continue
-            horses = min(idle, self._most_horses - holding.get(handler, 0))
-            if horses > 0:
-                found[handler] = horses * self.batch(handler)
+            child_processes = min(idle, self._most_horses - holding.get(handler, 0))
+            if child_processes > 0:
+                found[handler] = child_processes * self.batch(handler)
         return found

@@ -9,7 +9,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration
-from workers.plugins.loading import Judge
+from workers.plugins.loading import ValidationProcess
 
 log = logs.get("worker")
 
@@ -19,14 +19,14 @@ class NewConfig:
 
     def __init__(self, selector: BaseSelector) -> None:
         self._selector = selector
-        self._judge: Judge | None = None
+        self._judge: ValidationProcess | None = None
 
     def begin(self, path: Path | None) -> bool:
         """False while another one is under way: it is to be asked again after that."""
         if self._judge is not None:
             return False
         try:
-            self._judge = Judge(load_from_environment(str(path) if path else None))
+            self._judge = ValidationProcess(load_from_environment(str(path) if path else None))
         except StorehooksError as error:
             _refused(error)
         else:

@@ -1,13 +1,13 @@
-"""Ends: what the end of a run in its horse means for it. Pure."""
+"""Ends: what the end of a run in its child process means for it. Pure."""
 
 from __future__ import annotations
 
 from receiver.inbox import Declaration, Outcome
 from workers.runtime import retries
-from workers.runtime.pool.pool import Ended
+from workers.runtime.pool.pool import RunEnd
 
 
-def outcome_of(ended: Ended, declared: Declaration | None) -> Outcome:
+def outcome_of(ended: RunEnd, declared: Declaration | None) -> Outcome:
     """What is written of a run; `declared` is its handler, where this worker has it."""
     run, detail = ended.run, ended.detail
     match ended.end:

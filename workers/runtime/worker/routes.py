@@ -13,7 +13,7 @@ MOST_HANDLERS = 16
 """More are not sent along with each claim: such events take one step more."""
 
 
-class Known:
+class RouteTable:
     """The declarations events are routed by, and the routes that were found by them lately."""
 
     def __init__(self, declared: Declarations, *, limited: Collection[str]) -> None:

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from receiver.inbox import Declaration, Inbox, Routes, Run, keys
 from receiver.inbox.model import Declarations, Wanted
-from workers.runtime.worker.routes import Known
+from workers.runtime.worker.routes import RouteTable
 
 
-class Signpost:
+class EventRouter:
     """Declares our handlers, reads everybody's, and routes by those."""
 
     def __init__(self, inbox: Inbox) -> None:
@@ -24,7 +24,7 @@ class Signpost:
         """From now on these are ours, and those of them have a limit."""
         self._mine = handlers
         self._limited = limited
-        self._known = Known(Declarations("", ()), limited=limited)
+        self._known = RouteTable(Declarations("", ()), limited=limited)
 
     def declare_and_read(self) -> None:
         self._inbox.declare(self._mine)
@@ -61,7 +61,7 @@ class Signpost:
     def _learn(self, declared: Declarations) -> None:
         """By these declarations events are routed from now on."""
         if declared != self._known.declared:  # of one version, fewer are left when one was not declared for long
-            self._known = Known(declared, limited=self._limited)
+            self._known = RouteTable(declared, limited=self._limited)
 
 
 def _run_of(event: Run, handler: str) -> Run:

@@ -1,4 +1,5 @@
-"""Waiting: the runs a worker has claimed and no horse has yet, and which of them a horse is given next."""
+"""Waiting: the runs a worker has claimed and no child process has yet, and which of them a child process is given
+next."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from receiver.inbox import Run
 from receiver.inbox.inbox import LOSSES_ALLOWED
-from workers.runtime.pool.pool import Stable
-from workers.runtime.worker.batch_sizes import Pace
+from workers.runtime.pool.pool import ChildPool
+from workers.runtime.worker.batch_sizes import BatchSizes
 
 PROBATION = 0.2
 SUSPECT_PROBATION = 3.0
@@ -17,8 +18,8 @@ LAST_PROBATION = 60.0
 """How long a run that may lose no more workers has its worker to itself, and how long it asks for that, at most."""
 
 
-class Waiting:
-    def __init__(self, stable: Stable, pace: Pace) -> None:
+class WaitingRuns:
+    def __init__(self, stable: ChildPool, pace: BatchSizes) -> None:
         self._stable = stable
         self._pace = pace
         self._runs: list[Run] = []
@@ -29,7 +30,7 @@ class Waiting:
         self._asking: dict[str, float] = {}
         """Since when a last chance, by its item, has come here in vain: given back, it comes again."""
         self.slotted: Collection[str] = ()
-        """Handlers whose limit has slots: what was claimed together holds one, and one horse does it."""
+        """Handlers whose limit has slots: what was claimed together holds one, and one child process does it."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -63,7 +64,7 @@ class Waiting:
         self._runs = [run for run in self._runs if run.item not in items]
 
     def dispatch(self, *, unwritten: bool) -> None:
-        """Give what waits here to idle horses: fast handlers in batches, any other alone.
+        """Give what waits here to idle child processes: fast handlers in batches, any other alone.
 
         With `unwritten`, ends of runs are not in the inbox yet.
         """
@@ -83,7 +84,7 @@ class Waiting:
                 return
 
     def _take_batch(self, first: Run) -> list[Run]:
-        """The first run and others of its handler, as many as one horse is given; out of what waits."""
+        """The first run and others of its handler, as many as one child process is given; out of what waits."""
         most = self._most_with(first)
         batch, rest = [first], []
         for run in self._runs:
@@ -102,7 +103,7 @@ class Waiting:
         return 1 if first.losses else self._pace.batch(first.handler)
 
     def _goes_with(self, first: Run, run: Run) -> bool:
-        """Whether one horse may do both. What was claimed on one slot of a limit stays together, and alone."""
+        """Whether one child process may do both. What was claimed on one slot of a limit stays together, and alone."""
         if first.handler in self.slotted:
             return (run.handler, run.token) == (first.handler, first.token)
         return run.handler == first.handler and not run.losses

@@ -9,14 +9,14 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.inbox.keys import rq_list
-from receiver.inbox.redis.raw_connection import Plain
+from receiver.inbox.redis.raw_connection import RawConnection
 
 WAIT_SECONDS = 5
 TRY_AGAIN_AFTER = 0.5
 OVERDUE = 2.0
 
 
-class Bell:
+class WakeUpListener:
     """A BLPOP that is sent and not waited for. `armed` while it is out; `rung` reads the answer.
 
     Its connection stays in the selector it was given: what happens there while nothing is out is its end.
@@ -26,7 +26,7 @@ class Bell:
         self._client = client
         self._selector = selector
         self._queues = queues
-        self._connection: Plain | None = None
+        self._connection: RawConnection | None = None
         self._watched: int | None = None
         self._not_before = 0.0
         self._armed_at = 0.0
@@ -43,7 +43,7 @@ class Bell:
             return self.armed
         try:
             if self._connection is None:
-                self._connection = Plain(self._client)
+                self._connection = RawConnection(self._client)
                 self._watch(self._connection)
             self._connection.send([("BLPOP", *map(rq_list, self._queues), WAIT_SECONDS)])
             self.armed = True
@@ -52,7 +52,7 @@ class Bell:
             self.drop()
         return self.armed
 
-    def _watch(self, connection: Plain) -> None:
+    def _watch(self, connection: RawConnection) -> None:
         self._watched = connection.fileno()
         self._selector.register(self._watched, EVENT_READ, self)
 

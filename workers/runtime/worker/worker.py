@@ -1,7 +1,8 @@
 """The worker: an RQ worker whose jobs are wake-ups, and whose work is in the inbox.
 
-One single-threaded loop: claim, have events routed, give runs to horses, write how they ended, renew leases. It
-never runs plugin code and never waits for one horse. `python -m workers.runtime.worker.worker` is one such process.
+One single-threaded loop: claim, have events routed, give runs to child processes, write how they ended, renew leases.
+It never runs plugin code and never waits for one child process. `python -m workers.runtime.worker.worker` is one such
+process.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, 
 from receiver.inbox.redis.connecting import check
 from workers.plugins.loading import judge_elsewhere
 from workers.processes import Clock, Signals
-from workers.runtime.pool.pool import Ended, Stable
-from workers.runtime.worker.batch_sizes import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, Pace
+from workers.runtime.pool.pool import ChildPool, RunEnd
+from workers.runtime.worker.batch_sizes import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, BatchSizes
 from workers.runtime.worker.config_reload import NewConfig
 from workers.runtime.worker.outcomes import outcome_of
-from workers.runtime.worker.routing import Signpost
+from workers.runtime.worker.routing import EventRouter
 from workers.runtime.worker.rq_jobs import WakeUp, read_job
-from workers.runtime.worker.waiting_runs import Waiting
-from workers.runtime.worker.wake_ups import Bell
+from workers.runtime.worker.waiting_runs import WaitingRuns
+from workers.runtime.worker.wake_ups import WakeUpListener
 
 RENEW_EVERY = 1.0
 WATCH_EVERY = 0.1
@@ -44,9 +45,9 @@ GONE_AFTER = 20
 """Seconds after which RQ's tools no longer show a worker that was killed."""
 AWAY_PAUSE = 0.25
 GATHER = 0.001
-"""How long an end waits to be written with others, while its horse goes on with the rest of a batch."""
+"""How long an end waits to be written with others, while its child process goes on with the rest of a batch."""
 KEEP_WAITING_RUNS = 5.0
-"""How long a claimed run may wait here for a horse before it is given back."""
+"""How long a claimed run may wait here for a child process before it is given back."""
 
 log = logs.get("worker")
 
@@ -57,10 +58,10 @@ class Worker(RQWorker):
     def __init__(self, config: Config, handlers: list[Declaration], *, name: str) -> None:
         self.config = config
         self.inbox = Inbox(connect_to(config.redis, timeout=max(config.redis.timeout, 2.0)), direct=True)
-        self._stable = Stable(config, config.workers.horses)
-        self._pace = Pace(config.workers.horses)
-        self._waiting = Waiting(self._stable, self._pace)
-        self._signpost = Signpost(self.inbox)
+        self._stable = ChildPool(config, config.workers.child_processes)
+        self._pace = BatchSizes(config.workers.child_processes)
+        self._waiting = WaitingRuns(self._stable, self._pace)
+        self._signpost = EventRouter(self.inbox)
         self._adopt(handlers)
         self._outcomes: list[Outcome] = []
         self._write_by = 0.0
@@ -74,7 +75,7 @@ class Worker(RQWorker):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._stable.fileno, selectors.EVENT_READ)
         self._selector.register(self._signals, selectors.EVENT_READ, self._signals)
-        self._bell = Bell(self.inbox.client, self._queues, self._selector)
+        self._bell = WakeUpListener(self.inbox.client, self._queues, self._selector)
         self._new_config = NewConfig(self._selector)
         self._clock = Clock()
 
@@ -100,7 +101,7 @@ class Worker(RQWorker):
         self._signpost.declare_and_read()
         self._tell_rq(self.register_birth)
         self._tell_rq(lambda: self.set_state(WorkerStatus.IDLE))
-        log.info("worker started", handlers=sorted(self._mine), horses=self.config.workers.horses)
+        log.info("worker started", handlers=sorted(self._mine), child_processes=self.config.workers.child_processes)
         try:
             while not self._finished():
                 if self._stop_at is None:
@@ -124,7 +125,7 @@ class Worker(RQWorker):
         return not (self._stable.busy or self._outcomes or self._waiting) or time.monotonic() > self._stop_at + 3
 
     def _wait(self) -> None:
-        """Until a horse speaks, a wake-up comes, a signal arrives or something is due."""
+        """Until a child process speaks, a wake-up comes, a signal arrives or something is due."""
         if self._wants_work and not self._hungry:
             self._bell.arm()
         for key, _ in self._selector.select(self._patience()):
@@ -178,7 +179,7 @@ class Worker(RQWorker):
             case chore:
                 log.warning("no such chore", chore=chore.name)
 
-    # Horses
+    # Child processes
 
     def _listen_to_horses(self) -> None:
         ended, returned = self._stable.poll()
@@ -193,10 +194,12 @@ class Worker(RQWorker):
         if ended:
             self._hungry = True
 
-    def _measure(self, ended: Ended) -> None:
+    def _measure(self, ended: RunEnd) -> None:
         if ended.end == "absent":
             if self._pace.lacks(ended.run.handler, time.monotonic()):
-                log.warning("a horse does not have the handler that its worker declares", handler=ended.run.handler)
+                log.warning(
+                    "a child process does not have the handler that its worker declares", handler=ended.run.handler
+                )
         elif "ms" in ended.detail:
             self._pace.measured(ended.run.handler, ended.detail["ms"] / 1000)
         elif ended.end == "died":
@@ -364,7 +367,7 @@ class Worker(RQWorker):
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m workers.runtime.worker.worker", description="One worker with its horses."
+        prog="python -m workers.runtime.worker.worker", description="One worker with its child processes."
     )
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     return run(parser.parse_args().config)

@@ -21,7 +21,7 @@ import orjson
 
 from receiver.contract.errors import ConfigError
 from workers.storeapi import exact_json
-from workers.storeapi.bulk_import.rows import Row, read
+from workers.storeapi.bulk_import.rows import ImportRow, read
 from workers.storeapi.client import Client
 from workers.storeapi.errors import Unreadable
 
@@ -94,12 +94,12 @@ class Importer:
             )
         return before
 
-    def _batches(self, done: Progress) -> Iterator[list[Row]]:
+    def _batches(self, done: Progress) -> Iterator[list[ImportRow]]:
         rows = read(self._path, start=done.position, number=done.rows)
         while batch := list(islice(rows, done.batch)):
             yield batch
 
-    def _send(self, done: Progress, rows: list[Row], report: Any) -> Progress:
+    def _send(self, done: Progress, rows: list[ImportRow], report: Any) -> Progress:
         good = [row for row in rows if row.record is not None]
         accepted, theirs = self._post(f"{done.key}-{done.batches}", good) if good else (0, {})
         refused = [(row, row.problem or theirs.get(row.number, "")) for row in rows]
@@ -117,7 +117,7 @@ class Importer:
             report=report.tell(),
         )
 
-    def _post(self, key: str, rows: list[Row]) -> tuple[int, dict[int, str]]:
+    def _post(self, key: str, rows: list[ImportRow]) -> tuple[int, dict[int, str]]:
         """How many were taken, and why others were not, by the number of their row."""
         operation = self._operation
         body = {operation.rows: [row.record for row in rows]}

@@ -16,7 +16,7 @@ LONGEST = 1 << 20
 """A longer line is refused, not read: memory stays bounded whatever the file is."""
 
 
-class Row(NamedTuple):
+class ImportRow(NamedTuple):
     """A row, or why it cannot be one; `number` counts from 1, `end` is the byte where the next one begins."""
 
     number: int
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     problem: str = ""
 
 
-def read(path: Path, *, start: int = 0, number: int = 0) -> Iterator[Row]:
+def read(path: Path, *, start: int = 0, number: int = 0) -> Iterator[ImportRow]:
     """The rows from byte `start` on; `number` rows came before it."""
     kinds = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
     kind = kinds.get(path.suffix.lower())
@@ -35,12 +35,12 @@ def read(path: Path, *, start: int = 0, number: int = 0) -> Iterator[Row]:
         yield from kind(file, start, number)
 
 
-def _json_lines(file: BinaryIO, start: int, number: int) -> Iterator[Row]:
+def _json_lines(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
     lines = _Lines(file, start)
     for line in lines:
         if line.strip() or len(line) > LONGEST:
             number += 1
-            yield Row(number, lines.position, *_object(line))
+            yield ImportRow(number, lines.position, *_object(line))
 
 
 def _object(line: bytes) -> tuple[dict[str, Any] | None, str]:
@@ -53,7 +53,7 @@ def _object(line: bytes) -> tuple[dict[str, Any] | None, str]:
     return (found, "") if isinstance(found, dict) else (None, "not an object")
 
 
-def _csv(file: BinaryIO, start: int, number: int) -> Iterator[Row]:
+def _csv(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
     names = _names(file)
     lines = _Lines(file, max(start, file.tell()))
     reader = csv.reader(_text(lines), strict=True)
@@ -64,12 +64,12 @@ def _csv(file: BinaryIO, start: int, number: int) -> Iterator[Row]:
             return
         except (csv.Error, UnicodeDecodeError) as error:
             number += 1
-            yield Row(number, lines.position, None, f"not CSV: {error}")
+            yield ImportRow(number, lines.position, None, f"not CSV: {error}")
             reader = csv.reader(_text(lines), strict=True)
             continue
         if cells:
             number += 1
-            yield Row(number, lines.position, *_cells(names, cells))
+            yield ImportRow(number, lines.position, *_cells(names, cells))
 
 
 def _names(file: BinaryIO) -> list[str]:

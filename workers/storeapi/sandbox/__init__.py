@@ -1,4 +1,4 @@
-"""The sandbox: a pretend store. A real HTTP server that serves the catalogue, sends signed webhooks, and misbehaves
+"""The sandbox: a sandbox store. A real HTTP server that serves the catalogue, sends signed webhooks, and misbehaves
 on request.
 
 Law of this room: it imports `receiver.contract` and the catalogue, never the client of the store's API: what both

@@ -6,31 +6,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from workers.storeapi.sandbox.products import import_rows
-from workers.storeapi.sandbox.shop import Call, Listing, Problem, Shop, words
+from workers.storeapi.sandbox.shop import Listing, Problem, SandboxCall, Shop, words
 from workers.storeapi.sandbox.state import Json
 
 
-def list_(shop: Shop, call: Call) -> Listing:  # noqa: ARG001
+def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
     return Listing("customer")
 
 
-def create(shop: Shop, call: Call) -> Json:
+def create(shop: Shop, call: SandboxCall) -> Json:
     made = shop.state.insert("customer", new_customer(call.body))
     shop.emit("customer.created", made)
     return made
 
 
-def get(shop: Shop, call: Call) -> Json:
+def get(shop: Shop, call: SandboxCall) -> Json:
     return shop.find("customer", call.path["id"])
 
 
-def update(shop: Shop, call: Call) -> Json:
+def update(shop: Shop, call: SandboxCall) -> Json:
     changed = {**get(shop, call), **{k: v for k, v in call.body.items() if k not in ("id", "metadata")}}
     words(changed["name"], "name")
     return shop.keep("customer", changed, "customer.updated")
 
 
-def delete(shop: Shop, call: Call) -> None:
+def delete(shop: Shop, call: SandboxCall) -> None:
     gone = get(shop, call)
     for address in shop.state.every("address", gone["id"]):
         shop.state.delete("address", address["id"])
@@ -38,11 +38,11 @@ def delete(shop: Shop, call: Call) -> None:
     shop.emit("customer.deleted", gone)
 
 
-def list_addresses(shop: Shop, call: Call) -> Listing:
+def list_addresses(shop: Shop, call: SandboxCall) -> Listing:
     return Listing("address", get(shop, call)["id"])
 
 
-def add_address(shop: Shop, call: Call) -> Json:
+def add_address(shop: Shop, call: SandboxCall) -> Json:
     customer = get(shop, call)
     words(call.body["city"], "city")
     made = shop.state.insert("address", _without_id(call.body) | {"customer_id": customer["id"]}, customer["id"])
@@ -50,18 +50,18 @@ def add_address(shop: Shop, call: Call) -> Json:
     return made
 
 
-def update_address(shop: Shop, call: Call) -> Json:
+def update_address(shop: Shop, call: SandboxCall) -> Json:
     address = shop.state.put("address", {**_address(shop, call), **_without_id(call.body)})
     shop.emit("customer.updated", get(shop, call))
     return address
 
 
-def delete_address(shop: Shop, call: Call) -> None:
+def delete_address(shop: Shop, call: SandboxCall) -> None:
     shop.state.delete("address", _address(shop, call)["id"])
     shop.emit("customer.updated", get(shop, call))
 
 
-def update_metadata(shop: Shop, call: Call) -> Json:
+def update_metadata(shop: Shop, call: SandboxCall) -> Json:
     customer, given = get(shop, call), call.body["metadata"]
     if not isinstance(given, dict):
         raise Problem(422, "metadata is an object")
@@ -69,7 +69,7 @@ def update_metadata(shop: Shop, call: Call) -> Json:
     return shop.keep("customer", {**customer, "metadata": merged}, "customer.updated")
 
 
-def bulk_import(shop: Shop, call: Call) -> Json:
+def bulk_import(shop: Shop, call: SandboxCall) -> Json:
     return import_rows(shop, "customer", call.body["customers"], new_customer)
 
 
@@ -77,7 +77,7 @@ def new_customer(body: Mapping[str, Any]) -> Json:
     return {"email": "", "metadata": {}, **_without_id(body), "name": words(body.get("name"), "name")}
 
 
-def _address(shop: Shop, call: Call) -> Json:
+def _address(shop: Shop, call: SandboxCall) -> Json:
     return shop.find("address", call.path["address_id"], get(shop, call)["id"])
 
 

@@ -1,4 +1,4 @@
-"""Pathologies: how the pretend store misbehaves, each by a chance of its own, seeded and repeatable. Pure.
+"""Pathologies: how the sandbox store misbehaves, each by a chance of its own, seeded and repeatable. Pure.
 
 Whether the nth thing is struck depends on the seed, the pathology's name and n alone: not on time, threads, or
 which other pathologies are on.
@@ -61,7 +61,7 @@ class Planned(NamedTuple):
     twist: str = ""
 
 
-class Pathologies:
+class Misbehaviour:
     """What is on, and how much. Changed while running, by `set`."""
 
     def __init__(self, seed: int, values: Mapping[str, float | str] | None = None) -> None:

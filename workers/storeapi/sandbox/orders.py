@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from workers.storeapi.sandbox.products import rows_of
-from workers.storeapi.sandbox.shop import Call, Listing, Problem, Shop, whole, words
+from workers.storeapi.sandbox.shop import Listing, Problem, SandboxCall, Shop, whole, words
 from workers.storeapi.sandbox.state import Json
 
 NEXT = {
@@ -20,22 +20,22 @@ NEXT = {
 """From which status an order may go to which."""
 
 
-def list_(shop: Shop, call: Call) -> Listing:  # noqa: ARG001
+def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
     return Listing("order")
 
 
-def create(shop: Shop, call: Call) -> Json:
+def create(shop: Shop, call: SandboxCall) -> Json:
     customer_id = call.body.get("customer_id")
     customer = shop.find("customer", whole(customer_id, "customer_id")) if customer_id is not None else None
     extra = {name: value for name, value in call.body.items() if name not in ("id", "customer_id", "status")}
     return _made(shop, {**extra, "customer": _who(customer), "lines": _lines(shop, call.body["lines"])})
 
 
-def get(shop: Shop, call: Call) -> Json:
+def get(shop: Shop, call: SandboxCall) -> Json:
     return shop.find("order", call.path["id"])
 
 
-def update(shop: Shop, call: Call) -> Json:
+def update(shop: Shop, call: SandboxCall) -> Json:
     order = get(shop, call)
     fixed = {"id", "status", "lines", "total"} & set(call.body)
     if fixed:
@@ -43,13 +43,13 @@ def update(shop: Shop, call: Call) -> Json:
     return shop.keep("order", {**order, **call.body}, "order.updated")
 
 
-def delete(shop: Shop, call: Call) -> None:
+def delete(shop: Shop, call: SandboxCall) -> None:
     gone = get(shop, call)
     shop.state.delete("order", gone["id"])
     shop.emit("order.deleted", gone)
 
 
-def update_status(shop: Shop, call: Call) -> Json:
+def update_status(shop: Shop, call: SandboxCall) -> Json:
     order, status = get(shop, call), call.body["status"]
     if status == order["status"]:
         return order
@@ -60,12 +60,12 @@ def update_status(shop: Shop, call: Call) -> Json:
     return shop.keep("order", {**order, "status": status}, f"order.{status}")
 
 
-def add_products(shop: Shop, call: Call) -> Json:
+def add_products(shop: Shop, call: SandboxCall) -> Json:
     order = _open(get(shop, call))
     return _with_lines(shop, order, [*order["lines"], *_lines(shop, call.body["lines"])])
 
 
-def remove_product(shop: Shop, call: Call) -> Json:
+def remove_product(shop: Shop, call: SandboxCall) -> Json:
     order = _open(get(shop, call))
     left = [line for line in order["lines"] if line["product_id"] != call.path["product_id"]]
     if len(left) == len(order["lines"]):
@@ -73,11 +73,11 @@ def remove_product(shop: Shop, call: Call) -> Json:
     return _with_lines(shop, order, left)
 
 
-def list_comments(shop: Shop, call: Call) -> Listing:
+def list_comments(shop: Shop, call: SandboxCall) -> Listing:
     return Listing("comment", get(shop, call)["id"])
 
 
-def add_comment(shop: Shop, call: Call) -> Json:
+def add_comment(shop: Shop, call: SandboxCall) -> Json:
     order = get(shop, call)
     author = words(call.body.get("author", "api"), "author")
     comment = {"order_id": order["id"], "text": words(call.body["text"], "text"), "author": author}
@@ -86,7 +86,7 @@ def add_comment(shop: Shop, call: Call) -> Json:
     return made
 
 
-def duplicate(shop: Shop, call: Call) -> Json:
+def duplicate(shop: Shop, call: SandboxCall) -> Json:
     order = get(shop, call)
     copy = {name: value for name, value in order.items() if name not in ("id", "status", "total")}
     return _made(shop, {**copy, "duplicate_of": order["id"]})

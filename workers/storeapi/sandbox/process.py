@@ -16,11 +16,11 @@ from receiver.config import Config
 from receiver.ports import refuse_a_taken_port
 from workers.processes import die_with_parent
 from workers.storeapi.catalogue import catalogue_of
-from workers.storeapi.sandbox.misbehaviour import Pathologies
+from workers.storeapi.sandbox.misbehaviour import Misbehaviour
 from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import Shop
 from workers.storeapi.sandbox.shopper import Shopper, stock_the_shelves
-from workers.storeapi.sandbox.state import State
+from workers.storeapi.sandbox.state import SandboxState
 from workers.storeapi.sandbox.tokens import Registration, Tokens
 from workers.storeapi.sandbox.webhook_sender import Sender
 
@@ -47,7 +47,7 @@ class SandboxServer(BaseApplication):
         self._config = config
         self._options = options
         self._threads: list[Sender | Shopper] = []
-        self._state: State | None = None
+        self._state: SandboxState | None = None
         super().__init__()
 
     def load_config(self) -> None:
@@ -76,7 +76,7 @@ class SandboxServer(BaseApplication):
         config, options = self._config, self._options
         path = options.file or config.data_dir / f"sandbox-{options.store}.sqlite3"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._state = State(path)
+        self._state = SandboxState(path)
         shop = make_shop(config, options.store, self._state)
 
         def open_shop(products: int | None = None) -> None:
@@ -104,10 +104,10 @@ class SandboxServer(BaseApplication):
             self._state.close()
 
 
-def make_shop(config: Config, store: str, state: State) -> Shop:
+def make_shop(config: Config, store: str, state: SandboxState) -> Shop:
     given = config.stores[store].signing_secrets
     secret = given[0].value.get_secret_value() if given else ""
-    pathologies = Pathologies(config.sandbox.seed, config.sandbox.misbehave)
+    pathologies = Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)
     return Shop(state, catalogue_of(config, store), config.known_stores[store], pathologies, secret=secret)
 
 
@@ -122,7 +122,7 @@ def registration_of(config: Config, store: str) -> Registration:
 
 def run(config: Config, options: Options) -> None:
     """Until a signal comes."""
-    Pathologies(config.sandbox.seed, config.sandbox.misbehave)  # a wrong one is said here, not in a child
+    Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)  # a wrong one is said here, not in a child
     catalogue_of(config, options.store)
     refuse_a_taken_port(config.sandbox.bind, key="[sandbox] bind")
     SandboxServer(config, options).run()

@@ -1,33 +1,33 @@
-"""Products: what the pretend store sells, with variants and stock."""
+"""Products: what the sandbox store sells, with variants and stock."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from workers.storeapi.sandbox.shop import Call, Listing, Problem, Shop, amount, whole, words
+from workers.storeapi.sandbox.shop import Listing, Problem, SandboxCall, Shop, amount, whole, words
 from workers.storeapi.sandbox.state import Json
 
 
-def list_(shop: Shop, call: Call) -> Listing:  # noqa: ARG001
+def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
     return Listing("product")
 
 
-def create(shop: Shop, call: Call) -> Json:
+def create(shop: Shop, call: SandboxCall) -> Json:
     made = shop.state.insert("product", new_product(call.body))
     shop.emit("product.created", made)
     return made
 
 
-def get(shop: Shop, call: Call) -> Json:
+def get(shop: Shop, call: SandboxCall) -> Json:
     return shop.find("product", call.path["id"])
 
 
-def update(shop: Shop, call: Call) -> Json:
+def update(shop: Shop, call: SandboxCall) -> Json:
     return shop.keep("product", {**get(shop, call), **changes(call.body)}, "product.updated")
 
 
-def delete(shop: Shop, call: Call) -> None:
+def delete(shop: Shop, call: SandboxCall) -> None:
     gone = get(shop, call)
     for variant in shop.state.every("variant", gone["id"]):
         shop.state.delete("variant", variant["id"])
@@ -35,32 +35,32 @@ def delete(shop: Shop, call: Call) -> None:
     shop.emit("product.deleted", gone)
 
 
-def bulk_import(shop: Shop, call: Call) -> Json:
+def bulk_import(shop: Shop, call: SandboxCall) -> Json:
     return import_rows(shop, "product", call.body["products"], new_product)
 
 
-def get_import(shop: Shop, call: Call) -> Json:
+def get_import(shop: Shop, call: SandboxCall) -> Json:
     return shop.find("import", call.path["import_id"])
 
 
-def list_inventory(shop: Shop, call: Call) -> Listing:  # noqa: ARG001
+def list_inventory(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
     return Listing("product", show=inventory)
 
 
-def get_inventory(shop: Shop, call: Call) -> Json:
+def get_inventory(shop: Shop, call: SandboxCall) -> Json:
     return inventory(get(shop, call))
 
 
-def set_inventory(shop: Shop, call: Call) -> Json:
+def set_inventory(shop: Shop, call: SandboxCall) -> Json:
     return inventory(_stocked(shop, get(shop, call), whole(call.body["stock"], "stock")))
 
 
-def adjust_inventory(shop: Shop, call: Call) -> Json:
+def adjust_inventory(shop: Shop, call: SandboxCall) -> Json:
     product = get(shop, call)
     return inventory(_stocked(shop, product, product["stock"] + whole(call.body["by"], "by")))
 
 
-def set_inventory_bulk(shop: Shop, call: Call) -> list[Json]:
+def set_inventory_bulk(shop: Shop, call: SandboxCall) -> list[Json]:
     rows = rows_of(call.body["inventory"])
     return [
         inventory(_stocked(shop, shop.find("product", whole(row.get("id"), "id")), whole(row.get("stock"), "stock")))
@@ -68,11 +68,11 @@ def set_inventory_bulk(shop: Shop, call: Call) -> list[Json]:
     ]
 
 
-def list_variants(shop: Shop, call: Call) -> Listing:
+def list_variants(shop: Shop, call: SandboxCall) -> Listing:
     return Listing("variant", get(shop, call)["id"])
 
 
-def create_variant(shop: Shop, call: Call) -> Json:
+def create_variant(shop: Shop, call: SandboxCall) -> Json:
     product = get(shop, call)
     body = {"name": words(call.body["name"], "name"), "price": product["price"], "stock": 0, **changes(call.body)}
     made = shop.state.insert("variant", {"product_id": product["id"], **body}, product["id"])
@@ -80,22 +80,22 @@ def create_variant(shop: Shop, call: Call) -> Json:
     return made
 
 
-def get_variant(shop: Shop, call: Call) -> Json:
+def get_variant(shop: Shop, call: SandboxCall) -> Json:
     return shop.find("variant", call.path["variant_id"], get(shop, call)["id"])
 
 
-def update_variant(shop: Shop, call: Call) -> Json:
+def update_variant(shop: Shop, call: SandboxCall) -> Json:
     variant = shop.state.put("variant", {**get_variant(shop, call), **changes(call.body)})
     shop.emit("product.updated", get(shop, call))
     return variant
 
 
-def delete_variant(shop: Shop, call: Call) -> None:
+def delete_variant(shop: Shop, call: SandboxCall) -> None:
     shop.state.delete("variant", get_variant(shop, call)["id"])
     shop.emit("product.updated", get(shop, call))
 
 
-def set_variant_inventory(shop: Shop, call: Call) -> Json:
+def set_variant_inventory(shop: Shop, call: SandboxCall) -> Json:
     variant = {**get_variant(shop, call), "stock": _positive(whole(call.body["stock"], "stock"))}
     shop.state.put("variant", variant)
     shop.emit("product.updated", get(shop, call))

@@ -18,7 +18,7 @@ from workers.storeapi.catalogue import Operation
 from workers.storeapi.sandbox import customers, orders, products, webhooks
 from workers.storeapi.sandbox.envelope import enveloped, listed
 from workers.storeapi.sandbox.misbehaviour import TWO_GIGABYTES
-from workers.storeapi.sandbox.shop import Call, Listing, Problem, Shop
+from workers.storeapi.sandbox.shop import Listing, Problem, SandboxCall, Shop
 from workers.storeapi.sandbox.state import Json
 from workers.storeapi.sandbox.tokens import Tokens
 
@@ -27,7 +27,7 @@ LOGGED = 20_000
 _MODULES = {"products": products, "orders": orders, "customers": customers, "webhooks": webhooks}
 _FAULTS = (500, 502, 503)
 
-Do = Callable[[Shop, Call], Any]
+Do = Callable[[Shop, SandboxCall], Any]
 
 
 def does(operation: Operation) -> Do | None:
@@ -62,14 +62,14 @@ class Api:
         except Problem as problem:
             return error(problem.status, str(problem))
 
-    def _understand(self, operation: Operation, path: Mapping[str, str]) -> Call:
+    def _understand(self, operation: Operation, path: Mapping[str, str]) -> SandboxCall:
         numbers = {}
         for name, value in path.items():
             if not value.isascii() or not value.isdigit() or len(value) > 15:
                 raise Problem(404, f"there is no {name} {value[:40]!r}")
             numbers[name] = int(value)
         body = self._body(operation) if request.method in ("POST", "PUT", "PATCH") else {}
-        return Call(operation, numbers, request.args.to_dict(), body)
+        return SandboxCall(operation, numbers, request.args.to_dict(), body)
 
     def _body(self, operation: Operation) -> Json:
         """The body by our names; what is needed must be there by theirs."""

@@ -1,4 +1,4 @@
-"""Shop: the pretend store itself. It does operations, keeps what they change, and tells its subscribers."""
+"""Shop: the sandbox store itself. It does operations, keeps what they change, and tells its subscribers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from receiver.contract.signing.signatures import Secret
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
 from workers.storeapi.catalogue import Catalogue, Operation
-from workers.storeapi.sandbox.misbehaviour import Pathologies
-from workers.storeapi.sandbox.state import Json, State
+from workers.storeapi.sandbox.misbehaviour import Misbehaviour
+from workers.storeapi.sandbox.state import Json, SandboxState
 
 TOPICS = (
     "product.created",
@@ -49,7 +49,7 @@ class Problem(Exception):
 
 
 @dataclass
-class Call:
+class SandboxCall:
     """A request, understood: parameters of the path, the query, and the body by our names."""
 
     operation: Operation
@@ -69,7 +69,7 @@ class Listing:
 
 class Shop:
     def __init__(
-        self, state: State, catalogue: Catalogue, store: Store, pathologies: Pathologies, *, secret: str = ""
+        self, state: SandboxState, catalogue: Catalogue, store: Store, pathologies: Misbehaviour, *, secret: str = ""
     ) -> None:
         self.state = state
         self.catalogue = catalogue

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from workers.storeapi import samples
 from workers.storeapi.sandbox import customers, orders, products
-from workers.storeapi.sandbox.shop import Call, Shop
+from workers.storeapi.sandbox.shop import SandboxCall, Shop
 from workers.storeapi.sandbox.state import Json
 
 PRODUCTS = 40
@@ -75,8 +75,8 @@ class Shopper(threading.Thread):
                 case _:
                     yield lambda order=order: self._go_on(order[0])  # type: ignore[misc]
 
-    def _call(self, group: str, name: str, body: Json, **path: int) -> Call:
-        return Call(self._shop.catalogue.get(group, name), path, {}, body)
+    def _call(self, group: str, name: str, body: Json, **path: int) -> SandboxCall:
+        return SandboxCall(self._shop.catalogue.get(group, name), path, {}, body)
 
     def _buy(self) -> Json:
         lines = [

@@ -1,4 +1,4 @@
-"""State: what the pretend store knows, in one SQLite file. Records are JSON, by kind, id and parent."""
+"""State: what the sandbox store knows, in one SQLite file. Records are JSON, by kind, id and parent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CREATE INDEX IF NOT EXISTS by_subscription ON outbox (subscription, id);
 """
 
 
-class State:
+class SandboxState:
     """One connection for all threads, one thread at a time; a change and its events are one transaction."""
 
     def __init__(self, path: Path | str) -> None:

@@ -12,7 +12,7 @@ import httpx2
 import orjson
 
 from receiver.contract.compose import Request, compose
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.signing.signatures import sign
 from receiver.contract.stores import Store
 from workers.storeapi.sandbox.shop import Shop
@@ -151,6 +151,6 @@ def _malformed(store: Store, request: Request, now: float) -> Request:
     headers = {name: value for name, value in request.headers.items() if name not in signature}
     try:
         added = sign(store.scheme, secret=store.secrets[0], headers=headers, body=body, now=now, url=store.url)
-    except Rejected:
+    except DeliveryRefused:
         return request
     return Request({**headers, **added}, body)

@@ -7,18 +7,18 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from workers.storeapi.sandbox.shop import TOPICS, Call, Listing, Problem, Shop, words
+from workers.storeapi.sandbox.shop import TOPICS, Listing, Problem, SandboxCall, Shop, words
 from workers.storeapi.sandbox.state import Json
 
 NEWEST = 200
 """How many deliveries are listed."""
 
 
-def list_(shop: Shop, call: Call) -> Listing:  # noqa: ARG001
+def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
     return Listing("webhook", show=public)
 
 
-def create(shop: Shop, call: Call) -> Json:
+def create(shop: Shop, call: SandboxCall) -> Json:
     body = call.body
     made = shop.subscription(_topic(shop, body["topic"]), _url(body["url"]))
     made["enabled"] = bool(body.get("enabled", True))
@@ -27,11 +27,11 @@ def create(shop: Shop, call: Call) -> Json:
     return without_marks(shop.state.insert("webhook", made))
 
 
-def get(shop: Shop, call: Call) -> Json:
+def get(shop: Shop, call: SandboxCall) -> Json:
     return public(shop.find("webhook", call.path["id"]))
 
 
-def update(shop: Shop, call: Call) -> Json:
+def update(shop: Shop, call: SandboxCall) -> Json:
     checks: dict[str, Any] = {"topic": lambda v: _topic(shop, v), "url": _url, "enabled": bool}
     changed = {name: check(call.body[name]) for name, check in checks.items() if name in call.body}
     if changed.get("enabled"):
@@ -39,15 +39,15 @@ def update(shop: Shop, call: Call) -> Json:
     return public(shop.state.put("webhook", {**shop.find("webhook", call.path["id"]), **changed}))
 
 
-def delete(shop: Shop, call: Call) -> None:
+def delete(shop: Shop, call: SandboxCall) -> None:
     shop.state.delete("webhook", shop.find("webhook", call.path["id"])["id"])
 
 
-def list_topics(shop: Shop, call: Call) -> list[Json]:  # noqa: ARG001
+def list_topics(shop: Shop, call: SandboxCall) -> list[Json]:  # noqa: ARG001
     return [{"topic": shop.their_topic(topic)} for topic in TOPICS]
 
 
-def send_test(shop: Shop, call: Call) -> Json:
+def send_test(shop: Shop, call: SandboxCall) -> Json:
     subscription = shop.find("webhook", call.path["id"])
     delivery = f"test_{secrets.token_hex(10)}"
     sample = {"id": 0, "test": True}
@@ -55,13 +55,13 @@ def send_test(shop: Shop, call: Call) -> Json:
     return {"id": number, "delivery_id": delivery, "topic": subscription["topic"], "state": "waiting"}
 
 
-def rotate_secret(shop: Shop, call: Call) -> Json:
+def rotate_secret(shop: Shop, call: SandboxCall) -> Json:
     """The answer shows the new secret; no other answer does."""
     found = shop.find("webhook", call.path["id"])
     return without_marks(shop.state.put("webhook", {**found, "secret": shop.fresh_secret()}))
 
 
-def list_deliveries(shop: Shop, call: Call) -> list[Json]:
+def list_deliveries(shop: Shop, call: SandboxCall) -> list[Json]:
     found = shop.state.execute(
         "SELECT id, delivery, topic, state, attempts, answered FROM outbox WHERE subscription = ? "
         "ORDER BY id DESC LIMIT ?",

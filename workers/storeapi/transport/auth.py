@@ -22,7 +22,7 @@ from redis import Redis
 
 from workers.storeapi import keys
 from workers.storeapi.errors import TokenRefused, Unreachable
-from workers.storeapi.transport.http import Answer, Wire
+from workers.storeapi.transport.http import ApiResponse, Wire
 from workers.storeapi.transport.retry import backoff
 from workers.storeapi.transport.token_sealing import TokenSeal
 
@@ -179,7 +179,7 @@ def seconds_left(redis: Redis, store: str, credentials: Credentials) -> float | 
     return left / 1000 if isinstance(left, int) and left >= 0 else None
 
 
-def _token_in(answer: Answer) -> Token:
+def _token_in(answer: ApiResponse) -> Token:
     """The token of an answer. What the endpoint says of an error is told only by its RFC 6749 code."""
     try:
         told: Any = orjson.loads(answer.content)

@@ -27,7 +27,7 @@ _pools_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiResponse:
     """What came back, whole and within bounds."""
 
     status: int
@@ -48,14 +48,14 @@ class Wire:
 
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None, until: float
-    ) -> Answer:
+    ) -> ApiResponse:
         """Send once; give the answer, or one of Refused and Unreachable."""
         check_url(url, self.allowed)
         token = deadline.set(until)
         try:
             with pool(self.allowed).stream(method, url, headers=dict(headers), content=content) as response:
                 _refuse_redirect(response)
-                return Answer(response.status_code, response.headers, self._read(response))
+                return ApiResponse(response.status_code, response.headers, self._read(response))
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise Refused(f"this cannot be sent: {error}") from None
         except httpx2.TimeoutException as error:

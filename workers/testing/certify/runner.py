@@ -21,9 +21,9 @@ from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.plugins.plugin_settings import settings_of
 from workers.testing import SandboxStore
 from workers.testing.certify import end_state
-from workers.testing.certify.scenarios import HOURS_LATE, Scenario, Step, restarts, scenarios, scene, sequence
+from workers.testing.certify.scenarios import HOURS_LATE, Scenario, ScenarioStep, restarts, scenarios, scene, sequence
 from workers.testing.certify.wrapped_plugin import CONTROL
-from workers.testing.local_system import STORE, Rig, wait_until
+from workers.testing.local_system import STORE, LocalSystem, wait_until
 
 SETTLES_WITHIN = 60.0
 SHOWN = 3
@@ -42,7 +42,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ScenarioFinding:
     scenario: str
     what: str
     examples: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Results:
     """Each scenario that was run, and what it was."""
     apply: tuple[str, ...] = ()
     """Each that there is for this plugin."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ScenarioFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     memory_mb: float = 0.0
     ms_per_event: float = 0.0
@@ -72,10 +72,10 @@ class End:
     """How a scenario ended: what is left, and the runs of each step."""
 
     lines: end_state.Lines
-    runs: tuple[tuple[Step, RunRecord], ...]
+    runs: tuple[tuple[ScenarioStep, RunRecord], ...]
 
 
-class Trials:
+class CertificationRun:
     """One plugin, one seed, one rig."""
 
     def __init__(
@@ -112,7 +112,9 @@ class Trials:
         self._reloads = 0
         self._base = time.time() - len(self._steps) * 4
         settings = {name: settings_of(self._config, name, "")}
-        self._rig = Rig(folder / "rig", plugins=["workers.testing.certify.wrapped_plugin"], settings=settings, horses=2)
+        self._rig = LocalSystem(
+            folder / "rig", plugins=["workers.testing.certify.wrapped_plugin"], settings=settings, child_processes=2
+        )
         self._store = SandboxStore(self._rig)
 
     # The scenarios
@@ -162,7 +164,7 @@ class Trials:
             self._renew_horses()
 
     def _control(self, scenario: Scenario) -> None:
-        """What the plugin's wrapper reads when a horse is born: its folder, and who is to die."""
+        """What the plugin's wrapper reads when a child process is born: its folder, and who is to die."""
         files = self._files(scenario)
         files.mkdir(parents=True, exist_ok=True)
         told = {
@@ -183,7 +185,7 @@ class Trials:
         return self._folder / "files" / scenario.name
 
     def _renew_horses(self) -> None:
-        """HUP: new horses load the plugin anew, in the new folder; no run is given to an old one any more."""
+        """HUP: new child processes load the plugin anew, in the new folder; no run is given to an old one any more."""
         self._reloads += 1
         self._rig.signal("workers", signal.SIGHUP)
         wait_until(self._reloaded, what=f"the plugin is loaded again; {self._rig.said('workers')[-500:]}")
@@ -194,7 +196,7 @@ class Trials:
 
     # One event
 
-    def _deliver(self, scenario: Scenario, step: Step) -> str:
+    def _deliver(self, scenario: Scenario, step: ScenarioStep) -> str:
         """Put one event into the inbox, as the receiver would, and wait as long as the scenario says."""
         store = self._rig.config.known_stores[STORE]
         happened = self._base + step.at - (HOURS_LATE * 3600 if scenario.late else 0)
@@ -218,7 +220,7 @@ class Trials:
             )
         return accepted.id
 
-    def _closed(self, event_id: str, step: Step) -> EventRecord:
+    def _closed(self, event_id: str, step: ScenarioStep) -> EventRecord:
         return wait_until(
             lambda: record if (record := self._record(event_id)).summary.status != "open" else None,
             what=f"{step.about} ended; {self._rig.said('workers')[-500:]}",
@@ -258,7 +260,7 @@ class Trials:
 
     def _find(self, scenario: Scenario, what: str, examples: Sequence[str]) -> None:
         shown = examples if len(examples) <= SHOWN else [*examples[:SHOWN], f"... {len(examples) - SHOWN} more"]
-        self.results.findings.append(Finding(scenario.name, what, tuple(shown)))
+        self.results.findings.append(ScenarioFinding(scenario.name, what, tuple(shown)))
 
     def _measure(self, *, memory_only: bool = False) -> None:
         lines = [json.loads(line) for line in _journal(self._folder / "journal")]
@@ -278,7 +280,7 @@ def _was_tried(run: RunRecord) -> bool:
     return run.attempts > 0 or run.status in ("done", "failed", "dropped")
 
 
-def _circumstances(scenario: Scenario, step: Step) -> str:
+def _circumstances(scenario: Scenario, step: ScenarioStep) -> str:
     field_name = step.delivery.partition("_without_")[2]
     return f"{step.topic} without {field_name}" if scenario.kind == "ends" else step.about
 

@@ -33,7 +33,7 @@ HOURS_LATE = 3.0
 
 
 @dataclass(frozen=True)
-class Step:
+class ScenarioStep:
     """One delivery. `at` is when it happened, in seconds after the first one."""
 
     topic: str
@@ -52,13 +52,13 @@ class Scenario:
 
     name: str
     what: str
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
     kind: str = "same"
     """same: the end must be as after the clean run; ends: only that every run ends well; basis: compared with."""
     again: bool = False
     """Each event is replayed once it is settled."""
     kill: str = ""
-    """Who dies after an effect: the horse, or the whole worker."""
+    """Who dies after an effect: the child process, or the whole worker."""
     drop: float = 0.0
     """The chance that the store's API loses an answer."""
     late: bool = False
@@ -73,7 +73,7 @@ IDEMPOTENCE = ("replayed", "redelivered", "killed", "restarted", "lost-answers")
 ORDER = ("shuffled", "late")
 
 
-def sequence(topics: Iterable[str], seed: int) -> list[Step]:
+def sequence(topics: Iterable[str], seed: int) -> list[ScenarioStep]:
     """The events of a few resources' lives that somebody wants, in the order they happen."""
     chance = random.Random(f"{seed}|sequence")  # noqa: S311
     wanted = list(topics)
@@ -84,14 +84,14 @@ def sequence(topics: Iterable[str], seed: int) -> list[Step]:
     ]
     lives += [[(topic, {"id": number}) for number in (1, 2, 3)] for topic in wanted if _is_unknown(topic)]
     kept = [[one for one in life if any(matches(pattern, one[0]) for pattern in wanted)] for life in lives]
-    steps: list[Step] = []
+    steps: list[ScenarioStep] = []
     while any(kept):
         topic, data = chance.choice([life for life in kept if life]).pop(0)
-        steps.append(Step(topic, data, len(steps) * BETWEEN, f"msg_{seed}_{len(steps)}"))
+        steps.append(ScenarioStep(topic, data, len(steps) * BETWEEN, f"msg_{seed}_{len(steps)}"))
     return steps
 
 
-def scene(steps: Sequence[Step]) -> dict[str, list[Json]]:
+def scene(steps: Sequence[ScenarioStep]) -> dict[str, list[Json]]:
     """What the store holds when all has happened: what a handler that asks is told, whatever the order."""
     last: dict[tuple[str, Any], Json] = {}
     for step in sorted(steps, key=lambda step: step.at):
@@ -107,7 +107,7 @@ def scene(steps: Sequence[Step]) -> dict[str, list[Json]]:
     return records
 
 
-def scenarios(steps: Sequence[Step], seed: int, *, uses_api: bool) -> list[Scenario]:
+def scenarios(steps: Sequence[ScenarioStep], seed: int, *, uses_api: bool) -> list[Scenario]:
     """Everything the plugin must bear, after the clean run."""
     clean = tuple(steps)
     found = [
@@ -116,7 +116,12 @@ def scenarios(steps: Sequence[Step], seed: int, *, uses_api: bool) -> list[Scena
         Scenario("redelivered", "each event again under another delivery id", _doubled(clean)),
         Scenario("shuffled", "out of order", _shuffled(clean, seed), retries=(0.25,) * 16, wait=False),
         Scenario("late", f"delivered {HOURS_LATE:g} hours after it happened", clean, late=True),
-        Scenario("killed", "its process killed after an effect, in the first attempt of each run", clean, kill="horse"),
+        Scenario(
+            "killed",
+            "its process killed after an effect, in the first attempt of each run",
+            clean,
+            kill="child process",
+        ),
         Scenario("restarted", "the worker killed after an effect, twice", clean, kill="worker"),
         Scenario("unknown-fields", "fields nobody has heard of", tuple(map(_with_more, clean))),
         Scenario("missing-fields", "one field missing", _with_less(clean), kind="ends", retries=()),
@@ -132,7 +137,7 @@ def kill_after(seed: int, about: str) -> int:
     return random.Random(f"{seed}|kill|{about}").randint(0, 2)  # noqa: S311
 
 
-def restarts(steps: Sequence[Step], seed: int) -> list[str]:
+def restarts(steps: Sequence[ScenarioStep], seed: int) -> list[str]:
     """The two deliveries in whose runs the worker dies."""
     chance = random.Random(f"{seed}|restart")  # noqa: S311
     return [step.delivery for step in chance.sample(list(steps), min(2, len(steps)))]
@@ -157,31 +162,31 @@ def _is_unknown(topic: str) -> bool:
     return "*" not in topic and topic.partition(".")[0] not in LIVES
 
 
-def _doubled(steps: Sequence[Step]) -> tuple[Step, ...]:
+def _doubled(steps: Sequence[ScenarioStep]) -> tuple[ScenarioStep, ...]:
     return tuple(one for step in steps for one in (step, replace(step, delivery=f"{step.delivery}_again")))
 
 
-def _shuffled(steps: Sequence[Step], seed: int) -> tuple[Step, ...]:
+def _shuffled(steps: Sequence[ScenarioStep], seed: int) -> tuple[ScenarioStep, ...]:
     """Every resource's events out of order, the newest never last; the resources' events mixed at random."""
     chance = random.Random(f"{seed}|shuffle")  # noqa: S311
-    lives: dict[tuple[str, Any], list[Step]] = {}
+    lives: dict[tuple[str, Any], list[ScenarioStep]] = {}
     for step in steps:
         lives.setdefault((step.topic.partition(".")[0], step.data.get("id")), []).append(step)
     for life in lives.values():
         newest = life.pop()
         chance.shuffle(life)
         life.insert(chance.randrange(max(1, len(life))), newest)
-    mixed: list[Step] = []
+    mixed: list[ScenarioStep] = []
     while left := [life for life in lives.values() if life]:
         mixed.append(chance.choice(left).pop(0))
     return tuple(mixed)
 
 
-def _with_more(step: Step) -> Step:
+def _with_more(step: ScenarioStep) -> ScenarioStep:
     return replace(step, data={**step.data, "x_new": {"deep": [1, {"a": None}]}, "x_list": ["=1+1", 2.5, None]})
 
 
-def _with_less(steps: Sequence[Step]) -> tuple[Step, ...]:
+def _with_less(steps: Sequence[ScenarioStep]) -> tuple[ScenarioStep, ...]:
     """Each topic once for each field but the id, without it."""
     firsts = {step.topic: step for step in reversed(steps)}
     return tuple(

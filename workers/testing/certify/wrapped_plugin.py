@@ -1,7 +1,7 @@
 """The plugin as the rig's workers load it: each handler measured, and its process killed where the plan says so.
 
 It is named in the rig's `[workers] plugins`. What is to happen stands in a file that `$CERTIFY_CONTROL` names; it is
-read when a horse is born.
+read when a child process is born.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Fuse:
         self._count = 0
         mark = hashlib.sha256(f"{event.id}|{handler}".encode()).hexdigest()[:16]
         self._mark = control.folder / f"died-{mark}"
-        planned = control.kill == "horse" or (control.kill == "worker" and event.delivery_id in control.restarts)
+        planned = control.kill == "child process" or (
+            control.kill == "worker" and event.delivery_id in control.restarts
+        )
         self._armed = planned and not self._mark.exists()
         self._after = kill_after(control.seed, f"{event.delivery_id}|{handler}")
 
@@ -75,11 +77,11 @@ class Fuse:
         if not self._armed:
             return
         self._mark.touch()
-        os.kill(os.getpid() if self._control.kill == "horse" else os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid() if self._control.kill == "child process" else os.getppid(), signal.SIGKILL)
         signal.pause()  # until the worker's death reaches us
 
 
-class Watched:
+class ObservedHandler:
     """Stands before something with effects, and tells the fuse when one has happened."""
 
     def __init__(self, target: Any, is_effect: Callable[[str], bool], fuse: Fuse, deep: bool = False) -> None:
@@ -88,7 +90,7 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
         if self._deep and not callable(found):
-            return Watched(found, self._is_effect, self._fuse)
+            return ObservedHandler(found, self._is_effect, self._fuse)
         if not callable(found) or not self._is_effect(name):
             return found
 
@@ -101,7 +103,7 @@ class Watched:
         return told
 
 
-class WatchedContext(Context[Any]):
+class ObservedContext(Context[Any]):
     """A context whose effects are counted. `once` has two places to die: after the call, and after its mark."""
 
     fuse: Fuse
@@ -118,16 +120,16 @@ class WatchedContext(Context[Any]):
 
     @property
     def api(self) -> Any:
-        return Watched(super().api, lambda name: not name.startswith(("get", "list")), self.fuse, deep=True)
+        return ObservedHandler(super().api, lambda name: not name.startswith(("get", "list")), self.fuse, deep=True)
 
     @property
     def state(self) -> Any:
-        return Watched(super().state, lambda name: name != "get", self.fuse)
+        return ObservedHandler(super().state, lambda name: name != "get", self.fuse)
 
 
-def watched(ctx: Context[Any], fuse: Fuse) -> WatchedContext:
+def watched(ctx: Context[Any], fuse: Fuse) -> ObservedContext:
     fields = {field.name: getattr(ctx, field.name) for field in dataclasses.fields(ctx)}
-    made = WatchedContext(**fields)
+    made = ObservedContext(**fields)
     object.__setattr__(made, "fuse", fuse)
     return made
 

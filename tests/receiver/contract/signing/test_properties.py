@@ -9,7 +9,7 @@ import orjson
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from receiver.contract.errors import Rejected
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import receive
 from receiver.contract.signing.grammar import SchemeError
 from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, sign, verify
@@ -92,7 +92,7 @@ def test_what_is_signed_fits(scheme: Scheme, secret: Secret, content: str) -> No
 @examples
 @given(presets, any_headers, any_bodies)
 def test_nothing_but_rejected_comes_out_of_verify(scheme: Scheme, headers: Any, body: bytes) -> None:
-    with suppress(Rejected):
+    with suppress(DeliveryRefused):
         verify(scheme, secrets=[Secret(b"k")], headers=headers, body=body, now=NOW, url=URL)
         raise AssertionError("a delivery without a signature was let in")
 
@@ -100,7 +100,7 @@ def test_nothing_but_rejected_comes_out_of_verify(scheme: Scheme, headers: Any, 
 @examples
 @given(schemes(), any_headers.map(lambda found: {**found, "x-sig": next(iter(found.values()), "")}), any_bodies)
 def test_nothing_but_rejected_comes_out_of_a_random_scheme(scheme: Scheme, headers: Any, body: bytes) -> None:
-    with suppress(Rejected):
+    with suppress(DeliveryRefused):
         verify(scheme, secrets=[Secret(b"k")], headers=headers, body=body, now=NOW, url=URL)
         raise AssertionError("a delivery without a signature was let in")
 
@@ -151,7 +151,7 @@ def _without_keys(scheme: Scheme, text: str) -> str:
 def _refused(scheme: Scheme, secret: Secret, headers: dict[str, str], body: bytes) -> bool:
     try:
         verify(scheme, secrets=[secret], headers=headers, body=body, now=NOW, url=URL)
-    except Rejected:
+    except DeliveryRefused:
         return True
     return False
 
@@ -160,6 +160,6 @@ def _refused(scheme: Scheme, secret: Secret, headers: dict[str, str], body: byte
 @given(presets, any_headers, any_bodies)
 def test_nothing_but_rejected_comes_out_of_receive(scheme: Scheme, headers: Any, body: bytes) -> None:
     store = Store("north", scheme, (Secret(b"k"),), url=URL, domain="north.example")
-    with suppress(Rejected):
+    with suppress(DeliveryRefused):
         receive(headers, body, store=store, now=NOW)
         raise AssertionError("a delivery without a signature was let in")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from receiver.contract.errors import REASONS, Rejected
+from receiver.contract.errors import REASONS, DeliveryRefused
 from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, sign, verify
 from tests.support.deliveries import BODY, KEY, NOW, URL, Sent, send
 
@@ -32,7 +32,7 @@ def check(sent: Sent, *, now: float = NOW, secrets: tuple[Secret, ...] = ()) -> 
 
 
 def refusal(sent: Sent, **options: Any) -> str:
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(DeliveryRefused) as caught:
         check(sent, **options)
     assert caught.value.reason in REASONS
     return caught.value.reason

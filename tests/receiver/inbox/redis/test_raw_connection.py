@@ -12,10 +12,10 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import Inbox, connect
 from receiver.inbox.keys import rq_list
-from receiver.inbox.redis.raw_connection import Plain
+from receiver.inbox.redis.raw_connection import RawConnection
 from tests.support.harness import Server, System, eventually
 from tests.support.proxy import Proxy
-from workers.runtime.worker.wake_ups import Bell
+from workers.runtime.worker.wake_ups import WakeUpListener
 
 EXTRA = [b"hello\r\n", b"+OK\r\n", b":1\r\n", b"*-1\r\n*-1\r\n"]
 
@@ -30,7 +30,7 @@ def proxy(tmp_path: Path, own_redis: Server) -> Iterator[Proxy]:
 @pytest.mark.parametrize("extra", EXTRA)
 def test_a_bell_that_hears_something_else_is_hung_anew(own_redis: Server, proxy: Proxy, extra: bytes) -> None:
     with selectors.DefaultSelector() as selector:
-        bell = Bell(connect(proxy.url, timeout=2.0), ["default"], selector)
+        bell = WakeUpListener(connect(proxy.url, timeout=2.0), ["default"], selector)
         assert bell.arm()
         proxy.say(extra)
         assert selector.select(5)
@@ -56,7 +56,7 @@ def test_a_worker_that_is_told_nonsense_connects_anew(
 
 
 def test_replies_that_nobody_asked_for_are_nobodys(own_redis: Server) -> None:
-    plain = Plain(own_redis.client)
+    plain = RawConnection(own_redis.client)
     plain.send([("PING",), ("PING",)])
     with selectors.DefaultSelector() as selector:
         selector.register(plain, selectors.EVENT_READ)

@@ -12,7 +12,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from receiver.inbox import Inbox, Outcome, connect
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.script_library import library, script, sources
-from receiver.inbox.redis.script_runner import Call, manner
+from receiver.inbox.redis.script_runner import ScriptCall, manner
 from tests.faults.test_damaged_records import narrow_inbox
 from tests.support.harness import Server, System, own_server
 from tests.support.proxy import Proxy
@@ -137,7 +137,7 @@ def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:
         own.client.eval(text, 1, "sh:")
     own.client.hdel("sh:n", "accepted|north")
     with pytest.raises(ResponseError):
-        script_runner.run(own.client, [Call("claim", ["token"])])
+        script_runner.run(own.client, [ScriptCall("claim", ["token"])])
     own.accept()
     assert own.ledger.counters().total["accepted"] == 1
     assert own.identity_holds()

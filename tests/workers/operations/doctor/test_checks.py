@@ -14,7 +14,7 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.inbox import Declaration
-from receiver.inbox.queries.activity import Beat, Footprint
+from receiver.inbox.queries.activity import Footprint, Heartbeat
 from receiver.inbox.queries.events import COUNTED, Counters, SeenName, Spool
 from receiver.inbox.subscription_checks import Checked
 from receiver.spool import Refusal, RefusedOf, open_refusals
@@ -46,7 +46,7 @@ INBOX = InboxFacts(
     names={},
     last_events={},
     declared=(),
-    workers=(Beat("vm-1-2", ("default", "chores"), NOW),),
+    workers=(Heartbeat("vm-1-2", ("default", "chores"), NOW),),
     housekeeper="vm-1-abc",
     paused=frozenset(),
     spools={},
@@ -241,7 +241,7 @@ def test_workers_that_run_something_else_than_lies_here(facts: Facts) -> None:
 
 
 def test_a_worker_that_is_silent_counts_as_dead_and_a_queue_nobody_serves_is_told(facts: Facts) -> None:
-    silent = with_inbox(facts, workers=(Beat("vm-1-2", ("default",), NOW - timedelta(seconds=40)),))
+    silent = with_inbox(facts, workers=(Heartbeat("vm-1-2", ("default",), NOW - timedelta(seconds=40)),))
     assert one(worker_checks.check_workers(silent)).startswith("fail workers: none is alive")
     slow = with_inbox(facts, declared=(replace(HANDLER, queue="slow"),))
     assert told(worker_checks.check_workers(slow))[0].startswith(

@@ -1,4 +1,4 @@
-"""The stable: real horses, and no server."""
+"""The stable: real child processes, and no server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from receiver.inbox import Run
-from receiver.inbox.model import Kept
+from receiver.inbox.model import StoredEvent
 from tests.support.harness import System, eventually
-from workers.runtime.pool.pool import Ended, Stable
+from workers.runtime.pool.pool import ChildPool, RunEnd
 
 SLOW = """
 import os, time
@@ -26,17 +26,20 @@ VALUES = [b"north", b"order.created", b"d", b"1", b"1700000000000", b"", b"test"
 
 
 def runs_of(*ids: str) -> list[Run]:
-    return [Run(f"{one}|shop.greet", "shop.greet", "token", 0, 0, Kept(one, VALUES, b'{}\n{"data":{}}')) for one in ids]
+    return [
+        Run(f"{one}|shop.greet", "shop.greet", "token", 0, 0, StoredEvent(one, VALUES, b'{}\n{"data":{}}'))
+        for one in ids
+    ]
 
 
 @contextmanager
-def one_horse(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> Iterator[Stable]:
-    """A stable whose one horse is at the first of these runs."""
-    stable = Stable(system.config, 1)
+def one_horse(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildPool]:
+    """A stable whose one child process is at the first of these runs."""
+    stable = ChildPool(system.config, 1)
     try:
-        monkeypatch.setattr(logging.root, "handlers", [])  # a horse closes the files that pytest writes to
+        monkeypatch.setattr(logging.root, "handlers", [])  # a child process closes the files that pytest writes to
         stable.fill()
-        eventually(lambda: stable.poll() and stable.idle, 20, what="the horse is ready")
+        eventually(lambda: stable.poll() and stable.idle, 20, what="the child process is ready")
         assert stable.give(runs)
         eventually((system.folder / f"begun-{runs[0].kept.id}").exists)
         yield stable
@@ -44,7 +47,7 @@ def one_horse(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch) 
         stable.close()
 
 
-def all_that_happens(stable: Stable) -> tuple[list[Ended], list[Run]]:
+def all_that_happens(stable: ChildPool) -> tuple[list[RunEnd], list[Run]]:
     ended, returned = [], []
 
     def nothing_is_left() -> bool:

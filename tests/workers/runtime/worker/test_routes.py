@@ -5,13 +5,13 @@ from __future__ import annotations
 from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration
 from receiver.inbox.model import Declarations
-from workers.runtime.worker.routes import MOST_HANDLERS, MOST_ROUTES, Known
+from workers.runtime.worker.routes import MOST_HANDLERS, MOST_ROUTES, RouteTable
 
 
-def known(*handlers: str, limited: tuple[str, ...] = (), delay: float = 0, topic: str = "order.*") -> Known:
+def known(*handlers: str, limited: tuple[str, ...] = (), delay: float = 0, topic: str = "order.*") -> RouteTable:
     details = {"delay": delay}
     declared = tuple(Declaration(name, "1", (topic,), ("*",), "default", details) for name in handlers)
-    return Known(Declarations("7", declared), limited=limited)
+    return RouteTable(Declarations("7", declared), limited=limited)
 
 
 def test_a_route_is_found_once_and_then_sent_along() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from receiver.inbox import Declaration
 from tests.support.harness import System
-from workers.runtime.worker.routing import Signpost
+from workers.runtime.worker.routing import EventRouter
 
 
 def declared(handler: str) -> Declaration:
     return Declaration(handler, "1", ("*",), ("*",))
 
 
-def signpost_of(system: System, *handlers: str, limited: tuple[str, ...] = ()) -> Signpost:
-    one = Signpost(system.inbox)
+def signpost_of(system: System, *handlers: str, limited: tuple[str, ...] = ()) -> EventRouter:
+    one = EventRouter(system.inbox)
     one.adopt([declared(name) for name in handlers], limited=limited)
     one.declare_and_read()
     return one
