@@ -1,11 +1,15 @@
-"""Every error this product raises on purpose.
+"""The errors that carry a message for people.
 
-StorehooksError          a sentence for a person
-├── ConfigError          the config cannot be used; says where and how to mend it    (exit 2)
-├── PluginError          a plugin cannot be loaded; names plugin, file and line      (exit 2)
-├── ServerUnusable       the Redis server is too old or wrongly set                  (exit 2)
-│   └── ServerAway       it does not answer; the receiver can start without it
-└── Rejected             a delivery is not let in; `reason` is one of `REASONS`
+StorehooksError          the base class; `str(error)` is one sentence with the cause and, where possible, the fix
+├── ConfigError          the config or a command's arguments are invalid; says where and how to fix it
+├── NotFound             the event, store, handler or other item asked for does not exist
+├── PluginError          a plugin cannot be loaded; names the plugin, file and line
+├── ServerUnusable       the Redis server is too old or its settings are wrong
+│   └── ServerUnreachable    the Redis server does not answer; the receiver can start without it
+└── DeliveryRefused      a delivery is refused; `reason` is one of `REASONS`
+
+Other modules derive their own from StorehooksError, such as `RecordError` in records.py.
+The command line prints any of them as one line, without a traceback, and exits with 2.
 """
 
 from __future__ import annotations
@@ -29,11 +33,15 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class StorehooksError(Exception):
-    """Base of the family; `str()` is a sentence fit to show to a person."""
+    """Base class of the product's errors. The message is a sentence that can be shown to a user."""
 
 
 class ConfigError(StorehooksError):
-    """The config cannot be used."""
+    """The config, or a command's arguments, are invalid."""
+
+
+class NotFound(StorehooksError):
+    """The event, store, handler or other item asked for does not exist. The message says how to list what exists."""
 
 
 class PluginError(StorehooksError):
@@ -41,15 +49,15 @@ class PluginError(StorehooksError):
 
 
 class ServerUnusable(StorehooksError):
-    """The Redis server cannot be used."""
+    """The Redis server cannot be used: it is too old, or its settings are wrong."""
 
 
-class ServerAway(ServerUnusable):
-    """The Redis server does not answer now."""
+class ServerUnreachable(ServerUnusable):
+    """The Redis server does not answer at the moment."""
 
 
 class DeliveryRefused(StorehooksError):
-    """A delivery is not let in. `reason` is fit for a metric label, the text is for people."""
+    """A delivery is refused. `reason` is a slug, safe as a metric label; the message explains it to people."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)

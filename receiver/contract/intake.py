@@ -1,4 +1,4 @@
-"""Intake: (headers, body, store, now) -> Event, or Rejected. Verify the bytes, then read them."""
+"""Intake: (headers, body, store, now) -> Event, or DeliveryRefused. Verify the bytes, then read them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Delivery:
 
 
 def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook") -> Delivery:
-    """Let a delivery in, or raise Rejected. A genuine delivery is never refused for its content."""
+    """Let a delivery in, or raise DeliveryRefused. A genuine delivery is never refused for its content."""
     scheme = store.scheme
     proof = verify(scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
     document, problem = read_document(body)

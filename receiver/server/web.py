@@ -21,7 +21,7 @@ from redis import Redis
 from receiver import logs
 from receiver.app import create_app
 from receiver.config import Config, load_from_environment
-from receiver.contract.errors import ConfigError, ServerAway, StorehooksError
+from receiver.contract.errors import ConfigError, ServerUnreachable, StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.ports import refuse_a_taken_port
@@ -105,7 +105,7 @@ def refuse_an_unusable_server(client: Redis, config: Config) -> None:
     """One that is too old or wrongly set. One that is away is no reason not to start: there is the spool."""
     try:
         check(client, ack=config.redis.ack)
-    except ServerAway as error:
+    except ServerUnreachable as error:
         if config.receiver.spool == "off":
             raise
         logs.get("receiver").warning("starting without the Redis server; deliveries go to the spool", why=str(error))

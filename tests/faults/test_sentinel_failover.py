@@ -17,7 +17,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from receiver.config.settings import RedisSettings
-from receiver.contract.errors import ServerAway
+from receiver.contract.errors import ServerUnreachable
 from receiver.inbox import EventQueries, Inbox, connect_to, keys
 from receiver.inbox.redis.connecting import check, describe, socket_path
 from receiver.inbox.redis.polled_connection import PolledConnection
@@ -51,7 +51,7 @@ def test_with_sentinels_the_url_says_as_whom_and_by_what_means() -> None:
 
 def test_sentinels_that_do_not_answer_are_a_server_that_is_away() -> None:
     given = RedisSettings(sentinels=("127.0.0.1:1",), sentinel_name=NAME)
-    with pytest.raises(ServerAway, match=r"shop \(by its sentinels\) does not answer"):
+    with pytest.raises(ServerUnreachable, match=r"shop \(by its sentinels\) does not answer"):
         check(connect_to(given, timeout=0.5))
 
 
@@ -268,7 +268,7 @@ def door(own_redis: Server, tmp_path: Path) -> Iterator[TlsDoor]:
 
 
 def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[..., System], door: TlsDoor) -> None:
-    with pytest.raises(ServerAway, match="certificate verify failed"):
+    with pytest.raises(ServerUnreachable, match="certificate verify failed"):
         check(connect_to(RedisSettings(url=door.url), timeout=2.0))
     system = make_system(url=door.url, plugin=HELLO)
     line = f'ca_file = "{door.certificate}"\n'

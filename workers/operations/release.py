@@ -48,7 +48,7 @@ class ReleaseCheck:
         return self._index.find(refusal.headers, refusal.body or b"")
 
     def judge(self, refusal: Refusal) -> Delivery:
-        """The delivery, as if it had been let in when it came; or Rejected."""
+        """The delivery, as if it had been let in when it came; or DeliveryRefused."""
         store = self.store_of(refusal)
         if store is None:
             raise DeliveryRefused("unknown-store", "no such store")

@@ -1,6 +1,6 @@
 """Scheme: how a store signs, as data; `sign` and `verify` are the only two things done with it.
 
-Verification works on the raw bytes, before anything is parsed, and fails in one way: `Rejected`.
+Verification works on the raw bytes, before anything is parsed, and fails in one way: `DeliveryRefused`.
 Its steps are functions of their own, so that `explain` shows exactly what `verify` does.
 """
 
@@ -85,7 +85,7 @@ class Verified:
 def verify(
     scheme: Scheme, *, secrets: Sequence[Secret], headers: Headers, body: bytes, now: float, url: str = ""
 ) -> Verified:
-    """Check a delivery's signature over its raw bytes, or raise Rejected."""
+    """Check a delivery's signature over its raw bytes, or raise DeliveryRefused."""
     _, raw = find_signature(scheme, headers)
     pairs = split_signature(scheme, raw)
     candidates = candidates_in(scheme, pairs)
@@ -106,7 +106,7 @@ def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: 
     """The headers a store would add to sign this delivery; what `verify` accepts.
 
     A header that the scheme signs must be in `headers`, and a time that it reads from the body must be
-    in the body: Rejected says which one is missing.
+    in the body: DeliveryRefused says which one is missing.
     """
     kind, name = scheme.time_source
     text = write_time(scheme, now) if kind in ("header", "sig") else ""

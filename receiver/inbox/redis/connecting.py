@@ -23,7 +23,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from receiver.config.settings import RedisSettings
-from receiver.contract.errors import ServerAway, ServerUnusable
+from receiver.contract.errors import ServerUnreachable, ServerUnusable
 
 OLDEST = (7, 0)
 SENTINEL_SECONDS = 0.25
@@ -145,7 +145,7 @@ def check(client: Redis, *, ack: str = "stored") -> str:
         fsync = _setting(client, "appendfsync") if ack != "stored" else ""
         appendonly = _setting(client, "appendonly") if ack != "stored" else ""
     except RedisError as error:
-        raise ServerAway(
+        raise ServerUnreachable(
             f"the Redis server at {describe(client)} does not answer: {str(error).rstrip('.')}. "
             "Start it, or set [redis] url (or REDIS_URL) or sentinels; `storehooks dev` starts an embedded one"
         ) from None
