@@ -66,7 +66,7 @@ class Views:
             return as_response(unavailable("Neither Redis nor the spool can take a delivery."))
         where, spooled = ready
         since = self._keeping.waiting_since()
-        return as_response(told({"status": "ready", "keeps_in": where, "spooled": spooled, "waiting_since": since}))
+        return as_response(told({"status": "ready", "stores_in": where, "spooled": spooled, "waiting_since": since}))
 
     def _arrival(self, store: str) -> IncomingDelivery:
         environ = request.environ

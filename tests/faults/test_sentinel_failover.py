@@ -184,7 +184,7 @@ def test_row_24_a_primary_that_hung_and_comes_back_is_given_nothing(
     assert sentinels.primary.process
     sentinels.primary.process.send(signal.SIGSTOP)
     eventually(lambda: leads(sentinels.replica), 30)
-    eventually(lambda: system.http.get("/readyz").json()["keeps_in"] == "redis", 10)
+    eventually(lambda: system.http.get("/readyz").json()["stores_in"] == "redis", 10)
     sentinels.primary.process.send(signal.SIGCONT)
     answered = [system.deliver() for _ in range(20)]
     assert leads(sentinels.primary), "nobody has told it yet"
@@ -277,7 +277,7 @@ def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[.
     system.inbox, system.ledger = Inbox(system.client), EventQueries(system.client)
     system.start("web", "worker", "housekeeper")
     assert system.settled(system.deliver()) == "settled"
-    assert system.http.get("/readyz").json()["keeps_in"] == "redis"
+    assert system.http.get("/readyz").json()["stores_in"] == "redis"
     assert "accepted 1 = settled 1" in system.run_cli("stats").stdout
 
 

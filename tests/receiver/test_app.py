@@ -109,7 +109,7 @@ def test_health_needs_nothing_and_readiness_needs_the_server(
     system.start("web")
     assert system.http.get("/readyz").json() == {
         "status": "ready",
-        "keeps_in": "redis",
+        "stores_in": "redis",
         "spooled": 0,
         "waiting_since": None,
     }
@@ -117,7 +117,7 @@ def test_health_needs_nothing_and_readiness_needs_the_server(
     assert system.http.get("/healthz").status_code == 200
     assert system.http.get("/readyz").json() == {
         "status": "ready",
-        "keeps_in": "spool",
+        "stores_in": "spool",
         "spooled": 0,
         "waiting_since": None,
     }

@@ -92,11 +92,11 @@ def test_spooled_deliveries_keep_their_time_of_arrival_and_their_order(shop: Sys
     after = time.time()
     assert spooled(shop) == 10
     told = shop.http.get("/readyz").json()
-    assert told["keeps_in"] == "spool"
+    assert told["stores_in"] == "spool"
     assert abs(datetime.fromisoformat(told["waiting_since"]).timestamp() - before) < 2
     own_redis.start()
     eventually(lambda: spooled(shop) == 0)
-    nothing = {"status": "ready", "keeps_in": "redis", "spooled": 0, "waiting_since": None}
+    nothing = {"status": "ready", "stores_in": "redis", "spooled": 0, "waiting_since": None}
     assert shop.http.get("/readyz").json() == nothing
     found = list(reversed(shop.ledger.events()))
     assert [event.id for event in found] == ids
@@ -281,7 +281,7 @@ def test_row_16_with_the_servers_disk_full_deliveries_go_to_the_spool(
                 server.client.set("x", 1)
         else:
             eventually(lambda: not server.process.alive, what="the server ends itself")
-        assert system.http.get("/readyz").json()["keeps_in"] == "spool"
+        assert system.http.get("/readyz").json()["stores_in"] == "spool"
         subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)  # somebody makes room
         if fsync == "always":
             server.start()

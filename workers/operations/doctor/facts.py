@@ -96,7 +96,7 @@ class WebFacts:
     url: str
     fault: str = ""
     ms: float = 0.0
-    keeps_in: str = ""
+    stores_in: str = ""
     at_home: bool = False
     """Whether the web process answers at its own bind, whatever the public address says."""
 

@@ -83,8 +83,8 @@ def ask_ourselves(config: Config, url: str, seconds: float) -> WebFacts:
         answer = _get(f"{url}/healthz" if at_root else url, seconds)
         fault = _health_fault(answer) if at_root else _door_fault(answer)
         took = (time.monotonic() - started) * 1000
-        keeps_in = "" if fault or not at_root else _keeps_in(_get(f"{url}/readyz", seconds))
-        return WebFacts(url, fault, took, keeps_in, at_home=bool(fault) and _at_home(config, seconds))
+        stores_in = "" if fault or not at_root else _stores_in(_get(f"{url}/readyz", seconds))
+        return WebFacts(url, fault, took, stores_in, at_home=bool(fault) and _at_home(config, seconds))
     except httpx2.HTTPError as error:
         return WebFacts(url, str(error) or type(error).__name__, at_home=_at_home(config, seconds))
 
@@ -113,10 +113,10 @@ def _what_came(answer: httpx2.Response) -> str:
     return f"answered {answer.status_code}, and not as storehooks does; another server listens there"
 
 
-def _keeps_in(answer: httpx2.Response) -> str:
+def _stores_in(answer: httpx2.Response) -> str:
     if answer.status_code == 503:
         return "nowhere"
-    return str(answer.json().get("keeps_in", "")) if answer.status_code == 200 else ""
+    return str(answer.json().get("stores_in", "")) if answer.status_code == 200 else ""
 
 
 def _at_home(config: Config, seconds: float) -> bool:

@@ -276,9 +276,9 @@ def check_web(facts: Facts) -> Iterator[Finding]:
 
 def _address(facts: Facts, web: WebFacts) -> Finding:
     if not web.fault:
-        if web.keeps_in == "nowhere":
+        if web.stores_in == "nowhere":
             return fail("public url", f"{web.url} can keep no delivery: all get 503", fix="see server and disk, above")
-        if web.keeps_in == "spool":
+        if web.stores_in == "spool":
             return warn("public url", f"{web.url} keeps deliveries in the spool now", fix="see server, above")
         return ok("public url", f"{web.url} came back in {web.ms:.0f} ms")
     text = f"{web.url} {web.fault if web.fault.startswith('answered') else f'does not answer: {web.fault}'}"

@@ -74,7 +74,7 @@ def facts(config: Config) -> Facts:
         inbox=INBOX,
         plugins=PluginFacts((HANDLER,)),
         host=HostFacts("/srv/data", True, 50 * GB),
-        web=(WebFacts("https://hooks.example.com", ms=84, keeps_in="redis"),),
+        web=(WebFacts("https://hooks.example.com", ms=84, stores_in="redis"),),
         apis={"north": ApiFacts("fine", ms=20, token_left=3060.0), "south": ApiFacts("none")},
     )
 
@@ -178,9 +178,9 @@ def test_the_spool(facts: Facts) -> None:
 @pytest.mark.parametrize(
     ("web", "says"),
     [
-        (WebFacts("u", ms=84, keeps_in="redis"), "ok public url: u came back in 84 ms"),
-        (WebFacts("u", ms=84, keeps_in="spool"), "warn public url: u keeps deliveries in the spool now"),
-        (WebFacts("u", ms=84, keeps_in="nowhere"), "fail public url: u can keep no delivery"),
+        (WebFacts("u", ms=84, stores_in="redis"), "ok public url: u came back in 84 ms"),
+        (WebFacts("u", ms=84, stores_in="spool"), "warn public url: u keeps deliveries in the spool now"),
+        (WebFacts("u", ms=84, stores_in="nowhere"), "fail public url: u can keep no delivery"),
         (WebFacts("u", "timed out", at_home=True), "fail public url: u does not answer: timed out / the web process"),
         (WebFacts("u", "answered 301, a redirect to x"), "fail public url: u answered 301, a redirect to x -> start"),
     ],
