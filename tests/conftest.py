@@ -34,7 +34,6 @@ LONGEST_FIRST = (
     "docs/test_examples.py",
     "faults/test_subscription_faults.py",
     "workers/cli/test_stores.py",
-    "faults/test_power_cut.py",
     "workers/storeapi/test_retry.py",
     "receiver/server/test_bad_input.py",
     "workers/operations/doctor/test_doctor.py",

@@ -251,6 +251,7 @@ def test_row_19_poison_is_set_aside_and_the_workers_live(make_system: Callable[.
 FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketime.so.1")), "")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not FAKETIME, reason="Debian's package faketime is not installed")
 @pytest.mark.parametrize("jump", ["+3600", "-3600"])
 def test_row_20_the_servers_clock_may_jump_an_hour_either_way(

@@ -16,6 +16,8 @@ from tests.support.harness import Process, Server, System, eventually, own_serve
 from tests.support.load import Load
 from tests.support.power_cut import Watched, kill_below
 
+pytestmark = pytest.mark.full
+
 SPOOL_OFF = '[receiver]\nspool = "off"\n'
 
 

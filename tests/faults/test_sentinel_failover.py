@@ -267,6 +267,7 @@ def door(own_redis: Server, tmp_path: Path) -> Iterator[TlsDoor]:
     found.listener.close()
 
 
+@pytest.mark.full
 def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[..., System], door: TlsDoor) -> None:
     with pytest.raises(ServerUnreachable, match="certificate verify failed"):
         check(connect_to(RedisSettings(url=door.url), timeout=2.0))
@@ -281,6 +282,7 @@ def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[.
     assert "accepted 1 = settled 1" in system.run_cli("stats").stdout
 
 
+@pytest.mark.full
 def test_over_tls_a_group_is_kept_without_a_connection_of_its_own(
     make_system: Callable[..., System], door: TlsDoor, own_redis: Server
 ) -> None:

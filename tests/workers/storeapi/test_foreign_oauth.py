@@ -23,7 +23,10 @@ from workers.storeapi.transport.http import Wire
 PACKAGE = "oidc-provider@8.8.1"
 SECRET = "s&cret:+% ~"
 
-pytestmark = pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="node is missing")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="node is missing"),
+]
 
 
 @pytest.fixture(scope="module")
