@@ -13,7 +13,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from receiver.inbox import Inbox, connect, server_url
+from receiver.inbox import Housekeeping, connect, server_url
 from receiver.inbox.redis import embedded_server
 from workers.processes import die_with_parent
 from workers.testing.local_system import wait_until
@@ -139,8 +139,8 @@ class Server:
 
     def trim(self) -> None:
         """Forget what is settled, as the housekeeper would after its time."""
-        inbox = Inbox(self.client)
-        while any(inbox.trim(bodies=-1, records=-1)):
+        housekeeping = Housekeeping(self.client)
+        while any(housekeeping.trim(bodies=-1, records=-1)):
             pass
 
     def stop(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import fill, load
 from benchmarks.bouts.keeping import GROUP, HANDLERS, Keeping, route_all
 from benchmarks.targets import US
-from receiver.inbox import Inbox, Outcome
+from receiver.inbox import Housekeeping, Inbox, Outcome
 
 EVENTS = 1_000
 
@@ -28,11 +28,12 @@ class Memory(Keeping):
         with_runs = self.ours.memory()
         _end_all(inbox)
         settled = self.ours.memory()
-        found = {"accepted": kept, "bytes": with_runs, "settled": settled, "settled, body gone": self._worn(inbox)}
+        found = {"accepted": kept, "bytes": with_runs, "settled": settled, "settled, body gone": self._worn()}
         return {name: (used - before) / EVENTS for name, used in found.items()}
 
-    def _worn(self, inbox: Inbox) -> int:
-        while inbox.trim(bodies=-1, records=1e9)[0]:
+    def _worn(self) -> int:
+        housekeeping = Housekeeping(self.ours.client)
+        while housekeeping.trim(bodies=-1, records=1e9)[0]:
             pass
         return self.ours.memory()
 

@@ -5,6 +5,8 @@ Law of this room: every change of state is one Lua script (`lua/`), every key na
 """
 
 from receiver.inbox.accept_batch import Accepted
+from receiver.inbox.administration import Administration
+from receiver.inbox.housekeeping import Housekeeping
 from receiver.inbox.inbox import Inbox
 from receiver.inbox.model import Claim, Declaration, Limit, Outcome, Routes, Run, StoredEvent
 from receiver.inbox.queries.events import EventQueries
@@ -13,10 +15,12 @@ from receiver.inbox.redis.connecting import connect, connect_to, server_url
 
 __all__ = [
     "Accepted",
+    "Administration",
     "Claim",
     "Declaration",
     "EventQueries",
     "FailureQueries",
+    "Housekeeping",
     "Inbox",
     "Limit",
     "Outcome",

@@ -37,17 +37,12 @@ from receiver.inbox.model import (
     read_declaration,
     runs_from,
 )
-from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
 LEASE_MS = 3_000
 LOSSES_ALLOWED = 5
-TICK_SLICE = 1_000
-TRIM_SLICE = 500
-RESUME_SLICE = 10_000
-"""Larger than the others, since only what comes back in one step surely keeps its order; it takes the server 0.1 s."""
 
 
 class Inbox:
@@ -198,119 +193,13 @@ class Inbox:
         live.sort(key=lambda pair: (pair[0].partition(b"@")[0], pair[1], pair[0]))
         return Declarations((version or b"0").decode(), tuple(read_declaration(texts[name]) for name, _ in live))
 
-    # What a person decides
-
-    def reopen(
-        self,
-        items: Sequence[str],
-        queues: Mapping[str, str],
-        *,
-        make: bool = False,
-        again: bool = False,
-        cursor: tuple[str, str] = ("", ""),
-    ) -> list[str]:
-        """Have runs done again; with `make`, also by a handler that had none; with `again`, effects too.
-
-        The cursor of a replay is kept in the same step.
-        """
-        name, value = cursor
-        parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
-        (replies,) = script_runner.run(
-            self._server, [ScriptCall("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
-        )
-        return [reply.decode() for reply in replies]
-
-    def pause(self, *, handler: str = "", store: str = "") -> bool:
-        """Let no more work of a handler or a store begin. False if it was paused already."""
-        (new,) = script_runner.run(self._server, [ScriptCall("pause", [_pause_name(handler, store)])])
-        return bool(new)
-
-    def resume(self, *, handler: str = "", store: str = "") -> int:
-        """Let it begin again, in its order; give how many waiting items of a store came back."""
-        total = 0
-        while True:
-            (back,) = script_runner.run(
-                self._server, [ScriptCall("resume", [_pause_name(handler, store), RESUME_SLICE])]
-            )
-            total += int(back)
-            if back < RESUME_SLICE:
-                return total
-
-    def paused(self) -> set[str]:
-        """What is paused: "handler:NAME", "store:NAME"."""
-        found: Any = self.client.smembers(keys.PAUSED)
-        return {name.decode() for name in found}
-
-    def retire(self, handler: str) -> int:
-        """A handler is gone for good: its waiting runs, delayed, retried or held, become failures. Gives how many."""
-        detail = orjson.dumps({"error": "no-such-handler: it was retired", "reason": "no-such-handler"})
-        total = 0
-        for place in ("ready", "later", *(f"held:{store}" for store in held_stores(self.client))):
-            cursor = b"0"
-            while True:
-                (reply,) = script_runner.run(
-                    self._server, [ScriptCall("retire", [handler, place, cursor, TRIM_SLICE, detail])]
-                )
-                cursor, ended = reply
-                total += int(ended)
-                if cursor == b"0":
-                    break
-        return total
-
-    def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
-        """Give failures up, with a reason that stays with them."""
-        detail = orjson.dumps({"result": reason, "dropped": "by hand"})
-        (replies,) = script_runner.run(self._server, [ScriptCall("drop", [detail, *items])])
-        return [reply.decode() for reply in replies]
-
-    # The housekeeper's side
-
-    def tick(self, *, lapses: bool = True) -> tuple[int, int, int]:
-        """Move due and lapsed work to ready and wake workers; give (due, lapsed, failed)."""
-        detail = orjson.dumps(
-            {"error": "lost-worker: its worker died or hung, again and again", "reason": "lost-worker"}
-        )
-        arguments: list[Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
-        (moved,) = script_runner.run(self._server, [ScriptCall("tick", arguments)])
-        due, lapsed, failed = moved
-        return due, lapsed, failed
-
-    def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
-        """Forget a slice of what is older than so many seconds; give (bodies, records, failures) removed."""
-        ages = [int(seconds * 1000) for seconds in (bodies, records, failures)]
-        (removed,) = script_runner.run(self._server, [ScriptCall("trim", [TRIM_SLICE, *ages])])
-        return removed[0], removed[1], removed[2]
-
-    def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:
-        """Keep at most so many events of a store; give how many were looked at, after `skip`, and how many removed."""
-        arguments: list[Argument] = [store, keep, TRIM_SLICE, int(window * 1000), skip]
-        (reply,) = script_runner.run(self._server, [ScriptCall("trim_store", arguments)])
-        return int(reply[0]), int(reply[1])
-
-    def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> int:
-        """Make failures of the runs whose handler no worker has had for so many seconds; at most a slice."""
-        detail = orjson.dumps({"error": "no-such-handler: no worker has it any more", "reason": "no-such-handler"})
-        (ended,) = script_runner.run(self._server, [ScriptCall("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
-        return int(ended)
-
     def publish_spool(self, host: str, count: int, oldest: float) -> None:
         """Say how many deliveries wait on a host, and since when; `stats` adds them up."""
         self.client.hset(keys.SPOOLS, host, orjson.dumps({"count": count, "oldest": oldest, "at": time.time()}))
 
-    def lead(self, name: str, for_ms: int) -> bool:
-        """Whether `name` leads the housekeepers now. It only saves work: correctness never rests on it."""
-        (leads,) = script_runner.run(self._server, [ScriptCall("lead", [name, for_ms])])
-        return bool(leads)
-
     def set_aside(self, item: str, why: str) -> None:
         """Note something that is none of ours, or cannot be read, for people to see."""
         self.client.hset(keys.ASIDE, item, why)
-
-
-def _pause_name(handler: str, store: str) -> str:
-    if bool(handler) == bool(store):
-        raise ValueError("a handler or a store")
-    return f"handler:{handler}" if handler else f"store:{store}"
 
 
 def _results(replies: list[Any]) -> list[bool] | RedisError:

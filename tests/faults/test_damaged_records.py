@@ -9,7 +9,7 @@ import pytest
 from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
-from receiver.inbox import Inbox, Limit, Outcome, Routes, Run, keys
+from receiver.inbox import Administration, Inbox, Limit, Outcome, Routes, Run, keys
 from tests.receiver.inbox.test_inbox import lapse
 from tests.support.harness import System, eventually
 
@@ -149,7 +149,7 @@ def test_a_handler_is_retired_though_a_run_of_it_is_damaged(system: System, dama
     """The command failed, and so did every later one: what stood behind the damaged run was never ended."""
     bad, good = ready_runs(system, 2)
     spoil(system, bad, damage)
-    assert system.inbox.retire(GREET) == 1
+    assert system.administration.retire(GREET) == 1
     assert system.run_of(good, GREET).status == "failed"
     assert set_aside(system) == {f"{bad}|{GREET}"}
     assert system.client.zcard(keys.READY + GREET) == 0
@@ -162,16 +162,16 @@ def test_orphans_are_ended_past_a_damaged_one(system: System, damage: dict[str, 
     spoil(system, bad, damage)
     system.inbox.declare([])
     system.client.hset(keys.SEEN, "shop.other@1#x", "yesterday")
-    assert system.inbox.end_orphans(absent=0) == 1
+    assert system.housekeeping.end_orphans(absent=0) == 1
     assert system.run_of(good, GREET).status == "failed"
     assert set_aside(system) == {f"{bad}|{GREET}"}
-    assert system.inbox.end_orphans(absent=0) == 0
+    assert system.housekeeping.end_orphans(absent=0) == 0
 
 
 def test_retire_leaves_everything_where_it_is_if_the_server_refuses(system: System) -> None:
     ids = ready_runs(system, 2)
     with narrow_inbox(system, "-hset") as narrow, pytest.raises(ResponseError):
-        narrow.retire(GREET)
+        Administration(narrow.client).retire(GREET)
     assert set_aside(system) == set()
     assert {item.decode() for item in system.client.zrange(keys.READY + GREET, 0, -1)} == {f"{i}|{GREET}" for i in ids}
 
@@ -183,10 +183,10 @@ def test_retention_goes_on_past_a_damaged_record(system: System, damage: dict[st
     system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
     spoil(system, bad.kept.id, damage)
     system.client.set(keys.PREFIX + "worn", "never")
-    assert system.inbox.trim(bodies=-1, records=-1)[:2] == (2, 2)
+    assert system.housekeeping.trim(bodies=-1, records=-1)[:2] == (2, 2)
     assert system.status(good.kept.id) == "unknown"
     assert set_aside(system) == {bad.kept.id}
-    assert system.inbox.trim(bodies=-1, records=-1) == (0, 0, 0)
+    assert system.housekeeping.trim(bodies=-1, records=-1) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None}, {f"g:{GREET}": "x"}])
@@ -194,7 +194,7 @@ def test_old_failures_are_forgotten_past_a_damaged_one(system: System, damage: d
     bad, good = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "failed", {"error": "E"}) for run in (bad, good)])
     spoil(system, bad.kept.id, damage)
-    eventually(lambda: system.inbox.trim(bodies=1e6, records=1e6, failures=0.001)[2] == 2)
+    eventually(lambda: system.housekeeping.trim(bodies=1e6, records=1e6, failures=0.001)[2] == 2)
     assert system.status(good.kept.id) == "unknown"
     assert set_aside(system) == {bad.item}
     assert system.client.zcard(keys.FAILED) == 0
@@ -205,7 +205,7 @@ def test_a_store_with_too_many_is_trimmed_past_a_damaged_record(system: System, 
     bad, good = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
     spoil(system, bad.kept.id, damage)
-    assert system.inbox.trim_store("north", keep=0, window=-1) == (2, 2)
+    assert system.housekeeping.trim_store("north", keep=0, window=-1) == (2, 2)
     assert system.status(good.kept.id) == "unknown"
     assert set_aside(system) == {bad.kept.id}
 
@@ -214,13 +214,13 @@ def test_a_store_with_too_many_is_trimmed_past_a_damaged_record(system: System, 
 def test_the_held_work_of_a_store_comes_back_past_a_damaged_run(system: System, damage: dict[str, str | None]) -> None:
     """Where it stood in the lane, every tick failed."""
     ids = ready_runs(system, 3)
-    system.inbox.pause(store="north")
+    system.administration.pause(store="north")
     assert system.inbox.claim({GREET: 2}, room=2).runs == ()
     for one in (ids[0], ids[2]):
         spoil(system, one, damage)
-    assert system.inbox.resume(store="north") == 1
+    assert system.administration.resume(store="north") == 1
     assert set_aside(system) == {f"{ids[0]}|{GREET}"}
-    system.inbox.tick()
+    system.housekeeping.tick()
     assert [run.kept.id for run in system.inbox.claim({GREET: 3}, room=3).runs] == [ids[1]]
 
 

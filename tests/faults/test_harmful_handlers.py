@@ -57,12 +57,12 @@ def test_row_18_bad_company_fails_with_the_right_reasons_and_harms_nobody(
     warm = [system.accept("order.paid") for _ in range(20)]
     for one in warm:
         system.settled(one)
-    system.inbox.pause(handler="shop.kills_its_parent")
+    system.administration.pause(handler="shop.kills_its_parent")
     event_id = system.accept("order.created")
     began = time.monotonic()
     eventually(lambda: system.run_of(event_id, "shop.kills_its_parent"))
     system.client.hset(keys.EVENT + event_id, "r:shop.kills_its_parent", f"ready 0 {lost_before} default ")
-    system.inbox.resume(handler="shop.kills_its_parent")
+    system.administration.resume(handler="shop.kills_its_parent")
     eventually(lambda: (run := system.run_of(event_id, "shop.good")) and run.status == "done", 20)
     took = time.monotonic() - began
     assert took < LEASE_MS / 1000, f"the good one took {took:.1f} s: it stood behind a bad one"
@@ -98,7 +98,7 @@ def test_row_18_whoever_takes_long_is_not_given_up_for_the_one_that_kills_their_
 ) -> None:
     system = make_system(plugin=BESIDE_A_KILLER, child_processes=4)
     for name in ("takes_long", "kills_its_parent"):
-        system.inbox.pause(handler=f"shop.{name}")
+        system.administration.pause(handler=f"shop.{name}")
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
     env = {"STOREHOOKS_WORKERS__PROCESSES": "1"}
     system.processes.append(Process(command, log=system.folder / "workers.log", env=env))
@@ -106,7 +106,7 @@ def test_row_18_whoever_takes_long_is_not_given_up_for_the_one_that_kills_their_
     for name in ("takes_long", "kills_its_parent"):
         eventually(lambda handler=f"shop.{name}": system.run_of(event_id, handler))
         system.client.hset(keys.EVENT + event_id, f"r:shop.{name}", f"ready 0 {lost_before} default ")
-        system.inbox.resume(handler=f"shop.{name}")
+        system.administration.resume(handler=f"shop.{name}")
     assert system.settled(event_id, within=60) == "failed"
     assert system.run_of(event_id, "shop.takes_long").result == "whole"
     assert system.run_of(event_id, "shop.kills_its_parent").error.startswith("lost-worker")

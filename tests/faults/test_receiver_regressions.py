@@ -186,8 +186,8 @@ def test_at_maxmemory_leases_still_lapse_and_workers_still_start(
         for item in server.client.zrange(keys.LEASED, 0, -1):
             server.client.zadd(keys.LEASED, {item: 1})
         server.client.config_set("maxmemory", 1)
-        assert system.inbox.lead("me", 1000)
-        assert system.inbox.tick()[1] == 1
+        assert system.housekeeping.lead("me", 1000)
+        assert system.housekeeping.tick()[1] == 1
         system.client.delete(keys.LEADER)
         system.start("worker", "housekeeper")
         assert {system.settled(one) for one in (lost, waiting)} == {"settled"}
@@ -196,11 +196,11 @@ def test_at_maxmemory_leases_still_lapse_and_workers_still_start(
 def test_held_work_comes_back_even_if_the_command_that_resumed_it_died(system: System) -> None:
     for _ in range(3):
         system.accept()
-    system.inbox.pause(store="north")
+    system.administration.pause(store="north")
     assert system.inbox.claim({"": 9}, room=9).runs == ()
     system.client.srem(keys.PAUSED, "store:north")
     system.client.sadd("sh:resuming", "north")
-    system.inbox.tick()
+    system.housekeeping.tick()
     assert len(system.inbox.claim({"": 9}, room=9).runs) == 3
 
 
@@ -285,7 +285,7 @@ def test_a_replayed_run_settles_though_another_of_the_event_is_still_failed(syst
     event_id = system.accept()
     greet, count = route(system.inbox, claim_one(system.inbox), GREET, ("shop.count", "default", True))
     system.inbox.finish([Outcome(greet, "failed", {"error": "E"}), Outcome(count, "failed", {"error": "E"})])
-    system.inbox.reopen([greet.item], {})
+    system.administration.reopen([greet.item], {})
     system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "done")])
     assert system.status(event_id) == "failed"
     assert system.identity_holds()

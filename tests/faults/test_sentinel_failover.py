@@ -65,14 +65,14 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
 def test_every_kind_of_connection_follows_the_primary_before_the_old_one_is_told(sentinels: Sentinels) -> None:
     client = connect_to(RedisSettings(sentinels=tuple(sentinels.addresses), sentinel_name=NAME), timeout=2.0)
     inbox, line = Inbox(client, direct=True), PolledConnection(client)
-    assert inbox.lead("we", 60_000)
+    assert inbox.declare([])
     assert client.get(keys.LEADER) == b"we"
     assert not line.outdated
     sentinels.fail_over()
-    eventually(lambda: inbox.lead("we", 60_000) and line.outdated, 15)
+    eventually(lambda: inbox.declare([]) and line.outdated, 15)
     assert leads(sentinels.primary), "nobody has told it yet"
     sentinels.primary.client.set(keys.LEADER, "nobody")
-    assert inbox.lead("we", 60_000)
+    assert inbox.declare([])
     assert client.get(keys.LEADER) == b"we"
     line.close()
     client.close()

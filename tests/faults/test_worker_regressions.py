@@ -89,7 +89,7 @@ def test_what_is_routed_to_a_handler_that_is_shut_waits(system: System) -> None:
     event_id = system.accept()
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
     system.inbox.finish([Outcome(run, "busy", delay=30)])
-    system.inbox.retire("shop.greet")
+    system.administration.retire("shop.greet")
     assert system.status(event_id) == "failed", "nothing older waits"
     system.accept()
     assert system.inbox.route([(claim_one(system.inbox), [GREET])], system.inbox.declarations().version) == [["routed"]]
@@ -193,7 +193,7 @@ def test_a_crowd_that_is_due_at_one_moment_is_moved_in_one_round(system: System)
         pipeline.hset(f"{keys.EVENT}e{number}", mapping=fields)
         pipeline.zadd(keys.LATER, {f"e{number}|shop.greet": 1})
     pipeline.execute()
-    Housekeeper(system.inbox, system.config).round()
+    Housekeeper(system.housekeeping, system.config).round()
     assert system.client.zcard(keys.READY + "shop.greet") == 2_500
 
 

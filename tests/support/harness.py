@@ -22,7 +22,7 @@ from receiver import config as config_room
 from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
-from receiver.inbox import EventQueries, Inbox, connect, server_url
+from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, server_url
 from receiver.inbox.redis import embedded_server
 from receiver.spool import look_at_refusals
 from tests.support.programs import Process, ended, storehooks
@@ -182,6 +182,8 @@ class System:
         )
         self.client: Redis = connect(url, timeout=5.0)
         self.inbox = Inbox(self.client)
+        self.administration = Administration(self.client)
+        self.housekeeping = Housekeeping(self.client)
         self.ledger = EventQueries(self.client)
         self.processes: list[Process] = []
         self.http = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)

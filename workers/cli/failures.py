@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from receiver.contract.errors import ConfigError
-from receiver.inbox import FailureQueries, Inbox, keys
+from receiver.inbox import Administration, FailureQueries, Inbox, keys
 from receiver.inbox.model import Declarations
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from workers.cli import output
@@ -110,7 +110,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
 def drop_failures(group: str | None, event_id: str | None, reason: str, yes: bool) -> None:
     """Give failures up, with a reason."""
     client = the_server(the_config())
-    reader, inbox = FailureQueries(client), Inbox(client)
+    reader, administration = FailureQueries(client), Administration(client)
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
     total = found.retrying + found.failed if found else len(items)
@@ -118,7 +118,7 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     dropped = 0
     with click.progressbar(length=total, label="dropping", show_pos=True) as bar:
         while items:
-            replies = inbox.drop(items[:PAGE], reason=reason)
+            replies = administration.drop(items[:PAGE], reason=reason)
             dropped += replies.count("dropped")
             bar.update(len(replies))
             items = items[PAGE:] or (_page(reader, found) if found and "dropped" in replies else [])

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, PluginError, ServerUnusable
 from receiver.contract.event import Event
-from receiver.inbox import Declaration, EventQueries, Inbox, keys
+from receiver.inbox import Administration, Declaration, EventQueries, Inbox, keys
 from receiver.inbox.queries.handlers import Absent, HandlerQueries
 from workers.cli import output
 from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config
@@ -91,7 +91,8 @@ def _at_the_server(config: Config, found: list[Declaration]) -> tuple[set[str] |
     """Which handlers are paused, and which nobody has, if a server is there: this list works without one, too."""
     try:
         client = the_server(config)
-        paused = {name.removeprefix("handler:") for name in Inbox(client).paused() if name.startswith("handler:")}
+        names = Administration(client).paused()
+        paused = {name.removeprefix("handler:") for name in names if name.startswith("handler:")}
         here = {one.handler for one in found}
         return paused, {name: one for name, one in HandlerQueries(client).absent().items() if name not in here}
     except (ServerUnusable, RedisError):
@@ -103,8 +104,8 @@ def _at_the_server(config: Config, found: list[Declaration]) -> tuple[set[str] |
 @with_config
 def pause(handler: str) -> None:
     """Let no more runs of a handler begin. They wait, nothing is lost, no attempt is burned."""
-    inbox = _inbox_with(handler)
-    click.echo(f"{handler} is paused" if inbox.pause(handler=handler) else f"{handler} was paused already")
+    administration = _administration_with(handler)
+    click.echo(f"{handler} is paused" if administration.pause(handler=handler) else f"{handler} was paused already")
     output.next_command(f"storehooks handlers resume {handler}")
 
 
@@ -113,12 +114,12 @@ def pause(handler: str) -> None:
 @with_config
 def resume(handler: str) -> None:
     """Let the runs of a handler begin again, in their order."""
-    inbox = _inbox_with(handler)
-    if f"handler:{handler}" not in inbox.paused():
+    administration = _administration_with(handler)
+    if f"handler:{handler}" not in administration.paused():
         click.echo(f"{handler} was not paused")
         return
-    waiting = inbox.client.zcard(keys.READY + handler)
-    inbox.resume(handler=handler)
+    waiting = administration.client.zcard(keys.READY + handler)
+    administration.resume(handler=handler)
     click.echo(f"{handler} goes on; {counted(waiting, 'waiting run')}")
 
 
@@ -128,12 +129,12 @@ def resume(handler: str) -> None:
 @with_config
 def retire(handler: str, yes: bool) -> None:
     """A handler is gone for good: end its waiting runs as failures, and route no more to it."""
-    inbox = _inbox_with(handler)
-    roster = HandlerQueries(inbox.client)
+    administration = _administration_with(handler)
+    roster = HandlerQueries(administration.client)
     waiting, still_there = roster.waiting([handler])[handler], handler in roster.present()
     if not yes and waiting and sys.stdin.isatty():
         click.confirm(f"End {counted(waiting, 'waiting run')} of {handler} as failures?", abort=True)
-    ended = inbox.retire(handler)
+    ended = administration.retire(handler)
     became = "became a failure" if ended == 1 else "became failures"
     click.echo(f"{handler} is retired; {counted(ended, 'waiting run')} {became}")
     if still_there:
@@ -190,7 +191,7 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
         event=record,
         declared={one.handler: one for one in inbox.declarations().handlers},
         loaded={one.handler: one for one in _loaded_here(config)},
-        paused=frozenset(inbox.paused()),
+        paused=frozenset(Administration(client).paused()),
         shut=ledger.shut_limits(),
         full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
         absent=HandlerQueries(client).absent(),
@@ -319,7 +320,7 @@ def _stored_event(config: Config, event_id: str) -> Event:
     return event
 
 
-def _inbox_with(handler: str) -> Inbox:
+def _administration_with(handler: str) -> Administration:
     """The inbox, if anybody ever declared such a handler or it has work."""
     inbox = Inbox(the_server(the_config()))
     known = {one.handler for one in inbox.declarations().handlers}
@@ -327,7 +328,7 @@ def _inbox_with(handler: str) -> Inbox:
         near = difflib.get_close_matches(handler, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"no worker has declared a handler {handler}{hint}")
-    return inbox
+    return Administration(inbox.client)
 
 
 def _conditions(one: Declaration) -> str:

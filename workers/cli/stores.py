@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from receiver.config import Config
-from receiver.inbox import EventQueries, Inbox, keys
+from receiver.inbox import Administration, EventQueries, keys
 from receiver.inbox.queries.activity import ActivityQueries
 from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
@@ -40,7 +40,7 @@ def list_stores(json_: bool = False) -> None:
     """Every configured store with its figures, those with the most failures and open events first."""
     config = the_config()
     client = the_server(config)
-    counters, paused = EventQueries(client).counters().stores, Inbox(client).paused()
+    counters, paused = EventQueries(client).counters().stores, Administration(client).paused()
     last = ActivityQueries(client).last_events(config.stores)
     found = [_about(config, name, counters.get(name, {}), f"store:{name}" in paused) for name in sorted(config.stores)]
     found = [{**one, "last_event": last.get(one["store"])} for one in found]
@@ -82,8 +82,8 @@ def show_store(store: str | None, json_: bool) -> None:
 def pause(store: str) -> None:
     """Let no more work of a store begin. Its deliveries are still accepted, and wait."""
     config = the_config()
-    inbox = Inbox(the_server(config))
-    new = inbox.pause(store=the_store(config, store))
+    administration = Administration(the_server(config))
+    new = administration.pause(store=the_store(config, store))
     click.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} was paused already")
     output.next_command(f"storehooks stores resume {store}")
 
@@ -94,9 +94,9 @@ def pause(store: str) -> None:
 def resume(store: str) -> None:
     """Let the work of a store begin again, in its order."""
     config = the_config()
-    inbox = Inbox(the_server(config))
-    waiting = inbox.client.zcard(keys.HELD + the_store(config, store))
-    inbox.resume(store=store)
+    administration = Administration(the_server(config))
+    waiting = administration.client.zcard(keys.HELD + the_store(config, store))
+    administration.resume(store=store)
     click.echo(f"{store} goes on; {counted(waiting, 'item')} held back")
 
 

@@ -20,7 +20,7 @@ from receiver.config.settings import is_store_name
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
-from receiver.inbox import EventQueries, Inbox
+from receiver.inbox import Administration, EventQueries
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
 from workers.cli.options import Span, the_config, the_server, the_store, with_config
@@ -336,7 +336,7 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
         _unsubscribe(config, name, client, steps)
     _forget(config, name, client, steps)
     _have_it_read(config, steps, no_reload)
-    Inbox(client).resume(store=name)  # nobody could do it later
+    Administration(client).resume(store=name)  # nobody could do it later
     if waiting:
         steps.tell("open_events", f"{waiting:,} are still handled; ctx.api has no credentials for them", waiting)
     steps.end()

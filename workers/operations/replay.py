@@ -18,7 +18,7 @@ import orjson
 from redis import Redis
 
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import FailureQueries, Inbox, keys
+from receiver.inbox import Administration, FailureQueries, Inbox, keys
 
 PAGE = 200
 
@@ -64,7 +64,7 @@ class Replay:
     def __init__(
         self, inbox: Inbox, *, rate: float | None, first: int | None, told: Callable[[int], None], again: bool = False
     ) -> None:
-        self.inbox = inbox
+        self.administration = Administration(inbox.client)
         self.client: Redis = inbox.client
         self.queues = {one.handler: one.queue for one in inbox.declarations().handlers}
         self.counts: Counter[str] = Counter()
@@ -126,7 +126,7 @@ class Replay:
             yield from items
 
     def _reopen(self, items: list[str], *, make: bool = False, cursor: tuple[str, str] = ("", "")) -> list[str]:
-        replies = self.inbox.reopen(items, self.queues, make=make, again=self._again, cursor=cursor)
+        replies = self.administration.reopen(items, self.queues, make=make, again=self._again, cursor=cursor)
         self.counts.update(replies)
         self._told(len(items))
         self._pace.wait(len(items))

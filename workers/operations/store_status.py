@@ -12,7 +12,7 @@ from redis import Redis
 from receiver.config import Config
 from receiver.contract.signing.signatures import Secret
 from receiver.contract.topics import PROBE
-from receiver.inbox import EventQueries, Inbox
+from receiver.inbox import Administration, EventQueries
 from receiver.inbox.keyring.keyring import equip
 from receiver.inbox.queries.events import EventSummary
 from receiver.inbox.subscription_checks import Repair, SubscriptionChecks
@@ -84,7 +84,7 @@ def standing_of(config: Config, name: str, redis: Redis) -> StoreStatus:
         scheme=given.scheme,
         base_url=given.base_url,
         callback=config.public_url_of(name),
-        paused=f"store:{name}" in Inbox(redis).paused(),
+        paused=f"store:{name}" in Administration(redis).paused(),
         secrets=secrets_of(config, name, redis),
         api=api,
         counts=ledger.counters().stores.get(name, {}),

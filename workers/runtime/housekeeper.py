@@ -21,8 +21,9 @@ from redis.exceptions import RedisError
 from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import Inbox, connect_to
-from receiver.inbox.inbox import LEASE_MS, TICK_SLICE
+from receiver.inbox import Housekeeping, connect_to
+from receiver.inbox.housekeeping import TICK_SLICE
+from receiver.inbox.inbox import LEASE_MS
 from receiver.inbox.redis.connecting import check
 from workers.processes import Clock, Signals
 from workers.runtime import maintenance
@@ -40,8 +41,8 @@ log = logs.get("housekeeper")
 
 
 class Housekeeper:
-    def __init__(self, inbox: Inbox, config: Config) -> None:
-        self.inbox = inbox
+    def __init__(self, housekeeping: Housekeeping, config: Config) -> None:
+        self.housekeeping = housekeeping
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._config = config
         self._clock = Clock()
@@ -51,11 +52,11 @@ class Housekeeper:
     def round(self) -> None:
         """A tick and what is due of the schedule, if we lead."""
         try:
-            if self.inbox.lead(self.name, LEADS_FOR_MS):
+            if self.housekeeping.lead(self.name, LEADS_FOR_MS):
                 self._tick()
                 for chore, every in SCHEDULE:
                     if self._clock.due(chore.__name__, every):
-                        chore(self.inbox, self._config)
+                        chore(self.housekeeping, self._config)
         except RedisError as error:
             log.warning("the Redis server does not answer", why=type(error).__name__)
             self._no_lapses_before = time.monotonic() + LEASE_MS / 1000
@@ -83,7 +84,7 @@ class Housekeeper:
     def _tick(self) -> None:
         """After an outage workers get one lease's time to report before leases lapse."""
         for _ in range(TICKS_AT_ONCE):
-            due, lapsed, failed = self.inbox.tick(lapses=time.monotonic() >= self._no_lapses_before)
+            due, lapsed, failed = self.housekeeping.tick(lapses=time.monotonic() >= self._no_lapses_before)
             if lapsed:
                 log.warning("leases lapsed", runs=lapsed, given_up=failed, due=due)
             if max(due, lapsed) < TICK_SLICE:
@@ -109,7 +110,7 @@ def run(explicit: str | None) -> int:
     except StorehooksError as error:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)
         return 2
-    housekeeper = Housekeeper(Inbox(client), config)
+    housekeeper = Housekeeper(Housekeeping(client), config)
     housekeeper.look_after_subscriptions()
     while not {signal.SIGTERM, signal.SIGINT} & set(signals.seen):
         if signal.SIGHUP in signals.seen:

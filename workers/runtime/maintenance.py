@@ -4,44 +4,44 @@ from __future__ import annotations
 
 from receiver import logs
 from receiver.config import Config
-from receiver.inbox import EventQueries, Inbox
+from receiver.inbox import EventQueries, Housekeeping
 
 SLICES_AT_ONCE = 20
 
 log = logs.get("chores")
 
 
-def retention(inbox: Inbox, config: Config) -> None:
+def retention(housekeeping: Housekeeping, config: Config) -> None:
     """Forget what is old, and what one store has too much of."""
     window = config.receiver.remembered
     records = max(config.retention.records, window)
     failures = max(config.retention.failures, window) if config.retention.failures else 0
     gone = [0, 0, 0]
     for _ in range(SLICES_AT_ONCE):
-        removed = inbox.trim(bodies=config.retention.bodies, records=records, failures=failures)
+        removed = housekeeping.trim(bodies=config.retention.bodies, records=records, failures=failures)
         gone = [total + now for total, now in zip(gone, removed, strict=True)]
         if not any(removed):
             break
     over = sum(
-        _keep_the_newest(inbox, store, keep=config.retention.events_per_store, window=window)
-        for store in EventQueries(inbox.client).counters().stores
+        _keep_the_newest(housekeeping, store, keep=config.retention.events_per_store, window=window)
+        for store in EventQueries(housekeeping.client).counters().stores
     )
     if any(gone) or over:
         log.info("retention", bodies=gone[0], records=gone[1], failures=gone[2], over_the_number=over)
 
 
-def _keep_the_newest(inbox: Inbox, store: str, *, keep: int, window: float) -> int:
+def _keep_the_newest(housekeeping: Housekeeping, store: str, *, keep: int, window: float) -> int:
     """Trim one store by number. What must stay is passed over, so that it cannot stand in the way."""
     total = stays = 0
     for _ in range(SLICES_AT_ONCE):
-        looked, removed = inbox.trim_store(store, keep=keep, window=window, skip=stays)
+        looked, removed = housekeeping.trim_store(store, keep=keep, window=window, skip=stays)
         total, stays = total + removed, stays + looked - removed
         if not looked:
             break
     return total
 
 
-def orphans(inbox: Inbox, config: Config) -> None:  # noqa: ARG001  every chore is called alike
+def orphans(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  every chore is called alike
     """End the runs of handlers that no worker has any more, visibly."""
-    if ended := inbox.end_orphans():
+    if ended := housekeeping.end_orphans():
         log.warning("runs of handlers that no worker has became failures", runs=ended)

@@ -369,7 +369,7 @@ class SystemUnderTest:
 
     def hurry(self, sent: SentEvent) -> SentEvent:
         """Let no time pass between attempts, nor before a delayed one, until the event is settled or has failed."""
-        from receiver.inbox import keys
+        from receiver.inbox import Housekeeping, keys
         from workers.testing.local_system import wait_until
 
         def closed() -> EventRecord | None:
@@ -379,7 +379,7 @@ class SystemUnderTest:
             waiting = [keys.run_item(sent.id, run.handler) for run in record.runs if run.due_at is not None]
             if waiting:
                 self.rig.client.zadd(keys.LATER, dict.fromkeys(waiting, 1), xx=True)
-                self.rig.inbox.tick()
+                Housekeeping(self.rig.client).tick()
             return None
 
         ended = wait_until(closed, what="the event is settled or has failed", within=SETTLES_WITHIN)

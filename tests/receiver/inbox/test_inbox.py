@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from receiver.inbox import Claim, Declaration, Inbox, Outcome, Routes, Run, keys
+from receiver.inbox import Claim, Declaration, Housekeeping, Inbox, Outcome, Routes, Run, keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.model import Wanted
 from receiver.inbox.redis.script_library import library
@@ -34,7 +34,7 @@ def lapse(inbox: Inbox) -> None:
     """Let every lease run out, as the clock would."""
     for item in inbox.client.zrange(keys.LEASED, 0, -1):
         inbox.client.zadd(keys.LEASED, {item: 1})
-    inbox.tick()
+    Housekeeping(inbox.client).tick()
 
 
 def test_an_accepted_event_is_stored_with_its_wake_up_in_one_step(system: System) -> None:
@@ -144,7 +144,7 @@ def test_a_retry_counts_an_attempt_and_comes_back_when_due(system: System) -> No
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
     system.inbox.finish([Outcome(run, "retry", {"error": "E"}, delay=0.05)])
     assert system.inbox.claim({"shop.greet": 1}, room=1).runs == ()
-    eventually(lambda: system.inbox.tick()[0] == 1)
+    eventually(lambda: system.housekeeping.tick()[0] == 1)
     again = claim_one(system.inbox, "shop.greet")
     assert (again.attempts, again.losses) == (1, 0)
 
@@ -248,7 +248,7 @@ def test_renewing_keeps_a_lease(system: System) -> None:
     run = claim_one(system.inbox)
     system.client.zadd(keys.LEASED, {run.item: 1})
     assert system.inbox.renew([run]) == set()
-    assert system.inbox.tick() == (0, 0, 0)
+    assert system.housekeeping.tick() == (0, 0, 0)
 
 
 def test_a_lease_that_ends_too_far_away_is_cut(system: System) -> None:
@@ -257,7 +257,7 @@ def test_a_lease_that_ends_too_far_away_is_cut(system: System) -> None:
     run = claim_one(system.inbox)
     seconds, _ = system.client.time()
     system.client.zadd(keys.LEASED, {run.item: (seconds + 3600) * 1000})
-    system.inbox.tick()
+    system.housekeeping.tick()
     assert system.client.zscore(keys.LEASED, run.item) <= (seconds + 1) * 1000 + LEASE_MS + 1000
 
 
@@ -396,7 +396,7 @@ def test_an_event_routed_in_the_step_that_claims_it_keeps_its_delays(system: Sys
     assert redis.llen("rq:queue:slow") == 0
     assert system.inbox.claim({"shop.late": 9}, room=9).runs == ()
     redis.zadd(keys.LATER, {f"{event_id}|shop.late": 1})
-    assert system.inbox.tick()[0] == 1
+    assert system.housekeeping.tick()[0] == 1
     assert claim_one(system.inbox, "shop.late").event.id == event_id
     assert system.identity_holds()
 
@@ -419,9 +419,9 @@ def test_what_is_routed_waits_behind_older_work_of_its_handler(system: System) -
 
 def test_a_paused_handlers_run_is_left_waiting_whatever_was_asked(system: System) -> None:
     system.accept()
-    system.inbox.pause(handler="shop.greet")
+    system.administration.pause(handler="shop.greet")
     assert claim_with_routes(system, GREET) == []
-    system.inbox.resume(handler="shop.greet")
+    system.administration.resume(handler="shop.greet")
     assert claim_one(system.inbox, "shop.greet").handler == "shop.greet"
     assert system.identity_holds()
 
@@ -473,6 +473,6 @@ def test_a_delay_counts_from_arrival_and_never_beyond_itself(
         now = system.client.time()[0]
         assert due - 3 <= system.client.zscore(keys.LATER, item) / 1000 - now <= due + 1
         system.client.zadd(keys.LATER, {item: 1})
-        assert system.inbox.tick()[0] == 1
+        assert system.housekeeping.tick()[0] == 1
     assert claim_one(system.inbox, "shop.greet").item == item
     assert system.identity_holds()

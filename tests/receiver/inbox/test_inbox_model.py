@@ -26,7 +26,18 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox import Declaration, Inbox, Limit, Outcome, Routes, Run, connect, keys
+from receiver.inbox import (
+    Administration,
+    Declaration,
+    Housekeeping,
+    Inbox,
+    Limit,
+    Outcome,
+    Routes,
+    Run,
+    connect,
+    keys,
+)
 from receiver.inbox.inbox import LOSSES_ALLOWED
 from receiver.inbox.model import from_ms
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -57,6 +68,8 @@ class InboxMachine(RuleBasedStateMachine):
         if ours:  # a database of somebody's server, which says that it may be flushed
             self.client.set("storehooks-tests", ours)
         self.inbox = Inbox(self.client)
+        self.administration = Administration(self.client)
+        self.housekeeping = Housekeeping(self.client)
         self.known: list[Delivery] = []
         self.leased: list[Run] = []
         self.crashed: list[Run] = []
@@ -141,7 +154,7 @@ class InboxMachine(RuleBasedStateMachine):
         assert reply[0] == ("routed" if handlers else "unhandled")
         self.leased.remove(event)
         self.stale.append(event)
-        paused = self.inbox.paused()
+        paused = self.administration.paused()
         if mine:
             free = {n for n in handlers - LIMITS.keys() - waiting if f"handler:{n}" not in paused}
             assert routed or set(reply[1:]) == free
@@ -227,23 +240,23 @@ class InboxMachine(RuleBasedStateMachine):
 
     def _replay(self, event_id: str, handler: str, state: str, make: bool) -> None:
         item = keys.run_item(event_id, handler)
-        (reply,) = self.inbox.reopen([item], {}, make=make)
+        (reply,) = self.administration.reopen([item], {}, make=make)
         if state in ("ready", "leased", "held"):
             assert reply == "open"
         elif not self.client.exists(keys.BODY + event_id):
             assert reply == ("no-body" if state or make else "absent")
         else:
             assert reply == ("reopened" if state or make else "absent")
-            again = self.inbox.reopen([item], {}, make=make)  # the reply was lost
+            again = self.administration.reopen([item], {}, make=make)  # the reply was lost
             assert again == ["open" if reply == "reopened" else "absent"]
 
     @rule(handler=st.sampled_from(HANDLERS))
     def retire(self, handler: str) -> None:
         waiting = sum(self._run_state(one.event.id, handler) in ("ready", "later", "held") for one in self.known)
         assert HandlerQueries(self.client).waiting([handler]) == {handler: waiting}
-        assert self.inbox.retire(handler) == waiting
-        assert f"handler:{handler}" not in self.inbox.paused()
-        assert self.inbox.retire(handler) == 0
+        assert self.administration.retire(handler) == waiting
+        assert f"handler:{handler}" not in self.administration.paused()
+        assert self.administration.retire(handler) == 0
         assert not any(one.handler == handler for one in self.inbox.declarations().handlers)
 
     @rule(handlers=st.sets(st.sampled_from(HANDLERS)))
@@ -258,7 +271,7 @@ class InboxMachine(RuleBasedStateMachine):
         declared = {one.handler for one in self.inbox.declarations().handlers}
         gone = [name for name in HANDLERS if name not in declared and self.client.hexists(keys.LANES, name)]
         waiting = sum(self.client.zcard(keys.READY + name) for name in gone)
-        assert self.inbox.end_orphans(absent=60) == (waiting if self.client.hexists(keys.SEEN, "@") else 0)
+        assert self.housekeeping.end_orphans(absent=60) == (waiting if self.client.hexists(keys.SEEN, "@") else 0)
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), likely=st.booleans())
@@ -280,9 +293,9 @@ class InboxMachine(RuleBasedStateMachine):
 
     def _drop(self, event_id: str, handler: str, state: str) -> None:
         item = keys.run_item(event_id, handler)
-        (reply,) = self.inbox.drop([item], reason="because")
+        (reply,) = self.administration.drop([item], reason="because")
         assert reply == ("dropped" if state in ("failed", "later") else "no-failure")
-        assert self.inbox.drop([item], reason="because") == ["no-failure"]
+        assert self.administration.drop([item], reason="because") == ["no-failure"]
 
     def _pick(self, data: st.DataObject, states: set[str]) -> tuple[str, str, str]:
         """A run of an event, with its state ("" where there is none); one in these states, if there are any."""
@@ -295,11 +308,11 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
     def pause(self, store: str, handler: str, which: bool) -> None:
-        self.inbox.pause(store=store) if which else self.inbox.pause(handler=handler)
+        self.administration.pause(store=store) if which else self.administration.pause(handler=handler)
 
     @rule(store=st.sampled_from(STORES), handler=st.sampled_from(HANDLERS), which=st.booleans())
     def resume(self, store: str, handler: str, which: bool) -> None:
-        self.inbox.resume(store=store) if which else self.inbox.resume(handler=handler)
+        self.administration.resume(store=store) if which else self.administration.resume(handler=handler)
 
     # The housekeeper, and the wake-ups
 
@@ -310,30 +323,34 @@ class InboxMachine(RuleBasedStateMachine):
         lapsed = set(self.client.zrange(keys.LEASED, 0, 1, byscore=True))
         mine = {run.item.encode() for run in self.leased}
         assert not lapsed & mine
-        self.inbox.tick()
+        self.housekeeping.tick()
         self.stale += self.crashed
         self.crashed = []
 
     @rule()
     def wake_ups_are_lost(self) -> None:
         self.client.delete("rq:queue:default")
-        self.inbox.tick(lapses=False)
+        self.housekeeping.tick(lapses=False)
         work = self.client.exists(keys.READY) or any(self.client.exists(keys.READY + name) for name in HANDLERS)
         assert bool(self.client.llen("rq:queue:default")) == bool(work)
 
     @rule(records=st.booleans(), failures=st.booleans())
     def trim(self, records: bool, failures: bool) -> None:
         """Everything that may go has been there for long enough; what may not stays."""
-        assert self.inbox.trim(bodies=1e9, records=1e9) == (0, 0, 0)
+        assert self.housekeeping.trim(bodies=1e9, records=1e9) == (0, 0, 0)
         self._age_all()
-        self.inbox.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0)
-        assert self.inbox.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0) == (0, 0, 0)
+        self.housekeeping.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0)
+        assert self.housekeeping.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0) == (
+            0,
+            0,
+            0,
+        )
         self._forget_what_is_gone({"settled"} if records else set(), {"failed"} if failures else set())
 
     @rule(store=st.sampled_from(STORES), keep=st.integers(0, 4))
     def trim_store(self, store: str, keep: int) -> None:
         there = self.client.zcard(keys.index_of(store))
-        _, removed = self.inbox.trim_store(store, keep=keep, window=60)
+        _, removed = self.housekeeping.trim_store(store, keep=keep, window=60)
         assert removed <= max(0, there - keep)
         self._forget_what_is_gone(set(), {"settled"})
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from redis import Redis
 
-from receiver.inbox import Inbox, connect, keys
+from receiver.inbox import Housekeeping, Inbox, connect, keys
 from tests.receiver.inbox.test_inbox_model import explore
 
 
@@ -19,7 +19,7 @@ class MarksMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.client: Redis = connect(self.url, timeout=5.0)
         self.client.delete("sh:o:model", keys.LEADER)
-        self.inbox = Inbox(self.client)
+        self.inbox, self.housekeeping = Inbox(self.client), Housekeeping(self.client)
         self.marks: dict[str, tuple[str, str, bytes]] = {}
         self.old_marks: list[tuple[str, bytes]] = []
         self.leader = ""
@@ -73,7 +73,7 @@ class MarksMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(("one", "two")))
     def lead(self, name: str) -> None:
         self.leader = self.leader or name
-        assert self.inbox.lead(name, 600_000) == (name == self.leader)
+        assert self.housekeeping.lead(name, 600_000) == (name == self.leader)
 
     @precondition(lambda self: self.leader)
     @rule()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from receiver.inbox import Declaration, Outcome, keys
-from receiver.inbox.inbox import TRIM_SLICE
+from receiver.inbox.housekeeping import TRIM_SLICE
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System, eventually
@@ -24,15 +24,15 @@ def close(system: System, how: str = "done", **event: object) -> str:
 
 def test_bodies_go_before_records(system: System) -> None:
     event_id = close(system)
-    eventually(lambda: system.inbox.trim(bodies=NOW, records=ALWAYS)[0] == 1)
+    eventually(lambda: system.housekeeping.trim(bodies=NOW, records=ALWAYS)[0] == 1)
     record = system.ledger.event(event_id)
     assert (record.body, record.summary.status) == (b"", "settled")
-    assert system.inbox.trim(bodies=NOW, records=ALWAYS) == (0, 0, 0)
+    assert system.housekeeping.trim(bodies=NOW, records=ALWAYS) == (0, 0, 0)
 
 
 def test_a_record_goes_with_all_its_traces_and_the_counters_stay(system: System) -> None:
     event_id = close(system)
-    eventually(lambda: system.inbox.trim(bodies=NOW, records=NOW)[1] == 1)
+    eventually(lambda: system.housekeeping.trim(bodies=NOW, records=NOW)[1] == 1)
     assert system.ledger.event(event_id) is None
     assert not [key for key in system.client.keys("sh:*") if event_id.encode() in key]
     assert system.ledger.events() == system.ledger.events(store="north") == []
@@ -43,14 +43,14 @@ def test_a_record_goes_with_all_its_traces_and_the_counters_stay(system: System)
 def test_open_events_and_failures_are_kept(system: System) -> None:
     failed = close(system, "failed")
     waiting = system.accept()
-    assert system.inbox.trim(bodies=NOW, records=NOW) == (0, 0, 0)
+    assert system.housekeeping.trim(bodies=NOW, records=NOW) == (0, 0, 0)
     assert system.ledger.event(failed).body
     assert system.ledger.event(waiting).body
 
 
 def test_failures_go_by_age_only_where_config_says_so(system: System) -> None:
     failed = close(system, "failed")
-    eventually(lambda: system.inbox.trim(bodies=ALWAYS, records=ALWAYS, failures=0.001)[2] == 1)
+    eventually(lambda: system.housekeeping.trim(bodies=ALWAYS, records=ALWAYS, failures=0.001)[2] == 1)
     assert system.ledger.event(failed) is None
     assert system.client.zcard(keys.FAILED) == 0
 
@@ -61,7 +61,7 @@ def test_more_than_a_slice_goes_in_slices(system: System) -> None:
         system.inbox.accept([system.delivery()])
     claim = system.inbox.claim({"": many}, room=many)
     system.inbox.route([(run, ()) for run in claim.runs], "0")
-    removed = [system.inbox.trim(bodies=NOW, records=ALWAYS)[0] for _ in range(4)]
+    removed = [system.housekeeping.trim(bodies=NOW, records=ALWAYS)[0] for _ in range(4)]
     assert removed[0] == TRIM_SLICE
     assert system.client.keys("sh:b:*") == []
 
@@ -69,7 +69,7 @@ def test_more_than_a_slice_goes_in_slices(system: System) -> None:
 def test_one_store_keeps_its_newest_and_another_all(system: System) -> None:
     old, _, new = (close(system) for _ in range(3))
     other = close(system, store="south")
-    eventually(lambda: system.inbox.trim_store("north", keep=1, window=NOW)[1] == 2)
+    eventually(lambda: system.housekeeping.trim_store("north", keep=1, window=NOW)[1] == 2)
     assert system.ledger.event(old) is None
     assert system.ledger.event(new)
     assert system.ledger.event(other)
@@ -78,7 +78,7 @@ def test_one_store_keeps_its_newest_and_another_all(system: System) -> None:
 def test_a_duplicate_mark_inside_its_window_is_never_removed(system: System) -> None:
     close(system)
     close(system)
-    assert system.inbox.trim_store("north", keep=1, window=3600) == (0, 0)
+    assert system.housekeeping.trim_store("north", keep=1, window=3600) == (0, 0)
 
 
 def test_the_housekeeper_does_it_by_itself(make_system: Callable[..., System]) -> None:
@@ -92,9 +92,9 @@ def test_the_housekeeper_does_it_by_itself(make_system: Callable[..., System]) -
 def test_runs_of_a_handler_nobody_has_become_failures(system: System) -> None:
     event_id = system.accept()
     route(system.inbox, claim_one(system.inbox), ("old.handler", "default", False), GREET)
-    assert system.inbox.end_orphans(absent=0.01) == 0, "while all workers are away nothing is an orphan"
+    assert system.housekeeping.end_orphans(absent=0.01) == 0, "while all workers are away nothing is an orphan"
     system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
-    assert eventually(lambda: system.inbox.end_orphans(absent=30)) == 1
+    assert eventually(lambda: system.housekeeping.end_orphans(absent=30)) == 1
     assert system.run_of(event_id, "old.handler").error.startswith("no-such-handler")
     assert system.identity_holds()
 
@@ -117,5 +117,5 @@ def test_runs_of_the_only_handler_are_orphans_though_the_worker_has_none_left(sy
         system.client.hset(keys.SEEN, name, int((time.time() - 40) * 1000))
     system.inbox.declare([])
     assert HandlerQueries(system.client).absent()["shop.greet"].waiting == 1
-    assert system.inbox.end_orphans(absent=30) == 1
+    assert system.housekeeping.end_orphans(absent=30) == 1
     assert system.status(event_id) == "failed"

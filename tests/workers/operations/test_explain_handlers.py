@@ -158,7 +158,7 @@ def shop(make_system: Callable[..., System]) -> Iterator[System]:
     system.inbox.declare([])
     system.start("worker", "housekeeper")
     eventually(lambda: system.inbox.declarations().handlers)
-    system.inbox.pause(handler="shop.held")
+    system.administration.pause(handler="shop.held")
     return system
 
 

@@ -54,7 +54,7 @@ def test_failures_of_one_cause_are_one_group(system: System) -> None:
 def test_a_run_that_ends_well_leaves_its_group(system: System) -> None:
     fail(system, how="retry")
     system.client.zadd(keys.LATER, dict.fromkeys(system.client.zrange(keys.LATER, 0, -1), 1))
-    system.inbox.tick()
+    system.housekeeping.tick()
     run = claim_one(system.inbox, "shop.greet")
     system.inbox.finish([Outcome(run, "done")])
     assert FailureQueries(system.client).groups() == []
@@ -90,7 +90,7 @@ def test_a_group_shows_its_traceback_and_an_example(system: System) -> None:
 
 def test_a_replayed_failure_is_open_again_and_settles(system: System) -> None:
     event_id = fail(system)
-    assert system.inbox.reopen([f"{event_id}|shop.greet"], {}) == ["reopened"]
+    assert system.administration.reopen([f"{event_id}|shop.greet"], {}) == ["reopened"]
     assert (system.status(event_id), FailureQueries(system.client).groups()) == ("open", [])
     assert system.identity_holds()
     run = claim_one(system.inbox, "shop.greet")
@@ -113,9 +113,9 @@ def test_a_dropped_failure_settles_the_event_and_keeps_its_reason(system: System
 def test_replay_cannot_be_asked_of_an_event_whose_body_is_gone(system: System) -> None:
     event_id = fail(system)
     system.client.delete(keys.BODY + event_id)
-    assert system.inbox.reopen([f"{event_id}|shop.greet"], {}) == ["no-body"]
-    assert system.inbox.reopen(["nothing|shop.greet"], {}) == ["gone"]
-    assert system.inbox.reopen([f"{event_id}|shop.other"], {}) == ["absent"]
+    assert system.administration.reopen([f"{event_id}|shop.greet"], {}) == ["no-body"]
+    assert system.administration.reopen(["nothing|shop.greet"], {}) == ["gone"]
+    assert system.administration.reopen([f"{event_id}|shop.other"], {}) == ["absent"]
     assert system.status(event_id) == "failed"
 
 
@@ -219,7 +219,7 @@ def test_an_interrupted_replay_by_filter_finds_its_place(system: System) -> None
     _, items = next(pages)
     middle = items[9].split("|")[0]
     score = system.client.zscore(keys.INDEX, middle)
-    part.inbox.reopen(items[:10], {}, cursor=(chosen.name, f"{score:.0f} {middle}"))
+    part.administration.reopen(items[:10], {}, cursor=(chosen.name, f"{score:.0f} {middle}"))
     rest = Replay(system.inbox, rate=None, first=None, told=lambda _: None)
     assert rest.position(chosen)
     rest.selection(chosen)

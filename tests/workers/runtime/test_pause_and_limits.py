@@ -102,10 +102,10 @@ def waiting(system: System, many: int = 1, **event: object) -> list[str]:
 
 def test_a_paused_handlers_runs_are_not_claimed_and_keep_their_order(system: System) -> None:
     ids = waiting(system, 5)
-    assert system.inbox.pause(handler="shop.greet")
+    assert system.administration.pause(handler="shop.greet")
     assert system.inbox.claim({"shop.greet": 5}, room=5).runs == ()
     assert system.inbox.route([(_event(system), [("shop.greet", "default", True)])], "0") == [["routed"]]
-    system.inbox.resume(handler="shop.greet")
+    system.administration.resume(handler="shop.greet")
     claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs]
     assert claimed[:5] == ids
     assert len(claimed) == 6
@@ -119,13 +119,13 @@ def _event(system: System) -> object:
 def test_a_paused_stores_work_is_held_and_comes_back_in_order(system: System) -> None:
     ids = waiting(system, 4)
     other = waiting(system, 1, store="south")
-    system.inbox.pause(store="north")
+    system.administration.pause(store="north")
     assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == other
     unrouted = system.accept()
     assert system.inbox.claim({"": 5}, room=5).runs == ()
     assert system.client.zcard(keys.HELD + "north") == 5
     assert system.run_of(ids[0], "shop.greet").status == "waiting"
-    assert system.inbox.resume(store="north") == 5
+    assert system.administration.resume(store="north") == 5
     assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == ids
     assert claim_one(system.inbox).event.id == unrouted
     assert system.identity_holds()
@@ -134,10 +134,10 @@ def test_a_paused_stores_work_is_held_and_comes_back_in_order(system: System) ->
 def test_resumed_work_of_a_store_goes_before_what_was_never_claimed(system: System) -> None:
     """Behind a limit little is claimed, so a pause finds some of a store's work and leaves the rest in its lane."""
     north, south = waiting(system, 6), waiting(system, 2, store="south")
-    system.inbox.pause(store="north")
+    system.administration.pause(store="north")
     held = system.inbox.claim({"shop.greet": 3}, room=3).runs
     assert system.client.zcard(keys.HELD + "north") == 3 - len(held)
-    system.inbox.resume(store="north")
+    system.administration.resume(store="north")
     newest = waiting(system, 1)
     claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, room=20).runs]
     assert [one for one in claimed if one in {*north, *newest}] == [*north, *newest]
@@ -146,10 +146,10 @@ def test_resumed_work_of_a_store_goes_before_what_was_never_claimed(system: Syst
 
 def test_resumed_work_takes_its_turn_among_other_stores(system: System) -> None:
     north = waiting(system, 4)
-    system.inbox.pause(store="north")
+    system.administration.pause(store="north")
     assert system.inbox.claim({"shop.greet": 9}, room=9).runs == ()
     south = waiting(system, 4, store="south")
-    system.inbox.resume(store="north")
+    system.administration.resume(store="north")
     claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, room=20).runs]
     assert set(claimed[:4]) & set(south), "no stampede"
     assert [one for one in claimed if one in north] == north
@@ -240,15 +240,15 @@ def test_retiring_a_handler_ends_its_runs_wherever_they_wait(system: System) -> 
     retried, held, ready = waiting(system, 3)
     (run,) = system.inbox.claim({"shop.greet": 1}, room=1).runs
     system.inbox.finish([Outcome(run, "retry", {"error": "KeyError"}, delay=3600)])
-    system.inbox.pause(store="north")
+    system.administration.pause(store="north")
     assert system.inbox.claim({"shop.greet": 1}, room=1).runs == ()
     assert system.client.zcard(keys.HELD + "north") == 1
-    system.inbox.pause(handler="shop.greet")
-    assert system.inbox.retire("shop.greet") == 3
+    system.administration.pause(handler="shop.greet")
+    assert system.administration.retire("shop.greet") == 3
     for event_id in (retried, held, ready):
         assert system.status(event_id) == "failed"
         assert system.run_of(event_id, "shop.greet").error.startswith("no-such-handler")
-    assert system.inbox.paused() == {"store:north"}
+    assert system.administration.paused() == {"store:north"}
     assert system.identity_holds()
 
 
@@ -256,7 +256,7 @@ def test_retiring_a_handler_leaves_the_delayed_runs_of_others_alone(system: Syst
     (event_id,) = waiting(system, 1)
     (run,) = system.inbox.claim({"shop.greet": 1}, room=1).runs
     system.inbox.finish([Outcome(run, "retry", {"error": "KeyError"}, delay=3600)])
-    assert system.inbox.retire("shop.gree") == 0
+    assert system.administration.retire("shop.gree") == 0
     assert system.run_of(event_id, "shop.greet").status == "waiting"
 
 
@@ -416,7 +416,7 @@ def test_ten_thousand_paused_runs_are_done_in_order_after_everything_was_killed(
 ) -> None:
     system = started(make_system, concurrency=1)
     system.settled(system.accept(data={"id": 0}))
-    system.inbox.pause(handler="shop.greet")
+    system.administration.pause(handler="shop.greet")
     one = system.delivery(data={"id": 1})
     for start in range(0, 10_000, 500):
         system.inbox.accept(
@@ -429,6 +429,6 @@ def test_ten_thousand_paused_runs_are_done_in_order_after_everything_was_killed(
     assert order == sorted(order)
     system.start("worker", "housekeeper")
     began = time.monotonic()
-    system.inbox.resume(handler="shop.greet")
+    system.administration.resume(handler="shop.greet")
     eventually(lambda: system.ledger.counters().total["settled"] == 10_001, 60)
     print(f"\n10,000 resumed runs done in {time.monotonic() - began:.1f} s")

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import DeliveryRefused, PluginError
 from receiver.contract.stores import Store
-from receiver.inbox import EventQueries, FailureQueries, Inbox, connect_to
+from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to
 from receiver.inbox.keyring.keyring import learned_here
 from receiver.inbox.queries.activity import ActivityQueries
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -106,7 +106,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         absent=HandlerQueries(client).absent(),
         workers=tuple(pulse.workers()),
         housekeeper=_housekeeper(pulse),
-        paused=frozenset(inbox.paused()),
+        paused=frozenset(Administration(client).paused()),
         spools=ledger.spools(),
         failed=sum(group.failed for group in groups),
         retrying=sum(group.retrying for group in groups),

@@ -16,7 +16,7 @@ from receiver.config import Config
 from receiver.contract.compose import compose
 from receiver.contract.errors import PluginError
 from receiver.contract.intake import receive
-from receiver.inbox import keys
+from receiver.inbox import Administration, keys
 from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.plugins.plugin_settings import settings_of
 from workers.testing import SandboxStore
@@ -209,7 +209,7 @@ class CertificationRun:
             self._closed(accepted.id, step)
             record = self._record(accepted.id)
             items = [keys.run_item(accepted.id, run.handler) for run in record.runs]
-            self._rig.inbox.reopen(items, {})
+            Administration(self._rig.client).reopen(items, {})
         if scenario.wait:
             self._closed(accepted.id, step)
         else:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from receiver.inbox import Inbox, connect
+from receiver.inbox import Administration, connect
 from tests.support.harness import OTHER_SECRET, SECRET, eventually, own_server
 from tests.support.installations import BROKEN, Clinic, Setup, nobody_works
 from workers.cli import storehooks
@@ -106,14 +106,14 @@ def test_secrets_that_others_can_read_are_told(clinic: Clinic) -> None:
 def test_a_paused_store_and_an_assumed_operation_are_told(clinic: Clinic) -> None:
     from workers.storeapi import ApiError, client_of
 
-    inbox = Inbox(connect(clinic.server.url, timeout=5.0))
+    administration = Administration(connect(clinic.server.url, timeout=5.0))
     with pytest.raises(ApiError):
-        client_of(clinic.system.config, "north", inbox.client).webhooks.get(99)
-    inbox.pause(store="north")
+        client_of(clinic.system.config, "north", administration.client).webhooks.get(99)
+    administration.pause(store="north")
     try:
         told = doctor(clinic.config_file)
     finally:
-        inbox.resume(store="north")
+        administration.resume(store="north")
     assert re.search(r"^WARN  paused +north is paused; its work waits$", told.text, flags=re.M)
     assert "fix: storehooks stores resume north" in told.text
     assert "webhooks.get is used, assumed, never confirmed" in told.text

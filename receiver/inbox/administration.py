@@ -1,0 +1,92 @@
+"""Administration: what a person decides about work in the inbox: replay, pause, resume, retire, drop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from redis import Redis
+
+from receiver.inbox import keys
+from receiver.inbox.queries.handlers import held_stores
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.script_runner import ScriptCall
+
+RETIRE_SLICE = 500
+RESUME_SLICE = 10_000
+"""Larger than other slices: only items that return in one step keep their order for sure. It takes the server 0.1 s."""
+
+
+class Administration:
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    def reopen(
+        self,
+        items: Sequence[str],
+        queues: Mapping[str, str],
+        *,
+        make: bool = False,
+        again: bool = False,
+        cursor: tuple[str, str] = ("", ""),
+    ) -> list[str]:
+        """Have runs done again; with `make`, also by a handler that had none; with `again`, effects too.
+
+        The cursor of a replay is kept in the same step.
+        """
+        name, value = cursor
+        parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
+        (replies,) = script_runner.run(
+            self.client, [ScriptCall("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
+        )
+        return [reply.decode() for reply in replies]
+
+    def pause(self, *, handler: str = "", store: str = "") -> bool:
+        """Let no more work of a handler or a store begin. False if it was paused already."""
+        (new,) = script_runner.run(self.client, [ScriptCall("pause", [_pause_name(handler, store)])])
+        return bool(new)
+
+    def resume(self, *, handler: str = "", store: str = "") -> int:
+        """Let it begin again, in its order; give how many waiting items of a store came back."""
+        total = 0
+        while True:
+            (back,) = script_runner.run(
+                self.client, [ScriptCall("resume", [_pause_name(handler, store), RESUME_SLICE])]
+            )
+            total += int(back)
+            if back < RESUME_SLICE:
+                return total
+
+    def paused(self) -> set[str]:
+        """What is paused: "handler:NAME", "store:NAME"."""
+        found: Any = self.client.smembers(keys.PAUSED)
+        return {name.decode() for name in found}
+
+    def retire(self, handler: str) -> int:
+        """A handler is gone for good: its waiting runs, delayed, retried or held, become failures. Gives how many."""
+        detail = orjson.dumps({"error": "no-such-handler: it was retired", "reason": "no-such-handler"})
+        total = 0
+        for place in ("ready", "later", *(f"held:{store}" for store in held_stores(self.client))):
+            cursor = b"0"
+            while True:
+                (reply,) = script_runner.run(
+                    self.client, [ScriptCall("retire", [handler, place, cursor, RETIRE_SLICE, detail])]
+                )
+                cursor, ended = reply
+                total += int(ended)
+                if cursor == b"0":
+                    break
+        return total
+
+    def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
+        """Give failures up, with a reason that stays with them."""
+        detail = orjson.dumps({"result": reason, "dropped": "by hand"})
+        (replies,) = script_runner.run(self.client, [ScriptCall("drop", [detail, *items])])
+        return [reply.decode() for reply in replies]
+
+
+def _pause_name(handler: str, store: str) -> str:
+    if bool(handler) == bool(store):
+        raise ValueError("a handler or a store")
+    return f"handler:{handler}" if handler else f"store:{store}"
