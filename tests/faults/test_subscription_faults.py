@@ -25,14 +25,14 @@ from workers.operations.replay import Selection, fitting
 from workers.runtime.reload_signal import module_of
 from workers.storeapi.client import Client
 from workers.storeapi.errors import (
-    Answered,
     ApiError,
-    Invalid,
-    StoreFault,
+    InvalidRequest,
+    ServerError,
+    StatusError,
     TokenRefused,
+    UnexpectedResponse,
     Unreachable,
-    Unreadable,
-    is_refusal,
+    had_no_effect,
 )
 from workers.storeapi.groups import Webhooks
 from workers.subscriptions.apply import handlers_of
@@ -86,8 +86,8 @@ def refused_with(error: BaseException) -> Spoil:
     "error",
     [
         KeyboardInterrupt(),
-        StoreFault("a gateway in between gave up", status=504),
-        Unreadable("no JSON"),
+        ServerError("a gateway in between gave up", status=504),
+        UnexpectedResponse("no JSON"),
         OSError(28, "No space left on device"),
     ],
     ids=["interrupted", "gateway", "unreadable", "disk full"],
@@ -120,7 +120,7 @@ def test_a_creation_whose_answer_is_lost_leaves_its_word(shop: Shop, monkeypatch
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     with monkeypatch.context() as patch:
-        patch.setattr(Webhooks, "create", done_and_then(StoreFault("504", status=504), Webhooks.create))
+        patch.setattr(Webhooks, "create", done_and_then(ServerError("504", status=504), Webhooks.create))
         assert shop.apply().exit_code == 1
     assert is_under_way(shop)
     assert look(shop).left == ()
@@ -132,12 +132,14 @@ def test_a_refused_rotation_takes_its_word_back(shop: Shop, monkeypatch: pytest.
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
-    monkeypatch.setattr(Webhooks, "rotate_secret", refused_with(Invalid("no", status=422)))
+    monkeypatch.setattr(Webhooks, "rotate_secret", refused_with(InvalidRequest("no", status=422)))
     assert rotate(shop) == ["no"]
     assert not is_under_way(shop)
 
 
-@pytest.mark.parametrize("error", [StoreFault("503", status=503), Invalid("no", status=422)], ids=["fault", "refused"])
+@pytest.mark.parametrize(
+    "error", [ServerError("503", status=503), InvalidRequest("no", status=422)], ids=["fault", "refused"]
+)
 def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, error: ApiError
 ) -> None:
@@ -178,7 +180,7 @@ def test_a_secret_we_chose_and_the_store_refuses_leaves_the_old_one_as_it_is(
 
     def refuses(self: Client, group: str, name: str, *given: Any, **named: Any) -> Any:
         if name == "rotate_secret":
-            raise Invalid("no", status=422)
+            raise InvalidRequest("no", status=422)
         return real(self, group, name, *given, **named)
 
     monkeypatch.setattr(Client, "call", refuses)
@@ -194,17 +196,17 @@ def test_a_secret_we_chose_and_the_store_refuses_leaves_the_old_one_as_it_is(
 @pytest.mark.parametrize(
     ("error", "refusal"),
     [
-        (Invalid("", status=422), True),
-        (Answered("", status=404), True),
-        (StoreFault("", status=502), False),
+        (InvalidRequest("", status=422), True),
+        (StatusError("", status=404), True),
+        (ServerError("", status=502), False),
         (Unreachable("", sent=True), False),
         (Unreachable("", sent=False), True),
         (TokenRefused(""), True),
-        (Unreadable(""), False),
+        (UnexpectedResponse(""), False),
     ],
 )
 def test_only_a_clear_answer_says_that_nothing_was_done(error: ApiError, refusal: bool) -> None:
-    assert is_refusal(error) is refusal
+    assert had_no_effect(error) is refusal
 
 
 # What nobody agreed to
@@ -229,7 +231,7 @@ def test_apply_deletes_only_what_it_has_shown(shop: Shop, monkeypatch: pytest.Mo
     assert shop.topics() == ["customer.created", "order.paid", "product.updated"]
 
 
-@pytest.mark.parametrize("answer", [StoreFault("503", status=503), None], ids=["fault", "empty"])
+@pytest.mark.parametrize("answer", [ServerError("503", status=503), None], ids=["fault", "empty"])
 def test_a_store_that_does_not_tell_its_topics_for_a_moment_loses_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, answer: ApiError | None
 ) -> None:

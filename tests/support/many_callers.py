@@ -13,12 +13,12 @@ from pathlib import Path
 
 from receiver import config as config_room
 from receiver.inbox import connect
-from workers.storeapi import ApiError, client_of
+from workers.storeapi import ApiError, client_for_store
 
 
 def main(config_file: str, threads: int, calls: int, go: str) -> None:
     config = config_room.load(Path(config_file), {})
-    client = client_of(config, "demo", connect(config.redis.url, timeout=5.0), timeout=110)
+    client = client_for_store(config, "demo", connect(config.redis.url, timeout=5.0), timeout=110)
     done: list[str] = []
 
     def work() -> None:

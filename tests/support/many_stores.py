@@ -16,7 +16,7 @@ import orjson
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from receiver import config as config_room
-from workers.storeapi.catalogue import catalogue_of
+from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.sandbox.misbehaviour import Misbehaviour
 from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import Shop
@@ -45,7 +45,7 @@ class Stores:
         self.states, self.came = States(), list[tuple[float, str]]()
         shop = Shop(
             self.states,  # type: ignore[arg-type]
-            catalogue_of(config, first),
+            configured_catalogue(config, first),
             config.known_stores[first],
             Misbehaviour(1),
             secret=config.stores[first].signing_secrets[0].value.get_secret_value(),

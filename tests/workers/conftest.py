@@ -14,7 +14,7 @@ from redis import Redis
 from receiver import config as config_room
 from receiver.config import Config
 from tests.support.harness import SECRET, Process, eventually, free_port, port_is_free
-from workers.storeapi import Client, client_of
+from workers.storeapi import Client, client_for_store
 
 CONFIG = """
 [redis]
@@ -103,12 +103,12 @@ class SandboxRun:
         return path
 
     def client(self, redis: Redis | None = None, **how: Any) -> Client:
-        return client_of(self.config, "demo", redis, **how)
+        return client_for_store(self.config, "demo", redis, **how)
 
     @staticmethod
     def client_from(config_file: Path, redis: Redis | None = None, **how: Any) -> Client:
         """A client that was told otherwise than the sandbox."""
-        return client_of(config_room.load(config_file, {}), "demo", redis, **how)
+        return client_for_store(config_room.load(config_file, {}), "demo", redis, **how)
 
     def stop(self) -> None:
         self.http.close()

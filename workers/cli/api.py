@@ -19,9 +19,9 @@ from receiver.contract.records import Record
 from workers.cli import output
 from workers.cli.options import the_config, the_server, the_store, with_config
 from workers.storeapi import exact_json
-from workers.storeapi.catalogue import Catalogue, Operation, catalogue_of
-from workers.storeapi.confirmations import Confirmations, state_of
-from workers.storeapi.errors import ApiError, NotThere
+from workers.storeapi.catalogue import Catalogue, Operation, configured_catalogue
+from workers.storeapi.confirmations import Confirmations, state_text
+from workers.storeapi.errors import ApiError, NotFound
 from workers.storeapi.pages import Pages
 
 PROBE = "probe"
@@ -79,9 +79,9 @@ def api(
 
 def list_operations(config: Config, store: str | None, json_: bool) -> None:
     name = the_store(config, store) if store else (next(iter(config.stores)) if len(config.stores) == 1 else None)
-    catalogue = catalogue_of(config, name)
+    catalogue = configured_catalogue(config, name)
     known = Confirmations(_redis_if_there(config) if name else None, name or "")
-    rows = [_row(one, state_of(one, known.since(one), name or "")) for one in catalogue]
+    rows = [_row(one, state_text(one, known.confirmed_on(one), name or "")) for one in catalogue]
     if json_:
         output.as_json(rows)
         return
@@ -143,14 +143,14 @@ def call(
     all_: bool,
     json_: bool,
 ) -> None:
-    from workers.storeapi import client_of
+    from workers.storeapi import client_for_store
 
-    catalogue = catalogue_of(config, store)
+    catalogue = configured_catalogue(config, store)
     if operation is None:
         names = [one.name for one in catalogue if one.group == group]
         raise ConfigError(f"which operation of {group}? {', '.join(names) or 'there is no such group'}")
     wanted = catalogue.get(group, operation)
-    client = client_of(config, store, _redis_if_there(config))
+    client = client_for_store(config, store, _redis_if_there(config))
     if data_file and wanted.rows and Path(data_file).suffix.lower() != ".json":
         import_file(client, group, Path(data_file), json_)
         return
@@ -264,9 +264,9 @@ def _json(value: Any) -> str:
 
 def probe(config: Config, store: str, json_: bool) -> None:
     """Try every GET that needs no id of its own; ids come from the listings."""
-    from workers.storeapi import client_of
+    from workers.storeapi import client_for_store
 
-    client = client_of(config, store, _redis_if_there(config))
+    client = client_for_store(config, store, _redis_if_there(config))
     found = list(_probed(client))
     if json_:
         output.as_json([{"operation": one.full_name, "result": result} for one, result in found])
@@ -298,7 +298,7 @@ def _try(client: Any, operation: Operation, ids: dict[str, Any]) -> str:
             records = answer.first_page()
             if records and operation.name == "list":
                 ids[operation.group] = records[0].id
-    except NotThere as error:
+    except NotFound as error:
         return f"no: {error.status}; set [stores.{client.store}.catalogue.{operation.full_name}] path"
     except ApiError as error:
         return f"not known: {error.reason.splitlines()[0]}"

@@ -44,11 +44,11 @@ def sandbox(
     """
     if context.invoked_subcommand is not None:
         return
-    from workers.storeapi.sandbox.process import Options, run
+    from workers.storeapi.sandbox.process import SandboxOptions, run
 
     config = the_config()
     shopping = None if no_shopper else every
-    run(config, Options(the_store(config, store), shopping, events, products, not no_subscriptions, data))
+    run(config, SandboxOptions(the_store(config, store), shopping, events, products, not no_subscriptions, data))
 
 
 @sandbox.command()

@@ -19,7 +19,7 @@ from receiver.inbox.subscription_checks import Checked, Repair, SubscriptionChec
 from workers.cli import output
 from workers.cli.options import Noun, the_config, the_server, the_store, with_config
 from workers.formatting import span
-from workers.storeapi.configured_client import for_the_sandbox
+from workers.storeapi.configured_client import sandbox_hint
 from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
 from workers.subscriptions.plan import Change, Handlers, Plan, in_words
 from workers.subscriptions.repair import summary_of
@@ -151,7 +151,7 @@ def _chosen(config: Config, store: str | None) -> list[str]:
     if not found:
         raise ConfigError(
             "no store has both base_url and auth in its [stores.NAME], so there is no API to ask. "
-            f"{for_the_sandbox(config)}"
+            f"{sandbox_hint(config)}"
         )
     return found
 

@@ -101,13 +101,13 @@ class LocalRun:
         return plugin_settings.build(self._config, self._plugin.router, store, below=self._below)
 
     def _client_of(self, event: Event) -> Client:
-        from workers.storeapi import client_of
+        from workers.storeapi import client_for_store
 
         if self._live:
-            return client_of(self._config, event.store)
+            return client_for_store(self._config, event.store)
         from workers.testing.local_system import STORE
 
-        return client_of(self._sandbox_with(event).config, STORE)
+        return client_for_store(self._sandbox_with(event).config, STORE)
 
     def _sandbox_with(self, event: Event) -> LocalSystem:
         """A sandbox store that holds what the event is about."""

@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workers.storeapi.client import Client
-    from workers.storeapi.configured_client import client_of
+    from workers.storeapi.configured_client import client_for_store
     from workers.storeapi.errors import ApiError
     from workers.storeapi.transport.auth import Credentials
 
-__all__ = ["ApiError", "Client", "Credentials", "client_of"]
+__all__ = ["ApiError", "Client", "Credentials", "client_for_store"]
 
-_HOMES = {"ApiError": "errors", "Client": "client", "Credentials": "transport.auth", "client_of": "configured_client"}
+_HOMES = {
+    "ApiError": "errors",
+    "Client": "client",
+    "Credentials": "transport.auth",
+    "client_for_store": "configured_client",
+}
 
 
 def __getattr__(name: str) -> Any:

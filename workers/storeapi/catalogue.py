@@ -110,7 +110,7 @@ class Catalogue:
 
 
 @cache
-def bundled() -> Catalogue:
+def bundled_catalogue() -> Catalogue:
     """What is documented and assumed of the API, before any config."""
     text = (resources.files(__package__) / "catalogue.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
@@ -133,9 +133,9 @@ def _bundled_operation(group: str, name: str, given: dict[str, Any], paging: Pag
     return Operation(group, name, state=state, **given)
 
 
-def catalogue_of(config: Config, store: str | None = None) -> Catalogue:
+def configured_catalogue(config: Config, store: str | None = None) -> Catalogue:
     """The catalogue with the config's corrections: those for all stores, then those of one."""
-    found = _corrected(bundled(), config.catalogue, config, ("catalogue",))
+    found = _corrected(bundled_catalogue(), config.catalogue, config, ("catalogue",))
     if store is None:
         return found
     return _corrected(found, config.stores[store].catalogue, config, ("stores", store, "catalogue"))

@@ -25,15 +25,15 @@ from redis import Redis
 from receiver.contract.event import follow
 from receiver.contract.records import Record, as_sent, make
 from workers.storeapi import exact_json
-from workers.storeapi.catalogue import Catalogue, Operation, bundled
+from workers.storeapi.catalogue import Catalogue, Operation, bundled_catalogue
 from workers.storeapi.confirmations import Confirmations
 from workers.storeapi.error_advice import error_for
-from workers.storeapi.errors import ApiError, Denied, ForeignOrigin, RateLimited, Unreachable, Unreadable
+from workers.storeapi.errors import AccessDenied, ApiError, ForeignOrigin, RateLimited, UnexpectedResponse, Unreachable
 from workers.storeapi.groups import Customers, Id, OperationGroup, Orders, Products, Webhooks
 from workers.storeapi.pages import Pages
 from workers.storeapi.transport.auth import ClientCredentials, Credentials, StaticToken, TokenSource
 from workers.storeapi.transport.guard import Allowed
-from workers.storeapi.transport.http import ApiResponse, Wire, check_url, origin_of
+from workers.storeapi.transport.http import HttpResponse, HttpSession, check_url, origin_of
 from workers.storeapi.transport.rate_limit import ALL_STORES, SLACK, Gate, LocalGate, SharedGate
 from workers.storeapi.transport.retry import FAULTS, backoff, is_fault, retry_after
 
@@ -57,7 +57,7 @@ class ApiCall:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ApiReply:
     """What the store answered: the JSON document, and what the envelope says of it."""
 
     status: int
@@ -96,10 +96,10 @@ class Client:
     ) -> None:
         check_url(base_url, allow_private)
         self.store = store or origin_of(base_url)[1]
-        self.catalogue = catalogue or bundled()
+        self.catalogue = catalogue or bundled_catalogue()
         self._base = base_url.rstrip("/")
         self._timeout = timeout
-        self._wire = Wire(allow_private, max_answer)
+        self._wire = HttpSession(allow_private, max_answer)
         self._auth: TokenSource = StaticToken(token)
         if auth is not None and not token:
             self._auth = ClientCredentials(auth, self._wire, redis=redis, store=self.store)
@@ -157,7 +157,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         retry_safe: bool | None = None,
         timeout: float | None = None,
-    ) -> Reply:
+    ) -> ApiReply:
         """Anything else of the store's API: `path` is relative to the store, and stays there."""
         safe = method in ("GET", "PUT", "DELETE") if retry_safe is None else retry_safe
         content = None if body is None else exact_json.dumps(body)
@@ -199,7 +199,7 @@ class Client:
         content: bytes | None,
         key: str = "",
         timeout: float | None = None,
-    ) -> Reply:
+    ) -> ApiReply:
         self.confirmations.tried(operation)
         headers = {}
         if operation.idempotency_key or key:
@@ -224,11 +224,11 @@ class Client:
         hint = f"[stores.{self.store}.catalogue.{operation.group}] fields"
         return lambda raw: make(operation.record, raw, names, hint)
 
-    def _one(self, operation: Operation, reply: Reply) -> Record:
+    def _one(self, operation: Operation, reply: ApiReply) -> Record:
         """The record of an answer; a list of one is one."""
         data = reply.data[0] if isinstance(reply.data, list) and len(reply.data) == 1 else reply.data
         if not isinstance(data, Mapping):
-            raise Unreadable(
+            raise UnexpectedResponse(
                 f"no record at {self.catalogue.envelope.data!r} in the answer; if it stands elsewhere, set "
                 '[catalogue.envelope] data = "..."',
                 store=self.store,
@@ -257,7 +257,7 @@ class Client:
             )
         return same
 
-    def _perform(self, call: ApiCall) -> Reply:
+    def _perform(self, call: ApiCall) -> ApiReply:
         """Send until it is answered, or until it is not worth it any more."""
         tries = _Tries()
         self._wire.warm_up()
@@ -298,7 +298,7 @@ class Client:
             if not evenly or time.monotonic() - asked - wait < SLACK:
                 return
 
-    def _send(self, call: ApiCall, token: str) -> ApiResponse:
+    def _send(self, call: ApiCall, token: str) -> HttpResponse:
         headers = {"accept": "application/json", "user-agent": "storehooks", **call.headers}
         headers["authorization"] = f"Bearer {token}"
         if call.content is not None:
@@ -314,10 +314,10 @@ class Client:
             raise error
         time.sleep(pause)
 
-    def _pause_after_refusal(self, call: ApiCall, tries: _Tries, answer: ApiResponse, token: str) -> None:
+    def _pause_after_refusal(self, call: ApiCall, tries: _Tries, answer: HttpResponse, token: str) -> None:
         """An error. Raises it, or returns when the call is to be sent again."""
         error = error_for(answer, call.operation, self.catalogue, self.confirmations)
-        if isinstance(error, Denied) and answer.status == 401 and not tries.refused_token:
+        if isinstance(error, AccessDenied) and answer.status == 401 and not tries.refused_token:
             tries.refused_token = token  # it may have ended, or been revoked; nothing was done with it
             return
         after = retry_after(answer.headers.get("retry-after"))
@@ -337,18 +337,18 @@ class Client:
         else:
             time.sleep(pause)  # "Retry-After: 0" is for this call alone; a store that repeats it is not hammered
 
-    def _reply(self, call: ApiCall, answer: ApiResponse) -> Reply:
+    def _reply(self, call: ApiCall, answer: HttpResponse) -> ApiReply:
         if call.operation:
             self.confirmations.add(call.operation)
         if not answer.content.strip():
-            return Reply(answer.status, answer.headers, None, None)
+            return ApiReply(answer.status, answer.headers, None, None)
         try:
             document = exact_json.loads(answer.content)
         except ValueError:
-            raise Unreadable(f"answered {answer.status} with something that is not JSON") from None
+            raise UnexpectedResponse(f"answered {answer.status} with something that is not JSON") from None
         envelope = self.catalogue.envelope
         data, total = follow(document, envelope.data), follow(document, envelope.total)
-        return Reply(answer.status, answer.headers, document, data, total if isinstance(total, int) else None)
+        return ApiReply(answer.status, answer.headers, document, data, total if isinstance(total, int) else None)
 
 
 def _overall_gate(redis: Redis | None, rate: float) -> Gate | None:

@@ -8,12 +8,14 @@ from redis import Redis
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from workers.storeapi.catalogue import catalogue_of
+from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.client import CALL_SECONDS, Client
 from workers.storeapi.transport.auth import Credentials
 
 
-def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout: float = CALL_SECONDS) -> Client:
+def client_for_store(
+    config: Config, store: str, redis: Redis | None = None, *, timeout: float = CALL_SECONDS
+) -> Client:
     """The client of a store in config. With Redis the token and the rate limit are shared by all processes."""
     if store not in config.stores:
         raise ConfigError(f"no store is called {store} in this config, so there is no API to call")
@@ -21,14 +23,14 @@ def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout
     if not given.base_url:
         raise ConfigError(
             f"{config.place('stores', store)}: stores.{store} has no base_url, the address of its API; "
-            f"set base_url and auth there. {for_the_sandbox(config)}"
+            f"set base_url and auth there. {sandbox_hint(config)}"
         )
     return Client(
         given.base_url,
         token=given.auth.token.get_secret_value(),
-        auth=credentials_of(config, store),
+        auth=credentials_for_store(config, store),
         store=store,
-        catalogue=catalogue_of(config, store),
+        catalogue=configured_catalogue(config, store),
         redis=redis,
         rate_limit=given.rate_limit,
         overall_rate=config.api.rate_limit,
@@ -37,7 +39,7 @@ def client_of(config: Config, store: str, redis: Redis | None = None, *, timeout
     )
 
 
-def credentials_of(config: Config, store: str) -> Credentials | None:
+def credentials_for_store(config: Config, store: str) -> Credentials | None:
     """What a token is fetched with; None where a token was given to us."""
     given = config.stores[store]
     auth = given.auth
@@ -46,7 +48,7 @@ def credentials_of(config: Config, store: str) -> Credentials | None:
     if not (auth.url and auth.client_id):
         raise ConfigError(
             f"{config.place('stores', store, 'auth')}: stores.{store}.auth needs url, client_id and client_secret "
-            f"(from the developer portal), or a token. {for_the_sandbox(config)}"
+            f"(from the developer portal), or a token. {sandbox_hint(config)}"
         )
     return Credentials(
         url=urljoin(given.base_url, auth.url),
@@ -59,7 +61,7 @@ def credentials_of(config: Config, store: str) -> Credentials | None:
     )
 
 
-def for_the_sandbox(config: Config) -> str:
+def sandbox_hint(config: Config) -> str:
     """What to set where there is no real store to ask yet."""
     return (
         f'The sandbox store of `storehooks dev` (or `sandbox`) has base_url = "http://{config.sandbox.bind}", '

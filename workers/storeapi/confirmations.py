@@ -43,7 +43,7 @@ class Confirmations:
                 with suppress(RedisError):  # only a note: the answer that came with it must not be lost for it
                     self._redis.hsetnx(keys.CONFIRMED, name, f"{datetime.now(UTC):%Y-%m-%d}")
 
-    def since(self, operation: Operation) -> str:
+    def confirmed_on(self, operation: Operation) -> str:
         """The day it first answered here; empty where it never did."""
         name = self._field(operation)
         if self._redis is None:
@@ -55,7 +55,7 @@ class Confirmations:
         return f"{self.store}|{operation.full_name}|{operation.method} {operation.path}"
 
 
-def unconfirmed(redis: Redis, stores: Iterable[str]) -> dict[str, list[str]]:
+def unconfirmed_operations(redis: Redis, stores: Iterable[str]) -> dict[str, list[str]]:
     """By store, the operations that were tried there, are not documented, and have never answered."""
     every: Any = set(redis.hkeys(keys.TRIED)) - set(redis.hkeys(keys.CONFIRMED))
     found: dict[str, list[str]] = {store: [] for store in stores}
@@ -66,6 +66,6 @@ def unconfirmed(redis: Redis, stores: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def state_of(operation: Operation, since: str, store: str) -> str:
+def state_text(operation: Operation, since: str, store: str) -> str:
     """documented, assumed, overridden or added; or confirmed, with the day and the store."""
     return f"confirmed {since} at {store}" if since else operation.state

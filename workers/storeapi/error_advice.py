@@ -11,8 +11,8 @@ from typing import Protocol
 from receiver.contract.event import follow
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation
-from workers.storeapi.errors import MAX_EXCERPT, Answered, kind_of
-from workers.storeapi.transport.http import ApiResponse
+from workers.storeapi.errors import MAX_EXCERPT, StatusError, error_class
+from workers.storeapi.transport.http import HttpResponse
 
 _WORDS = {401: "did not take the token", 403: "does not allow this", 404: "not found", 429: "too many calls"}
 
@@ -22,10 +22,12 @@ class ConfirmedAt(Protocol):
 
     store: str
 
-    def since(self, operation: Operation) -> str: ...
+    def confirmed_on(self, operation: Operation) -> str: ...
 
 
-def error_for(answer: ApiResponse, operation: Operation | None, catalogue: Catalogue, known: ConfirmedAt) -> Answered:
+def error_for(
+    answer: HttpResponse, operation: Operation | None, catalogue: Catalogue, known: ConfirmedAt
+) -> StatusError:
     """The error of an answer, told so that one knows what to do."""
     excerpt = _excerpt(answer)
     told = follow(_document(answer), catalogue.envelope.error)
@@ -35,12 +37,12 @@ def error_for(answer: ApiResponse, operation: Operation | None, catalogue: Catal
     reason += f" (request {_one_line(request_id)})" if request_id else ""
     if operation is not None and operation.state != "documented":
         reason += _hint(answer, operation, known)
-    return kind_of(answer.status)(reason, status=answer.status, request_id=request_id, excerpt=excerpt)
+    return error_class(answer.status)(reason, status=answer.status, request_id=request_id, excerpt=excerpt)
 
 
-def _hint(answer: ApiResponse, operation: Operation, known: ConfirmedAt) -> str:
+def _hint(answer: HttpResponse, operation: Operation, known: ConfirmedAt) -> str:
     where = f"stores.{known.store}.catalogue.{operation.group}"
-    if answer.status in (404, 405, 410, 501) and not known.since(operation):
+    if answer.status in (404, 405, 410, 501) and not known.confirmed_on(operation):
         allowed = answer.headers.get("allow", "")
         says = f" (the store allows {_one_line(allowed)})" if answer.status == 405 and allowed else ""
         return (
@@ -55,7 +57,7 @@ def _hint(answer: ApiResponse, operation: Operation, known: ConfirmedAt) -> str:
     return ""
 
 
-def _excerpt(answer: ApiResponse) -> str:
+def _excerpt(answer: HttpResponse) -> str:
     return _one_line(answer.content[: MAX_EXCERPT * 4].decode("utf-8", "replace"))
 
 
@@ -64,7 +66,7 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)[:MAX_EXCERPT]
 
 
-def _document(answer: ApiResponse) -> object:
+def _document(answer: HttpResponse) -> object:
     try:
         return exact_json.loads(answer.content)
     except ValueError:

@@ -1,21 +1,21 @@
-"""Every way a call of the store's API can end without an answer one can use.
+"""Errors of the store API client.
 
-ApiError                 store, operation; with an answer also status, request_id and a bounded excerpt
-├── Refused              we did not do it, because it would not have been safe
-│   ├── UnsafeAddress    the name resolves to a private address, or the address is not https
-│   ├── ForeignOrigin    a redirect, or a link to another origin; the token stays here
-│   └── TooLarge         the answer is larger than we read
-├── Unreachable          no answer: connection, protocol or time; `sent` says whether the store may have it
-├── TokenRefused         the token endpoint gives us none
-├── Unreadable           an answer that is not what the catalogue says
-└── Answered             the store answered with an error
-    ├── Invalid          400, 409, 422 and other 4xx: it does not want this
-    ├── Denied           401 after a fresh token, 403
-    ├── NotThere         404, 405, 410, 501: no such record, or no such operation at this store
-    ├── RateLimited      429; `retry_after` says when, if the store did
-    └── StoreFault       5xx
+ApiError                    store, operation
+├── Blocked                 the client stopped the call, because it would not be safe
+│   ├── UnsafeAddress       the host name resolves to a private address, or the URL is not https
+│   ├── ForeignOrigin       a redirect or a link to another origin; the token is not sent there
+│   └── ResponseTooLarge    the response is larger than the client reads
+├── Unreachable             no response: connection, protocol or timeout; `sent` says whether the store may have it
+├── TokenRefused            the token endpoint issues no token
+├── UnexpectedResponse      the response is not what the catalogue says
+└── StatusError             the store answered with an error; status, request_id, and a bounded excerpt
+    ├── InvalidRequest      400, 409, 422 and other 4xx
+    ├── AccessDenied        401 after a fresh token, 403
+    ├── NotFound            404, 405, 410, 501: no such record, or no such operation at this store
+    ├── RateLimited         429; `retry_after` is the store's Retry-After, if it sent one
+    └── ServerError         5xx
 
-No text of this family holds a token or a secret of ours.
+No message of these errors contains a token or a secret of the client.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class ApiError(StorehooksError):
         return f"{where}: {self.reason}" if where else self.reason
 
 
-class Refused(ApiError):
+class Blocked(ApiError):
     pass
 
 
-class UnsafeAddress(Refused):
+class UnsafeAddress(Blocked):
     pass
 
 
-class ForeignOrigin(Refused):
+class ForeignOrigin(Blocked):
     pass
 
 
-class TooLarge(Refused):
+class ResponseTooLarge(Blocked):
     pass
 
 
@@ -70,11 +70,11 @@ class TokenRefused(ApiError):
     pass
 
 
-class Unreadable(ApiError):
+class UnexpectedResponse(ApiError):
     pass
 
 
-class Answered(ApiError):
+class StatusError(ApiError):
     def __init__(
         self,
         reason: str,
@@ -93,46 +93,46 @@ class Answered(ApiError):
         self.retry_after = retry_after
 
 
-class Invalid(Answered):
+class InvalidRequest(StatusError):
     pass
 
 
-class Denied(Answered):
+class AccessDenied(StatusError):
     pass
 
 
-class NotThere(Answered):
+class NotFound(StatusError):
     pass
 
 
-class RateLimited(Answered):
+class RateLimited(StatusError):
     pass
 
 
-class StoreFault(Answered):
+class ServerError(StatusError):
     pass
 
 
-def kind_of(status: int) -> type[Answered]:
+def error_class(status: int) -> type[StatusError]:
     """The class for an answer's status."""
     if status >= 500 and status != 501:
-        return StoreFault
-    kinds: dict[int, type[Answered]] = {
-        401: Denied,
-        403: Denied,
-        404: NotThere,
-        405: NotThere,
-        410: NotThere,
+        return ServerError
+    kinds: dict[int, type[StatusError]] = {
+        401: AccessDenied,
+        403: AccessDenied,
+        404: NotFound,
+        405: NotFound,
+        410: NotFound,
         429: RateLimited,
-        501: NotThere,
+        501: NotFound,
     }
-    return kinds.get(status, Invalid)
+    return kinds.get(status, InvalidRequest)
 
 
-def is_refusal(error: ApiError) -> bool:
+def had_no_effect(error: ApiError) -> bool:
     """Whether the store certainly did not do what it was asked."""
     if isinstance(error, Unreachable):
         return not error.sent
-    if isinstance(error, Answered):
-        return not isinstance(error, StoreFault)
+    if isinstance(error, StatusError):
+        return not isinstance(error, ServerError)
     return isinstance(error, TokenRefused | UnsafeAddress)

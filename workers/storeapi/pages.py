@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from receiver.contract.event import follow
 from receiver.contract.records import Record
 from workers.storeapi.catalogue import Catalogue, Operation
-from workers.storeapi.errors import Unreadable
+from workers.storeapi.errors import UnexpectedResponse
 
 REMEMBERED = 10_000
 """How many ids are kept to drop repeats by: constant memory, and a repeat comes soon or not at all."""
@@ -117,7 +117,7 @@ class Pages(Generic[R]):
     def _rows(self, document: Any) -> list[Any]:
         rows = follow(document, self._envelope.data)
         if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-            raise Unreadable(
+            raise UnexpectedResponse(
                 f"no list of records at {self._envelope.data!r} in the answer; if it stands elsewhere, set "
                 '[catalogue.envelope] data = "..."'
             )
@@ -127,13 +127,13 @@ class Pages(Generic[R]):
         """A first page that is also the last must hold everything; else the way to the next one is not as assumed."""
         rows = len(self._rows(document))
         if self.total is not None and self.total > rows:
-            raise Unreadable(
+            raise UnexpectedResponse(
                 f"the store has {self.total:,} and gave {rows:,}, with nothing that leads to the others; how it pages "
                 'is assumed: set [catalogue.paging] style = "page", "cursor" or "link", and where the next one stands'
             )
 
     def _say_it_does_not_page(self, by: str) -> None:
-        raise Unreadable(
+        raise UnexpectedResponse(
             f"the store gave the same page twice, so it does not go on by {by}; how it pages is assumed: set "
             '[catalogue.paging] style = "page", "cursor", "link" or "none", and the names of its parameters'
         )

@@ -24,8 +24,8 @@ from receiver.inbox import EventQueries, keys
 from receiver.inbox.keyring.keyring import Keyring, equip, learn
 from receiver.inbox.subscription_checks import Occupied, SubscriptionChecks
 from workers.storeapi.client import CALL_SECONDS
-from workers.storeapi.configured_client import client_of, for_the_sandbox
-from workers.storeapi.errors import ApiError, Denied, NotThere, TokenRefused, Unreachable, is_refusal
+from workers.storeapi.configured_client import client_for_store, sandbox_hint
+from workers.storeapi.errors import AccessDenied, ApiError, NotFound, TokenRefused, Unreachable, had_no_effect
 from workers.subscriptions.change_notice import ChangeNotice, ReceiversBehind, patiently, wait_for_receivers
 from workers.subscriptions.plan import (
     Change,
@@ -77,7 +77,7 @@ class Subscriber:
     def __init__(self, config: Config, store: str, redis: Redis, *, timeout: float = CALL_SECONDS) -> None:
         self.config, self.name = config, store
         self.redis = redis
-        self.client = client_of(config, store, redis, timeout=timeout)
+        self.client = client_for_store(config, store, redis, timeout=timeout)
         self.keyring = keyring_of(config, redis)
         self._store: Store = config.known_stores[store]
         names = self.client.catalogue.fields.get("webhooks", {})
@@ -162,7 +162,7 @@ class Subscriber:
                 patiently(self._hold)
                 yield Done(change, fingerprint=self._do(change))
             except (ApiError, RecordError, Occupied) as error:
-                self._away = isinstance(error, Unreachable | TokenRefused | Denied | Occupied)
+                self._away = isinstance(error, Unreachable | TokenRefused | AccessDenied | Occupied)
                 yield Done(change, error=str(error))
 
     def _with_secrets(self, changes: list[Change]) -> Iterator[Done]:
@@ -218,7 +218,7 @@ class Subscriber:
         return ""
 
     def _delete(self, change: Change) -> None:
-        with suppress(NotThere):  # somebody was faster
+        with suppress(NotFound):  # somebody was faster
             self.client.webhooks.delete(change.id)
         self._secrets.went(str(change.id))
 
@@ -288,7 +288,7 @@ class Subscriber:
         try:
             yield
         except ApiError as error:
-            self._lost = before or not is_refusal(error)
+            self._lost = before or not had_no_effect(error)
             raise
         self._lost = before
 
@@ -358,5 +358,5 @@ def refuse_unmanaged(config: Config, store: str) -> None:
         raise ConfigError(
             f"{config.place('stores', store)}: stores.{store} has no base_url or no auth, so its subscriptions "
             "cannot be looked at; set both there, or subscribe by hand in the store's own pages. "
-            f"{for_the_sandbox(config)}"
+            f"{sandbox_hint(config)}"
         )

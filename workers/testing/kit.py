@@ -189,10 +189,10 @@ class _RecordedGroup:
         self._group, self._answers, self._calls = group, answers, calls
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        from workers.storeapi.catalogue import bundled
+        from workers.storeapi.catalogue import bundled_catalogue
 
         operation = f"{self._group}.{name}"
-        if operation not in bundled().operations and isinstance(self._answers, Mapping):
+        if operation not in bundled_catalogue().operations and isinstance(self._answers, Mapping):
             raise AttributeError(f"the store's API has no operation {operation}; `storehooks api --list` shows them")
 
         def call(*args: Any, **fields: Any) -> Any:
@@ -205,7 +205,7 @@ class _RecordedGroup:
 
     def _answer(self, operation: str, args: tuple[Any, ...], fields: dict[str, Any]) -> Any:
         from receiver.contract.records import make
-        from workers.storeapi.catalogue import bundled
+        from workers.storeapi.catalogue import bundled_catalogue
 
         if operation not in self._answers:
             raise AssertionError(f'no answer is set for it: make_context(api={{"{operation}": ...}})')
@@ -214,7 +214,7 @@ class _RecordedGroup:
             answer = answer(*args, **fields)
         if isinstance(answer, BaseException):
             raise answer
-        kind = bundled().operations[operation].record
+        kind = bundled_catalogue().operations[operation].record
         if isinstance(answer, list):
             return [make(kind, one) if isinstance(one, Mapping) else one for one in answer]
         return make(kind, answer) if isinstance(answer, Mapping) else answer
@@ -233,10 +233,10 @@ class SandboxStore:
     @property
     def client(self) -> Client:
         """What `ctx.api` is: `make_context(api=store.client)`."""
-        from workers.storeapi import client_of
+        from workers.storeapi import client_for_store
         from workers.testing.local_system import STORE
 
-        return client_of(self._rig.config, STORE)
+        return client_for_store(self._rig.config, STORE)
 
     def misbehave(self, **chances: float | str) -> None:
         """Such as `too_many=0.3, drop=0.1`; see docs/sandbox.md."""

@@ -15,7 +15,7 @@ from redis import Redis
 from tests.support.harness import eventually, storehooks
 from tests.support.programs import ROOT
 from tests.workers.conftest import SandboxRun
-from workers.storeapi.catalogue import bundled
+from workers.storeapi.catalogue import bundled_catalogue
 
 
 def run(sandbox: SandboxRun, *arguments: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -47,7 +47,7 @@ def test_the_list_shows_the_49_with_their_state_and_needs_no_server(sandbox: San
     config.write_text(sandbox.config_file.read_text().replace("[redis]\nurl", "[redis]\n#").replace("\n# =", "\n#"))
     done = run(sandbox, "api", "--list", "--json", config=config)
     listed = json.loads(done.stdout)
-    assert [f"{one['group']}.{one['name']}" for one in listed] == list(bundled().operations)
+    assert [f"{one['group']}.{one['name']}" for one in listed] == list(bundled_catalogue().operations)
     assert set(listed[0]) == {"group", "name", "method", "path", "documented", "state"}
     assert [one["name"] for one in listed if one["documented"]] == ["list"]
     shown = run(sandbox, "api", "--list", config=config).stdout

@@ -35,7 +35,7 @@ from tests.support.harness import (
 from workers.cli import storehooks
 from workers.operations.store_files import Draft, as_toml, file_of, place_for
 from workers.runtime.reload_signal import dev_of
-from workers.storeapi import client_of
+from workers.storeapi import client_for_store
 from workers.subscriptions.apply import handlers_of
 from workers.subscriptions.repair import SubscriptionCheck
 
@@ -82,7 +82,7 @@ class Market:
         self.process = Process(command, log=folder / "sandbox.log")
         self.system.processes.append(self.process)
         self.store_config = load(config, {})
-        self.api = client_of(self.store_config, "east")
+        self.api = client_for_store(self.store_config, "east")
         eventually(self._api_answers, 20, what="the sandbox answers")
         (folder / "east.secret").write_text(SECRET + "\n")
 

@@ -19,9 +19,9 @@ from tests.support.harness import eventually
 from tests.support.programs import ROOT
 from tests.workers.conftest import SandboxRun
 from workers.storeapi import Client, Credentials
-from workers.storeapi.errors import ApiError, Denied, TokenRefused
+from workers.storeapi.errors import AccessDenied, ApiError, TokenRefused
 from workers.storeapi.transport.auth import ClientCredentials, Token
-from workers.storeapi.transport.http import Wire
+from workers.storeapi.transport.http import HttpSession
 from workers.storeapi.transport.token_sealing import TokenSeal
 
 
@@ -179,7 +179,7 @@ def test_a_static_token_is_used_as_it_is(make_sandbox: Callable[..., SandboxRun]
 
 def test_a_static_token_that_is_refused_is_an_error_without_the_token(sandbox: SandboxRun) -> None:
     client = Client(f"http://127.0.0.1:{sandbox.port}", token="tok-very-secret", allow_private=True, store="demo")
-    with pytest.raises(Denied) as caught:
+    with pytest.raises(AccessDenied) as caught:
         client.products.get(1)
     assert "401" in str(caught.value)
     shown = f"{caught.value!r} {caught.value} {vars(caught.value)} {client!r} {vars(client)['_auth']!r}"
@@ -198,7 +198,7 @@ def test_no_error_of_the_token_endpoint_shows_a_secret(sandbox: SandboxRun, redi
 def test_while_the_endpoint_refuses_us_only_some_ask(sandbox: SandboxRun, redis: Redis) -> None:
     """A broken credential of 16 threads is not 16 token requests."""
     url = f"http://127.0.0.1:{sandbox.port}"
-    wire = Wire(allowed=True)
+    wire = HttpSession(allowed=True)
     refusals: list[TokenRefused] = []
 
     def ask() -> None:

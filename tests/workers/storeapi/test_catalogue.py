@@ -11,7 +11,7 @@ from receiver import config as config_room
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from tests.support.harness import SECRET
-from workers.storeapi.catalogue import Catalogue, bundled, catalogue_of
+from workers.storeapi.catalogue import Catalogue, bundled_catalogue, configured_catalogue
 from workers.storeapi.groups import GROUPS
 
 STORE = f'\n[stores.north]\nsigning_secrets = ["{SECRET}"]\n[stores.south]\nsigning_secrets = ["{SECRET}"]\n'
@@ -24,7 +24,7 @@ def load(tmp_path: Path, text: str) -> Config:
 
 
 def corrected(tmp_path: Path, text: str, store: str | None = None) -> Catalogue:
-    return catalogue_of(load(tmp_path, text), store)
+    return configured_catalogue(load(tmp_path, text), store)
 
 
 def refusal(tmp_path: Path, text: str) -> str:
@@ -34,30 +34,30 @@ def refusal(tmp_path: Path, text: str) -> str:
 
 
 def test_the_counts_are_the_documents() -> None:
-    counted = Counter(operation.group for operation in bundled())
+    counted = Counter(operation.group for operation in bundled_catalogue())
     assert counted == {"products": 18, "orders": 11, "customers": 11, "webhooks": 9}
-    assert len(bundled().operations) == 49
+    assert len(bundled_catalogue().operations) == 49
 
 
 def test_one_operation_is_documented_and_it_is_as_the_document_has_it() -> None:
-    (documented,) = [operation for operation in bundled() if operation.documented]
+    (documented,) = [operation for operation in bundled_catalogue() if operation.documented]
     assert (documented.full_name, documented.method, documented.path) == (
         "products.list",
         "GET",
         "/api/v3/app/products",
     )
-    assert (bundled().envelope.data, bundled().envelope.total) == ("data", "meta.total")
-    assert {operation.state for operation in bundled() if operation is not documented} == {"assumed"}
+    assert (bundled_catalogue().envelope.data, bundled_catalogue().envelope.total) == ("data", "meta.total")
+    assert {operation.state for operation in bundled_catalogue() if operation is not documented} == {"assumed"}
 
 
 def test_every_path_has_the_documents_prefix_and_no_two_operations_are_the_same_call() -> None:
-    assert all(operation.path.startswith("/api/v3/app/") for operation in bundled())
-    assert max(Counter((one.method, one.path) for one in bundled()).values()) == 1
+    assert all(operation.path.startswith("/api/v3/app/") for operation in bundled_catalogue())
+    assert max(Counter((one.method, one.path) for one in bundled_catalogue()).values()) == 1
 
 
 def test_the_clients_methods_are_the_catalogues_operations() -> None:
     methods = {f"{group.name}.{name}" for group in GROUPS for name in vars(group) if not name.startswith("_")}
-    assert methods - {f"{group.name}.name" for group in GROUPS} == set(bundled().operations)
+    assert methods - {f"{group.name}.name" for group in GROUPS} == set(bundled_catalogue().operations)
 
 
 def test_an_operation_is_corrected_for_all_stores_or_for_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from tests.workers.conftest import SandboxRun
-from workers.storeapi.errors import ApiError, Invalid, NotThere
+from workers.storeapi.errors import ApiError, InvalidRequest, NotFound
 from workers.storeapi.records import RecordError
 
 OTHERWISE = """
@@ -50,7 +50,7 @@ def test_an_operation_at_another_path_works_after_the_lines_that_the_error_named
 ) -> None:
     client = differs.client(redis)
     order = client.orders.create(lines=[{"product_id": 1}])
-    with pytest.raises(NotThere) as caught:
+    with pytest.raises(NotFound) as caught:
         client.orders.update_status(order.id, status="paid")
     assert "Its path is assumed, POST /api/v3/app/orders/{id}/status, and never confirmed here" in str(caught.value)
     lines = named_lines(caught.value)
@@ -62,7 +62,7 @@ def test_an_operation_at_another_path_works_after_the_lines_that_the_error_named
 
 def test_fields_with_other_names_work_after_the_lines_that_the_error_named(differs: SandboxRun, redis: Redis) -> None:
     """The store asks for `event` and `address`; what it calls them stands in its own words in the error."""
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         differs.client(redis).webhooks.create(topic="order.paid", url="https://a.example/hook")
     assert "answered 422, event is required" in str(caught.value)
     lines = named_lines(caught.value)
@@ -85,7 +85,7 @@ def test_reading_a_field_with_another_name_names_the_line_too(differs: SandboxRu
 
 
 def test_a_405_says_what_the_store_allows(differs: SandboxRun) -> None:
-    with pytest.raises(NotThere) as caught:
+    with pytest.raises(NotFound) as caught:
         differs.client().products.update(1, price="1.00")
     assert re.search(r"never confirmed here \(the store allows .*PUT.*\)", str(caught.value))
 
@@ -94,8 +94,8 @@ def test_a_404_of_a_confirmed_operation_blames_nobodys_path(sandbox: SandboxRun,
     client = sandbox.client(redis)
     client.orders.create(lines=[{"product_id": 1}])
     order = client.orders.get(1001)
-    assert client.confirmations.since(client.catalogue.get("orders", "get")).startswith("20")
-    with pytest.raises(NotThere) as caught:
+    assert client.confirmations.confirmed_on(client.catalogue.get("orders", "get")).startswith("20")
+    with pytest.raises(NotFound) as caught:
         sandbox.client(redis).orders.get(int(order.id) + 1)
     assert "assumed" not in str(caught.value)
     assert str(caught.value).startswith("orders.get at demo: answered 404, there is no order 1002 (request req-")
@@ -107,7 +107,7 @@ def test_the_documented_operation_is_never_called_assumed(sandbox: SandboxRun, t
     wrong.write_text(
         text.replace(f'base_url = "http://127.0.0.1:{sandbox.port}"', f'base_url = "http://127.0.0.1:{sandbox.port}/x"')
     )
-    with pytest.raises(NotThere) as caught:
+    with pytest.raises(NotFound) as caught:
         list(SandboxRun.client_from(wrong).products.list())
     assert "assumed" not in str(caught.value)
 

@@ -18,7 +18,7 @@ from tests.support.raw_server import Listener
 from workers.storeapi import Client, Credentials
 from workers.storeapi.errors import TokenRefused
 from workers.storeapi.transport.auth import ClientCredentials
-from workers.storeapi.transport.http import Wire
+from workers.storeapi.transport.http import HttpSession
 
 PACKAGE = "oidc-provider@8.8.1"
 SECRET = "s&cret:+% ~"
@@ -55,7 +55,7 @@ def server(modules: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def source(server: str, redis: Redis | None = None, **how: Any) -> ClientCredentials:
     credentials = Credentials(**{"url": f"{server}/token", "client_id": "the app", "client_secret": SECRET, **how})
-    return ClientCredentials(credentials, Wire(allowed=True), redis=redis, store="demo")
+    return ClientCredentials(credentials, HttpSession(allowed=True), redis=redis, store="demo")
 
 
 def is_good(server: str, token: str) -> dict[str, Any]:

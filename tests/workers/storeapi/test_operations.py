@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from workers.storeapi import Client
-from workers.storeapi.catalogue import bundled
-from workers.storeapi.errors import Invalid, NotThere
+from workers.storeapi.catalogue import bundled_catalogue
+from workers.storeapi.errors import InvalidRequest, NotFound
 from workers.storeapi.records import Customer, Order, Product, Subscription
 
 Try = Callable[[Client], None]
@@ -26,7 +26,7 @@ def operation(name: str) -> Callable[[Try], Try]:
     return keep
 
 
-@pytest.mark.parametrize("name", list(bundled().operations))
+@pytest.mark.parametrize("name", list(bundled_catalogue().operations))
 def test_an_operation_works_end_to_end(client: Client, name: str) -> None:
     TRIED[name](client)
 
@@ -48,7 +48,7 @@ def a_subscription(client: Client, **fields: Any) -> Subscription:
 
 
 def refused(call: Callable[[], Any]) -> int:
-    with pytest.raises((NotThere, Invalid)) as caught:
+    with pytest.raises((NotFound, InvalidRequest)) as caught:
         call()
     return caught.value.status
 

@@ -13,7 +13,7 @@ from tests.support.programs import ROOT
 from tests.workers.conftest import SandboxRun
 from workers.cli.sandbox import ACTIONS
 from workers.storeapi import errors
-from workers.storeapi.catalogue import catalogue_of
+from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.sandbox.misbehaviour import AMOUNTS, CHANCES
 
 CLIENT = (ROOT / "docs/client.md").read_text()
@@ -52,7 +52,7 @@ def test_the_config_of_the_pages_loads(tmp_path: Path) -> None:
         path.write_text(stores + block)
         config = config_room.load(path, {"NORTH_ID": "a", "NORTH_SECRET": "b"})
         for store in config.stores:
-            catalogue_of(config, store)
+            configured_catalogue(config, store)
 
 
 def test_the_sandboxs_page_lists_every_pathology_and_every_action() -> None:

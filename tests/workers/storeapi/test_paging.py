@@ -9,7 +9,7 @@ import pytest
 
 from tests.workers.conftest import SandboxRun
 from workers.storeapi import Client
-from workers.storeapi.errors import Unreadable
+from workers.storeapi.errors import UnexpectedResponse
 from workers.storeapi.records import Product
 
 
@@ -102,7 +102,7 @@ def test_a_hundred_thousand_products_in_constant_memory(sandbox: SandboxRun, sty
 
 def test_a_store_that_pages_otherwise_is_noticed_not_cut_short(sandbox: SandboxRun) -> None:
     client = large_store(sandbox, 300, paging("cursor") + 'next_cursor = "meta.after"\n')
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnexpectedResponse) as caught:
         list(client.products.list())
     assert "has 300 and gave 100" in str(caught.value)
     assert "[catalogue.paging] style" in str(caught.value)
@@ -110,7 +110,7 @@ def test_a_store_that_pages_otherwise_is_noticed_not_cut_short(sandbox: SandboxR
 
 def test_a_store_that_gives_the_same_page_again_is_noticed(sandbox: SandboxRun) -> None:
     client = large_store(sandbox, 300, '\n[catalogue.paging]\npage_param = "seite"\n')
-    with pytest.raises(Unreadable, match="the same page twice, so it does not go on by seite"):
+    with pytest.raises(UnexpectedResponse, match="the same page twice, so it does not go on by seite"):
         list(client.products.list())
 
 
@@ -119,5 +119,5 @@ def test_another_envelope_is_read_where_config_says(make_sandbox: Callable[..., 
     sandbox = make_sandbox("--no-shopper", "--no-subscriptions", "--products", "150", more=envelope)
     assert len(list(sandbox.client().products.list())) == 150
     sandbox.config_file.write_text(sandbox.config_file.read_text().replace("result.items", "data"))
-    with pytest.raises(Unreadable, match=r"set \[catalogue.envelope\] data"):
+    with pytest.raises(UnexpectedResponse, match=r"set \[catalogue.envelope\] data"):
         list(sandbox.client().products.list())

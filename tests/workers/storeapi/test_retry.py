@@ -15,8 +15,8 @@ from tests.support.harness import SECRET, eventually, free_port
 from tests.support.raw_server import Listener
 from tests.workers.conftest import AUTH, SandboxRun
 from tests.workers.storeapi.test_auth import crowd
-from workers.storeapi import Client, client_of
-from workers.storeapi.errors import RateLimited, StoreFault, Unreachable
+from workers.storeapi import Client, client_for_store
+from workers.storeapi.errors import RateLimited, ServerError, Unreachable
 from workers.storeapi.transport.rate_limit import LocalGate, SharedGate
 from workers.storeapi.transport.retry import retry_after
 
@@ -95,7 +95,7 @@ def test_a_fault_is_tried_again_where_that_is_safe(sandbox: SandboxRun) -> None:
 
 def test_a_fault_is_not_tried_again_where_it_might_do_it_twice(sandbox: SandboxRun) -> None:
     sandbox.misbehave(fault=1)
-    with pytest.raises(StoreFault) as caught:
+    with pytest.raises(ServerError) as caught:
         sandbox.client().products.create(name="Mug", price="1.00")
     assert len(statuses(sandbox)) == 1
     assert caught.value.status in (500, 502, 503)
@@ -109,7 +109,7 @@ def test_patience_with_faults_ends(sandbox: SandboxRun) -> None:
     """After six at most; before that, when the next pause would not fit into the deadline."""
     sandbox.misbehave(fault=1)
     started = time.monotonic()
-    with pytest.raises(StoreFault):
+    with pytest.raises(ServerError):
         sandbox.client(timeout=2).products.get(1)
     assert 2 <= len(statuses(sandbox)) <= 6
     assert time.monotonic() - started < 3
@@ -228,7 +228,7 @@ def test_the_calls_to_all_stores_share_one_limit_where_config_has_one(sandbox: S
     more = f'[stores.two]\nbase_url = "http://127.0.0.1:{sandbox.port}"\nallow_private = true\nauth = {AUTH}\n'
     file = sandbox.with_config(f'{more}signing_secrets = ["{SECRET}"]\n[api]\nrate_limit = "20/s"\n')
     config = config_room.load(file, {})
-    clients = [client_of(config, store, redis) for store in ("demo", "two")]
+    clients = [client_for_store(config, store, redis) for store in ("demo", "two")]
     for number in range(12):
         clients[number % 2].products.get(1)
     came = [when for when, *_ in sandbox.log()]

@@ -13,7 +13,7 @@ from tests.support.raw_server import Listener
 from tests.workers.conftest import SandboxRun
 from tests.workers.storeapi.test_paging import paging
 from workers.storeapi import ApiError, Client, Credentials
-from workers.storeapi.errors import ForeignOrigin, Refused, TooLarge, Unreachable, UnsafeAddress
+from workers.storeapi.errors import Blocked, ForeignOrigin, ResponseTooLarge, Unreachable, UnsafeAddress
 from workers.storeapi.transport.guard import may_connect
 
 TOKEN = "tok-of-the-store"
@@ -52,7 +52,7 @@ def test_an_answer_of_two_gigabytes_is_given_up_early(sandbox: SandboxRun) -> No
     sandbox.misbehave(endless=1)
     client = Client(f"http://127.0.0.1:{sandbox.port}", token=TOKEN, allow_private=True, max_answer=8 << 20)
     tracemalloc.start()
-    with pytest.raises(TooLarge, match="more than the 8,388,608 bytes"):
+    with pytest.raises(ResponseTooLarge, match="more than the 8,388,608 bytes"):
         client.products.get(1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -61,7 +61,7 @@ def test_an_answer_of_two_gigabytes_is_given_up_early(sandbox: SandboxRun) -> No
 
 def test_a_length_of_two_gigabytes_is_enough_to_refuse() -> None:
     listener = Listener(b"HTTP/1.1 200 OK\r\ncontent-length: 2147483648\r\n\r\n{")
-    with pytest.raises(TooLarge, match="the answer is 2,147,483,648 bytes"):
+    with pytest.raises(ResponseTooLarge, match="the answer is 2,147,483,648 bytes"):
         Client(listener.url, token=TOKEN, allow_private=True).products.get(1)
     listener.close()
 
@@ -140,7 +140,7 @@ def test_public_addresses_pass(address: str) -> None:
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
 def test_other_spellings_of_loopback_are_judged_by_what_they_resolve_to(host: str, elsewhere: Listener) -> None:
-    with pytest.raises((Refused, Unreachable)):
+    with pytest.raises((Blocked, Unreachable)):
         Client(f"https://{host}:{elsewhere.port}", token=TOKEN, timeout=3).products.get(1)
     assert elsewhere.connections == 0
 

@@ -17,7 +17,7 @@ from receiver.contract.stores import Store
 from tests.docs.test_architecture import loaded_by
 from tests.support.harness import SECRET, System, eventually
 from tests.workers.conftest import SandboxRun
-from workers.storeapi.catalogue import bundled
+from workers.storeapi.catalogue import bundled_catalogue
 from workers.storeapi.sandbox import orders, webhooks
 from workers.storeapi.sandbox.misbehaviour import CHANCES, Misbehaviour
 from workers.storeapi.sandbox.process import make_shop as shop_of
@@ -81,13 +81,13 @@ def hook() -> Iterator[Hook]:
 
 
 def secret_for(scheme: Scheme) -> str:
-    return Shop(SandboxState(":memory:"), bundled(), Store("x", scheme, ()), Misbehaviour(1)).fresh_secret()
+    return Shop(SandboxState(":memory:"), bundled_catalogue(), Store("x", scheme, ()), Misbehaviour(1)).fresh_secret()
 
 
 def make_shop(url: str, scheme: Scheme = STANDARD_WEBHOOKS, **misbehave: float | str) -> Shop:
     text = secret_for(scheme)
     store = Store("demo", scheme, (Secret(scheme.key_of(text)),), url=url, domain="demo.example")
-    shop = Shop(SandboxState(":memory:"), bundled(), store, Misbehaviour(7, misbehave), secret=text)
+    shop = Shop(SandboxState(":memory:"), bundled_catalogue(), store, Misbehaviour(7, misbehave), secret=text)
     stock_the_shelves(shop)
     shop.subscribe()
     return shop
@@ -96,7 +96,7 @@ def make_shop(url: str, scheme: Scheme = STANDARD_WEBHOOKS, **misbehave: float |
 def sell(shop: Shop, many: int = 1) -> list[int]:
     made = []
     for _ in range(many):
-        call = SandboxCall(bundled().get("orders", "create"), body={"lines": [{"product_id": 1}]})
+        call = SandboxCall(bundled_catalogue().get("orders", "create"), body={"lines": [{"product_id": 1}]})
         with shop.state.transaction():
             made.append(orders.create(shop, call)["id"])
     return made
@@ -211,7 +211,7 @@ def test_the_delivery_log_says_what_became_of_each(hook: Hook, sending: Callable
     sell(shop)
     eventually(lambda: settled(shop))
     subscription = next(one for one in shop.state.every("webhook") if one["topic"] == "order.created")
-    call = SandboxCall(bundled().get("webhooks", "list_deliveries"), {"id": subscription["id"]})
+    call = SandboxCall(bundled_catalogue().get("webhooks", "list_deliveries"), {"id": subscription["id"]})
     (told,) = webhooks.list_deliveries(shop, call)
     assert (told["state"], told["answered"], told["attempts"]) == ("done", "200", 1)
 

@@ -19,7 +19,7 @@ from tests.support.harness import SECRET, eventually
 from tests.support.sandbox_shop import Shop, changed_by
 from workers.cli.capture_file import write
 from workers.cli.subscriptions import by_itself, with_a_bar
-from workers.storeapi.errors import Invalid
+from workers.storeapi.errors import InvalidRequest
 from workers.storeapi.groups import Webhooks
 
 OTHERS = "https://mailer.example.net/in"
@@ -282,7 +282,7 @@ def test_a_secret_that_another_subscription_is_signed_with_does_not_end(
 
         def only_the_first(self: Webhooks, number: Any) -> Any:
             if str(number) != str(first.id):
-                raise Invalid("no", status=422)
+                raise InvalidRequest("no", status=422)
             return real(self, number)
 
         monkeypatch.setattr(Webhooks, "rotate_secret", only_the_first)

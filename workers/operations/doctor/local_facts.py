@@ -29,7 +29,7 @@ from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_eve
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.release import ReleaseCheck as Again
 from workers.plugins.loading import ValidationProcess
-from workers.storeapi.confirmations import unconfirmed
+from workers.storeapi.confirmations import unconfirmed_operations
 from workers.subscriptions.apply import keyring_of
 
 SERVER_SECONDS = 2.0
@@ -112,7 +112,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         retrying=sum(group.retrying for group in groups),
         set_aside=pulse.set_aside(),
         footprint=pulse.footprint(),
-        unconfirmed=unconfirmed(client, config.stores),
+        unconfirmed=unconfirmed_operations(client, config.stores),
         checked=SubscriptionChecks(client).last(list(config.stores)),
         removed=frozenset(SubscriptionChecks(client).removed()),
         learned={store: len(found) for store, found in keyring_of(config, client).sealed(list(config.stores)).items()},

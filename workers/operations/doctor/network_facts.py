@@ -16,10 +16,10 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
-from workers.storeapi.client import Reply
-from workers.storeapi.configured_client import client_of, credentials_of
-from workers.storeapi.errors import Answered, ApiError, Denied, RateLimited, TokenRefused, Unreachable
-from workers.storeapi.transport.auth import seconds_left
+from workers.storeapi.client import ApiReply
+from workers.storeapi.configured_client import client_for_store, credentials_for_store
+from workers.storeapi.errors import AccessDenied, ApiError, RateLimited, StatusError, TokenRefused, Unreachable
+from workers.storeapi.transport.auth import token_seconds_left
 
 AT_ONCE = 32
 T = TypeVar("T")
@@ -137,7 +137,7 @@ def ask_store(config: Config, store: str, redis: Redis | None, seconds: float) -
         return ApiFacts("none")
     started = time.monotonic()
     try:
-        client = client_of(config, store, redis, timeout=seconds)
+        client = client_for_store(config, store, redis, timeout=seconds)
         path, size = client.catalogue.get("products", "list").path, client.catalogue.paging.size_param
         before = time.time()
         reply = client.request("GET", path, query={size: 1})
@@ -151,10 +151,10 @@ def _kind(error: ConfigError | ApiError) -> ApiState:
     kinds: Iterable[tuple[type[Exception], ApiState]] = (
         (ConfigError, "config"),
         (TokenRefused, "token"),
-        (Denied, "denied"),
+        (AccessDenied, "denied"),
         (RateLimited, "unasked"),
         (Unreachable, "unreachable"),
-        (Answered, "answered"),
+        (StatusError, "answered"),
     )
     return next((state for kind, state in kinds if isinstance(error, kind)), "answered")
 
@@ -163,7 +163,7 @@ def _first_line(error: ConfigError | ApiError) -> str:
     return (error.reason if isinstance(error, ApiError) else str(error)).splitlines()[0]
 
 
-def _ahead(reply: Reply, before: float, after: float) -> float | None:
+def _ahead(reply: ApiReply, before: float, after: float) -> float | None:
     """By its Date header, which has whole seconds; what a cache kept says nothing of now."""
     if "age" in reply.headers or "date" not in reply.headers:
         return None
@@ -176,10 +176,10 @@ def _ahead(reply: Reply, before: float, after: float) -> float | None:
 
 
 def _token_left(config: Config, store: str, redis: Redis | None) -> float | None:
-    credentials = credentials_of(config, store)
+    credentials = credentials_for_store(config, store)
     if credentials is None or redis is None:
         return None
     try:
-        return seconds_left(redis, store, credentials)
+        return token_seconds_left(redis, store, credentials)
     except RedisError:
         return None

@@ -112,9 +112,9 @@ class RunExecutor:
         """The client of a store's API, made when a handler first asks for it and kept for the life of this child
         process."""
         if store not in self._clients:
-            from workers.storeapi import client_of
+            from workers.storeapi import client_for_store
 
-            self._clients[store] = client_of(self._config, store, self._inbox.client)
+            self._clients[store] = client_for_store(self._config, store, self._inbox.client)
         return self._clients[store]
 
     def _context(self, run: Run, harness: Harness, timeout: float) -> Context:

@@ -23,7 +23,7 @@ from receiver.contract.errors import ConfigError
 from workers.storeapi import exact_json
 from workers.storeapi.bulk_import.rows import ImportRow, read
 from workers.storeapi.client import Client
-from workers.storeapi.errors import Unreadable
+from workers.storeapi.errors import UnexpectedResponse
 
 BATCH = 500
 _HEAD = 64 << 10
@@ -126,7 +126,7 @@ class Importer:
         try:
             reasons = {rows[one["row"]].number: str(one.get("error", "refused"))[:500] for one in refused}
         except (TypeError, KeyError, IndexError):
-            raise Unreadable(
+            raise UnexpectedResponse(
                 "the answer does not say which rows were refused as we read it (refused = [{row, error}]); nothing is "
                 "known of this batch, and it will be sent again under the same key",
                 store=self._client.store,

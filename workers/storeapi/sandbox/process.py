@@ -15,7 +15,7 @@ from gunicorn.app.base import BaseApplication
 from receiver.config import Config
 from receiver.ports import refuse_a_taken_port
 from workers.processes import die_with_parent
-from workers.storeapi.catalogue import catalogue_of
+from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.sandbox.misbehaviour import Misbehaviour
 from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import Shop
@@ -28,7 +28,7 @@ THREADS = 16
 
 
 @dataclass(frozen=True)
-class Options:
+class SandboxOptions:
     """How one run of the sandbox differs from another."""
 
     store: str
@@ -43,7 +43,7 @@ class Options:
 class SandboxServer(BaseApplication):
     """One process: the state, the sender and the shopper are there once."""
 
-    def __init__(self, config: Config, options: Options) -> None:
+    def __init__(self, config: Config, options: SandboxOptions) -> None:
         self._config = config
         self._options = options
         self._threads: list[Sender | Shopper] = []
@@ -108,7 +108,7 @@ def make_shop(config: Config, store: str, state: SandboxState) -> Shop:
     given = config.stores[store].signing_secrets
     secret = given[0].value.get_secret_value() if given else ""
     pathologies = Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)
-    return Shop(state, catalogue_of(config, store), config.known_stores[store], pathologies, secret=secret)
+    return Shop(state, configured_catalogue(config, store), config.known_stores[store], pathologies, secret=secret)
 
 
 def registration_of(config: Config, store: str) -> Registration:
@@ -120,9 +120,9 @@ def registration_of(config: Config, store: str) -> Registration:
     return Registration(auth.client_id, auth.client_secret.get_secret_value(), auth.token.get_secret_value(), path)
 
 
-def run(config: Config, options: Options) -> None:
+def run(config: Config, options: SandboxOptions) -> None:
     """Until a signal comes."""
     Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)  # a wrong one is said here, not in a child
-    catalogue_of(config, options.store)
+    configured_catalogue(config, options.store)
     refuse_a_taken_port(config.sandbox.bind, key="[sandbox] bind")
     SandboxServer(config, options).run()

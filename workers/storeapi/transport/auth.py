@@ -22,7 +22,7 @@ from redis import Redis
 
 from workers.storeapi import keys
 from workers.storeapi.errors import TokenRefused, Unreachable
-from workers.storeapi.transport.http import ApiResponse, Wire
+from workers.storeapi.transport.http import HttpResponse, HttpSession
 from workers.storeapi.transport.retry import backoff
 from workers.storeapi.transport.token_sealing import TokenSeal
 
@@ -102,7 +102,9 @@ class Token(NamedTuple):
 class ClientCredentials:
     """A TokenSource. Threads of one process ask one at a time, and all but the first find the answer here."""
 
-    def __init__(self, credentials: Credentials, wire: Wire, *, redis: Redis | None = None, store: str = "") -> None:
+    def __init__(
+        self, credentials: Credentials, wire: HttpSession, *, redis: Redis | None = None, store: str = ""
+    ) -> None:
         self._credentials = credentials
         self._wire = wire
         self._redis = redis
@@ -173,13 +175,13 @@ class ClientCredentials:
         raise AssertionError("the last attempt returns or raises")
 
 
-def seconds_left(redis: Redis, store: str, credentials: Credentials) -> float | None:
+def token_seconds_left(redis: Redis, store: str, credentials: Credentials) -> float | None:
     """How long the token that all processes share is still good; None where there is none now."""
     left = redis.pttl(keys.token(store, credentials.mark)[0])
     return left / 1000 if isinstance(left, int) and left >= 0 else None
 
 
-def _token_in(answer: ApiResponse) -> Token:
+def _token_in(answer: HttpResponse) -> Token:
     """The token of an answer. What the endpoint says of an error is told only by its RFC 6749 code."""
     try:
         told: Any = orjson.loads(answer.content)

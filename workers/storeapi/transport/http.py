@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpcore2
 import httpx2
 
-from workers.storeapi.errors import ForeignOrigin, Refused, TooLarge, Unreachable, UnsafeAddress
+from workers.storeapi.errors import Blocked, ForeignOrigin, ResponseTooLarge, Unreachable, UnsafeAddress
 from workers.storeapi.transport.guard import Allowed, GuardedBackend, deadline
 
 MAX_CONNECTIONS = 32
@@ -27,7 +27,7 @@ _pools_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class ApiResponse:
+class HttpResponse:
     """What came back, whole and within bounds."""
 
     status: int
@@ -36,7 +36,7 @@ class ApiResponse:
 
 
 @dataclass(frozen=True)
-class Wire:
+class HttpSession:
     """How a client talks: which private addresses it may reach, how much it reads."""
 
     allowed: Allowed = False
@@ -48,16 +48,16 @@ class Wire:
 
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None, until: float
-    ) -> ApiResponse:
-        """Send once; give the answer, or one of Refused and Unreachable."""
+    ) -> HttpResponse:
+        """Send once; give the answer, or one of Blocked and Unreachable."""
         check_url(url, self.allowed)
         token = deadline.set(until)
         try:
             with pool(self.allowed).stream(method, url, headers=dict(headers), content=content) as response:
                 _refuse_redirect(response)
-                return ApiResponse(response.status_code, response.headers, self._read(response))
+                return HttpResponse(response.status_code, response.headers, self._read(response))
         except (httpx2.InvalidURL, UnicodeError) as error:
-            raise Refused(f"this cannot be sent: {error}") from None
+            raise Blocked(f"this cannot be sent: {error}") from None
         except httpx2.TimeoutException as error:
             raise Unreachable(f"no answer in time ({error})", sent=not isinstance(error, _NEVER_SENT)) from None
         except httpx2.HTTPError as error:
@@ -69,12 +69,12 @@ class Wire:
         """The body, given up as soon as it is too large; a length that says so is enough."""
         length = response.headers.get("content-length", "")
         if length.isascii() and length.isdigit() and int(length) > self.max_answer:
-            raise TooLarge(f"the answer is {int(length):,} bytes, and {self.max_answer:,} are read at most")
+            raise ResponseTooLarge(f"the answer is {int(length):,} bytes, and {self.max_answer:,} are read at most")
         parts, size = [], 0
         for part in response.iter_bytes():
             size += len(part)
             if size > self.max_answer:
-                raise TooLarge(f"the answer is more than the {self.max_answer:,} bytes that are read at most")
+                raise ResponseTooLarge(f"the answer is more than the {self.max_answer:,} bytes that are read at most")
             parts.append(part)
         return b"".join(parts)
 
@@ -84,11 +84,11 @@ def pool(allowed: Allowed) -> httpx2.Client:
     key = (os.getpid(), allowed)
     with _pools_lock:
         if key not in _pools:
-            _pools[key] = httpx2.Client(transport=_Transport(allowed), follow_redirects=False, trust_env=False)
+            _pools[key] = httpx2.Client(transport=_GuardedTransport(allowed), follow_redirects=False, trust_env=False)
         return _pools[key]
 
 
-class _Transport(httpx2.HTTPTransport):
+class _GuardedTransport(httpx2.HTTPTransport):
     """httpx2's transport over a pool whose network is guarded."""
 
     def __init__(self, allowed: Allowed) -> None:

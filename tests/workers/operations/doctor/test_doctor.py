@@ -104,11 +104,11 @@ def test_secrets_that_others_can_read_are_told(clinic: Clinic) -> None:
 
 
 def test_a_paused_store_and_an_assumed_operation_are_told(clinic: Clinic) -> None:
-    from workers.storeapi import ApiError, client_of
+    from workers.storeapi import ApiError, client_for_store
 
     administration = Administration(connect(clinic.server.url, timeout=5.0))
     with pytest.raises(ApiError):
-        client_of(clinic.system.config, "north", administration.client).webhooks.get(99)
+        client_for_store(clinic.system.config, "north", administration.client).webhooks.get(99)
     administration.pause(store="north")
     try:
         told = doctor(clinic.config_file)
