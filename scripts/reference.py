@@ -24,7 +24,7 @@ HEAD = """\
 Made from the code by `make reference`. What the names are for is in [plugins.md](plugins.md), what `ctx.once` promises
 in [effects.md](effects.md), the store's API in [client.md](client.md).
 """
-HIDDEN = {"effects", "connect", "deadline", "stopped", "handlers", "rig"}  # how things are put together
+HIDDEN = {"effects", "connect", "deadline", "stopped", "handlers", "local_system"}  # how things are put together
 ORDER = ("Router", "Event", "Context", "Retry", "Busy", "Fail", "Drop")
 
 

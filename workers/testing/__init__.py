@@ -1,25 +1,28 @@
-"""For integrators: make events and contexts, run a real pipeline in a test, certify a plugin.
+"""Test kit for integrators: events and contexts without a server, the real pipeline in a test, plugin certification.
 
     from workers.testing import make_context, make_event
 
-Law of this room: it starts the product as processes and never imports the edge. Nothing here is loaded before it is
-used, since every pytest run imports `workers.testing.pytest_plugin`.
+    def test_a_paid_order_earns_points():
+        event = make_event("order.paid", {"total": "42.00"})
+        assert award_points(event, make_context(event)) == "42 points"
+
+The same names are pytest fixtures, together with `store` (the sandbox over HTTP) and `system` (the real pipeline); see
+docs/how-to/testing.md.
+
+Law of this room: it starts the product as processes and never imports the edge. Modules load on first use, because
+every pytest run imports `workers.testing.pytest_plugin`.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workers.testing.kit import (
-        RecordingContext,
-        SandboxStore,
-        SentEvent,
-        SystemUnderTest,
-        make_context,
-        make_event,
-        sample_events,
-    )
+    from workers.testing.events import make_event, sample_events
+    from workers.testing.recording_context import RecordingContext, make_context
+    from workers.testing.sandbox_store import SandboxStore
+    from workers.testing.system_under_test import SentEvent, SystemUnderTest
 
 __all__ = [
     "RecordingContext",
@@ -31,10 +34,18 @@ __all__ = [
     "sample_events",
 ]
 
+_MODULES = {
+    "RecordingContext": "recording_context",
+    "SandboxStore": "sandbox_store",
+    "SentEvent": "system_under_test",
+    "SystemUnderTest": "system_under_test",
+    "make_context": "recording_context",
+    "make_event": "events",
+    "sample_events": "events",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    from workers.testing import kit
-
-    return getattr(kit, name)
+    return getattr(import_module(f"workers.testing.{_MODULES[name]}"), name)

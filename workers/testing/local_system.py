@@ -1,4 +1,4 @@
-"""The rig: the product in a folder of its own, for the test kit and for certification. Real processes, real server.
+"""The product in a folder of its own, as real processes with a real server: for the test kit and for certification.
 
 Law of this room: what it starts dies with it and leaves nothing but its folder; it listens on loopback only, on
 ports that were free; its store is the sandbox, never a real one.
@@ -7,6 +7,7 @@ ports that were free; its store is the sandbox, never a real one.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
-import orjson
+import tomli_w
 from redis.exceptions import RedisError
 
 from receiver import config as config_room
@@ -32,31 +33,7 @@ T = TypeVar("T")
 STORE = "demo"
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
-_LOOK_EVERY = 0.01
-_CONFIG = """
-[redis]
-data_dir = {data}
-[receiver]
-bind = "127.0.0.1:{port}"
-public_url = "http://127.0.0.1:{port}"
-processes = 1
-threads = 4
-refused = "off"
-[workers]
-plugins = {plugins}
-installed = {installed}
-child_processes = {child_processes}
-drain = "5s"
-[subscriptions]
-check = "off"
-[sandbox]
-bind = "127.0.0.1:{sandbox}"
-[stores.{store}]
-base_url = {api}
-allow_private = true
-auth = {{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }}
-signing_secrets = ["{secret}"]
-"""
+_POLL_SECONDS = 0.01
 _MODULES = {
     "web": ["receiver.server.web"],
     "workers": ["workers"],
@@ -65,21 +42,21 @@ _MODULES = {
 
 
 class LocalSystemError(StorehooksError):
-    """Something of it did not start, or did not happen in time."""
+    """A process did not start, or a condition was not met in time."""
 
 
 def wait_until(condition: Callable[[], T | None], *, what: str, within: float = START_SECONDS) -> T:
-    """The first true value of a condition, or RigError."""
+    """Poll a condition and return its first true value; raise LocalSystemError after `within` seconds."""
     deadline = time.monotonic() + within
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise LocalSystemError(f"not within {within:g} s: {what}")
-        time.sleep(_LOOK_EVERY)
+            raise LocalSystemError(f"timed out after {within:g} s: {what}")
+        time.sleep(_POLL_SECONDS)
     return value
 
 
 class LocalSystem:
-    """A config, and the processes that live by it."""
+    """A config file and the processes that run on it."""
 
     def __init__(
         self,
@@ -94,35 +71,54 @@ class LocalSystem:
     ) -> None:
         self.folder = folder
         self.files = folder / "files"
-        """Where workers run: what a handler writes to a relative path is here."""
+        """The workers' working directory. Files that handlers write to relative paths are here."""
         self.port, self._sandbox_port = free_port(), free_port()
         self.sandbox_url = api or f"http://127.0.0.1:{self._sandbox_port}"
         self.config_file = folder / "config.toml"
         for path in (self.files, folder / "data"):
             path.mkdir(parents=True, exist_ok=True)
-        text = _CONFIG.format(
-            data=toml(str(folder / "data")),
-            port=self.port,
-            sandbox=self._sandbox_port,
-            plugins=toml(list(plugins)),
-            installed=toml(installed),
-            child_processes=child_processes,
-            store=STORE,
-            api=toml(self.sandbox_url),
-            secret=SANDBOX_SECRET,
-        )
-        tables = [f"[plugins.{name}]\n{_table(values)}" for name, values in (settings or {}).items()]
-        self.config_file.write_text("\n".join([text, *tables, more]))
+        values = self._config_values(plugins, installed, child_processes)
+        if settings:
+            values["plugins"] = _plain(settings)
+        self.config_file.write_text(f"{tomli_w.dumps(values)}\n{more}")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.client = connect(server_url("", folder / "data"), timeout=5.0)
-        self.inbox, self.ledger = Inbox(self.client), EventQueries(self.client)
+        self.inbox, self.events = Inbox(self.client), EventQueries(self.client)
+
+    def _config_values(self, plugins: Sequence[str], installed: bool, child_processes: int) -> dict[str, Any]:
+        own_address = f"127.0.0.1:{self.port}"
+        store = {
+            "base_url": self.sandbox_url,
+            "allow_private": True,
+            "auth": {"url": "/oauth/token", "client_id": "sandbox", "client_secret": "sandbox-secret"},
+            "signing_secrets": [SANDBOX_SECRET],
+        }
+        return {
+            "redis": {"data_dir": str(self.folder / "data")},
+            "receiver": {
+                "bind": own_address,
+                "public_url": f"http://{own_address}",
+                "processes": 1,
+                "threads": 4,
+                "refused": "off",
+            },
+            "workers": {
+                "plugins": list(plugins),
+                "installed": installed,
+                "child_processes": child_processes,
+                "drain": "5s",
+            },
+            "subscriptions": {"check": "off"},
+            "sandbox": {"bind": f"127.0.0.1:{self._sandbox_port}"},
+            "stores": {STORE: store},
+        }
 
     @property
     def config(self) -> Config:
         return config_room.load(self.config_file, {})
 
     def start(self, *names: str, environ: Mapping[str, str] | None = None) -> None:
-        """Start processes by name (server, web, workers, sandbox) and wait until they are of use."""
+        """Start processes by name (server, web, workers, sandbox) and wait until they are ready."""
         for name in names:
             self._running[name] = self._popen(name, environ or {})
         for name in names:
@@ -132,13 +128,13 @@ class LocalSystem:
         self._running[name].send_signal(number)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, as a crash would be."""
+        """Send SIGKILL, to simulate a crash."""
         process = self._running.pop(name)
         process.kill()
         process.wait(STOP_SECONDS)
 
     def stop(self, *names: str) -> None:
-        """Stop processes in order; all of them where none is named."""
+        """Stop these processes in order; without names, all of them, the last started first."""
         for name in names or tuple(reversed(tuple(self._running))):
             process = self._running.pop(name)
             process.send_signal(signal.SIGTERM)
@@ -150,11 +146,11 @@ class LocalSystem:
         if not self._running:
             self.client.close()
 
-    def said(self, name: str) -> str:
-        """The end of what a process has printed."""
-        return self._all_said(name)[-1500:]
+    def log_tail(self, name: str) -> str:
+        """The end of a process's log."""
+        return self._log(name)[-1500:]
 
-    def _all_said(self, name: str) -> str:
+    def _log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -179,7 +175,7 @@ class LocalSystem:
 
     def _is_ready(self, name: str) -> bool:
         if self._running[name].poll() is not None:
-            raise LocalSystemError(f"{name} did not start: {self.said(name).strip()}")
+            raise LocalSystemError(f"{name} did not start: {self.log_tail(name).strip()}")
         match name:
             case "server":
                 with contextlib.suppress(RedisError):
@@ -189,32 +185,26 @@ class LocalSystem:
             case "sandbox":
                 return _answers(f"http://127.0.0.1:{self._sandbox_port}/sandbox")
             case "workers":
-                return "worker started" in self._all_said("workers")  # a plugin may print much in the same moment
+                return "worker started" in self._log("workers")  # the whole log: a plugin may print a lot after it
         return False
 
 
-def toml(value: Any) -> str:
-    """A value as TOML: what settings are made of."""
+def _plain(value: Any) -> Any:
+    """Settings as TOML can express them; a path or another object becomes its text."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{toml(str(name))} = {toml(item)}" for name, item in value.items()) + " }"
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    if isinstance(value, bool | int | float):
-        return str(value).lower()
-    return orjson.dumps(str(value)).decode()
-
-
-def _table(values: Mapping[str, Any]) -> str:
-    return "\n".join(f"{toml(str(name))} = {toml(value)}" for name, value in values.items())
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str | datetime.date | datetime.time) else str(value)
 
 
 def _environment() -> dict[str, str]:
-    """This process's, without what would change the config; modules are found where this process finds them."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("STOREHOOKS_")}
+    """This process's environment, without variables that override the config. Modules are found on the same path."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("STOREHOOKS_")}
     for name in ("REDIS_URL", "PORT", "WEB_CONCURRENCY"):
-        kept.pop(name, None)
+        environ.pop(name, None)
     path = [os.path.abspath(entry or ".") for entry in sys.path if not entry.endswith(".zip")]
-    return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
+    return {**environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
 def _answers(url: str) -> bool:
@@ -225,7 +215,7 @@ def _answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port of loopback where nobody listens."""
+    """A loopback port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

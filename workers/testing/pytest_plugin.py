@@ -1,7 +1,7 @@
-"""The pytest plugin: fixtures for the tests of handler plugins. Found by pytest through its entry point.
+"""The pytest plugin: fixtures for tests of handler plugins. pytest loads it through its entry point.
 
-Law of this room: it is imported by every pytest run of the environment, so it imports pytest and nothing else; what a
-test does not ask for is neither loaded nor started.
+Law of this room: every pytest run of the environment imports it, so it imports pytest and nothing else. A fixture
+loads and starts what it needs when a test requests it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def make_event() -> Callable[..., Any]:
-    """Makes events as handlers are given them; see workers.testing.make_event."""
+    """Makes events as handlers receive them; see workers.testing.make_event."""
     from workers import testing
 
     return testing.make_event
@@ -25,7 +25,7 @@ def make_event() -> Callable[..., Any]:
 
 @pytest.fixture
 def make_context() -> Callable[..., Any]:
-    """Makes contexts that need no server and write down what is done; see workers.testing.make_context."""
+    """Makes contexts that need no server and record calls; see workers.testing.make_context."""
     from workers import testing
 
     return testing.make_context
@@ -33,26 +33,26 @@ def make_context() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def storehooks_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxStore]:
-    """One process of the sandbox for the whole run; use `store`."""
+    """One sandbox process for the whole test session. Tests use `store`."""
     from workers.testing import SandboxStore
     from workers.testing.local_system import LocalSystem
 
-    rig = LocalSystem(tmp_path_factory.mktemp("sandbox"))
-    rig.start("sandbox")
-    yield SandboxStore(rig)
-    rig.stop()
+    local_system = LocalSystem(tmp_path_factory.mktemp("sandbox"))
+    local_system.start("sandbox")
+    yield SandboxStore(local_system)
+    local_system.stop()
 
 
 @pytest.fixture
 def store(storehooks_sandbox: SandboxStore) -> SandboxStore:
-    """A sandbox store over HTTP, on its first day."""
+    """A sandbox store over HTTP, reset to its initial records."""
     storehooks_sandbox.reset()
     return storehooks_sandbox
 
 
 @pytest.fixture
 def system(tmp_path: Any, request: pytest.FixtureRequest) -> Iterator[SystemUnderTest]:
-    """The real pipeline on an embedded server. With `store` in the same test, `ctx.api` is that store's."""
+    """The real pipeline on an embedded server. In a test that also uses `store`, `ctx.api` calls that store."""
     from workers.testing import SystemUnderTest
 
     api = request.getfixturevalue("store").url if "store" in request.fixturenames else ""

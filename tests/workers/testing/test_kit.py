@@ -1,10 +1,11 @@
-"""The test kit, used as an integrator uses it."""
+"""The test kit for integrators: events, contexts, fixtures and the system under test."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ import pytest
 from receiver.contract.topics import matches
 from tests.docs.test_architecture import loaded_by
 from tests.support.programs import ROOT
-from workers import Context, Drop, Event, Retry
+from workers import Context, Drop, Event, Retry, testing
 from workers.storeapi import ApiError
 from workers.storeapi.sandbox.shop import TOPICS
 from workers.testing import SystemUnderTest, make_context, make_event, sample_events
 from workers.testing.local_system import LocalSystem, LocalSystemError
+
+KIT = {f"workers.testing.{name}" for name in ("events", "recording_context", "sandbox_store", "system_under_test")}
 
 
 def award(event: Event, ctx: Context) -> str:
@@ -28,7 +31,7 @@ def award(event: Event, ctx: Context) -> str:
     return f"{points} points for {ctx.api.customers.get(event.data['customer']['id']).name}"
 
 
-def test_a_handler_is_called_without_a_server() -> None:
+def test_a_handler_can_be_called_without_a_server() -> None:
     event = make_event("order.paid", {"total": "42.00"})
     context = make_context(event, settings={"rate": 2}, api={"customers.get": {"id": 1, "name": "Ada"}})
     assert award(event, context) == "84 points for Ada"
@@ -38,9 +41,9 @@ def test_a_handler_is_called_without_a_server() -> None:
     assert context.state.get("orders") == 1
 
 
-def test_a_second_attempt_remembers_the_first() -> None:
+def test_a_second_attempt_gets_the_once_results_of_the_first() -> None:
     event = make_event("order.paid")
-    first = make_context(event, settings={"rate": 2}, api={"customers.get": ApiError("away")})
+    first = make_context(event, settings={"rate": 2}, api={"customers.get": ApiError("unreachable")})
     with pytest.raises(ApiError):
         award(event, first)
     second = make_context(
@@ -54,7 +57,7 @@ def test_a_second_attempt_remembers_the_first() -> None:
     assert second.once_calls == []
 
 
-def test_what_no_answer_is_set_for_says_how_to_set_one() -> None:
+def test_an_api_call_without_an_answer_fails_and_shows_how_to_set_one() -> None:
     context = make_context()
     with pytest.raises(AssertionError, match=r'make_context\(api=\{"orders.get": ...\}\)'):
         context.api.orders.get(1)
@@ -62,7 +65,7 @@ def test_what_no_answer_is_set_for_says_how_to_set_one() -> None:
         context.api.orders.fly()
 
 
-def test_an_event_is_a_sample_with_changes_or_exactly_what_is_given() -> None:
+def test_an_event_is_a_sample_updated_with_data_or_exactly_the_data() -> None:
     assert make_event("order.paid", {"total": "1.00"}).data["status"] == "paid"
     assert make_event("order.paid", {"total": "1.00"}, exact=True).data == {"total": "1.00"}
     assert make_event().id != make_event().id
@@ -74,19 +77,24 @@ def test_an_event_is_a_sample_with_changes_or_exactly_what_is_given() -> None:
     assert Retry("x").after is None
 
 
-def test_there_is_a_sample_for_every_topic() -> None:
+def test_sample_events_cover_every_topic() -> None:
     events = list(sample_events())
     assert [event.topic for event in events] == list(TOPICS)
     assert all(event.record is not None and event.record.id == 1001 for event in events)
-    assert next(e for e in events if matches("product.*", e.topic)).data["stock"] >= 0
+    assert next(event for event in events if matches("product.*", event.topic)).data["stock"] >= 0
 
 
-def test_the_kit_is_light_until_it_is_used() -> None:
-    """It is imported by every pytest run of the environment, other people's too."""
+def test_importing_the_kit_loads_nothing_heavy() -> None:
+    """Every pytest run of the environment imports it, including runs that do not use storehooks."""
     heavy = {"flask", "rq", "redis", "pydantic", "httpx2", "gunicorn", "structlog", "rich", "orjson", "click"}
-    assert not loaded_by("import workers.testing.pytest_plugin") & heavy
-    assert "workers.testing.kit" not in loaded_by("import workers.testing.pytest_plugin")
+    assert not loaded_by("import workers.testing.pytest_plugin") & (heavy | KIT)
     assert not loaded_by("import workers.testing") & heavy
+
+
+def test_every_public_name_of_the_kit_loads() -> None:
+    assert {name for name in testing.__all__ if getattr(testing, name).__module__ not in KIT} == set()
+    with pytest.raises(AttributeError, match="has no attribute nothing"):
+        _ = testing.nothing
 
 
 PLUGIN = """
@@ -108,7 +116,7 @@ def test_three_lines(system, store):
     system.start("loyalty.py", settings={"loyalty": {"rate": 2}})
     sent = system.send("order.paid", {"id": 7}, wait=("open",))
     while sent.run("award").status != "done":
-        sent = system.look(sent)
+        sent = system.refresh(sent)
     assert sent.run("loyalty.award").result == "42 points"
     assert sent.run("thank").status == "waiting"
     assert store.records("customer")[0]["metadata"] == {"points": 42}
@@ -117,7 +125,7 @@ def test_three_lines(system, store):
     assert system.send("order.paid", {"id": 7}, delivery_id="a", wait=("open",)).answer == "accepted"
     assert system.send("order.paid", {"id": 7}, delivery_id="a", wait=("open",)).answer == "duplicate"
 
-def test_a_new_day(store, make_context, make_event):
+def test_the_store_is_reset(store, make_context, make_event):
     assert store.records("customer")[0]["metadata"] == {}
     assert store.writes() == []
     assert make_context(make_event("order.paid"), api=store.client).api.customers.get(1).id == 1
@@ -132,17 +140,17 @@ def run_pytest(folder: Path, *arguments: str, env: dict[str, str] | None = None)
     )
 
 
-@pytest.mark.slow  # docs/how-to/testing.md is run always, and has the same fixtures
-def test_the_fixtures_run_the_real_pipeline_and_a_real_sandbox(tmp_path: Path) -> None:
+@pytest.mark.slow  # the quick tests run docs/how-to/testing.md, which uses the same fixtures
+def test_the_fixtures_start_the_real_pipeline_and_a_real_sandbox(tmp_path: Path) -> None:
     (tmp_path / "loyalty.py").write_text(PLUGIN)
     (tmp_path / "test_loyalty.py").write_text(THREE_LINES)
     done = run_pytest(tmp_path)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_plugin_is_an_entry_point_and_leaves_others_alone(tmp_path: Path) -> None:
+def test_pytest_loads_the_plugin_by_its_entry_point_and_other_tests_load_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(
-        "import sys\ndef test_other():\n    assert not {'workers.testing.kit', 'redis'} & set(sys.modules)\n"
+        f"import sys\ndef test_other():\n    assert not {KIT | {'redis'}} & set(sys.modules)\n"
     )
     done = run_pytest(tmp_path, "--trace-config")
     assert "1 passed" in done.stdout, done.stdout
@@ -156,31 +164,43 @@ router = Router("tries")
 def note(event: Event, ctx: Context) -> str:
     with open("attempts.txt", "a") as file:
         file.write(f"{ctx.attempt} {ctx.replay}\\n")
-    raise OSError("away")
+    raise OSError("unreachable")
 """
 
 
-def test_to_hurry_is_the_next_attempt_and_no_replay_and_attempts_run_out(tmp_path: Path) -> None:
+def test_skipping_delays_makes_the_next_attempt_and_is_not_a_replay(tmp_path: Path) -> None:
     (tmp_path / "tries.py").write_text(TRIES)
     system = SystemUnderTest(tmp_path / "system")
     system.start(tmp_path / "tries.py")
     try:
-        sent = system.hurry(system.send("order.paid", wait=("open",)))
+        sent = system.skip_delays(system.send("order.paid", wait=("open",)))
     finally:
         system.stop()
     assert (system.files / "attempts.txt").read_text() == "1 False\n2 False\n3 False\n"
     assert (sent.run("note").status, sent.run("note").attempts) == ("failed", 3)
 
 
-def test_workers_that_print_much_as_they_start_are_seen_to_have_started(tmp_path: Path) -> None:
-    rig = LocalSystem(tmp_path / "rig")
-    rig._running["workers"] = subprocess.Popen(["sleep", "60"])
-    (rig.folder / "workers.log").write_text("worker started\n" + "a plugin prints its banner\n" * 100)
-    assert rig._is_ready("workers")
-    rig.kill("workers")
+def test_workers_are_ready_even_if_a_plugin_prints_a_lot_after_the_start(tmp_path: Path) -> None:
+    local_system = LocalSystem(tmp_path / "system")
+    local_system._running["workers"] = subprocess.Popen(["sleep", "60"])
+    (local_system.folder / "workers.log").write_text("worker started\n" + "a plugin prints its banner\n" * 100)
+    assert local_system._is_ready("workers")
+    local_system.kill("workers")
 
 
-def test_a_system_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_settings_and_further_config_are_written_as_toml(tmp_path: Path) -> None:
+    settings = {"loyalty": {"path": tmp_path, "rates": (1, 2.5), "nested": {"on": True}, "since": date(2026, 11, 15)}}
+    local_system = LocalSystem(tmp_path / "system", settings=settings, more="[limits.crm]\nconcurrency = 2\n")
+    assert local_system.config.plugins["loyalty"].own == {
+        "path": str(tmp_path),
+        "rates": [1, 2.5],
+        "nested": {"on": True},
+        "since": date(2026, 11, 15),
+    }
+    assert local_system.config.limits["crm"].concurrency == 2
+
+
+def test_a_system_that_cannot_start_reports_the_cause(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0\n")
     system = SystemUnderTest(tmp_path / "system")
     with pytest.raises(LocalSystemError, match=r"bad\.py:1: plugin .* ZeroDivisionError"):

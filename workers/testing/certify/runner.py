@@ -102,7 +102,7 @@ class CertificationRun:
             try:
                 self._all()
             finally:
-                self._rig.stop()
+                self._system.stop()
         self.results.seconds = time.monotonic() - started
         return self.results
 
@@ -112,18 +112,18 @@ class CertificationRun:
         self._reloads = 0
         self._base = time.time() - len(self._steps) * 4
         settings = {name: settings_of(self._config, name, "")}
-        self._rig = LocalSystem(
-            folder / "rig", plugins=["workers.testing.certify.wrapped_plugin"], settings=settings, child_processes=2
+        self._system = LocalSystem(
+            folder / "system", plugins=["workers.testing.certify.wrapped_plugin"], settings=settings, child_processes=2
         )
-        self._store = SandboxStore(self._rig)
+        self._store = SandboxStore(self._system)
 
     # The scenarios
 
     def _all(self) -> None:
         clean = Scenario("clean", "each event once, in order", tuple(self._steps), kind="basis")
         self._control(clean)
-        self._rig.start("server", "sandbox")
-        self._rig.start("workers", environ={CONTROL: str(self._folder / "control.json")})
+        self._system.start("server", "sandbox")
+        self._system.start("workers", environ={CONTROL: str(self._folder / "control.json")})
         basis = self._play(clean)
         uses_api = bool(self._store.writes())
         self._measure()
@@ -145,7 +145,7 @@ class CertificationRun:
         before = self._store.records_by_kind()
         ids = [self._deliver(scenario, step) for step in scenario.steps]
         records = [self._closed(event_id, step) for event_id, step in zip(ids, scenario.steps, strict=True)]
-        lines = end_state.end_state(self._store.records_by_kind(), before, self._files(scenario), self._rig.client)
+        lines = end_state.end_state(self._store.records_by_kind(), before, self._files(scenario), self._system.client)
         self.results.passed[scenario.name] = scenario.what
         runs = tuple((step, run) for step, record in zip(scenario.steps, records, strict=True) for run in record.runs)
         return End(lines, runs)
@@ -157,11 +157,11 @@ class CertificationRun:
         if scenario.drop:
             self._store.misbehave(drop=scenario.drop)
         for pattern in _FORGET:
-            for key in self._rig.client.scan_iter(pattern):
-                self._rig.client.delete(key)
+            for key in self._system.client.scan_iter(pattern):
+                self._system.client.delete(key)
         if scenario.kind != "basis":
             self._control(scenario)
-            self._renew_horses()
+            self._reload_plugin()
 
     def _control(self, scenario: Scenario) -> None:
         """What the plugin's wrapper reads when a child process is born: its folder, and who is to die."""
@@ -184,32 +184,32 @@ class CertificationRun:
     def _files(self, scenario: Scenario) -> Path:
         return self._folder / "files" / scenario.name
 
-    def _renew_horses(self) -> None:
+    def _reload_plugin(self) -> None:
         """HUP: new child processes load the plugin anew, in the new folder; no run is given to an old one any more."""
         self._reloads += 1
-        self._rig.signal("workers", signal.SIGHUP)
-        wait_until(self._reloaded, what=f"the plugin is loaded again; {self._rig.said('workers')[-500:]}")
+        self._system.signal("workers", signal.SIGHUP)
+        wait_until(self._reloaded, what=f"the plugin is loaded again; {self._system.log_tail('workers')[-500:]}")
 
     def _reloaded(self) -> bool:
-        said = (self._rig.folder / "workers.log").read_text(errors="replace")
+        said = (self._system.folder / "workers.log").read_text(errors="replace")
         return said.count("reloaded") >= self._reloads
 
     # One event
 
     def _deliver(self, scenario: Scenario, step: ScenarioStep) -> str:
         """Put one event into the inbox, as the receiver would, and wait as long as the scenario says."""
-        store = self._rig.config.known_stores[STORE]
+        store = self._system.config.known_stores[STORE]
         happened = self._base + step.at - (HOURS_LATE * 3600 if scenario.late else 0)
         own = f"{step.delivery}_{scenario.name}"
         request = compose(store, topic=step.topic, delivery_id=own, data=step.data, now=happened)
         delivery = receive(request.headers, request.body, store=store, now=happened, source="certify")
         event = replace(delivery.event, received_at=datetime.now(UTC), delivery_id=step.delivery)
-        (accepted,) = self._rig.inbox.accept([replace(delivery, event=event)])
+        (accepted,) = self._system.inbox.accept([replace(delivery, event=event)])
         if scenario.again:
             self._closed(accepted.id, step)
             record = self._record(accepted.id)
             items = [keys.run_item(accepted.id, run.handler) for run in record.runs]
-            Administration(self._rig.client).reopen(items, {})
+            Administration(self._system.client).reopen(items, {})
         if scenario.wait:
             self._closed(accepted.id, step)
         else:
@@ -223,12 +223,12 @@ class CertificationRun:
     def _closed(self, event_id: str, step: ScenarioStep) -> EventRecord:
         return wait_until(
             lambda: record if (record := self._record(event_id)).summary.status != "open" else None,
-            what=f"{step.about} ended; {self._rig.said('workers')[-500:]}",
+            what=f"{step.about} ended; {self._system.log_tail('workers')[-500:]}",
             within=SETTLES_WITHIN,
         )
 
     def _record(self, event_id: str) -> EventRecord:
-        record = self._rig.ledger.event(event_id)
+        record = self._system.events.event(event_id)
         assert record is not None
         return record
 
