@@ -17,7 +17,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.records import Record
 from workers.cli import output
-from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.cli.options import choose_store, connect_server, load_config, with_config
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, configured_catalogue
 from workers.storeapi.confirmations import Confirmations, state_text
@@ -59,11 +59,11 @@ def api(
     storehooks api --list             the operations
     storehooks api probe              which of them answer at the store; only safe GETs
     """
-    config = the_config()
+    config = load_config()
     if list_ or group is None:
         list_operations(config, store, json_)
         return
-    name = the_store(config, store)
+    name = choose_store(config, store)
     try:
         if group == PROBE and operation is None:
             probe(config, name, json_)
@@ -78,7 +78,7 @@ def api(
 
 
 def list_operations(config: Config, store: str | None, json_: bool) -> None:
-    name = the_store(config, store) if store else (next(iter(config.stores)) if len(config.stores) == 1 else None)
+    name = choose_store(config, store) if store else (next(iter(config.stores)) if len(config.stores) == 1 else None)
     catalogue = configured_catalogue(config, name)
     known = Confirmations(_redis_if_there(config) if name else None, name or "")
     rows = [_row(one, state_text(one, known.confirmed_on(one), name or "")) for one in catalogue]
@@ -124,7 +124,7 @@ def _count(catalogue: Catalogue) -> str:
 def _redis_if_there(config: Config) -> Redis | None:
     """The server, if it runs: these commands work without one, sharing nothing."""
     try:
-        return the_server(config)
+        return connect_server(config)
     except ServerUnusable:
         return None
 

@@ -27,7 +27,7 @@ from receiver.ports import refuse_a_taken_port
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
-from workers.cli.options import the_config, with_config
+from workers.cli.options import load_config, with_config
 from workers.cli.stats import equation
 from workers.formatting import waits
 from workers.plugins.loading import judge_elsewhere
@@ -48,7 +48,7 @@ SERVER_STAGE = 0
 def dev(no_sandbox: bool, events: int | None) -> None:
     """Run everything here: server, receiver, workers, and a sandbox store."""
     started = time.monotonic()
-    config = the_config()
+    config = load_config()
     refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
     if config.stores and not no_sandbox:
         refuse_a_taken_port(config.sandbox.bind, key="[sandbox] bind")

@@ -10,7 +10,7 @@ import click
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import Span, the_config, with_config
+from workers.cli.options import Span, load_config, with_config
 from workers.formatting import counted
 from workers.operations.doctor.examination import PATIENCE, examine
 from workers.operations.doctor.facts import Facts
@@ -31,7 +31,7 @@ def doctor(json_: bool, strict: bool, timeout: float) -> None:
     """
     started = time.monotonic()
     try:
-        config = the_config()
+        config = load_config()
     except ConfigError as error:
         _refuse(error, json_)
         return

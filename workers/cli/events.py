@@ -10,11 +10,11 @@ from typing import Any
 import click
 import orjson
 
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import EventQueries, Inbox, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from workers.cli import output
-from workers.cli.options import Moment, Noun, Rate, the_config, the_server, with_config
+from workers.cli.options import Moment, Noun, Rate, connect_server, load_config, with_config
 from workers.formatting import counted
 from workers.operations.replay import Replay, Selection, fitting
 
@@ -42,7 +42,7 @@ def list_events(
     json_: bool = False,
 ) -> None:
     """The newest events, newest first."""
-    ledger = EventQueries(the_server(the_config()))
+    ledger = EventQueries(connect_server(load_config()))
     found = ledger.events(store=store, topic=topic, status=status, since=since, limit=limit)
     if json_:
         output.as_json([_summary_json(event) for event in found])
@@ -71,14 +71,14 @@ def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
 
     ID is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
     """
-    ledger = EventQueries(the_server(the_config()))
+    ledger = EventQueries(connect_server(load_config()))
     event_id = ledger.find(event_id)
     if capsule is not None:
         _write_capsule(event_id, capsule)
         return
     record = ledger.event(event_id)
     if record is None:
-        raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
+        raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     if json_:
         output.as_json(_record_json(record))
         return
@@ -106,8 +106,8 @@ def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
 def _write_capsule(event_id: str, path: str) -> None:
     from workers.operations.export import write
 
-    config = the_config()
-    text = write(config, the_server(config), event_id)
+    config = load_config()
+    text = write(config, connect_server(config), event_id)
     if path == "-":
         click.echo(text, nl=False)
         return
@@ -146,7 +146,7 @@ def replay_events(
 ) -> None:
     """Have runs of past events done again, those that were done included. Interrupted, the same command goes on."""
     selection = Selection(**chosen)
-    inbox = Inbox(the_server(the_config()))
+    inbox = Inbox(connect_server(load_config()))
     if not event_ids and selection == Selection():
         raise ConfigError("say which: event ids, or a filter such as --handler or --since; all of it: --topic '*'")
     look = Replay(inbox, rate=None, first=None, told=lambda _: None)
@@ -172,7 +172,7 @@ def replay_events(
 def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
     fields: dict[Any, Any] = inbox.client.hgetall(keys.EVENT + event_id)
     if not fields:
-        raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
+        raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     return fitting(selection, event_id, fields)
 
 

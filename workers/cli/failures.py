@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
 from receiver.inbox.model import Declarations
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from workers.cli import output
-from workers.cli.options import Noun, Rate, the_config, the_server, with_config
+from workers.cli.options import Noun, Rate, connect_server, load_config, with_config
 from workers.formatting import counted
 from workers.operations.replay import PAGE, Replay
 
@@ -31,7 +31,7 @@ def failures() -> None:
 @with_config
 def list_failures(group: str | None = None, limit: int = 100, json_: bool = False) -> None:
     """Groups of failures, the latest first."""
-    client = the_server(the_config())
+    client = connect_server(load_config())
     reader = FailureQueries(client)
     if group or json_:
         found = reader.latest(group=_the_group(reader, group).id if group else None, limit=limit)
@@ -59,7 +59,7 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
 @with_config
 def show_group(group: str) -> None:
     """One group: who, since when, the traceback, an example."""
-    reader = FailureQueries(the_server(the_config()))
+    reader = FailureQueries(connect_server(load_config()))
     found = _the_group(reader, group)
     figures = f"{found.retrying:,} retrying, {found.failed:,} failed, {counted(found.stores, 'store')}"
     click.echo(f"{found.id}  {found.handler}   {figures}")
@@ -85,7 +85,7 @@ def show_group(group: str) -> None:
 @with_config
 def replay_failures(group: str | None, event_id: str | None, first: int | None, rate: float | None, yes: bool) -> None:
     """Have failed runs done again. Interrupted, the same command goes on."""
-    client = the_server(the_config())
+    client = connect_server(load_config())
     reader = FailureQueries(client)
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
@@ -109,7 +109,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
 @with_config
 def drop_failures(group: str | None, event_id: str | None, reason: str, yes: bool) -> None:
     """Give failures up, with a reason."""
-    client = the_server(the_config())
+    client = connect_server(load_config())
     reader, administration = FailureQueries(client), Administration(client)
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
@@ -133,7 +133,7 @@ def _chosen_items(reader: FailureQueries, group: str | None, event_id: str | Non
     fields: dict[Any, Any] = reader.client.hgetall(keys.EVENT + str(event_id))
     marked = [name.decode()[2:] for name in fields if name.startswith(b"g:")]
     if not marked:
-        raise ConfigError(f"event {str(event_id)[:64]!r} has no failed run")
+        raise NotFound(f"event {str(event_id)[:64]!r} has no failed run; `storehooks failures` lists them")
     return [keys.run_item(str(event_id), handler) for handler in sorted(marked)]
 
 
@@ -144,7 +144,7 @@ def _page(reader: FailureQueries, group: FailureGroup) -> list[str]:
 def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
     found = reader.find(start or "")
     if found is None:
-        raise ConfigError(f"no group of failures is called {str(start)[:64]!r}; `storehooks failures` lists them")
+        raise NotFound(f"no failure group {str(start)[:64]!r}; `storehooks failures` lists them")
     return found
 
 

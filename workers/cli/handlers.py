@@ -14,12 +14,12 @@ import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError, PluginError, ServerUnusable
+from receiver.contract.errors import ConfigError, NotFound, PluginError, ServerUnusable
 from receiver.contract.event import Event
 from receiver.inbox import Administration, Declaration, EventQueries, Inbox, keys
 from receiver.inbox.queries.handlers import Absent, HandlerQueries
 from workers.cli import output
-from workers.cli.options import Noun, the_config, the_config_or_defaults, the_server, with_config
+from workers.cli.options import Noun, connect_server, load_config, load_config_or_defaults, with_config
 from workers.formatting import counted, waits
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def list_handlers(json_: bool = False) -> None:
     """Every handler this config and environment would load."""
     from workers.plugins.loading import declarations, load
 
-    config = the_config()
+    config = load_config()
     found = declarations(config, load(config))
     paused, absent = _at_the_server(config, found)
     if json_:
@@ -90,7 +90,7 @@ def _tell_of_the_absent(absent: Mapping[str, Absent]) -> None:
 def _at_the_server(config: Config, found: list[Declaration]) -> tuple[set[str] | None, dict[str, Absent]]:
     """Which handlers are paused, and which nobody has, if a server is there: this list works without one, too."""
     try:
-        client = the_server(config)
+        client = connect_server(config)
         names = Administration(client).paused()
         paused = {name.removeprefix("handler:") for name in names if name.startswith("handler:")}
         here = {one.handler for one in found}
@@ -153,7 +153,7 @@ def explain(event_id: str, json_: bool) -> None:
     """
     from workers.operations.explain_handlers import explain as judge
 
-    config = the_config()
+    config = load_config()
     facts = _facts(config, event_id)
     verdicts = judge(facts)
     if json_:
@@ -181,11 +181,11 @@ def _explained(one: Verdict) -> list[tuple[str, str, str]]:
 def _facts(config: Config, event_id: str) -> RoutingFacts:
     from workers.operations.explain_handlers import RoutingFacts
 
-    client = the_server(config)
+    client = connect_server(config)
     ledger, inbox = EventQueries(client), Inbox(client)
     record = ledger.event(ledger.find(event_id))
     if record is None:
-        raise ConfigError(f"there is no event {event_id[:64]!r}; `storehooks events` lists them")
+        raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
     return RoutingFacts(
         event=record,
@@ -226,7 +226,7 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
     """Do one run here and now, with this code. The inbox does not learn of it."""
     from workers.operations.local_run import LocalRun
 
-    config = the_config()
+    config = load_config()
     event, capsule = _event_from(config, source)
     trial = LocalRun(config, handler, record=record, live=live, capsule=capsule)
     try:
@@ -270,7 +270,7 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
     from workers.testing.certify import report
     from workers.testing.certify.runner import CertificationRun
 
-    config = the_config_or_defaults()
+    config = load_config_or_defaults()
     trials = CertificationRun(
         config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_)
     )
@@ -314,20 +314,20 @@ def _progress(json_: bool) -> Callable[[str], None]:
 
 
 def _stored_event(config: Config, event_id: str) -> Event:
-    event = EventQueries(the_server(config)).as_event(event_id)
+    event = EventQueries(connect_server(config)).as_event(event_id)
     if event is None:
-        raise ConfigError(f"there is no event and no file {event_id[:64]!r}; `storehooks events` lists events")
+        raise NotFound(f"no event and no file {event_id[:64]!r}; `storehooks events` lists the events")
     return event
 
 
 def _administration_with(handler: str) -> Administration:
     """The inbox, if anybody ever declared such a handler or it has work."""
-    inbox = Inbox(the_server(the_config()))
+    inbox = Inbox(connect_server(load_config()))
     known = {one.handler for one in inbox.declarations().handlers}
     if handler not in known and not inbox.client.hexists(keys.LANES, handler):
         near = difflib.get_close_matches(handler, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"no worker has declared a handler {handler}{hint}")
+        raise NotFound(f"no worker has a handler {handler}{hint}")
     return Administration(inbox.client)
 
 

@@ -16,7 +16,7 @@ from redis import Redis
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.settings import per_second, seconds
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.stores import Store
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
@@ -47,29 +47,29 @@ def with_config(function: F) -> F:
     return option(update_wrapper(remember, function))  # type: ignore[return-value]
 
 
-def the_config() -> Config:
+def load_config() -> Config:
     """The config this command was told to use, read now."""
     given = click.get_current_context().find_object(dict) or {}
     return load_from_environment(given.get("config"))
 
 
-def the_config_or_defaults() -> Config:
+def load_config_or_defaults() -> Config:
     """The same; where no config is named and none is here, the defaults. For what needs no store of one's own."""
     given = click.get_current_context().find_object(dict) or {}
     named = given.get("config") or os.environ.get("STOREHOOKS_CONFIG")
     if named or any(Path(name).is_file() for name in ("config.toml", EXAMPLE)):
-        return the_config()
+        return load_config()
     return load(None, os.environ)
 
 
-def the_server(config: Config) -> Redis:
+def connect_server(config: Config) -> Redis:
     """A connection to the server that works, or ServerUnusable."""
     client = connect_to(config.redis, timeout=max(config.redis.timeout, 5.0))
     check(client)
     return client
 
 
-def the_stores(config: Config) -> Mapping[str, Store]:
+def stores_with_secrets(config: Config) -> Mapping[str, Store]:
     """Every store with the secrets of config and those this host has learned; needs no server."""
     key = config.secrets.key.get_secret_value()
     if not key:
@@ -79,7 +79,7 @@ def the_stores(config: Config) -> Mapping[str, Store]:
     return learned_here(config.known_stores, config.data_dir, key)
 
 
-def the_refusals(config: Config) -> Refusals:
+def refused_deliveries(config: Config) -> Refusals:
     """The refused deliveries that this host keeps."""
     try:
         return look_at_refusals(config.data_dir)
@@ -89,16 +89,16 @@ def the_refusals(config: Config) -> Refusals:
         ) from None
 
 
-def the_store(config: Config, name: str | None) -> str:
-    """The store that was meant: with only one, it need not be named."""
+def choose_store(config: Config, name: str | None) -> str:
+    """The name of the store to work with. Optional if only one store is configured."""
     if name is None:
         if len(config.stores) == 1:
             return next(iter(config.stores))
-        raise ConfigError(
-            f"which store? Say --store with one of: {', '.join(sorted(config.stores)) or 'none is configured'}"
-        )
+        if not config.stores:
+            raise ConfigError("no store is configured; `storehooks stores add NAME` adds one")
+        raise ConfigError(f"several stores are configured; choose one with --store: {', '.join(sorted(config.stores))}")
     if name not in config.stores:
-        raise ConfigError(f"no store is called {name}; there are: {', '.join(sorted(config.stores)) or 'none'}")
+        raise NotFound(f"no store {name}; configured stores: {', '.join(sorted(config.stores)) or 'none'}")
     return name
 
 

@@ -14,7 +14,15 @@ from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import output
 from workers.cli.capture_file import write
-from workers.cli.options import Noun, the_config, the_refusals, the_server, the_store, the_stores, with_config
+from workers.cli.options import (
+    Noun,
+    choose_store,
+    connect_server,
+    load_config,
+    refused_deliveries,
+    stores_with_secrets,
+    with_config,
+)
 from workers.cli.verify import find_refusal
 from workers.operations.release import ReleaseCheck, Released, chosen
 from workers.operations.release import release as let_in
@@ -33,8 +41,8 @@ def refused() -> None:
 @with_config
 def list_refused(store: str | None = None, limit: int = 50, json_: bool = False) -> None:
     """The newest refusals, newest first: a line each, with or without its body."""
-    config = the_config()
-    refusals = the_refusals(config)
+    config = load_config()
+    refusals = refused_deliveries(config)
     found = refusals.newest(store=store, limit=limit)
     if json_:
         output.as_json([_as_json(one) for one in found])
@@ -64,7 +72,7 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
 @with_config
 def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
     """One refused delivery: its line, headers and body."""
-    refusal = find_refusal(the_refusals(the_config()), refusal_id)
+    refusal = find_refusal(refused_deliveries(load_config()), refusal_id)
     body = refusal.body or b""
     if raw:
         sys.stdout.buffer.write(write(dict(refusal.headers), body))
@@ -91,8 +99,8 @@ def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
 @with_config
 def release(refusal_ids: tuple[int, ...], store: str | None, dry_run: bool, json_: bool) -> None:
     """Judge refused deliveries again, under today's config and as of their arrival; let in what fits."""
-    config = the_config()
-    name = the_store(config, store) if store else None
+    config = load_config()
+    name = choose_store(config, store) if store else None
     told = _dry_run(config, name, refusal_ids) if dry_run else _release(config, name, refusal_ids)
     if json_:
         output.as_json(_released_json(told))
@@ -107,7 +115,11 @@ def _first_kept(found: list[Refusal]) -> int:
 
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    inbox, refusals, judge = Inbox(the_server(config)), the_refusals(config), ReleaseCheck(config, the_stores(config))
+    inbox, refusals, judge = (
+        Inbox(connect_server(config)),
+        refused_deliveries(config),
+        ReleaseCheck(config, stores_with_secrets(config)),
+    )
     with click.progressbar(
         length=refusals.count_kept(), label="judging", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
@@ -115,8 +127,8 @@ def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    judge, told = ReleaseCheck(config, the_stores(config)), Released()
-    for batch in chosen(the_refusals(config), judge, store=store, ids=ids):
+    judge, told = ReleaseCheck(config, stores_with_secrets(config)), Released()
+    for batch in chosen(refused_deliveries(config), judge, store=store, ids=ids):
         for refusal in batch:
             try:
                 judge.judge(refusal)

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from workers.cli.options import the_config, with_config
+from workers.cli.options import load_config, with_config
 
 
 @click.command()
@@ -26,7 +26,7 @@ def worker() -> None:
 
 def become(module: str) -> None:
     """Turn into another process of ours: the edge is started, never imported."""
-    config = the_config()
+    config = load_config()
     sys.stdout.flush()
     arguments = ["--config", str(config.path)] if config.path else []
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])

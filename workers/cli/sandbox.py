@@ -9,7 +9,7 @@ import click
 
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import the_config, the_store, with_config
+from workers.cli.options import choose_store, load_config, with_config
 
 ACTIONS = ("reset", "rotate-secret", "disable-subscriptions", "delete-subscriptions", "revoke-tokens")
 
@@ -46,9 +46,9 @@ def sandbox(
         return
     from workers.storeapi.sandbox.process import SandboxOptions, run
 
-    config = the_config()
+    config = load_config()
     shopping = None if no_shopper else every
-    run(config, SandboxOptions(the_store(config, store), shopping, events, products, not no_subscriptions, data))
+    run(config, SandboxOptions(choose_store(config, store), shopping, events, products, not no_subscriptions, data))
 
 
 @sandbox.command()
@@ -109,7 +109,7 @@ def _chances(values: dict[str, Any]) -> str:
 def _ask(method: str, path: str, body: Any = None) -> Any:
     import httpx2
 
-    url = f"http://{the_config().sandbox.bind}/sandbox{path}"
+    url = f"http://{load_config().sandbox.bind}/sandbox{path}"
     try:
         answer = httpx2.request(method, url, json=body, timeout=10, trust_env=False)
     except httpx2.HTTPError:

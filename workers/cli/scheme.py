@@ -11,11 +11,11 @@ import click
 from receiver.config import Config
 from receiver.contract.diagnosis.detect import Detection, detect, to_toml
 from receiver.contract.diagnosis.explain import caveats
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.signing.grammar import Scheme
 from workers.cli import output
 from workers.cli.capture_file import read_captured
-from workers.cli.options import Noun, the_config, with_config
+from workers.cli.options import Noun, load_config, with_config
 
 
 @click.group(cls=Noun)
@@ -29,7 +29,7 @@ def scheme() -> None:
 @with_config
 def list_schemes(json_: bool = False) -> None:
     """Every scheme that a store may have: the presets, and those of this config."""
-    config = the_config()
+    config = load_config()
     rows = [_row(config, one) for one in config.known_schemes.values()]
     if json_:
         output.as_json(rows)
@@ -54,9 +54,9 @@ def list_schemes(json_: bool = False) -> None:
 @with_config
 def show_scheme(name: str) -> None:
     """A scheme as TOML, to read or to start from, and what it cannot promise."""
-    known = the_config().known_schemes
+    known = load_config().known_schemes
     if name not in known:
-        raise ConfigError(f"no scheme is called {name}; there are: {', '.join(sorted(known))}")
+        raise NotFound(f"no scheme {name}; known schemes: {', '.join(sorted(known))}")
     click.echo(to_toml(known[name], name), nl=False)
     for caveat in caveats(known[name]):
         click.echo(f"# to know: {caveat}")

@@ -24,7 +24,7 @@ from receiver.contract.topics import translate
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.queries.events import EventRecord
 from workers.cli import output
-from workers.cli.options import the_config, the_server, the_store, the_stores, with_config
+from workers.cli.options import choose_store, connect_server, load_config, stores_with_secrets, with_config
 from workers.operations.topic_names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
 
@@ -61,8 +61,8 @@ def send(
     yes: bool,
 ) -> None:
     """Send a signed event, as the store would, and see what becomes of it."""
-    config = the_config()
-    name = the_store(config, store)
+    config = load_config()
+    name = choose_store(config, store)
     if doubt := _doubt(config, name, topic):
         output.warn(doubt)
     delivery_id = delivery_id or f"msg_{secrets.token_hex(5)}"
@@ -110,7 +110,7 @@ def _doubt(config: Config, store: str, topic: str) -> str:
 def _learned_topics(config: Config, store: str) -> Iterator[str]:
     """What handlers want by name and what the store has sent, if a server is there to say so."""
     try:
-        client = the_server(config)
+        client = connect_server(config)
         wanted = [topic for one in Inbox(client).declarations().handlers for topic in one.topics]
         names = [name.theirs for name in EventQueries(client).names(store) if name.theirs]
     except (ServerUnusable, RedisError):
@@ -168,7 +168,7 @@ def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str,
 
 def _signer(config: Config, name: str) -> Store:
     """The store with the one secret we sign with: the newest that counts, of config or learned."""
-    store = the_stores(config)[name]
+    store = stores_with_secrets(config)[name]
     live = [secret for secret in store.secrets if secret.live(time.time())]
     if not live:
         raise ConfigError(f"{name} has no secret that counts here; `storehooks subscriptions apply` has one made")
@@ -212,7 +212,7 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
 def _follow(config: Config, event_id: str, started: float) -> EventRecord | None:
     """The event as soon as nothing more happens to it now, or when patience ends."""
     try:
-        ledger = EventQueries(the_server(config))
+        ledger = EventQueries(connect_server(config))
         record = ledger.event(event_id)
         while record and _goes_on(record) and time.monotonic() - started < SETTLES_WITHIN:
             time.sleep(LOOK_EVERY)

@@ -11,7 +11,7 @@ import click
 from receiver.inbox import EventQueries
 from receiver.inbox.queries.events import Spool
 from workers.cli import output
-from workers.cli.options import the_config, the_server, with_config
+from workers.cli.options import connect_server, load_config, with_config
 from workers.formatting import waits
 
 SETTLES_WITHIN = 5.0
@@ -24,8 +24,8 @@ AN_HOUR = 3600
 @with_config
 def stats(json_: bool) -> None:
     """Counts of one moment; accepted = settled + open + failed, for every store."""
-    config = the_config()
-    ledger = EventQueries(the_server(config))
+    config = load_config()
+    ledger = EventQueries(connect_server(config))
     counters, spools = ledger.counters(), ledger.spools()
     counters.total["spooled"] = sum(spool.count for spool in spools.values())
     if json_:

@@ -12,7 +12,7 @@ from receiver.inbox import Administration, EventQueries, keys
 from receiver.inbox.queries.activity import ActivityQueries
 from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
-from workers.cli.options import Noun, the_config, the_server, the_store, with_config
+from workers.cli.options import Noun, choose_store, connect_server, load_config, with_config
 from workers.cli.stores_change import add, remove
 from workers.formatting import clock, counted, span
 
@@ -38,8 +38,8 @@ stores.add_command(remove)
 @with_config
 def list_stores(json_: bool = False) -> None:
     """Every configured store with its figures, those with the most failures and open events first."""
-    config = the_config()
-    client = the_server(config)
+    config = load_config()
+    client = connect_server(config)
     counters, paused = EventQueries(client).counters().stores, Administration(client).paused()
     last = ActivityQueries(client).last_events(config.stores)
     found = [_about(config, name, counters.get(name, {}), f"store:{name}" in paused) for name in sorted(config.stores)]
@@ -66,9 +66,9 @@ def show_store(store: str | None, json_: bool) -> None:
     """All there is to know of one store; its API is asked, too."""
     from workers.operations.store_status import standing_of
 
-    config = the_config()
-    name = the_store(config, store)
-    standing = standing_of(config, name, the_server(config))
+    config = load_config()
+    name = choose_store(config, store)
+    standing = standing_of(config, name, connect_server(config))
     if json_:
         output.as_json(standing.as_json(datetime.now(UTC)))
         return
@@ -81,9 +81,9 @@ def show_store(store: str | None, json_: bool) -> None:
 @with_config
 def pause(store: str) -> None:
     """Let no more work of a store begin. Its deliveries are still accepted, and wait."""
-    config = the_config()
-    administration = Administration(the_server(config))
-    new = administration.pause(store=the_store(config, store))
+    config = load_config()
+    administration = Administration(connect_server(config))
+    new = administration.pause(store=choose_store(config, store))
     click.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} was paused already")
     output.next_command(f"storehooks stores resume {store}")
 
@@ -93,9 +93,9 @@ def pause(store: str) -> None:
 @with_config
 def resume(store: str) -> None:
     """Let the work of a store begin again, in its order."""
-    config = the_config()
-    administration = Administration(the_server(config))
-    waiting = administration.client.zcard(keys.HELD + the_store(config, store))
+    config = load_config()
+    administration = Administration(connect_server(config))
+    waiting = administration.client.zcard(keys.HELD + choose_store(config, store))
     administration.resume(store=store)
     click.echo(f"{store} goes on; {counted(waiting, 'item')} held back")
 

@@ -23,7 +23,7 @@ from receiver.contract.stores import Store
 from receiver.inbox import Administration, EventQueries
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
-from workers.cli.options import Span, the_config, the_server, the_store, with_config
+from workers.cli.options import Span, choose_store, connect_server, load_config, with_config
 from workers.operations.store_files import Draft, as_toml, file_of, place_for
 from workers.runtime.reload_signal import reload, wait_until_read
 
@@ -100,7 +100,7 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
     """
     from workers.subscriptions.apply import is_managed
 
-    config = the_config()
+    config = load_config()
     _refuse_a_known_name(config, name)
     steps, shown = Steps(json_), ""
     if sys.stdin.isatty():
@@ -215,7 +215,7 @@ def _welcome(config: Config, name: str, steps: Steps) -> None:
     from workers.subscriptions.apply import is_managed
 
     try:
-        SubscriptionChecks(the_server(config)).welcome(name)
+        SubscriptionChecks(connect_server(config)).welcome(name)
     except (StorehooksError, RedisError) as error:
         if is_managed(config, name):
             steps.left.append(
@@ -230,7 +230,7 @@ def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
     managed = is_managed(config, name)
     until = time.monotonic() + wait
     try:
-        client = the_server(config)
+        client = connect_server(config)
         if config.known_stores[name].secrets:
             _await_the_receiver(config.known_stores[name], client, steps, until)
         if managed:
@@ -324,9 +324,9 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
     """Remove a store: end its subscriptions, then its config; nothing of it is mended any more. Its events stay."""
     from workers.subscriptions.apply import is_managed
 
-    config = the_config()
-    the_store(config, name)
-    client = the_server(config)
+    config = load_config()
+    choose_store(config, name)
+    client = connect_server(config)
     waiting = EventQueries(client).counters().stores.get(name, {}).get("open", 0)
     if not yes:
         _ask_to_remove(config, name, waiting)

@@ -17,7 +17,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.subscription_checks import Checked, Repair, SubscriptionChecks
 from workers.cli import output
-from workers.cli.options import Noun, the_config, the_server, the_store, with_config
+from workers.cli.options import Noun, choose_store, connect_server, load_config, with_config
 from workers.formatting import span
 from workers.storeapi.configured_client import sandbox_hint
 from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
@@ -42,9 +42,9 @@ def subscriptions() -> None:
 @with_config
 def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     """What the last look at each store found, and what was mended. Asks no store."""
-    config = the_config()
-    checks = SubscriptionChecks(the_server(config))
-    names = [the_store(config, store)] if store else sorted(config.stores)
+    config = load_config()
+    checks = SubscriptionChecks(connect_server(config))
+    names = [choose_store(config, store)] if store else sorted(config.stores)
     last = checks.last(names)
     heals = {name: checks.heals(name) for name in names}
     removed = checks.removed()
@@ -68,8 +68,8 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
 @with_config
 def plan_subscriptions(store: str | None, json_: bool) -> None:
     """What would be changed at the stores. Changes nothing; exit 1 if there is anything."""
-    config = the_config()
-    redis = the_server(config)
+    config = load_config()
+    redis = connect_server(config)
     handlers = handlers_of(redis)
     plans = _look(config, redis, handlers, _chosen(config, store))
     if json_:
@@ -90,8 +90,8 @@ def plan_subscriptions(store: str | None, json_: bool) -> None:
 @with_config
 def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     """Make the stores' subscriptions what the handlers want. May be repeated, and interrupted."""
-    config = the_config()
-    redis = the_server(config)
+    config = load_config()
+    redis = connect_server(config)
     handlers = handlers_of(redis)
     plans = _look(config, redis, handlers, _chosen(config, store))
     _show(plans, handlers, ends=False)
@@ -118,10 +118,10 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
 @with_config
 def rotate(store: str | None, yes: bool) -> None:
     """Have the store make new signing secrets. Deliveries go on; the old ones count for a while."""
-    config = the_config()
-    name = the_store(config, store)
+    config = load_config()
+    name = choose_store(config, store)
     refuse_unmanaged(config, name)
-    redis = the_server(config)
+    redis = connect_server(config)
     subscriber = Subscriber(config, name, redis)
     subscriber.keyring.require_key(name)
     many = len(subscriber.rotate())
@@ -143,7 +143,7 @@ def rotate(store: str | None, yes: bool) -> None:
 
 def _chosen(config: Config, store: str | None) -> list[str]:
     if store:
-        refuse_unmanaged(config, the_store(config, store))
+        refuse_unmanaged(config, choose_store(config, store))
         return [store]
     found = [name for name in sorted(config.stores) if is_managed(config, name)]
     if not found and len(config.stores) == 1:

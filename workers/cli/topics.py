@@ -6,7 +6,7 @@ import click
 
 from receiver.inbox import EventQueries, Inbox
 from workers.cli import output
-from workers.cli.options import the_config, the_server, the_store, with_config
+from workers.cli.options import choose_store, connect_server, load_config, with_config
 from workers.cli.stats import tell_of_conflicts
 from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
 
@@ -17,10 +17,10 @@ from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
 @with_config
 def topics(store: str | None, json_: bool) -> None:
     """The event names each store really sends, what they map to, and who handles them."""
-    config = the_config()
-    client = the_server(config)
+    config = load_config()
+    client = connect_server(config)
     ledger, handlers = EventQueries(client), Inbox(client).declarations().handlers
-    names = [the_store(config, store)] if store else sorted(config.stores)
+    names = [choose_store(config, store)] if store else sorted(config.stores)
     schemes = {name: config.known_stores[name].scheme for name in names}
     rows = [row for name in names for row in sent_names(name, schemes[name], ledger.names(name), handlers)]
     if json_:

@@ -10,13 +10,13 @@ import click
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import Explanation, explain
-from receiver.contract.errors import ConfigError, DeliveryRefused
+from receiver.contract.errors import ConfigError, DeliveryRefused, NotFound
 from receiver.contract.signing.signatures import verify as verify_signature
 from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
-from workers.cli.options import the_config, the_refusals, the_store, the_stores, with_config
+from workers.cli.options import choose_store, load_config, refused_deliveries, stores_with_secrets, with_config
 from workers.operations.release import ReleaseCheck, chosen
 
 MOST_COUNTED = 2_000
@@ -32,26 +32,30 @@ def verify(store: str | None, file: str | None, refused: str | None, now: float 
     """Explain why a delivery fits or does not; never shows a secret."""
     if (file is None) == (refused is None):
         raise ConfigError("say which delivery: --request FILE, or --refused last, or --refused ID")
-    config = the_config()
+    config = load_config()
     valid = _verify_file(config, store, file, now) if file else _verify_refused(config, store, refused or "", now)
     if not valid:
         raise click.exceptions.Exit(1)
 
 
 def _verify_file(config: Config, named: str | None, file: str, now: float | None) -> bool:
-    store = the_stores(config)[the_store(config, named)]
+    store = stores_with_secrets(config)[choose_store(config, named)]
     headers, body = read_captured(file)
     output.prose(f"{store.name}, from {file}, {len(body):,} bytes, scheme {store.scheme.name}")
     return _tell(config, store, explain(store, headers, body, now or time.time(), others=_others(config, store)))
 
 
 def _verify_refused(config: Config, named: str | None, wanted: str, now: float | None) -> bool:
-    refusals = the_refusals(config)
-    refusal = find_refusal(refusals, wanted, the_store(config, named) if named else None)
-    store = ReleaseCheck(config, the_stores(config)).store_of(refusal) if named is None else the_stores(config)[named]
+    refusals = refused_deliveries(config)
+    refusal = find_refusal(refusals, wanted, choose_store(config, named) if named else None)
+    store = (
+        ReleaseCheck(config, stores_with_secrets(config)).store_of(refusal)
+        if named is None
+        else stores_with_secrets(config)[named]
+    )
     if store is None:
         called = refusal.named or "the one this delivery names"
-        raise ConfigError(f"no store is called {called}; add [stores.NAME], or say --store to judge it by another's")
+        raise NotFound(f"no store {called}; add [stores.NAME] to the config, or check it as another one: --store NAME")
     output.prose(
         f"{store.name}, refused {output.clock(refusal.moment)} with 401 ({refusal.reason}), from "
         f"{refusal.address or 'somewhere'}, {refusal.length:,} bytes, scheme {store.scheme.name}"
@@ -68,18 +72,18 @@ def find_refusal(refusals: Refusals, wanted: str, store: str | None = None) -> R
     if wanted == "last":
         newest = refusals.newest(store=store, limit=1)
         if not newest:
-            raise ConfigError(f"nothing refused{f' of {store}' if store else ''} is kept on this host")
+            raise NotFound(f"no refused delivery{f' of {store}' if store else ''} is stored on this host")
         wanted = str(newest[0].id)
     refusal = refusals.get(int(wanted)) if wanted.isascii() and wanted.isdigit() and len(wanted) < 19 else None
     if refusal is None:
-        raise ConfigError(f"there is no refused delivery {wanted[:20]!r} here; `storehooks refused` lists them")
+        raise NotFound(f"no refused delivery {wanted[:20]!r} on this host; `storehooks refused` lists them")
     if refusal.body is None:
-        raise ConfigError(f"of refused delivery {refusal.id} only the line was kept, not the body; try a later one")
+        raise NotFound(f"the body of refused delivery {refusal.id} was not stored; try a later one")
     return refusal
 
 
 def _others(config: Config, store: Store) -> list[Store]:
-    return [other for other in the_stores(config).values() if other.name != store.name]
+    return [other for other in stores_with_secrets(config).values() if other.name != store.name]
 
 
 def _tell(config: Config, store: Store, told: Explanation) -> bool:
@@ -111,7 +115,7 @@ def _where(config: Config, store: Store) -> str:
 
 def _tell_of_the_others(config: Config, refusals: Refusals, store: Store) -> None:
     """How many more are kept, who signed them, and how many would be let in now."""
-    judge = ReleaseCheck(config, the_stores(config))
+    judge = ReleaseCheck(config, stores_with_secrets(config))
     count, fitting, by = 0, 0, Counter[str]()
     for batch in chosen(refusals, judge, store=store.name):
         for refusal in batch:

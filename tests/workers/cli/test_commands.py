@@ -182,9 +182,9 @@ def test_text_from_a_store_cannot_command_the_terminal(system: System) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["events", "show", "nothing"], "there is no event"),
-        (["send", "order.created"], "which store? Say --store with one of: north, south"),
-        (["send", "order.created", "--store", "nort"], "no store is called nort"),
+        (["events", "show", "nothing"], "no event 'nothing'"),
+        (["send", "order.created"], "choose one with --store: north, south"),
+        (["send", "order.created", "--store", "nort"], "no store nort"),
         (["nonsense"], "No such command"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_refused_delivery_is_explained_and_the_way_on_is_shown(served: System)
     ("arguments", "says"),
     [
         (["verify", "--store", "acme"], "--request FILE, or --refused last"),
-        (["verify", "--store", "acme", "--refused", "999999"], "there is no refused delivery '999999'"),
+        (["verify", "--store", "acme", "--refused", "999999"], "no refused delivery '999999'"),
         (["verify", "--store", "acme", "--request", "Makefile"], "is no header line"),
         (["scheme", "detect", "--request", "x", "--secret", "hunter2"], "never the secret itself"),
         (["scheme", "detect", "--request", "x", "--secret", "env:NOT_THERE"], "$NOT_THERE is not set"),

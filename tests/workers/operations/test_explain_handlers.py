@@ -230,4 +230,4 @@ def _explained(system: System, event_id: str, *more: str) -> str:
 def test_an_unknown_event_is_wrong_use(system: System) -> None:
     done = system.run_cli("handlers", "explain", "nothing")
     assert done.returncode == 2
-    assert "there is no event 'nothing'" in done.stderr
+    assert "no event 'nothing'" in done.stderr
