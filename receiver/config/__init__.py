@@ -1,9 +1,13 @@
-"""The configuration: TOML files and the environment in, one checked `Config` out.
+"""Loads the configuration: reads TOML files and the environment, validates them and returns one `Config`.
 
-Law of this room: it imports `receiver.contract` only, and opens nothing but the files it is given. `settings` has the
-models key by key, `loading` reads and checks them, `source_files` knows which line of which file a value comes from.
+Law of this room: it imports `receiver.contract` only, opens only the files it is given, and connects to nothing.
+`settings` has the models, key by key, and `values` their value types. `source_files` reads the files and records the
+line of each value, `environment` reads the variables, `loading` merges both. `stores` builds stores and schemes,
+`checks` validates keys that depend on each other, and `errors` words what is wrong.
 """
 
-from receiver.config.loading import EXAMPLE, SANDBOX_SECRET, Config, find, load, load_from_environment
+from receiver.config.config import Config
+from receiver.config.loading import EXAMPLE, load, load_from_environment
+from receiver.config.values import SANDBOX_SECRET
 
-__all__ = ["EXAMPLE", "SANDBOX_SECRET", "Config", "find", "load", "load_from_environment"]
+__all__ = ["EXAMPLE", "SANDBOX_SECRET", "Config", "load", "load_from_environment"]

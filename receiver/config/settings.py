@@ -1,110 +1,35 @@
-"""Settings: the models of the config file, key by key. Reading the file is `receiver.config`'s work."""
+"""The config file as models, one class for each table and one field for each key.
+
+To add a key, add a field with its default here and a line with a comment to config.example.toml.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from base64 import b64decode
-from datetime import UTC, datetime
-from ipaddress import ip_network
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)", re.IGNORECASE)
-_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)")
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-_LEAST_KEPT = 1 << 20
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from receiver.config.values import (
+    Address,
+    AgeAndSize,
+    Bounds,
+    Duration,
+    Moment,
+    Names,
+    PrivateNetworks,
+    Rate,
+    SealingKey,
+    Size,
+    StoreName,
+    duration_or,
+)
 
-
-def seconds(value: Any) -> float:
-    """`"7d"`, `"1.5h"`, `"250ms"` or a plain number of seconds."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
-        return float(value)
-    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        return float(match[1]) * _SECONDS[match[2]]
-    raise ValueError('not a duration; write "30s", "15m", "48h" or "7d"')
-
-
-def octets(value: Any) -> int:
-    """`"1MB"`, `"64KB"` or a plain number of bytes."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        return int(float(match[1]) * _BYTES[match[2].upper()])
-    raise ValueError('not a size; write "512KB" or "1MB"')
-
-
-class Bounds(NamedTuple):
-    """How long something is kept, and in how many bytes. No bytes: not at all."""
-
-    seconds: float
-    octets: int
-
-    def __bool__(self) -> bool:
-        return self.seconds > 0 and self.octets > 0
-
-
-def _bounds(value: Any) -> Bounds:
-    if isinstance(value, Bounds):
-        return value
-    if value == "off":
-        return Bounds(0, 0)
-    age, comma, size = str(value).partition(",")
-    if not comma:
-        raise ValueError('write how long and how much, such as "48h, 64MB", or "off"')
-    bounds = Bounds(seconds(age), octets(size))
-    if bounds.octets < _LEAST_KEPT:
-        raise ValueError('at least "1MB" is needed to keep anything; or write "off"')
-    return bounds
-
-
-def per_second(value: Any) -> float:
-    """`"5/s"`, `"300/m"` or `"10000/h"` as calls a second; `""` is no limit."""
-    if value == "":
-        return 0.0
-    if isinstance(value, str) and (match := _RATE.fullmatch(value.strip())):
-        return float(match[1]) / _SECONDS[match[2]]
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return float(value)
-    raise ValueError('not a rate; write "5/s", "300/m" or "10000/h"')
-
-
-def _address(value: str) -> str:
-    host, _, port = value.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError('not an address; write "127.0.0.1:8000"')
-    return value
-
-
-def is_store_name(value: str) -> bool:
-    return bool(_NAME.fullmatch(value))
-
-
-def _store_name(value: str) -> str:
-    if not is_store_name(value):
-        raise ValueError("a store's name is lower-case letters, digits, - and _, at most 63")
-    return value
-
-
-def _aware(value: datetime) -> datetime:
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
-
-
-Duration = Annotated[float, BeforeValidator(seconds)]
-Rate = Annotated[float, BeforeValidator(per_second)]
-Size = Annotated[int, BeforeValidator(octets)]
-Kept = Annotated[Bounds, PlainValidator(_bounds)]
-Address = Annotated[str, AfterValidator(_address)]
-StoreName = Annotated[str, AfterValidator(_store_name)]
+ENV_PREFIX = "STOREHOOKS_"
 
 
 class Section(BaseModel):
-    """A table of the config file: unknown keys are errors, values do not change."""
+    """A table of the config file. Unknown keys are errors, and values are read-only."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -121,7 +46,7 @@ class RedisSettings(Section):
 
     @property
     def embedded(self) -> bool:
-        """Whether it is the server in data_dir, which `storehooks dev` starts."""
+        """Whether to use the server in data_dir, which `storehooks dev` starts."""
         return not self.url and not self.sentinels
 
 
@@ -139,12 +64,13 @@ class ReceiverSettings(Section):
     spool: Literal["on", "off"] = "on"
     spool_bytes: Size = 1 << 30
     spool_age: Duration = 3 * 86400.0
-    refused: Kept = Bounds(48 * 3600.0, 64 << 20)
+    refused: AgeAndSize = Bounds(48 * 3600.0, 64 << 20)
 
     @property
-    def remembered(self) -> float:
-        """How long a delivery's record must stay: a repetition inside the window may reach the inbox later by the
-        time it waited in a spool.
+    def dedupe_retention(self) -> float:
+        """Seconds for which the record of a delivery must stay in Redis.
+
+        It is longer than dedupe_window: a duplicate that arrives within the window may wait in the spool first.
         """
         return self.dedupe_window + (self.spool_age if self.spool == "on" else 0)
 
@@ -164,61 +90,43 @@ class RetentionSettings(Section):
     bodies: Duration = 7 * 86400.0
     records: Duration = 90 * 86400.0
     once: Duration = 90 * 86400.0
-    failures: Annotated[float, BeforeValidator(lambda value: 0.0 if value == "keep" else seconds(value))] = 0.0
+    failures: Annotated[float, duration_or("keep")] = 0.0
     events_per_store: int = Field(default=1_000_000, ge=1)
 
 
 class LimitSettings(Section):
-    """`[limits.NAME]`: what the other side can take, over all machines."""
+    """`[limits.NAME]`: the load that an external system can take, over all machines."""
 
     concurrency: int = Field(default=0, ge=0)
     rate: Rate = 0.0
 
 
-def _key(value: SecretStr) -> SecretStr:
-    if value.get_secret_value():
-        sealing_key(value.get_secret_value())
-    return value
-
-
-def sealing_key(text: str) -> bytes:
-    """The 32 bytes of `[secrets] key`, as `openssl rand -base64 32` or `-hex 32` writes them."""
-    for decode in (bytes.fromhex, lambda given: b64decode(given, validate=True)):
-        try:
-            key = decode(text.strip())
-        except ValueError:
-            continue
-        if len(key) == 32:
-            return key
-    raise ValueError("not a key; write 32 random bytes in base64 or hex, as `openssl rand -base64 32` makes them")
-
-
 class SecretsSettings(Section):
-    """Signing secrets that were learned from stores: sealed under `key`; an old one counts for `overlap` more."""
+    """Signing secrets learned from stores. `key` encrypts them; an old secret stays valid for `overlap`."""
 
-    key: Annotated[SecretStr, AfterValidator(_key)] = SecretStr("")
+    key: SealingKey = SecretStr("")
     overlap: Duration = 86400.0
 
 
 class SubscriptionsSettings(Section):
-    """How the workers keep subscriptions alive; `check = "off"` leaves that to people."""
+    """How workers check and repair webhook subscriptions; `check = "off"` turns that off."""
 
-    check: Annotated[float, BeforeValidator(lambda value: 0.0 if value == "off" else seconds(value))] = 300.0
+    check: Annotated[float, duration_or("off")] = 300.0
     prune_after: Duration = 7 * 86400.0
     max_repairs_per_day: int = Field(default=12, ge=0)
 
 
 class ApiSettings(Section):
-    """What holds for the APIs of all stores together."""
+    """Limits for the APIs of all stores together."""
 
     rate_limit: Rate = 0.0
 
 
 class SecretWindow(Section):
-    """A signing secret that ends: `{value = "env:OLD", not_after = 2026-12-01T00:00:00Z}`."""
+    """A signing secret that may expire: `{value = "env:OLD", not_after = 2026-12-01T00:00:00Z}`."""
 
     value: SecretStr
-    not_after: Annotated[datetime, AfterValidator(_aware)] | None = None
+    not_after: Moment | None = None
 
 
 def _as_window(value: Any) -> Any:
@@ -229,7 +137,7 @@ SigningSecret = Annotated[SecretWindow, BeforeValidator(_as_window)]
 
 
 class AuthSettings(Section):
-    """OAuth 2.0 client credentials at `url`, or a token that was given to us."""
+    """OAuth 2.0 client credentials at `url`, or a fixed `token`."""
 
     url: str = ""
     client_id: str = ""
@@ -241,7 +149,7 @@ class AuthSettings(Section):
 
 
 class OperationSettings(Section):
-    """What `[catalogue.GROUP.OPERATION]` may say; what it leaves out stays as the catalogue has it."""
+    """`[catalogue.GROUP.OPERATION]`: changes to one operation. A key left out keeps the catalogue's value."""
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | None = None
     path: str | None = None
@@ -257,7 +165,7 @@ class OperationSettings(Section):
 
 
 class GroupSettings(BaseModel):
-    """`[catalogue.GROUP]`: names of fields, and a table for each operation that differs or is added."""
+    """`[catalogue.GROUP]`: the field names of a store, and a table for each operation changed or added."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
     __pydantic_extra__: dict[str, OperationSettings]
@@ -281,21 +189,12 @@ class PagingSettings(Section):
 
 
 class CatalogueSettings(BaseModel):
-    """`[catalogue]` and `[stores.NAME.catalogue]`: how a store's API differs from what is assumed of it."""
+    """`[catalogue]` and `[stores.NAME.catalogue]`: where a store's API differs from the catalogue."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
     __pydantic_extra__: dict[str, GroupSettings]
     envelope: EnvelopeSettings = EnvelopeSettings()
     paging: PagingSettings = PagingSettings()
-
-
-def _networks(value: Any) -> Any:
-    for item in value if isinstance(value, list | tuple) else ():
-        ip_network(item)
-    return value
-
-
-PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_networks)]
 
 
 class StoreSettings(Section):
@@ -323,7 +222,7 @@ class SourcesSettings(Section):
 
 
 class SchemeSettings(Section):
-    """What `[schemes.NAME]` may say; what it leaves out comes from `extends`, or is the grammar's default."""
+    """`[schemes.NAME]`. A key left out is inherited from `extends`, or has the default of `signing.grammar.Scheme`."""
 
     extends: str = ""
     headers: tuple[str, ...] | None = None
@@ -346,7 +245,7 @@ class SchemeSettings(Section):
 
 
 class SandboxSettings(Section):
-    """The sandbox store: where it listens, and how it misbehaves (see docs/sandbox.md)."""
+    """The sandbox store: where it listens, and which faults it simulates (see docs/sandbox.md)."""
 
     bind: Address = "127.0.0.1:8002"
     seed: int = 7
@@ -356,26 +255,60 @@ class SandboxSettings(Section):
 
 
 class HandlerSettings(Section):
-    """What config decides of one handler, whatever its code proposes."""
+    """`[plugins.PLUGIN] handlers.NAME`: overrides of the options in the handler's code."""
 
     retries: Annotated[int, Field(ge=0)] | tuple[Duration, ...] | None = None
     timeout: Annotated[Duration, Field(gt=0)] | None = None
     limit: str | None = None
-    """The name of a limit; "" is none."""
-
-
-def _as_names(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+    """The name of a `[limits.NAME]` table; "" removes the limit."""
 
 
 class PluginSettings(BaseModel):
-    """`[plugins.NAME]`: the plugin's own settings, kept as they are, and what config decides of its handlers."""
+    """`[plugins.NAME]`: overrides for its handlers, and any other keys, which the plugin itself reads."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
-    stores: Annotated[tuple[str, ...] | None, BeforeValidator(_as_names)] = None
+    stores: Names = None
     handlers: dict[str, HandlerSettings] = {}
 
     @property
-    def own(self) -> dict[str, Any]:
-        """What is for the plugin to read."""
+    def plugin_values(self) -> dict[str, Any]:
+        """The keys that the plugin itself reads: all except `stores` and `handlers`."""
         return dict(self.model_extra or {})
+
+
+class Settings(BaseSettings):
+    """The whole file: one field for each table, and the keys at the top."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+    include: tuple[str, ...] = ("stores.d/*.toml",)
+    redis: RedisSettings = RedisSettings()
+    receiver: ReceiverSettings = ReceiverSettings()
+    workers: WorkersSettings = WorkersSettings()
+    retention: RetentionSettings = RetentionSettings()
+    limits: dict[str, LimitSettings] = {}
+    plugins: dict[str, PluginSettings] = {}
+    store_defaults: dict[str, Any] = {}
+    schemes: dict[str, SchemeSettings] = {}
+    stores: dict[StoreName, StoreSettings] = {}
+    catalogue: CatalogueSettings = CatalogueSettings()
+    secrets: SecretsSettings = SecretsSettings()
+    subscriptions: SubscriptionsSettings = SubscriptionsSettings()
+    api: ApiSettings = ApiSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values only from the arguments: `environment` reads the variables and knows where each came from."""
+        return (init_settings,)
+
+    def public_url_of(self, store: str) -> str:
+        """Return the URL that a store sends its deliveries to."""
+        return self.stores[store].url or f"{self.receiver.public_url.rstrip('/')}/webhooks/{store}"

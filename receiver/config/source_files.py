@@ -1,4 +1,4 @@
-"""What is written in config files: values, the line each stands in, and what they refer to. Checks nothing else."""
+"""Reads config files: their values, the file and line of each value, and the references "env:NAME" and "file:PATH"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class Place(NamedTuple):
-    """Where a value was written: a file's line, or a variable of the environment."""
+    """Where a value was written: a line of a file, or an environment variable."""
 
     source: str
     line: int = 0
@@ -23,19 +23,34 @@ class Place(NamedTuple):
         return f"{self.source}:{self.line}" if self.line else self.source
 
 
-def read_into(data: dict[str, Any], places: dict[KeyPath, Place], path: Path) -> None:
+class Places(dict[KeyPath, Place]):
+    """The place of every value."""
+
+    def nearest(self, key: KeyPath) -> Place | None:
+        """Return the place of the value at `key`, or of the nearest table above it."""
+        while key:
+            if key in self:
+                return self[key]
+            key = key[:-1]
+        return None
+
+
+def read_file(path: Path, *, into: dict[str, Any], places: Places) -> None:
+    """Merge a TOML file into the values. A value that an earlier file has set is an error."""
     try:
         text = path.read_text(encoding="utf-8")
-        found = tomllib.loads(text)
+        values = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     for key, line in _lines(text):
-        if key in places and _is_leaf(data, key):
-            raise ConfigError(f"{path}:{line}: {dotted(key)} is set in {places[key]} already; keep one of the two")
+        if key in places and _is_leaf(into, key):
+            raise ConfigError(
+                f"{path}:{line}: {dotted(key)} is already set in {places[key]}; remove one of the two lines"
+            )
         places[key] = Place(str(path), line)
-    overlay(data, found)
+    merge(into, values)
 
 
 def _is_leaf(data: Any, key: KeyPath) -> bool:
@@ -52,9 +67,9 @@ _STEP = re.compile(r'"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)')
 
 
 def _lines(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """Each table, key and item of a list with its line: tomllib keeps no places, and people want to know.
+    """Yield each table, key and list item with its line number, for error messages: tomllib gives no line numbers.
 
-    Items are told apart where each has a line of its own.
+    List items have their own line numbers only if each is on a line of its own.
     """
     table: KeyPath = ()
     array: KeyPath = ()
@@ -76,41 +91,42 @@ def _steps(dotted: str) -> KeyPath:
     return tuple(next(filter(None, found), "") for found in _STEP.findall(dotted))
 
 
-def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
-    for key, value in above.items():
-        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
-            overlay(below[key], value)
+def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Set `overrides` in `values`, table by table."""
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(values.get(key), dict):
+            merge(values[key], value)
         else:
-            below[key] = value
+            values[key] = value
 
 
-# References
-
-
-def references(value: Any, key: KeyPath = ()) -> Iterator[KeyPath]:
-    """The keys whose values name a variable or a file."""
+def find_references(value: Any, key: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the keys whose values are written as "env:NAME" or "file:PATH"."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from references(item, (*key, name))
+            yield from find_references(item, (*key, name))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from references(item, (*key, index))
+            yield from find_references(item, (*key, index))
     elif isinstance(value, str) and value.startswith(("env:", "file:")):
         yield key
 
 
-def resolve(value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], places: Mapping[KeyPath, Place]) -> Any:
-    """Replace "env:NAME" and "file:PATH" by what they name."""
+def resolve(value: Any, key: KeyPath, *, base: Path, environ: Mapping[str, str], places: Places) -> Any:
+    """Return the value with "env:NAME" and "file:PATH" replaced by the variable's or the file's content."""
     if isinstance(value, dict):
-        return {name: resolve(item, (*key, name), base, environ, places) for name, item in value.items()}
+        items = value.items()
+        return {name: resolve(item, (*key, name), base=base, environ=environ, places=places) for name, item in items}
     if isinstance(value, list):
-        return [resolve(item, (*key, index), base, environ, places) for index, item in enumerate(value)]
+        pairs = enumerate(value)
+        return [resolve(item, (*key, index), base=base, environ=environ, places=places) for index, item in pairs]
     if not isinstance(value, str):
         return value
+    where = places.nearest(key) or "config"
     if value.startswith("env:"):
         name = value.removeprefix("env:")
         if not environ.get(name):
-            raise ConfigError(f"{place_of(places, key)}: {dotted(key)} wants ${name}, which is not set")
+            raise ConfigError(f"{where}: {dotted(key)} refers to ${name}, which is not set")
         return environ[name]
     if value.startswith("file:"):
         path = base / value.removeprefix("file:")
@@ -118,22 +134,12 @@ def resolve(value: Any, key: KeyPath, base: Path, environ: Mapping[str, str], pl
             return path.read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
-            raise ConfigError(f"{place_of(places, key)}: {dotted(key)} wants {path}: {reason}") from None
+            raise ConfigError(f"{where}: {dotted(key)} refers to {path}, which cannot be read: {reason}") from None
     return value
 
 
-# Words
-
-
-def place_of(places: Mapping[KeyPath, Place], key: KeyPath) -> str:
-    while key:
-        if key in places:
-            return str(places[key])
-        key = key[:-1]
-    return "config"
-
-
 def dotted(key: KeyPath) -> str:
+    """Return a key as text: `stores.north.signing_secrets[0]`."""
     text = ""
     for step in key:
         text += f"[{step}]" if isinstance(step, int) else f".{step}"

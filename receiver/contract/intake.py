@@ -49,7 +49,7 @@ class Delivery:
     event: Event
     theirs: str
     """The topic as the store wrote it."""
-    repeat_mark: str = ""
+    content_hash: str = ""
     """Set where nothing but the content identifies the delivery; equal marks are one for a short while."""
     unreadable: str = ""
     """Why a genuine delivery could not be understood; it is kept all the same."""
@@ -82,7 +82,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
             topic=UNREADABLE if problem else topic,
             received_at=datetime.fromtimestamp(now, UTC),
             body=body,
-            headers=kept_headers(headers, scheme.reads),
+            headers=stored_headers(headers, scheme.reads),
             delivery_id=_bounded(delivery_id, MAX_ID),
             resource_id=_bounded(read.text("resource_id"), MAX_ID),
             occurred_at=_time(read.first("occurred")),
@@ -90,7 +90,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
             data_path=data_path,
         ),
         theirs=_bounded(theirs, MAX_TOPIC),
-        repeat_mark=mark,
+        content_hash=mark,
         unreadable=problem,
         signed_with=proof.secret.fingerprint,
         first_id=event_id(store.name, _id_key(delivery_id)) if delivery_id and scheme.dedupe != "id" else "",
@@ -197,17 +197,17 @@ def _data_path(sources: tuple[Part, ...], document: Any) -> str:
 
 
 @lru_cache(maxsize=4096)
-def may_be_a_credential(name: str) -> bool:
+def is_credential(name: str) -> bool:
     """Whether a header, by its name, is there to let somebody in: a proxy's, say. A signature is not."""
     return name in NEVER_KEPT or bool(_CREDENTIAL.search(name) and not _PROOF.search(name))
 
 
-def kept_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
+def stored_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
     """What is kept of a request's headers: a bounded number, and no credential.
 
     What the store's scheme reads is kept whatever its name: a delivery can be verified again.
     """
-    wanted = [name for name in headers if not may_be_a_credential(name) or (name in reads and name not in NEVER_KEPT)]
+    wanted = [name for name in headers if not is_credential(name) or (name in reads and name not in NEVER_KEPT)]
     kept = {name: headers[name] for name in wanted}
     return kept if len(kept) <= KEPT_HEADERS else dict(list(kept.items())[:KEPT_HEADERS])
 

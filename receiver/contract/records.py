@@ -40,10 +40,10 @@ class Record(Mapping[str, Any]):
 
     def replace(self: R, **changes: Any) -> R:
         """The same record with other values, given by our names."""
-        changed = {self.their_name(name): as_sent(value) for name, value in changes.items()}
+        changed = {self.field_name(name): as_json(value) for name, value in changes.items()}
         return type(self)({**self._raw, **changed}, self._names, self._hint)
 
-    def their_name(self, name: str) -> str:
+    def field_name(self, name: str) -> str:
         return self._names.get(name, name)
 
     @property
@@ -53,7 +53,7 @@ class Record(Mapping[str, Any]):
 
     def value(self, name: str) -> Any:
         """The field of our name, or RecordError with what to set."""
-        theirs = self.their_name(name)
+        theirs = self.field_name(name)
         if theirs in self._raw:
             return self._raw[theirs]
         fix = f'; if it has another name there, set {self._hint} = {{{name} = "..."}}' if self._hint else ""
@@ -68,14 +68,14 @@ class Record(Mapping[str, Any]):
             return Decimal(value)
         if isinstance(value, float):
             return Decimal(repr(value))
-        raise RecordError(f"{self.their_name(name)} of this {self.kind} is no amount of money")
+        raise RecordError(f"{self.field_name(name)} of this {self.kind} is no amount of money")
 
     def switch(self, name: str) -> bool:
         """Whether something is on: true or false, or a word that can only mean one of them."""
         value = self.value(name)
         word = str(value).lower() if isinstance(value, bool | int | str) else ""
         if word not in _ON | _OFF:
-            raise RecordError(f"{self.their_name(name)} of this {self.kind} says neither on nor off")
+            raise RecordError(f"{self.field_name(name)} of this {self.kind} says neither on nor off")
         return word in _ON
 
     def __getitem__(self, name: str) -> Any:
@@ -91,10 +91,10 @@ class Record(Mapping[str, Any]):
         return isinstance(other, Record) and self.kind == other.kind and self._raw == other._raw
 
     def __hash__(self) -> int:
-        return hash((self.kind, str(self._raw.get(self.their_name("id")))))
+        return hash((self.kind, str(self._raw.get(self.field_name("id")))))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._raw.get(self.their_name('id'))!r})"
+        return f"{type(self).__name__}({self._raw.get(self.field_name('id'))!r})"
 
 
 class Product(Record):
@@ -204,7 +204,7 @@ def record_of(topic: str, data: Any, names: Mapping[str, str] | None = None) -> 
     return make(topic.partition(".")[0], data, names) if isinstance(data, Mapping) else None
 
 
-def as_sent(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """A value as the API carries it: money is text, a record its object."""
     if isinstance(value, Decimal):
         return format(value, "f")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
-from receiver.config.settings import is_store_name
+from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.intake import Delivery, kept_headers, receive
+from receiver.contract.intake import Delivery, receive, stored_headers
 from receiver.contract.signing.signatures import Headers
 from receiver.contract.stores import Store, StoreIndex, decoy
 from receiver.delivery.answers import Answer, problem, told, unavailable
@@ -104,7 +104,7 @@ class Admission:
                 length=len(arrival.body),
                 hash=hashlib.sha256(arrival.body).hexdigest()[:16],
                 address=arrival.address,
-                headers=kept_headers(arrival.headers, known.scheme.reads if known else ()),
+                headers=stored_headers(arrival.headers, known.scheme.reads if known else ()),
                 body=arrival.body,
             )
         )

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from receiver import logs
-from receiver.config.settings import Bounds
+from receiver.config.values import Bounds
 from receiver.spool import FILE, Refusal, Refusals, open_refusals
 
 WRITE_EVERY = 0.5

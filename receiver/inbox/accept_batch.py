@@ -82,7 +82,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         event.source,
         event.data_path,
         pack(event),
-        delivery.repeat_mark if repeat_window else "",
+        delivery.content_hash if repeat_window else "",
         quota,
         problem,
         hashlib.sha256(event.body).hexdigest()[:16],

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from receiver.config.settings import Bounds
+from receiver.config.values import Bounds
 from receiver.spool.database import FILE, PAGE, SCHEMA, open_spool, transaction
 
 UNKNOWN = "?"
@@ -185,11 +185,11 @@ class Refusals:
             )
 
     def _trim(self, bounds: Bounds, now: float) -> None:
-        oldest = int((now - bounds.seconds) * 1000)
+        oldest = int((now - bounds.max_age) * 1000)
         self._db.execute("DELETE FROM refused_body WHERE id IN (SELECT id FROM refused WHERE at < ?)", (oldest,))
         self._db.execute("DELETE FROM refused WHERE at < ?", (oldest,))
-        lines = bounds.octets // LINES_SHARE
-        self._fair_shares("refused_body", "cost", bounds.octets - lines, self._drop_oldest_bodies)
+        lines = bounds.max_bytes // LINES_SHARE
+        self._fair_shares("refused_body", "cost", bounds.max_bytes - lines, self._drop_oldest_bodies)
         self._fair_shares("refused", str(LINE_COST), lines, self._drop_oldest_lines)
 
     def _fair_shares(self, table: str, cost: str, limit: int, drop: Callable[[str, int], None]) -> None:

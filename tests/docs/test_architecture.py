@@ -55,7 +55,9 @@ def broken_rules(module: str, source: str) -> list[str]:
         broken += [
             name
             for name in ours
-            if not inside(name, "receiver.contract", "receiver.inbox", "receiver.config.settings")
+            if not inside(
+                name, "receiver.contract", "receiver.inbox", "receiver.config.settings", "receiver.config.values"
+            )
             and name not in ("receiver", "receiver.config")
         ]
     if inside(module, "workers"):

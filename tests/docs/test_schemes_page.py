@@ -51,7 +51,7 @@ def test_every_preset_has_a_true_row(name: str) -> None:
 def _word(scheme: Scheme, sources: tuple[str, ...]) -> str:
     if not sources:
         return "none"
-    return "signed" if all(map(scheme.vouches_for, sources)) else "not signed"
+    return "signed" if all(map(scheme.signs, sources)) else "not signed"
 
 
 def test_every_reason_is_explained() -> None:

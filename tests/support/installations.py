@@ -303,8 +303,14 @@ def stuck_spool(clinic: Clinic, _: Path) -> Iterator[Path]:
 
 BROKEN: list[tuple[Setup, int, str, list[str], str]] = [
     (unknown_key, 2, "config", ["broken.toml:7: unknown key receiver.pubic_url"], "did you mean public_url?"),
-    (secret_not_set, 2, "config", ["stores.south.signing_secrets[0] wants $SOUTH_SECRET_NOBODY_SET"], "broken.toml:21"),
-    (public_example_secret, 2, "config", ["uses the sandbox's secret, which all know"], "`storehooks init`"),
+    (
+        secret_not_set,
+        2,
+        "config",
+        ["stores.south.signing_secrets[0] refers to $SOUTH_SECRET_NOBODY_SET"],
+        "broken.toml:21",
+    ),
+    (public_example_secret, 2, "config", ["uses the sandbox's secret, which is public"], "`storehooks init`"),
     (no_server, 1, "server", ["does not answer", "Connection refused"], "set [redis] url"),
     (not_durable, 1, "server", ["appendfsync everysec", 'ack = "fsync"'], "CONFIG SET appendfsync always"),
     (evicting, 1, "server", ["maxmemory-policy is allkeys-lru"], "maxmemory-policy noeviction"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from receiver.config.settings import is_store_name
+from receiver.config.values import is_store_name
 from receiver.contract.errors import ConfigError
 from workers.cli.output import next_command
 

@@ -15,7 +15,7 @@ import click
 from redis import Redis
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
-from receiver.config.settings import per_second, seconds
+from receiver.config.values import parse_duration, parse_rate
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.stores import Store
 from receiver.inbox import connect_to
@@ -109,7 +109,7 @@ class Rate(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return per_second(value) or self.fail("a rate of 0 would never end", param, ctx)
+            return parse_rate(value) or self.fail("a rate of 0 would never end", param, ctx)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -121,7 +121,7 @@ class Span(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return seconds(value)
+            return parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -136,7 +136,7 @@ class Moment(click.ParamType[datetime]):
             return value
         if re.fullmatch(r"[\d.]+[a-z]+", value):
             try:
-                return datetime.now(UTC) - timedelta(seconds=seconds(value))
+                return datetime.now(UTC) - timedelta(seconds=parse_duration(value))
             except ValueError as error:
                 self.fail(str(error), param, ctx)
         try:

@@ -16,7 +16,7 @@ import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.config.settings import LOOPBACK
+from receiver.config.values import LOOPBACK
 from receiver.contract.compose import Request, compose
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.stores import Store
@@ -169,7 +169,7 @@ def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str,
 def _signer(config: Config, name: str) -> Store:
     """The store with the one secret we sign with: the newest that counts, of config or learned."""
     store = stores_with_secrets(config)[name]
-    live = [secret for secret in store.secrets if secret.live(time.time())]
+    live = [secret for secret in store.secrets if secret.is_active(time.time())]
     if not live:
         raise ConfigError(f"{name} has no secret that counts here; `storehooks subscriptions apply` has one made")
     return replace(store, secrets=(live[0],))

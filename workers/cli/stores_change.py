@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.config.settings import is_store_name
+from receiver.config.values import is_store_name
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store

@@ -25,7 +25,7 @@ from receiver import __version__
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
-from receiver.contract.intake import may_be_a_credential
+from receiver.contract.intake import is_credential
 from receiver.inbox import EventQueries, keys
 
 VERSION = 1
@@ -56,7 +56,7 @@ def write(config: Config, client: Redis, event_id: str) -> bytes:
         "storehooks": __version__,
         "written_at": datetime.now(UTC),
         "event": {name: getattr(event, name) for name in (*_FIELDS, *_TIMES)},
-        "headers": {name: value for name, value in event.headers.items() if not may_be_a_credential(name)},
+        "headers": {name: value for name, value in event.headers.items() if not is_credential(name)},
         "body": base64.b64encode(event.body).decode(),
         "store": {"name": event.store, "base_url": _bare_address(base)},
         "settings": {name: _settings(config, name, event.store) for name in sorted(plugins)},
@@ -91,7 +91,7 @@ def read(path: Path) -> EventExport | None:
 
 
 def _settings(config: Config, plugin: str, store: str) -> dict[str, Any]:
-    general = config.plugins[plugin].own if plugin in config.plugins else {}
+    general = config.plugins[plugin].plugin_values if plugin in config.plugins else {}
     own = config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
     return {
         **_shown(config, general, ("plugins", plugin)),
@@ -108,7 +108,7 @@ def _shown(config: Config, values: Mapping[str, Any], above: tuple[str | int, ..
 
 
 def _value(config: Config, value: Any, at: tuple[str | int, ...]) -> Any:
-    if config.is_referred(*at):
+    if config.is_reference(*at):
         return LEFT_OUT
     if isinstance(value, Mapping):
         return _shown(config, value, at)

@@ -61,12 +61,12 @@ class ReleaseCheck:
         Repetitions are told by when they came, not by when they are released.
         """
         own = event_id(delivery.event.store, b"refused\0%d\0%d\0" % (refusal.id, int(refusal.at * 1000)))
-        key = (delivery.event.store, delivery.repeat_mark)
+        key = (delivery.event.store, delivery.content_hash)
         first_at, first_id = self._firsts.get(key, (0.0, ""))
-        if not delivery.repeat_mark or refusal.at - first_at > self._window:
+        if not delivery.content_hash or refusal.at - first_at > self._window:
             first_id = own
             self._firsts[key] = (refusal.at, own)
-        return replace(delivery, repeat_mark="", event=replace(delivery.event, id=first_id))
+        return replace(delivery, content_hash="", event=replace(delivery.event, id=first_id))
 
 
 def chosen(

@@ -26,7 +26,8 @@ from typing import Any, NoReturn
 import orjson
 
 from receiver.config import Config
-from receiver.config.settings import HandlerSettings, PluginSettings, seconds
+from receiver.config.settings import HandlerSettings, PluginSettings
+from receiver.config.values import parse_duration
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
 from workers.plugins import conditions, plugin_settings, validation
@@ -165,7 +166,7 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
                 "retries": config.workers.retries if handler.retries is None else handler.retries,
                 "timeout": handler.timeout or config.workers.timeout,
                 "limit": handler.limit,
-                "delay": seconds(handler.delay),
+                "delay": parse_duration(handler.delay),
                 "when": conditions.described(handler.when),
                 "file": handler.file,
                 "line": handler.line,

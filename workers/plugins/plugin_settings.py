@@ -23,7 +23,7 @@ RESERVED = ("stores", "handlers")
 
 def settings_of(config: Config, plugin: str, store: str) -> dict[str, Any]:
     """`[plugins.NAME]`, with `[stores.STORE.plugins.NAME]` over it."""
-    general = config.plugins[plugin].own if plugin in config.plugins else {}
+    general = config.plugins[plugin].plugin_values if plugin in config.plugins else {}
     own = config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
     return {**general, **own}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from receiver.config.settings import seconds
+from receiver.config.values import parse_duration
 from receiver.contract.errors import PluginError
 from workers.plugins import conditions
 from workers.plugins.router import Handler, Router
@@ -105,7 +105,7 @@ def _wrong_numbers(handler: Handler) -> Iterator[str]:
     if handler.timeout is not None and not (_is_seconds(handler.timeout) and handler.timeout > 0):
         yield f"has timeout={handler.timeout!r}, which is no number of seconds; write timeout=30"
     try:
-        seconds(handler.delay)
+        parse_duration(handler.delay)
     except ValueError:
         yield f'has delay={handler.delay!r}, which is no time; write delay=600 or delay="10m"'
 

@@ -13,7 +13,7 @@ log = logs.get("chores")
 
 def retention(housekeeping: Housekeeping, config: Config) -> None:
     """Forget what is old, and what one store has too much of."""
-    window = config.receiver.remembered
+    window = config.receiver.dedupe_retention
     records = max(config.retention.records, window)
     failures = max(config.retention.failures, window) if config.retention.failures else 0
     gone = [0, 0, 0]

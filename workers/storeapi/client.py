@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 from redis import Redis
 
 from receiver.contract.event import follow
-from receiver.contract.records import Record, as_sent, make
+from receiver.contract.records import Record, as_json, make
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, bundled_catalogue
 from workers.storeapi.confirmations import Confirmations
@@ -184,11 +184,11 @@ class Client:
         if body is None and not fields and operation.method in ("GET", "DELETE"):
             return None
         names = self.catalogue.fields.get(operation.group, {})
-        told = {names.get(name, name): as_sent(value) for name, value in fields.items()}
+        told = {names.get(name, name): as_json(value) for name, value in fields.items()}
         if operation.rows in told:
             told[operation.rows] = [_row(row) for row in told[operation.rows]]
         if body is not None:
-            told = as_sent(body) if not told else {**as_sent(body), **told}
+            told = as_json(body) if not told else {**as_json(body), **told}
         return exact_json.dumps(told)
 
     def _do(
@@ -364,5 +364,5 @@ def _segment(value: Id) -> str:
 
 
 def _row(row: Any) -> Any:
-    plain = as_sent(row)
-    return {name: as_sent(value) for name, value in plain.items()} if isinstance(plain, Mapping) else plain
+    plain = as_json(row)
+    return {name: as_json(value) for name, value in plain.items()} if isinstance(plain, Mapping) else plain

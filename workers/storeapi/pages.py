@@ -150,7 +150,7 @@ class _Recent:
         return [record for record in records if self._is_new(record)]
 
     def _is_new(self, record: Record) -> bool:
-        id_ = record.get(record.their_name("id"))
+        id_ = record.get(record.field_name("id"))
         if id_ is None or isinstance(id_, list | dict):
             return True
         if id_ in self._ids:

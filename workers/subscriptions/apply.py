@@ -349,7 +349,7 @@ def _nothing() -> None:
 
 def shown_secret(answer: Record) -> str:
     """The secret in an answer. Stores show it once; afterwards nothing, or stars."""
-    value: Any = answer.get(answer.their_name("secret"))
+    value: Any = answer.get(answer.field_name("secret"))
     return value if isinstance(value, str) and value and not set("*…•") & set(value) else ""
 
 

@@ -340,7 +340,7 @@ def offered(client: Client, fallback: Callable[[], Iterable[str]]) -> Offer:
 
 
 def _name_in(record: Record) -> str:
-    names = [record.get(key) for key in (record.their_name("topic"), "topic", "name", "id")]
+    names = [record.get(key) for key in (record.field_name("topic"), "topic", "name", "id")]
     return next((str(name) for name in names if name), "?")
 
 

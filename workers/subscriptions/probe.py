@@ -35,7 +35,7 @@ def probe(store: Store, redis: Redis, *, url: str = "") -> float:
     import httpx2
 
     url = url or store.url
-    live = [secret for secret in store.secrets if secret.live(time.time())]
+    live = [secret for secret in store.secrets if secret.is_active(time.time())]
     if not live:
         raise NothingToSign(f"{store.name} has no secret that counts, so nothing can be signed for it")
     signed_by = replace(store, secrets=(live[0],))

@@ -147,7 +147,7 @@ def _scheme_of(match: candidates.Match, headers: Headers, document: Any, notes: 
     except SchemeError as error:
         notes.append(f"it fits over {match.content.signed}, but {error}")
         return None
-    signed_ids = scheme.event.id and all(scheme.vouches_for(source) for source in scheme.event.id)
+    signed_ids = scheme.event.id and all(scheme.signs(source) for source in scheme.event.id)
     return replace(scheme, dedupe="id") if signed_ids else scheme
 
 

@@ -94,9 +94,9 @@ def caveats(scheme: Scheme) -> tuple[str, ...]:
     found = []
     if not scheme.timestamp or not scheme.tolerance:
         found.append("no time is signed: a captured delivery can be sent again later")
-    if not all(map(scheme.vouches_for, scheme.event.id)):
+    if not all(map(scheme.signs, scheme.event.id)):
         found.append("the delivery id is not signed: a delivery sent again under a new id is a new event")
-    if not all(map(scheme.vouches_for, scheme.event.topic)):
+    if not all(map(scheme.signs, scheme.event.topic)):
         found.append("the topic is not signed: whoever captures a delivery can send it under another topic")
     if scheme.allow_unsigned_body:
         found.append("the body is not signed: whoever captures a delivery can change its content")
@@ -172,7 +172,7 @@ class _Steps:
         lines = []
         for secret in self.store.secrets[:MAX_SECRETS]:
             fits = fitting_secret(self.scheme, [secret], content, candidates, self.now) is not None
-            mark = ("ok" if secret.live(self.now) else "would match") if fits else "no match"
+            mark = ("ok" if secret.is_active(self.now) else "would match") if fits else "no match"
             lines.append(ExplanationLine(_described(secret, self.now), mark))
         self.steps.append(ExplanationStep("secrets", tuple(lines), any(line.mark == "ok" for line in lines)))
 
@@ -191,7 +191,7 @@ def _described(secret: Secret, now: float) -> str:
     text = f"{secret.fingerprint}  {secret.origin}".rstrip()
     if secret.not_after is None:
         return text
-    return f"{text}, {'ends' if secret.live(now) else 'ended'} {_clock(secret.not_after)}"
+    return f"{text}, {'ends' if secret.is_active(now) else 'ended'} {_clock(secret.not_after)}"
 
 
 def _clock(moment: datetime) -> str:

@@ -42,7 +42,7 @@ class Secret:
     def fingerprint(self) -> str:
         return hashlib.sha256(b"storehooks fingerprint\0" + self.key).hexdigest()[:6]
 
-    def live(self, now: float) -> bool:
+    def is_active(self, now: float) -> bool:
         return self.not_after is None or now <= self.not_after.timestamp()
 
 
@@ -125,7 +125,7 @@ class Scheme:
     def digest_size(self) -> int:
         return hashlib.new(self.digest).digest_size
 
-    def vouches_for(self, source: str) -> bool:
+    def signs(self, source: str) -> bool:
         """Whether the signature covers what stands at `source`, so that nobody else can have written it."""
         kind, name = take_apart(source)
         if kind == "header":
@@ -279,7 +279,7 @@ def _check_timestamp(scheme: Scheme) -> None:
         raise SchemeError("timestamp", 'timestamp is "header:NAME", "sig:KEY" or "json:a.b"')
     if kind == "sig":
         _check_time_in_signature(scheme, name)
-    if not scheme.vouches_for(scheme.timestamp):
+    if not scheme.signs(scheme.timestamp):
         raise SchemeError(
             "timestamp",
             f"nothing signs {scheme.timestamp}, so anybody could set it; add {{timestamp}} to signed, or set "
@@ -312,7 +312,7 @@ def _check_dedupe(scheme: Scheme) -> None:
     if scheme.dedupe != "id":
         return
     for source in scheme.event.id:
-        if not scheme.vouches_for(source):
+        if not scheme.signs(source):
             raise SchemeError(
                 "dedupe",
                 f'dedupe = "id" trusts {source}, which is not signed: whoever sends an old delivery under a '

@@ -95,7 +95,7 @@ def verify(
     secret = fitting_secret(scheme, secrets, content, candidates, now)
     if secret is None:
         raise DeliveryRefused("signature-mismatch", "the signature fits none of the store's secrets")
-    if not secret.live(now):
+    if not secret.is_active(now):
         raise DeliveryRefused("secret-expired", f"signed with {secret.fingerprint}, which has ended")
     if not scheme.timestamp or not scheme.tolerance:
         return Verified(secret, None)
@@ -219,7 +219,7 @@ def fitting_secret(
         for candidate in candidates:
             if hmac.compare_digest(expected, candidate):
                 fits.append(secret)  # noqa: PERF401  a comprehension would hide that nothing stops early
-    return next((secret for secret in fits if secret.live(now)), fits[0] if fits else None)
+    return next((secret for secret in fits if secret.is_active(now)), fits[0] if fits else None)
 
 
 def _timely(scheme: Scheme, text: str, now: float) -> float:

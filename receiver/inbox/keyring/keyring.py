@@ -25,7 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from redis import Redis
 
-from receiver.config.settings import sealing_key
+from receiver.config.values import sealing_key
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import MAX_LEARNED, Scheme, Secret
 from receiver.contract.stores import Store

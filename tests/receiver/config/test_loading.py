@@ -9,6 +9,7 @@ import pytest
 
 from receiver import config
 from receiver.config import Config
+from receiver.config.loading import find_config_file
 from receiver.contract.errors import ConfigError
 from tests.support.harness import SECRET
 from tests.support.programs import ROOT
@@ -103,8 +104,11 @@ def test_every_store_starts_from_the_defaults(tmp_path: Path) -> None:
         ("[workers]\ntimeout = inf\n", "config.toml:2: workers.timeout: not a duration"),
         ("[workers]\ntimeout = '1y'\n", 'config.toml:2: workers.timeout: not a duration; write "30s"'),
         ("[receiver]\nbind = '8000'\n", 'config.toml:2: receiver.bind: not an address; write "127.0.0.1:8000"'),
-        ("[stores.a]\nsigning_secrets = ['env:NO']\n", "config.toml:2: stores.a.signing_secrets[0] wants $NO"),
-        ("[stores.a]\nsigning_secrets = ['file:no']\n", "wants no: No such file or directory"),
+        ("[stores.a]\nsigning_secrets = ['env:NO']\n", "config.toml:2: stores.a.signing_secrets[0] refers to $NO"),
+        (
+            "[stores.a]\nsigning_secrets = ['file:no']\n",
+            "refers to no, which cannot be read: No such file or directory",
+        ),
         ("[stores.a]\n", "config.toml:1: stores.a has no signing_secrets"),
         ("[stores.A]\nsigning_secrets = ['x']\n", "a store's name is lower-case letters"),
         (
@@ -122,13 +126,13 @@ def test_a_bad_file_is_refused_with_file_key_and_fix(tmp_path: Path, text: str, 
 
 def test_with_the_spool_off_its_age_is_nobodys_business(tmp_path: Path) -> None:
     found = load(tmp_path, STORE + "[receiver]\ndedupe_window = '1h'\nspool = 'off'\n").receiver
-    assert found.remembered == 3600
-    assert load(tmp_path, STORE).receiver.remembered == (7 + 3) * 86400
+    assert found.dedupe_retention == 3600
+    assert load(tmp_path, STORE).receiver.dedupe_retention == (7 + 3) * 86400
 
 
 def test_a_key_that_is_set_twice_in_two_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "more.toml").write_text(STORE)
-    assert "is set in config.toml:3 already" in refusal(tmp_path, 'include = ["more.toml"]\n' + STORE)
+    assert "is already set in config.toml:3" in refusal(tmp_path, 'include = ["more.toml"]\n' + STORE)
 
 
 def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path) -> None:
@@ -153,13 +157,13 @@ def test_the_sandboxs_secret_is_refused_on_a_public_address(tmp_path: Path) -> N
 def test_the_file_is_found_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="storehooks init"):
-        config.find(None, {})
+        find_config_file(None, {})
     for name in ("config.example.toml", "config.toml", "other.toml", "said.toml"):
         (tmp_path / name).write_text("")
-    assert config.find("said.toml", {"STOREHOOKS_CONFIG": "other.toml"}).name == "said.toml"
-    assert config.find(None, {"STOREHOOKS_CONFIG": "other.toml"}).name == "other.toml"
-    assert config.find(None, {}).name == "config.toml"
+    assert find_config_file("said.toml", {"STOREHOOKS_CONFIG": "other.toml"}).name == "said.toml"
+    assert find_config_file(None, {"STOREHOOKS_CONFIG": "other.toml"}).name == "other.toml"
+    assert find_config_file(None, {}).name == "config.toml"
     (tmp_path / "config.toml").unlink()
-    assert config.find(None, {}).name == "config.example.toml"
+    assert find_config_file(None, {}).name == "config.example.toml"
     with pytest.raises(ConfigError, match=r"gone.toml does not exist"):
-        config.find("gone.toml", {})
+        find_config_file("gone.toml", {})

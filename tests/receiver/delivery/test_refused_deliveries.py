@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.config.settings import Bounds
+from receiver.config.values import Bounds
 from receiver.contract.compose import Request, compose
-from receiver.contract.intake import kept_headers, receive
+from receiver.contract.intake import receive, stored_headers
 from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
 from receiver.delivery.refusal_log import RefusalBuffer
@@ -183,13 +183,13 @@ def test_an_event_keeps_no_credential_of_a_proxy_and_all_that_its_scheme_reads(s
     kept = receive(headers, request.body, store=store, now=time.time()).event.headers
     assert dict(kept) == dict(request.headers)
     odd = replace(store.scheme, headers=("X-Store-Token",))
-    assert kept_headers({"x-store-token": "v1,abc", "x-auth-token": "s"}, odd.reads) == {"x-store-token": "v1,abc"}
+    assert stored_headers({"x-store-token": "v1,abc", "x-auth-token": "s"}, odd.reads) == {"x-store-token": "v1,abc"}
 
 
 @pytest.mark.parametrize("scheme", PRESETS.values(), ids=lambda scheme: scheme.name)
 def test_what_a_preset_signs_with_is_kept_of_a_delivery_of_a_store_that_is_not_known_yet(scheme: Scheme) -> None:
     """It may be let in later, under the scheme it really has."""
-    assert set(kept_headers(dict.fromkeys(scheme.header_names, "x"))) == set(scheme.header_names)
+    assert set(stored_headers(dict.fromkeys(scheme.header_names, "x"))) == set(scheme.header_names)
 
 
 def test_a_busy_file_delays_no_answer(shared: System) -> None:
@@ -298,7 +298,7 @@ def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, s
         assert abs(event.received_at.timestamp() - arrivals[event.delivery_id]) < 1.0
         assert event.source == "released"
     print(f"{forgeries:,} forged, {genuine:,} genuine: {max(sizes) / 2**20:.1f} MB on disk, accepted {len(events):,}")
-    assert max(sizes) <= system.config.receiver.refused.octets + 2 * WAL_BYTES
+    assert max(sizes) <= system.config.receiver.refused.max_bytes + 2 * WAL_BYTES
     again = system.run_cli("refused", "release", "--store", "south")
     assert (again.returncode, "nothing refused" in again.stdout) == (0, True)
 

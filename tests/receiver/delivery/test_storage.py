@@ -139,7 +139,7 @@ def test_a_stores_quota_holds_in_the_spool_and_other_stores_go_on(system: System
 
 
 def test_a_row_the_inbox_refuses_keeps_its_place_and_holds_up_nobody(system: System) -> None:
-    spoilt = replace(system.delivery(), repeat_mark="mark")
+    spoilt = replace(system.delivery(), content_hash="mark")
     system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
     others = [system.delivery(), system.delivery(store="south")]
     without_a_server(system.config).keep_all([spoilt, *others])

@@ -59,7 +59,7 @@ def test_equal_bodies_without_an_id_are_one_only_for_a_short_while(system: Syste
         delivery = system.delivery(data={"id": 7})
         event = replace(delivery.event, id=f"event{nameless.calls}", delivery_id="")
         nameless.calls += 1
-        return replace(delivery, event=event, repeat_mark="m")
+        return replace(delivery, event=event, content_hash="m")
 
     nameless.calls = 0
     (first,) = system.inbox.accept([nameless()], repeat_window=0.2)
@@ -294,7 +294,7 @@ def test_what_the_server_has_against_one_delivery_of_a_group_does_not_touch_the_
     system: System, redis: Redis
 ) -> None:
     redis.hset("sh:d:north:spoiled", "a", "b")
-    first, bad, last = system.delivery(), replace(system.delivery(), repeat_mark="spoiled"), system.delivery()
+    first, bad, last = system.delivery(), replace(system.delivery(), content_hash="spoiled"), system.delivery()
     with pytest.raises(ResponseError):
         system.inbox.accept([first, bad, last])
     assert [one.status for one in system.inbox.accept([first, last])] == ["duplicate", "duplicate"]

@@ -221,7 +221,7 @@ def test_a_line_that_cannot_be_opened_does_not_delay_every_group(
 
 def test_what_the_server_has_against_one_is_not_the_others_fault(own: System, loop: Loop) -> None:
     one, other = own.delivery(), own.delivery()
-    spoilt = Delivery(event=own.delivery().event, theirs="order.created", repeat_mark="mark")
+    spoilt = Delivery(event=own.delivery().event, theirs="order.created", content_hash="mark")
     own.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
     assert loop.keep(one, spoilt, other) == ["accepted in redis", "accepted in spool", "accepted in redis"]
     assert not loop.keeping.broken

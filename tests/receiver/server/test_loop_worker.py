@@ -83,7 +83,7 @@ def test_a_group_stops_at_its_stores_quota_and_other_stores_go_on(system: System
 
 def test_one_that_fails_does_not_fail_the_others(system: System) -> None:
     one, other = deliveries(system, 2)
-    spoilt = Delivery(event=system.delivery().event, theirs="order.created", repeat_mark="mark")
+    spoilt = Delivery(event=system.delivery().event, theirs="order.created", content_hash="mark")
     system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
     replies = system.inbox.accept_each([one, spoilt, other])
     assert [type(reply) for reply in replies] == [Accepted, ResponseError, Accepted]

@@ -193,11 +193,11 @@ def test_a_store_is_not_told_of_us_before_the_receiver_knows_it(market: Market) 
         (["stores", "add", "north", "--secret", "new"], "config.toml:14: there is a store north already"),
         (
             ["stores", "add", "west", "--scheme", "shopfy", "--secret", "new"],
-            "no scheme is called shopfy; did you mean",
+            "there is no scheme shopfy; did you mean",
         ),
         (
             ["stores", "add", "west", "--secret", "env:NO_SUCH_SECRET"],
-            "west.toml:3: stores.west.signing_secrets[0] wants",
+            "west.toml:3: stores.west.signing_secrets[0] refers to",
         ),
         (["stores", "show", "nort"], "no store nort; configured stores: "),
     ],

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from receiver.config import SANDBOX_SECRET
-from receiver.config.settings import Bounds
+from receiver.config.values import Bounds
 from receiver.inbox import FailureQueries, Outcome
 from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
 from receiver.spool import Refusal, open_refusals

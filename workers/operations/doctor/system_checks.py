@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from receiver.config import Config
-from receiver.config.settings import LOOPBACK
+from receiver.config.values import LOOPBACK
 from workers.formatting import clock, counted, size, span
 from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn

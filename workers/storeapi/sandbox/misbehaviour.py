@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from receiver.config.settings import octets, seconds
+from receiver.config.values import parse_duration, parse_size
 from receiver.contract.errors import ConfigError
 
 CHANCES = {
@@ -111,10 +111,10 @@ class Misbehaviour:
         return [Planned(delay, twist)] * (2 if self.strikes("duplicate", n) else 1)
 
     def seconds(self, name: str) -> float:
-        return seconds(self._values[name])
+        return parse_duration(self._values[name])
 
     def size(self, name: str) -> int:
-        return octets(self._values[name])
+        return parse_size(self._values[name])
 
     def number(self, name: str) -> int:
         return int(float(self._values[name]))
@@ -131,9 +131,9 @@ def _check(name: str, value: float | str) -> None:
         if name in CHANCES and not 0 <= float(value) <= 1:
             raise ValueError("not a chance; write a number from 0 to 1")
         if name.endswith(("_by", "_life", "_claims")):
-            seconds(value)
+            parse_duration(value)
         elif name == "huge_size":
-            octets(value)
+            parse_size(value)
         elif name in ("retry_after", "burst_size"):
             float(value)
     except ValueError as error:

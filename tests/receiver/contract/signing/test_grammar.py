@@ -156,7 +156,7 @@ CONFIGS = [
     ),
     (
         '[schemes.acme]\nextends = "stripy"\n',
-        "config.toml:2: no scheme is called stripy; did you mean stripe?",
+        "config.toml:2: there is no scheme stripy; did you mean stripe?",
     ),
     ('[schemes.acme]\nextends = "acme"\n', "extends itself"),
     ('[schemes.a]\nextends = "acme"\n[schemes.acme]\nextends = "a"\n', "extends itself"),

@@ -175,7 +175,7 @@ def test_a_store_is_equipped_with_the_newest_first_and_what_ended_last() -> None
         b"test secret of one store",
         b"ended",
     ]
-    assert not store.secrets[-1].live(time.time())
+    assert not store.secrets[-1].is_active(time.time())
 
 
 def test_many_that_have_ended_do_not_push_out_one_that_counts(ring: Keyring) -> None:

@@ -1,0 +1,44 @@
+"""Checks of config keys that depend on each other. Each raises ConfigError with the place and the fix."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from receiver.config.settings import Settings
+from receiver.config.source_files import Places
+from receiver.config.values import LOOPBACK, SANDBOX_SECRET
+from receiver.contract.errors import ConfigError
+
+
+def check(settings: Settings, places: Places) -> None:
+    _check_sandbox_secret(settings, places)
+    _check_spool_age(settings, places)
+
+
+def _check_sandbox_secret(settings: Settings, places: Places) -> None:
+    host = settings.receiver.bind.rpartition(":")[0].strip("[]")
+    public_host = urlsplit(settings.receiver.public_url).hostname
+    if host in LOOPBACK and public_host in LOOPBACK:
+        return
+    for name, store in settings.stores.items():
+        if any(secret.value.get_secret_value() == SANDBOX_SECRET for secret in store.signing_secrets):
+            where = places.nearest(("stores", name, "signing_secrets"))
+            raise ConfigError(
+                f"{where}: stores.{name} uses the sandbox's secret, which is public; it is allowed on loopback "
+                "addresses only. `storehooks init` writes a new secret"
+            )
+
+
+def _check_spool_age(settings: Settings, places: Places) -> None:
+    receiver = settings.receiver
+    if receiver.spool == "on" and receiver.spool_age > receiver.dedupe_window:
+        where = places.get(("receiver", "spool_age")) or places.nearest(("receiver", "dedupe_window"))
+        raise ConfigError(
+            f"{where}: receiver.spool_age ({_duration(receiver.spool_age)}) is longer than receiver.dedupe_window "
+            f"({_duration(receiver.dedupe_window)}): a delivery could wait in the spool until its duplicates are no "
+            "longer recognised; shorten spool_age or lengthen dedupe_window"
+        )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 86400:g} d" if seconds >= 86400 else f"{seconds:g} s"

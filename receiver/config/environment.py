@@ -1,0 +1,54 @@
+"""Reads config values from environment variables: STOREHOOKS_SECTION__KEY, REDIS_URL, PORT and WEB_CONCURRENCY."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_settings import EnvSettingsSource, SettingsError
+
+from receiver.config.errors import did_you_mean
+from receiver.config.settings import ENV_PREFIX, Settings
+from receiver.config.source_files import Place, Places
+from receiver.contract.errors import ConfigError
+
+_NOT_SETTINGS = {"STOREHOOKS_CONFIG"}
+
+
+def read_environment(environ: Mapping[str, str], places: Places) -> dict[str, Any]:
+    """Return the values that variables set, nested as in the file, and record the variable of each in `places`."""
+    _record_places(environ, places)
+    try:
+        values: dict[str, Any] = _EnvironmentSource(environ)()
+    except SettingsError as error:
+        raise ConfigError(f"the environment: {error}") from None
+    if url := environ.get("REDIS_URL"):
+        values.setdefault("redis", {}).setdefault("url", url)
+        places.setdefault(("redis", "url"), Place("$REDIS_URL"))
+    if port := environ.get("PORT"):
+        values.setdefault("receiver", {}).setdefault("bind", f"0.0.0.0:{port}")
+        places[("receiver", "bind")] = Place("$PORT")
+    if count := environ.get("WEB_CONCURRENCY"):
+        values.setdefault("receiver", {}).setdefault("processes", count)
+        places[("receiver", "processes")] = Place("$WEB_CONCURRENCY")
+    return values
+
+
+def _record_places(environ: Mapping[str, str], places: Places) -> None:
+    for name in environ:
+        if name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS:
+            key = tuple(step.lower() for step in name.removeprefix(ENV_PREFIX).split("__"))
+            if key[0] not in Settings.model_fields:
+                raise ConfigError(f"${name}: unknown key {key[0]}{did_you_mean(key[0], Settings.model_fields)}")
+            places[key] = Place(f"${name}")
+
+
+class _EnvironmentSource(EnvSettingsSource):
+    """Reads STOREHOOKS_A__B with pydantic-settings, from a mapping instead of os.environ."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        super().__init__(Settings)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environ.items() if value != ""}

@@ -1,0 +1,144 @@
+"""Value types of the config: durations, sizes, rates, addresses, names and keys, each with its parser.
+
+A parser raises ValueError with a message that shows how to write the value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from base64 import b64decode
+from datetime import UTC, datetime
+from ipaddress import ip_network
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, SecretStr
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)", re.IGNORECASE)
+_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_MIN_BOUND_BYTES = 1 << 20
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+SANDBOX_SECRET = "whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"  # noqa: S105  "sandbox only, never in production"
+
+
+def parse_duration(value: Any) -> float:
+    """Return seconds for `"7d"`, `"1.5h"`, `"250ms"` or a plain number of seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return float(value)
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match[1]) * _SECONDS[match[2]]
+    raise ValueError('not a duration; write "30s", "15m", "48h" or "7d"')
+
+
+def parse_size(value: Any) -> int:
+    """Return bytes for `"1MB"`, `"64KB"` or a plain number of bytes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        return int(float(match[1]) * _BYTES[match[2].upper()])
+    raise ValueError('not a size; write "512KB" or "1MB"')
+
+
+def parse_rate(value: Any) -> float:
+    """Return calls per second for `"5/s"`, `"300/m"`, `"10000/h"` or a plain number; 0 for `""`, no limit."""
+    if value == "":
+        return 0.0
+    if isinstance(value, str) and (match := _RATE.fullmatch(value.strip())):
+        return float(match[1]) / _SECONDS[match[2]]
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    raise ValueError('not a rate; write "5/s", "300/m" or "10000/h"')
+
+
+class Bounds(NamedTuple):
+    """The maximum age in seconds and the maximum size in bytes of stored data. Zero for either stores nothing."""
+
+    max_age: float
+    max_bytes: int
+
+    def __bool__(self) -> bool:
+        return self.max_age > 0 and self.max_bytes > 0
+
+
+def _parse_bounds(value: Any) -> Bounds:
+    if isinstance(value, Bounds):
+        return value
+    if value == "off":
+        return Bounds(0, 0)
+    age, comma, size = str(value).partition(",")
+    if not comma:
+        raise ValueError('write a maximum age and size, such as "48h, 64MB", or "off"')
+    bounds = Bounds(parse_duration(age), parse_size(size))
+    if bounds.max_bytes < _MIN_BOUND_BYTES:
+        raise ValueError('the size must be at least "1MB"; to store nothing, write "off"')
+    return bounds
+
+
+def _check_address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError('not an address; write "127.0.0.1:8000"')
+    return value
+
+
+def is_store_name(value: str) -> bool:
+    return bool(_NAME.fullmatch(value))
+
+
+def _check_store_name(value: str) -> str:
+    if not is_store_name(value):
+        raise ValueError("a store's name is lower-case letters, digits, - and _, at most 63")
+    return value
+
+
+def sealing_key(text: str) -> bytes:
+    """Return the 32 bytes of `[secrets] key`, as `openssl rand -base64 32` or `openssl rand -hex 32` prints them."""
+    for decode in (bytes.fromhex, lambda given: b64decode(given, validate=True)):
+        try:
+            key = decode(text.strip())
+        except ValueError:
+            continue
+        if len(key) == 32:
+            return key
+    raise ValueError("not a key; write 32 random bytes in base64 or hex, as `openssl rand -base64 32` makes them")
+
+
+def _check_sealing_key(value: SecretStr) -> SecretStr:
+    if value.get_secret_value():
+        sealing_key(value.get_secret_value())
+    return value
+
+
+def _check_networks(value: Any) -> Any:
+    for item in value if isinstance(value, list | tuple) else ():
+        ip_network(item)
+    return value
+
+
+def _with_timezone(value: datetime) -> datetime:
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+Rate = Annotated[float, BeforeValidator(parse_rate)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+AgeAndSize = Annotated[Bounds, PlainValidator(_parse_bounds)]
+Address = Annotated[str, AfterValidator(_check_address)]
+StoreName = Annotated[str, AfterValidator(_check_store_name)]
+SealingKey = Annotated[SecretStr, AfterValidator(_check_sealing_key)]
+PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_check_networks)]
+Moment = Annotated[datetime, AfterValidator(_with_timezone)]
+Names = Annotated[tuple[str, ...] | None, BeforeValidator(_as_tuple)]
+
+
+def duration_or(word: str) -> BeforeValidator:
+    """A duration, or `word`, which is read as 0: `"off"` or `"keep"`."""
+    return BeforeValidator(lambda value: 0.0 if value == word else parse_duration(value))
