@@ -20,6 +20,7 @@ from benchmarks.machine import ROOT, Server
 from receiver import config as config_room
 from receiver.config import Config
 from receiver.inbox import EventQueries, Inbox, Outcome
+from receiver.inbox.outcomes import OutcomeKind
 
 T = TypeVar("T")
 FEW = 1_000
@@ -78,7 +79,7 @@ class Growth(Bout):
         group = list(fill.deliveries(config, GROUP, size=SIZE))
         _time(spent["ingest"], lambda: inbox.accept(group))
         claimed = _time(spent["claim"], lambda: inbox.claim({"": GROUP}, room=GROUP))
-        inbox.finish([Outcome(run, "done", {}) for run in claimed.runs])
+        inbox.finish([Outcome(run, OutcomeKind.DONE) for run in claimed.runs])
 
 
 def _time(spent: list[float], call: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ from benchmarks import fill, load
 from benchmarks.bouts.keeping import GROUP, HANDLERS, Keeping, route_all
 from benchmarks.targets import US
 from receiver.inbox import Housekeeping, Inbox, Outcome
+from receiver.inbox.outcomes import OutcomeKind
 
 EVENTS = 1_000
 
@@ -49,4 +50,4 @@ class Memory(Keeping):
 def _end_all(inbox: Inbox) -> None:
     detail = {"result": None, "version": "0123abcd", "ms": 0.123}
     while runs := inbox.claim(dict.fromkeys(HANDLERS, GROUP), room=5 * GROUP).runs:
-        inbox.finish([Outcome(run, "done", detail) for run in runs])
+        inbox.finish([Outcome(run, OutcomeKind.DONE, detail) for run in runs])

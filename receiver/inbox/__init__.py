@@ -8,7 +8,8 @@ from receiver.inbox.accept_batch import Accepted
 from receiver.inbox.administration import Administration
 from receiver.inbox.housekeeping import Housekeeping
 from receiver.inbox.inbox import Inbox
-from receiver.inbox.model import Claim, Declaration, Limit, Outcome, Routes, Run, StoredEvent
+from receiver.inbox.model import Claim, Declaration, Limit, Routes, Run, StoredEvent
+from receiver.inbox.outcomes import Outcome
 from receiver.inbox.queries.events import EventQueries
 from receiver.inbox.queries.failures import FailureQueries
 from receiver.inbox.redis.connecting import connect, connect_to, server_url

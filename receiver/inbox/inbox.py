@@ -29,7 +29,6 @@ from receiver.inbox.model import (
     Declaration,
     Declarations,
     Limit,
-    Outcome,
     Routes,
     Run,
     Wanted,
@@ -37,6 +36,7 @@ from receiver.inbox.model import (
     read_declaration,
     runs_from,
 )
+from receiver.inbox.outcomes import Outcome
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -21,7 +21,6 @@ _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 Wanted = tuple[str, str, bool | float]
 """A handler that is to have a run, its queue, and how: leased to us (True), left ready (False), or due so many seconds
 after the event's arrival."""
-OutcomeKind = Literal["done", "dropped", "failed", "retry", "busy", "wait", "release"]
 
 
 @dataclass(frozen=True)
@@ -134,18 +133,6 @@ class Claim:
     runs: tuple[Run, ...]
     again_in: float = 0.0
     """Seconds until a limit lets more work begin; 0 when none keeps any back."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a leased run ended. A retry is due after `delay` seconds. At no attempt, busy shuts its limit so long,
-    and wait puts this run off so long and shuts nothing.
-    """
-
-    run: Run
-    kind: OutcomeKind
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    delay: float = 0.0
 
 
 def how_text(how: bool | float) -> str:

@@ -12,6 +12,7 @@ import orjson
 
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import EventQueries, Inbox, keys
+from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from workers.cli import output
 from workers.cli.options import Moment, Noun, Rate, connect_server, load_config, with_config
@@ -28,7 +29,7 @@ def events() -> None:
 @events.command("list")
 @click.option("--store", help="Only of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
-@click.option("--status", type=click.Choice(["open", "settled", "failed"]), help="Only in this state.")
+@click.option("--status", type=click.Choice(list(EventStatus)), help="Only in this state.")
 @click.option("--since", type=Moment(), help="Not older than this.")
 @click.option("--limit", default=50, show_default=True, help="At most so many.")
 @click.option("--json", "json_", is_flag=True, help="For scripts.")
@@ -123,7 +124,7 @@ def _write_capsule(event_id: str, path: str) -> None:
 @events.command("replay")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
 @click.option("--handler", metavar="H", help="Only this handler; one that was not there gets the event too.")
-@click.option("--run-status", type=click.Choice(["done", "failed", "dropped"]), help="Only runs that ended so.")
+@click.option("--run-status", type=click.Choice(ENDED), help="Only runs that ended so.")
 @click.option("--handler-version", metavar="V", help="Only runs of this version of the handler.")
 @click.option("--store", help="Only of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')

@@ -17,6 +17,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, NotFound, PluginError, ServerUnusable
 from receiver.contract.event import Event
 from receiver.inbox import Administration, Declaration, EventQueries, Inbox, keys
+from receiver.inbox.outcomes import Ending
 from receiver.inbox.queries.handlers import Absent, HandlerQueries
 from workers.cli import output
 from workers.cli.options import Noun, connect_server, load_config, load_config_or_defaults, with_config
@@ -233,14 +234,14 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
         outcome = trial.run(event)
     finally:
         trial.close()
-    click.echo(f"{handler}   {outcome.end}   {outcome.ms:.0f} ms   {output.harmless(outcome.said)}")
+    click.echo(f"{handler}   {outcome.ending}   {outcome.ms:.0f} ms   {output.harmless(outcome.said)}")
     if outcome.traceback:
         click.echo(outcome.traceback, nl=False)
     if outcome.error is not None and pdb:
         import pdb as debugger  # noqa: T100  asked for with --pdb
 
         debugger.post_mortem(outcome.error.__traceback__)
-    if outcome.end in ("raised", "failed"):
+    if outcome.ending in (Ending.RAISED, Ending.FAILED):
         raise click.exceptions.Exit(1)
 
 

@@ -22,6 +22,7 @@ from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.stores import Store
 from receiver.contract.topics import translate
 from receiver.inbox import EventQueries, Inbox
+from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
 from workers.cli import output
 from workers.cli.options import choose_store, connect_server, load_config, stores_with_secrets, with_config
@@ -224,8 +225,8 @@ def _follow(config: Config, event_id: str, started: float) -> EventRecord | None
 
 def _goes_on(record: EventRecord) -> bool:
     """Whether it is to be routed yet, or one of its runs has something to do before a later time."""
-    soon = [run for run in record.runs if run.status in ("waiting", "running") and run.due_at is None]
-    return record.summary.status == "open" and bool(soon or not record.runs)
+    soon = [run for run in record.runs if run.status not in ENDED and run.due_at is None]
+    return record.summary.status == EventStatus.OPEN and bool(soon or not record.runs)
 
 
 def _show_runs(record: EventRecord, took: float) -> None:
@@ -242,7 +243,7 @@ def _show_runs(record: EventRecord, took: float) -> None:
 
 def _end(record: EventRecord, took: float) -> str:
     after = f"after {took * 1000:.0f} ms" if took < 1 else f"after {took:.0f} s"
-    if record.summary.status != "open":
+    if record.summary.status != EventStatus.OPEN:
         return f"{record.summary.status} {after}"
     due = min((run.due_at for run in record.runs if run.due_at), default=None)
     return f"still open {after}" + (f"; more is due {output.clock(due)}" if due else "")

@@ -10,6 +10,7 @@ from typing import Any
 from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Declaration
+from receiver.inbox.outcomes import EventStatus, RunStatus
 from receiver.inbox.queries.events import EventRecord, RunRecord
 from receiver.inbox.queries.handlers import Absent
 
@@ -55,19 +56,19 @@ def _of_a_run(facts: RoutingFacts, run: RunRecord) -> Verdict:
     tries = f"attempt {run.attempts}"
     told = "" if run.result is None else f': "{run.result}"'
     match run.status:
-        case "done":
+        case RunStatus.DONE:
             return Verdict(run.handler, True, "called", f"done, {tries}{told}")
-        case "running":
-            return Verdict(run.handler, True, "running", f"under way, {tries[:-1]}{run.attempts + 1}")
-        case "dropped" if run.reason == "skipped":
+        case RunStatus.RUNNING:
+            return Verdict(run.handler, True, RunStatus.RUNNING, f"under way, {tries[:-1]}{run.attempts + 1}")
+        case RunStatus.DROPPED if run.reason == "skipped":
             return Verdict(run.handler, False, "skipped", f"when: {str(run.result).removeprefix('skipped: ')}")
-        case "dropped":
-            return Verdict(run.handler, True, "dropped", f"dropped{told}")
-        case "failed":
+        case RunStatus.DROPPED:
+            return Verdict(run.handler, True, RunStatus.DROPPED, f"dropped{told}")
+        case RunStatus.FAILED:
             again = f"storehooks failures replay --event {facts.event.summary.id}"
             called = run.reason not in ("no-such-handler", "lost-worker")
-            return Verdict(run.handler, called, "failed", f"failed, {tries}: {run.error}", again)
-        case _:
+            return Verdict(run.handler, called, RunStatus.FAILED, f"failed, {tries}: {run.error}", again)
+        case RunStatus.WAITING:
             return _waiting(facts, run)
 
 
@@ -80,7 +81,7 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> Verdict:
             why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
             return Verdict(run.handler, True, "retrying", why)
         if run.error:  # it was called, and burned no attempt
-            return Verdict(run.handler, True, "waiting", f"{run.error}; it is called again {when}")
+            return Verdict(run.handler, True, RunStatus.WAITING, f"{run.error}; it is called again {when}")
         sooner = f"to try it before: storehooks handlers run {run.handler} --event {_id(facts)}"
         return Verdict(run.handler, False, "delayed", f"delay=, it is due {when}", sooner)
     return _held(facts, run.handler) or _kept_back(facts, run.handler)
@@ -111,7 +112,7 @@ def _kept_back(facts: RoutingFacts, name: str) -> Verdict:
         return Verdict(name, False, "limit", f"{limit or 'the handler'} is Busy until {until:%H:%M:%S} UTC")
     if limit in facts.full:
         return Verdict(name, False, "limit", f"every slot of [limits.{limit}] is taken")
-    return Verdict(name, False, "waiting", "ready; it waits for a worker", "storehooks stats")
+    return Verdict(name, False, RunStatus.WAITING, "ready; it waits for a worker", "storehooks stats")
 
 
 def _without_a_run(facts: RoutingFacts, name: str) -> Verdict:
@@ -144,7 +145,7 @@ def _missed(facts: RoutingFacts, name: str) -> Verdict:
             "this config loads it, and no worker does",
             "start or HUP a worker with this config",
         )
-    if not facts.event.runs and about.status == "open":
+    if not facts.event.runs and about.status == EventStatus.OPEN:
         if f"store:{about.store}" in facts.paused:
             return Verdict(
                 name, False, "paused", f"the store {about.store} is paused", f"storehooks stores resume {about.store}"

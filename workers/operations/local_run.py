@@ -18,10 +18,11 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.inbox import Inbox, connect_to
+from receiver.inbox.outcomes import Ending
 from workers.plugins import conditions, loading, plugin_settings
 from workers.plugins.context import Context
-from workers.plugins.effects import Effects, KeptEffects, LocalEffects
-from workers.plugins.exceptions import Drop, Fail, RunControl
+from workers.plugins.effects import AtWork, Effects, KeptEffects, LocalEffects
+from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalRunResult:
-    end: str
+    ending: Ending
     said: str
     ms: float
     error: BaseException | None = None
@@ -62,12 +63,14 @@ class LocalRun:
         started = time.perf_counter()
         try:
             if untrue := conditions.false_part(self._handler.when, event):
-                return LocalRunResult("skipped", untrue, (time.perf_counter() - started) * 1000)
+                return LocalRunResult(Ending.DROPPED, f"skipped: {untrue}", (time.perf_counter() - started) * 1000)
             result = self._handler.function(event, self._context(event))
         except Exception as error:  # noqa: BLE001  whatever a handler raises
             took = (time.perf_counter() - started) * 1000
             return _raised(error, took)
-        return LocalRunResult("done", "" if result is None else f'"{result}"', (time.perf_counter() - started) * 1000)
+        return LocalRunResult(
+            Ending.DONE, "" if result is None else f'"{result}"', (time.perf_counter() - started) * 1000
+        )
 
     def close(self) -> None:
         """Let the plugin put away what its startup made, and end the sandbox."""
@@ -152,14 +155,18 @@ def _find(loaded: list[loading.Plugin], name: str) -> tuple[loading.Plugin, Hand
 def _raised(error: Exception, took: float) -> LocalRunResult:
     match error:
         case Drop():
-            return LocalRunResult("dropped", error.why, took)
+            return LocalRunResult(Ending.DROPPED, error.why, took)
         case Fail():
-            return LocalRunResult("failed", error.why, took, error)
-        case RunControl():
-            return LocalRunResult(type(error).__name__.lower(), error.why, took)
+            return LocalRunResult(Ending.FAILED, error.why, took, error)
+        case Retry():
+            return LocalRunResult(Ending.RETRY, error.why, took)
+        case AtWork():
+            return LocalRunResult(Ending.WAIT, error.why, took)
+        case Busy():
+            return LocalRunResult(Ending.BUSY, error.why, took)
         case _:
             text = "".join(traceback.format_exception(error))
-            return LocalRunResult("raised", f"{type(error).__name__}: {error}", took, error, text)
+            return LocalRunResult(Ending.RAISED, f"{type(error).__name__}: {error}", took, error, text)
 
 
 def event_from_file(config: Config, path: str) -> Event:

@@ -19,6 +19,7 @@ from redis import Redis
 
 from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
+from receiver.inbox.outcomes import ENDED, status_of
 
 PAGE = 200
 
@@ -182,7 +183,7 @@ def fitting(selection: Selection, event_id: str, fields: dict[Any, Any]) -> list
         if handler not in ("", "intake")
         and selection.handler in (None, handler)
         and selection.run_status in (None, state)
-        and state in ("done", "failed", "dropped")
+        and status_of(state) in ENDED
         and _version_fits(selection, fields.get(f"x:{handler}".encode()))
     ]
 

@@ -80,7 +80,7 @@ class SystemUnderTest:
         *,
         exact: bool = False,
         delivery_id: str = "",
-        wait: Sequence[str] = ("settled", "failed"),
+        wait: Sequence[str] = (),
     ) -> SentEvent:
         """Sign an event as the store would, post it to the receiver, and wait until it is settled or has failed.
 
@@ -89,6 +89,7 @@ class SystemUnderTest:
         import httpx2
 
         from receiver.contract.compose import compose
+        from receiver.inbox.outcomes import EventStatus
         from workers.testing.local_system import STORE
 
         store = self.local_system.config.known_stores[STORE]
@@ -98,14 +99,16 @@ class SystemUnderTest:
         response = httpx2.post(store.url, headers=request.headers, content=request.body, timeout=30, trust_env=False)
         answer = response.raise_for_status().json()
 
-        return SentEvent(self._wait_for(answer["id"], wait), answer["status"])
+        statuses = wait or (EventStatus.SETTLED, EventStatus.FAILED)
+        return SentEvent(self._wait_for(answer["id"], statuses), answer["status"])
 
     def _wait_for(self, event: str, statuses: Sequence[str]) -> EventRecord:
+        from receiver.inbox.outcomes import EventStatus
         from workers.testing.local_system import wait_until
 
         def routed_record() -> EventRecord | None:
             record = self.local_system.events.event(event)
-            routed = record is not None and (record.runs or record.summary.status != "open")
+            routed = record is not None and (record.runs or record.summary.status != EventStatus.OPEN)
             return record if record and routed and record.summary.status in statuses else None
 
         return wait_until(routed_record, what=f"the event is {' or '.join(statuses)}", within=SETTLES_WITHIN)
@@ -113,11 +116,12 @@ class SystemUnderTest:
     def skip_delays(self, sent: SentEvent) -> SentEvent:
         """Make delayed runs and retries due at once, until the event is settled or has failed."""
         from receiver.inbox import Housekeeping, keys
+        from receiver.inbox.outcomes import EventStatus
         from workers.testing.local_system import wait_until
 
         def closed_record() -> EventRecord | None:
             record = self.refresh(sent).record
-            if record.summary.status != "open":
+            if record.summary.status != EventStatus.OPEN:
                 return record
             waiting = [keys.run_item(sent.id, run.handler) for run in record.runs if run.due_at is not None]
             if waiting:

@@ -16,13 +16,13 @@ from receiver.contract.event import Event
 from receiver.contract.topics import matches
 from receiver.inbox import keys
 from receiver.inbox.model import Declaration, from_ms, read_declaration, read_event, unpack
+from receiver.inbox.outcomes import RunState, RunStatus, status_of
 
 COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "spooled", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
 _SEARCHED = 2_000
 SILENT_AFTER = 10.0
-_WORDS = {"ready": "waiting", "later": "waiting", "held": "waiting", "leased": "running"}
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,16 @@ class EventSummary:
     received_at: datetime
     source: str
     status: str
+    """An EventStatus; other text only where the record is damaged."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as people see it: waiting, running, done, failed or dropped."""
+    """A run as people see it."""
 
     handler: str
     version: str | None
-    status: str
+    status: RunStatus
     attempts: int
     result: Any
     error: str | None
@@ -230,11 +231,11 @@ class EventQueries:
     def _run(self, event_id: str, handler: str, fields: dict[str, bytes]) -> RunRecord:
         state, attempts, *_ = fields[f"r:{handler}"].decode().split(" ")
         detail = orjson.loads(fields.get(f"x:{handler}", b"{}"))
-        due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler)) if state == "later" else None
+        due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler)) if state == RunState.LATER else None
         return RunRecord(
             handler=handler,
             version=detail.get("version"),
-            status=_WORDS.get(state, state),
+            status=status_of(state),
             attempts=int(attempts),
             result=detail.get("result"),
             error=detail.get("error"),

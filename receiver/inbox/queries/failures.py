@@ -10,6 +10,7 @@ import orjson
 from redis import Redis
 
 from receiver.inbox import keys
+from receiver.inbox.outcomes import RunState, RunStatus
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def _failure(group: str, item: str, score: float, fields: list[bytes | None], du
         topic=topic,
         handler=handler,
         version=told.get("version") or "?",
-        status="failed" if state == "failed" else "retrying",
+        status=RunStatus.FAILED if state == RunState.FAILED else "retrying",
         attempts=int(attempts),
         error=told.get("error") or "",
         group=group,

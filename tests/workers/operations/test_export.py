@@ -114,4 +114,4 @@ def test_a_condition_is_judged_in_a_trial_too(make_system: Callable[..., System]
     trial = LocalRun(system.config, "shop.export", record=False)
     outcome = trial.run(event)
     trial.close()
-    assert (outcome.end, outcome.said) == ("skipped", "total > 100 was false")
+    assert (outcome.ending, outcome.said) == ("dropped", "skipped: total > 100 was false")

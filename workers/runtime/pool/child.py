@@ -24,13 +24,14 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Inbox, Run, connect_to
+from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins import conditions, loading, plugin_settings
 from workers.plugins.context import Context
 from workers.plugins.effects import AtWork, Effects, KeptEffects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler, Router
-from workers.runtime import retries
 from workers.runtime.pool import messages
+from workers.runtime.pool.error_details import describe_error, shorten, text_of
 
 if TYPE_CHECKING:
     from workers.storeapi import Client
@@ -75,34 +76,34 @@ class RunExecutor:
                 timeout = float(handler.timeout or config.workers.timeout)
                 self._handlers[handler.name] = (handler, harness, timeout)
 
-    def perform(self, run: Run) -> dict[str, Any]:
-        """Do one run and say how it ended."""
+    def perform(self, run: Run) -> RunResult:
+        """Do one run and return how it ended."""
         started = time.perf_counter()
-        ended = self._end_of(run)
-        ended["detail"]["ms"] = round((time.perf_counter() - started) * 1000, 3)
-        ended["item"] = run.item
-        return ended
+        result = self._call(run)
+        result.detail["ms"] = round((time.perf_counter() - started) * 1000, 3)
+        return result
 
-    def _end_of(self, run: Run) -> dict[str, Any]:
+    def _call(self, run: Run) -> RunResult:
         if run.handler not in self._handlers:
-            return {"end": "absent", "detail": {}}
+            return RunResult(Ending.ABSENT, {})
         handler, harness, timeout = self._handlers[run.handler]
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout)
             try:
                 untrue = conditions.false_part(handler.when, run.event)
-                result = handler.function(run.event, self._context(run, harness, timeout)) if not untrue else None
+                returned = handler.function(run.event, self._context(run, harness, timeout)) if not untrue else None
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
-            ended = _end_by(error, harness.files)
+            result = _result_of_error(error, harness.files)
         else:
-            ended = {"end": "done", "detail": {"result": _as_result(result)}}
             if untrue:
-                told = {"result": retries.shorten(f"skipped: {untrue}"), "reason": "skipped"}
-                ended = {"end": "dropped", "detail": told}
-        ended["detail"]["version"] = harness.version
-        return ended
+                skipped = {"result": shorten(f"skipped: {untrue}"), "reason": "skipped"}
+                result = RunResult(Ending.DROPPED, skipped)
+            else:
+                result = RunResult(Ending.DONE, {"result": _as_result(returned)})
+        result.detail["version"] = harness.version
+        return result
 
     def _effects_for(self, timeout: float) -> Effects:
         """Where effects are remembered; the connection is made in this process, when first used."""
@@ -176,7 +177,7 @@ def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable
             for run in batch:
                 if not purse.pay(number):
                     break
-                channel.sendall(messages.pack_message(child_process.perform(run)))
+                channel.sendall(messages.pack_result(run.item, child_process.perform(run)))
     child_process.shut_down()
 
 
@@ -204,22 +205,21 @@ def _time_is_up(_signal: int, _frame: FrameType | None) -> None:
     raise RunTimeout("the handler's time was up")
 
 
-def _end_by(error: BaseException, files: frozenset[str]) -> dict[str, Any]:
-    """What an exception from a handler means: one of the words, or a failed attempt."""
+def _result_of_error(error: BaseException, files: frozenset[str]) -> RunResult:
+    """What an exception from a handler means: it asked for an ending, or the attempt failed."""
     match error:
         case Drop():
-            return {"end": "dropped", "detail": {"result": retries.shorten(error.why)}}
+            return RunResult(Ending.DROPPED, {"result": shorten(error.why)})
         case AtWork():
-            return {"end": "wait", "after": _seconds(error.after), "detail": {"error": retries.shorten(error.why)}}
+            return RunResult(Ending.WAIT, {"error": shorten(error.why)}, _seconds(error.after))
         case Busy():
-            told = retries.shorten(f"Busy: {error.why}")
-            return {"end": "busy", "after": _seconds(error.after), "detail": {"error": told}}
+            return RunResult(Ending.BUSY, {"error": shorten(f"Busy: {error.why}")}, _seconds(error.after))
         case Fail():
-            return {"end": "failed", "detail": retries.describe_error(error, files)}
+            return RunResult(Ending.FAILED, describe_error(error, files))
         case Retry():
-            return {"end": "raised", "after": _seconds(error.after), "detail": retries.describe_error(error, files)}
+            return RunResult(Ending.RETRY, describe_error(error, files), _seconds(error.after))
         case _:
-            return {"end": "raised", "detail": retries.describe_error(error, files)}
+            return RunResult(Ending.RAISED, describe_error(error, files))
 
 
 def _seconds(after: Any) -> float | None:
@@ -238,4 +238,4 @@ def _as_result(value: Any) -> Any:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    return retries.shorten(value if isinstance(value, str) else retries.text_of(value, repr))
+    return shorten(value if isinstance(value, str) else text_of(value, repr))

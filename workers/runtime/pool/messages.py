@@ -18,8 +18,10 @@ from typing import Any, BinaryIO
 import orjson
 
 from receiver.inbox import Run, StoredEvent
+from receiver.inbox.outcomes import Ending, RunResult
 
 _LENGTH = struct.Struct("!I")
+_ENDINGS = {str(one): one for one in Ending}
 
 
 def pack_runs(batch: int, runs: Sequence[Run]) -> bytes:
@@ -45,6 +47,16 @@ def read_runs(stream: BinaryIO) -> tuple[int, list[Run]] | None:
 
 def pack_message(message: dict[str, Any]) -> bytes:
     return orjson.dumps(message) + b"\n"
+
+
+def pack_result(item: str, result: RunResult) -> bytes:
+    ending, detail, after = result
+    return pack_message({"item": item, "ending": ending, "detail": detail, "after": after})
+
+
+def read_result(message: dict[str, Any]) -> RunResult:
+    """How a run ended. KeyError if a child process did not write it."""
+    return RunResult(_ENDINGS[message["ending"]], message["detail"], message["after"])
 
 
 class MessageReader:

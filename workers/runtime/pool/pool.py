@@ -21,6 +21,7 @@ from typing import Any
 from receiver import logs
 from receiver.config import Config
 from receiver.inbox import Run
+from receiver.inbox.outcomes import Ending, RunResult
 from workers.processes import become_a_child, death_words, name_process, wait_for
 from workers.runtime.pool import child, messages
 from workers.runtime.pool.messages import MessageReader
@@ -34,17 +35,6 @@ RUNS_BEFORE_RECYCLING = 5_000
 PAUSE_AFTER_BROKEN = 1.0
 
 log = logs.get("stable")
-
-
-@dataclass(frozen=True)
-class RunEnd:
-    """How a run ended in its child process: end is done, dropped, failed, raised, busy, wait, absent, lost, stopped
-    or died."""
-
-    run: Run
-    end: str
-    detail: dict[str, Any] = field(default_factory=dict)
-    after: float | None = None
 
 
 @dataclass
@@ -85,7 +75,7 @@ class ChildPool:
         self._size = size
         self._stalls: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
-        self._ended: list[RunEnd] = []
+        self._ended: list[tuple[Run, RunResult]] = []
         self._returned: list[Run] = []
         self._stop_flag = mmap.mmap(-1, 1)
         self._not_before = 0.0
@@ -137,10 +127,10 @@ class ChildPool:
             os.write(stall.tickets_in, bytes([stall.number]) * len(runs))
             stall.channel.sendall(messages.pack_runs(stall.number, runs))
         except OSError:  # it has just died, or takes nothing; the runs come back when it is buried
-            self._kill(stall, "stopped")
+            self._kill(stall, Ending.STOPPED)
         return True
 
-    def poll(self) -> tuple[list[RunEnd], list[Run]]:
+    def poll(self) -> tuple[list[tuple[Run, RunResult]], list[Run]]:
         """What has happened: runs that ended, and runs that come back untouched."""
         for key, _ in self._selector.select(0):
             key.data()
@@ -177,11 +167,11 @@ class ChildPool:
         self._returned = [run for run in self._returned if run.item not in items]
         for stall in self._stalls.values():
             if stall.batch and stall.batch[0].item in items:
-                self._kill(stall, "lost")
+                self._kill(stall, Ending.LOST)
 
     def kill_all(self) -> None:
         for stall in self._stalls.values():
-            self._kill(stall, "stopped")
+            self._kill(stall, Ending.STOPPED)
 
     def stop(self) -> None:
         """Tell handlers that the worker is stopping (`ctx.stopping`), and take back what is not begun."""
@@ -206,7 +196,7 @@ class ChildPool:
         for stall in idle:
             wait_for(stall.pidfd, max(0.0, deadline - time.monotonic()))
         for stall in list(self._stalls.values()):
-            self._kill(stall, "stopped")
+            self._kill(stall, Ending.STOPPED)
             os.waitpid(stall.pid, 0)
             self._forget(stall)
         self._selector.close()
@@ -266,8 +256,8 @@ class ChildPool:
             log.error("a child process could not load the plugins", why=message["broken"])
             self._not_before = time.monotonic() + PAUSE_AFTER_BROKEN
         elif stall.batch and stall.batch[0].item == message["item"]:
-            run = stall.batch.popleft()
-            self._ended.append(RunEnd(run, message["end"], message["detail"], message.get("after")))
+            result = messages.read_result(message)
+            self._ended.append((stall.batch.popleft(), result))
             stall.since = time.monotonic()
             stall.served += 1
             self._retire_if_due(stall)
@@ -310,8 +300,8 @@ class ChildPool:
         """
         if stall.channel.fileno() >= 0:
             self._hear_last_words(stall)
-        if stall.verdict == "lost":
-            self._ended += [RunEnd(run, "lost") for run in stall.batch]
+        if stall.verdict == Ending.LOST:
+            self._ended += [(run, RunResult(Ending.LOST, {})) for run in stall.batch]
             stall.batch.clear()
         else:
             self._take_back(stall)
@@ -322,7 +312,7 @@ class ChildPool:
         if not stall.ready:  # it died while it loaded its plugins, and so might the next
             self._not_before = time.monotonic() + PAUSE_AFTER_BROKEN
         if stall.batch:
-            self._ended.append(_how_it_died(stall.batch.popleft(), stall.verdict, code))
+            self._ended.append((stall.batch.popleft(), _how_it_died(stall.verdict, code)))
         self._returned.extend(stall.batch)
         if stall.verdict != "recycled":
             log.info("child process gone", pid=stall.pid, why=stall.verdict or death_words(code))
@@ -349,11 +339,11 @@ class ChildPool:
         del self._stalls[stall.pid]
 
 
-def _how_it_died(run: Run, verdict: str, code: int) -> RunEnd:
-    """Our own kill because of a lost lease, or to stop, is nobody's fault; any other death is charged."""
-    if verdict in ("lost", "stopped"):
-        return RunEnd(run, verdict)
-    return RunEnd(run, "died", {"error": verdict or f"its process {death_words(code)}"})
+def _how_it_died(verdict: str, code: int) -> RunResult:
+    """A kill by the worker because of a lost lease, or to stop, burns no attempt; any other death does."""
+    if isinstance(verdict, Ending):
+        return RunResult(verdict, {})
+    return RunResult(Ending.DIED, {"error": verdict or f"its process {death_words(code)}"})
 
 
 def _resident_bytes(pid: int) -> int:

@@ -1,36 +1,61 @@
-"""Ends: what the end of a run in its child process means for it. Pure."""
+"""What is written of a run that ended in its child process: whether it is retried, and when. Pure."""
 
 from __future__ import annotations
 
-from receiver.inbox import Declaration, Outcome
-from workers.runtime import retries
-from workers.runtime.pool.pool import RunEnd
+import random
+from collections.abc import Sequence
+
+from receiver.inbox import Declaration, Outcome, Run
+from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult, kind_of
+from workers.runtime.pool.error_details import group_of
+
+FIRST_DELAY = 30.0
+GROWTH = 3.6
+LONGEST_DELAY = 12 * 3600.0
+BUSY_DELAY = 5.0
+
+Retries = int | Sequence[float]
+"""A number of retries with growing delays, or the delays in seconds."""
 
 
-def outcome_of(ended: RunEnd, declared: Declaration | None) -> Outcome:
-    """What is written of a run; `declared` is its handler, where this worker has it."""
-    run, detail = ended.run, ended.detail
-    match ended.end:
-        case "done" | "dropped" | "failed":
-            return Outcome(run, ended.end, detail)
-        case "raised":
-            return retries.after_error(run, detail, retries=_retries(declared), after=ended.after)
-        case "died":
-            told = {
-                **detail,
-                "group": retries.fingerprint("died", [run.handler]),
-                "version": declared.version if declared else "?",
-            }
-            # Most often it was killed from outside, so the first time it is tried again at once.
-            after = 0.0 if run.attempts == 0 else None
-            return retries.after_error(run, told, retries=_retries(declared), after=after)
-        case "busy" | "wait":
-            delay = ended.after if ended.after is not None else retries.BUSY_DELAY
-            return Outcome(run, ended.end, detail, delay=delay)
-        case _:  # lost, stopped, absent: nobody's fault, and another worker may begin it at once
-            return Outcome(run, "release")
+def outcome_of(run: Run, result: RunResult, declared: Declaration | None) -> Outcome:
+    """What the inbox is to write of a run; `declared` is its handler, where this worker has it."""
+    retries: Retries = declared.details["retries"] if declared else 0
+    kind = kind_of(result.ending, retries_left=run.attempts < _number_of(retries))
+    detail = result.detail
+    if result.ending is Ending.DIED:
+        version = declared.version if declared else "?"
+        detail = {**detail, "group": group_of(Ending.DIED, [run.handler]), "version": version}
+    match kind:
+        case OutcomeKind.RETRY:
+            return Outcome(run, kind, detail, delay=_delay_before_retry(run, result, retries))
+        case OutcomeKind.BUSY | OutcomeKind.WAIT:
+            return Outcome(run, kind, detail, delay=BUSY_DELAY if result.after is None else result.after)
+        case OutcomeKind.RELEASE:
+            return Outcome(run, kind)
+        case _:
+            return Outcome(run, kind, detail)
 
 
-def _retries(declared: Declaration | None) -> retries.Retries:
-    allowed: retries.Retries = declared.details["retries"] if declared else 0
-    return allowed
+def _delay_before_retry(run: Run, result: RunResult, retries: Retries) -> float:
+    """Seconds until the next attempt: what the handler asked for, else its next delay."""
+    if result.after is not None:
+        return result.after
+    if result.ending is Ending.DIED and run.attempts == 0:  # most often it was killed from outside
+        return 0.0
+    return delay_after(run.attempts + 1, retries)
+
+
+def delay_after(attempt: int, retries: Retries) -> float:
+    """Seconds to wait after failed attempt number `attempt` (1 is the first).
+
+    A plain number of retries means exponential backoff with full jitter: eight of them take about a day.
+    """
+    if not isinstance(retries, int):
+        return float(retries[attempt - 1])
+    longest = min(LONGEST_DELAY, FIRST_DELAY * GROWTH ** (attempt - 1))
+    return random.uniform(0, longest)  # noqa: S311  jitter, not a secret
+
+
+def _number_of(retries: Retries) -> int:
+    return retries if isinstance(retries, int) else len(retries)

@@ -26,10 +26,11 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run, connect_to, keys
+from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from receiver.inbox.redis.connecting import check
 from workers.plugins.loading import judge_elsewhere
 from workers.processes import Clock, Signals
-from workers.runtime.pool.pool import ChildPool, RunEnd
+from workers.runtime.pool.pool import ChildPool
 from workers.runtime.worker.batch_sizes import LARGEST_BATCH, LONG, ROUTES_AT_ONCE, BatchSizes
 from workers.runtime.worker.config_reload import NewConfig
 from workers.runtime.worker.outcomes import outcome_of
@@ -185,37 +186,35 @@ class Worker(RQWorker):
         ended, returned = self._stable.poll()
         if ended and not self._outcomes:
             self._write_by = time.monotonic() + GATHER
-        for one in ended:
-            self._measure(one)
-            self._outcomes.append(outcome_of(one, self._mine.get(one.run.handler)))
+        for run, result in ended:
+            self._measure(run.handler, result)
+            self._outcomes.append(outcome_of(run, result, self._mine.get(run.handler)))
         # Behind a run that takes long there is no slot for the others: they go back, and wait where all can see them.
-        self._outcomes.extend(Outcome(run, "release") for run in returned if run.handler in self._slotted)
+        self._outcomes.extend(Outcome(run, OutcomeKind.RELEASE) for run in returned if run.handler in self._slotted)
         self._keep_for_a_horse(run for run in returned if run.handler not in self._slotted)
         if ended:
             self._hungry = True
 
-    def _measure(self, ended: RunEnd) -> None:
-        if ended.end == "absent":
-            if self._pace.lacks(ended.run.handler, time.monotonic()):
-                log.warning(
-                    "a child process does not have the handler that its worker declares", handler=ended.run.handler
-                )
-        elif "ms" in ended.detail:
-            self._pace.measured(ended.run.handler, ended.detail["ms"] / 1000)
-        elif ended.end == "died":
-            self._pace.measured(ended.run.handler, float("inf"))
+    def _measure(self, handler: str, result: RunResult) -> None:
+        if result.ending is Ending.ABSENT:
+            if self._pace.lacks(handler, time.monotonic()):
+                log.warning("a child process does not have the handler that its worker declares", handler=handler)
+        elif "ms" in result.detail:
+            self._pace.measured(handler, result.detail["ms"] / 1000)
+        elif result.ending is Ending.DIED:
+            self._pace.measured(handler, float("inf"))
 
     def _timeout(self, handler: str) -> float:
         return float(self._mine[handler].details["timeout"]) if handler in self._mine else 60.0
 
     def _keep_for_a_horse(self, runs: Iterable[Run]) -> None:
         if self._stop_at is not None:
-            self._outcomes.extend(Outcome(run, "release") for run in runs)
+            self._outcomes.extend(Outcome(run, OutcomeKind.RELEASE) for run in runs)
         else:
             self._waiting.keep(runs)
 
     def _give_back_what_waits(self) -> None:
-        self._outcomes.extend(Outcome(run, "release") for run in self._waiting.take_all())
+        self._outcomes.extend(Outcome(run, OutcomeKind.RELEASE) for run in self._waiting.take_all())
 
     # The inbox
 

@@ -17,6 +17,7 @@ from receiver.contract.compose import compose
 from receiver.contract.errors import PluginError
 from receiver.contract.intake import receive
 from receiver.inbox import Administration, keys
+from receiver.inbox.outcomes import ENDED, EventStatus, RunStatus
 from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.plugins.plugin_settings import settings_of
 from workers.testing import SandboxStore
@@ -222,7 +223,7 @@ class CertificationRun:
 
     def _closed(self, event_id: str, step: ScenarioStep) -> EventRecord:
         return wait_until(
-            lambda: record if (record := self._record(event_id)).summary.status != "open" else None,
+            lambda: record if (record := self._record(event_id)).summary.status != EventStatus.OPEN else None,
             what=f"{step.about} ended; {self._system.log_tail('workers')[-500:]}",
             within=SETTLES_WITHIN,
         )
@@ -236,8 +237,12 @@ class CertificationRun:
 
     def _judge_runs(self, scenario: Scenario, end: End, basis: End | None = None) -> None:
         """Runs that failed, and would not have without what is wrong here."""
-        known = {(step.about, run.handler) for step, run in basis.runs if run.status == "failed"} if basis else set()
-        failed = [(step, run) for step, run in end.runs if run.status == "failed"]
+        known = (
+            {(step.about, run.handler) for step, run in basis.runs if run.status == RunStatus.FAILED}
+            if basis
+            else set()
+        )
+        failed = [(step, run) for step, run in end.runs if run.status == RunStatus.FAILED]
         doubtful = [one for one in failed if "is in doubt" in (one[1].error or "")]
         if doubtful:
             self.results.notes.append(
@@ -277,7 +282,7 @@ def _found_from_anywhere(which: str) -> str:
 
 
 def _was_tried(run: RunRecord) -> bool:
-    return run.attempts > 0 or run.status in ("done", "failed", "dropped")
+    return run.attempts > 0 or run.status in ENDED
 
 
 def _circumstances(scenario: Scenario, step: ScenarioStep) -> str:

@@ -10,8 +10,9 @@ import pytest
 
 from receiver.inbox import Run
 from receiver.inbox.model import StoredEvent
+from receiver.inbox.outcomes import RunResult
 from tests.support.harness import System, eventually
-from workers.runtime.pool.pool import ChildPool, RunEnd
+from workers.runtime.pool.pool import ChildPool
 
 SLOW = """
 import os, time
@@ -47,7 +48,7 @@ def one_horse(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch) 
         stable.close()
 
 
-def all_that_happens(stable: ChildPool) -> tuple[list[RunEnd], list[Run]]:
+def all_that_happens(stable: ChildPool) -> tuple[list[tuple[Run, RunResult]], list[Run]]:
     ended, returned = [], []
 
     def nothing_is_left() -> bool:
@@ -68,7 +69,7 @@ def test_the_rest_of_a_batch_that_was_lost_is_not_handed_back_to_be_begun(
     with one_horse(make_system(plugin=SLOW), runs, monkeypatch) as stable:
         stable.kill_runs({run.item for run in runs})
         ended, returned = all_that_happens(stable)
-    assert [(one.run.item, one.end) for one in ended] == [(run.item, "lost") for run in runs]
+    assert [(run.item, result.ending) for run, result in ended] == [(run.item, "lost") for run in runs]
     assert returned == []
 
 
@@ -82,5 +83,5 @@ def test_what_was_just_taken_back_is_still_ours_to_renew_and_to_lose(
         stable.kill_runs({"b|shop.greet"})
         stable.kill_all()
         ended, returned = all_that_happens(stable)
-    assert [one.end for one in ended] == ["stopped"]
+    assert [result.ending for _, result in ended] == ["stopped"]
     assert [run.item for run in returned] == ["c|shop.greet"]
