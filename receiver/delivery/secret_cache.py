@@ -137,41 +137,41 @@ class SecretCache:
             self._complained = True
 
     def _note_learning(self, state: KeyringState) -> None:
-        from receiver.inbox.keyring.keyring import LEARNING_SECONDS
+        from receiver.inbox.keyring.keyring import CHANGE_SECONDS
 
         now = time.monotonic()
         kept = {
             store: (mark, min(until, now + GRACE)) for store, (mark, until) in self._learning.items() if until > now
         }
-        for store, mark in state.learning.items():
+        for store, mark in state.changing.items():
             before = self._learning.get(store)
-            kept[store] = before if before and before[0] == mark else (mark, now + LEARNING_SECONDS)
+            kept[store] = before if before and before[0] == mark else (mark, now + CHANGE_SECONDS)
         self._learning = kept
 
     def _look_at_files(self, ring: Keyring, changed: bool) -> None:
         """Another process of this host may have learned something that Redis does not hold yet."""
         from receiver.inbox.keyring.host_files import merge
-        from receiver.inbox.keyring.keyring import equip
+        from receiver.inbox.keyring.learned_secrets import with_learned_secrets
 
         stamp = ring.files.stamp()
         if changed or stamp != self._stamp:
             found = merge(ring.files.everything(), self._sealed) if not self._read else self._sealed
             found = merge(found, ring.files.pending())
             self._stores = {
-                name: equip(store, ring.opened(found[name], name)) if found.get(name) else store
+                name: with_learned_secrets(store, ring.open(found[name], name)) if found.get(name) else store
                 for name, store in self._config.items()
             }
             self._stamp = stamp
 
     def _confirm(self, ring: Keyring, changed: bool) -> None:
         if changed or time.monotonic() - self._confirmed_at > CONFIRM_EVERY:
-            ring.confirm(self._name, self._version)
+            ring.receivers.confirm(self._name, self._version)
             self._confirmed_at = time.monotonic()
 
     def _leave(self) -> None:
         with contextlib.suppress(RedisError, OSError):
             assert self._ring is not None
-            self._ring.leave(self._name)
+            self._ring.receivers.forget(self._name)
 
 
 def _keyring(config: Config, client: Redis) -> Keyring | None:

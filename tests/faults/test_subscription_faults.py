@@ -15,7 +15,9 @@ from redis.exceptions import RedisError
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.keyring.host_files import KeyringFiles
-from receiver.inbox.keyring.keyring import Keyring, Learned, orphaned
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.learned_secrets import LearnedSecret, orphaned
+from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.subscription_checks import Occupied, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.sandbox_shop import Shop
@@ -52,7 +54,7 @@ def ring(shop: Shop) -> Keyring:
 
 
 def is_under_way(shop: Shop) -> bool:
-    return bool(shop.system.client.hexists(keys.LEARNING, "demo"))
+    return bool(shop.system.client.hexists(keys.CHANGING_SECRETS, "demo"))
 
 
 def rotate(shop: Shop) -> list[str]:
@@ -146,14 +148,14 @@ def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
-    ring(shop).begin_learning("demo")
+    ring(shop).announce_change("demo")
     with monkeypatch.context() as patch:
         patch.setattr(Webhooks, "rotate_secret", refused_with(error))
         assert look(shop).left != ()
     assert is_under_way(shop)
     with monkeypatch.context() as patch:
         patch.setattr("workers.subscriptions.change_notice.RECEIVERS_WITHIN", 0.2)
-        patch.setattr(Keyring, "behind", lambda *_: ["hangs"])
+        patch.setattr(ReceiverVersions, "behind", lambda *_: ["hangs"])
         assert "has not read the keyring" in look(shop).left[0]["why"]
     assert is_under_way(shop)
     assert look(shop).left == ()
@@ -161,11 +163,11 @@ def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
 
 
 def test_a_word_is_taken_back_only_by_whoever_gave_it(shop: Shop) -> None:
-    ring(shop).begin_learning("demo", "mine")
-    ring(shop).begin_learning("demo", "anothers")
-    ring(shop).end_learning("demo", "mine")
+    ring(shop).announce_change("demo", "mine")
+    ring(shop).announce_change("demo", "anothers")
+    ring(shop).withdraw_change("demo", "mine")
     assert is_under_way(shop)
-    ring(shop).end_learning("demo", "anothers")
+    ring(shop).withdraw_change("demo", "anothers")
     assert not is_under_way(shop)
 
 
@@ -175,7 +177,7 @@ def test_a_secret_we_chose_and_the_store_refuses_leaves_the_old_one_as_it_is(
     configure(shop, TAKEN_FROM_US)
     shop.declare("customer.created")
     shop.apply()
-    before = ring(shop).of("demo")
+    before = ring(shop).secrets_of("demo")
     real = Client.call
 
     def refuses(self: Client, group: str, name: str, *given: Any, **named: Any) -> Any:
@@ -185,10 +187,10 @@ def test_a_secret_we_chose_and_the_store_refuses_leaves_the_old_one_as_it_is(
 
     monkeypatch.setattr(Client, "call", refuses)
     assert rotate(shop) == ["no"]
-    assert ring(shop).of("demo") == before
+    assert ring(shop).secrets_of("demo") == before
     monkeypatch.undo()
     assert rotate(shop) == [""]
-    new, old = ring(shop).of("demo")
+    new, old = ring(shop).secrets_of("demo")
     assert (new.not_after, old.fingerprint) == (None, before[0].fingerprint)
     assert old.not_after is not None
 
@@ -338,7 +340,7 @@ def test_a_look_that_took_too_long_ends_no_secret_that_another_has_learned_since
         nothing_is_missing = replace(old, changes=())
         with pytest.raises(Occupied):
             subscriber.end_orphans(nothing_is_missing, hold=hold)
-    assert [one.not_after for one in ring(shop).of("demo")] == [None]
+    assert [one.not_after for one in ring(shop).secrets_of("demo")] == [None]
 
 
 def test_rotate_asks_before_it_keeps_others_out(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,12 +381,12 @@ def test_the_secrets_of_deleted_subscriptions_end_and_those_of_others_stay(shop:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("order.paid", "customer.created")
     look(shop)
-    first = {one.subscription: one.fingerprint for one in ring(shop).of("demo")}
+    first = {one.subscription: one.fingerprint for one in ring(shop).secrets_of("demo")}
     delete(shop, "order.paid")
     look(shop)
-    assert all(one.not_after is None for one in ring(shop).of("demo")), "the list might have been wrong"
+    assert all(one.not_after is None for one in ring(shop).secrets_of("demo")), "the list might have been wrong"
     look(shop)
-    live = {one.subscription for one in ring(shop).of("demo") if one.not_after is None}
+    live = {one.subscription for one in ring(shop).secrets_of("demo") if one.not_after is None}
     assert live == set(shop.listed())
     assert len(live & set(first)) == 1
 
@@ -416,8 +418,8 @@ def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
 
 
 def test_secrets_that_several_may_share_do_not_end_with_one_of_them() -> None:
-    def secret(mark: str, subscription: str) -> Learned:
-        return Learned("demo", "whsec_eA==", mark, "created", 1.0, subscription)
+    def secret(mark: str, subscription: str) -> LearnedSecret:
+        return LearnedSecret("demo", "whsec_eA==", mark, "created", 1.0, subscription)
 
     ring = [secret("a", "1"), secret("b", "2"), secret("c", "")]
     assert orphaned(ring, listed={"2"}, ours={"2"}) == ring[:1]

@@ -74,7 +74,7 @@ def prepare(shop: Shop) -> None:
 def test_a_rotation_under_two_hundred_deliveries_a_second_costs_none(tmp_path: Path) -> None:
     with a_shop(tmp_path, "web", env={"WEB_CONCURRENCY": "2"}) as shop:
         prepare(shop)
-        old = {one.fingerprint for one in ring(shop).of("demo")}
+        old = {one.fingerprint for one in ring(shop).secrets_of("demo")}
         sending = sending_to(shop).start()
         time.sleep(5)
         began = time.monotonic()
@@ -85,7 +85,7 @@ def test_a_rotation_under_two_hundred_deliveries_a_second_costs_none(tmp_path: P
         sending.finish()
         report("rotation", shop, sending, took)
         assert rotated(shop) == len(TOPICS)
-        live = {one.fingerprint for one in ring(shop).of("demo") if one.not_after is None}
+        live = {one.fingerprint for one in ring(shop).secrets_of("demo") if one.not_after is None}
         assert len(live) == len(TOPICS)
         assert not live & old
         hold(shop, sending)

@@ -162,7 +162,7 @@ def a_shop(
 def begin_anew(shop: Shop) -> Shop:
     """An empty store, and an inbox that knows only its receivers."""
     shop.do("reset")
-    kept = (keys.RECEIVERS, keys.RING_VERSION)
+    kept = (keys.RECEIVERS, keys.KEYRING_VERSION)
     client = shop.system.client
     if gone := [key for key in client.keys("*") if key.decode() not in kept]:
         client.delete(*gone)

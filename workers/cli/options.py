@@ -74,9 +74,9 @@ def stores_with_secrets(config: Config) -> Mapping[str, Store]:
     key = config.secrets.key.get_secret_value()
     if not key:
         return config.known_stores
-    from receiver.inbox.keyring.keyring import learned_here  # the cipher takes a while to load
+    from receiver.inbox.keyring.learned_secrets import with_local_secrets  # the cipher takes a while to load
 
-    return learned_here(config.known_stores, config.data_dir, key)
+    return with_local_secrets(config.known_stores, config.data_dir, key)
 
 
 def refused_deliveries(config: Config) -> Refusals:

@@ -383,8 +383,8 @@ def _forget(config: Config, name: str, client: Redis, steps: Steps) -> None:
     from workers.subscriptions.apply import keyring_of
 
     keyring = keyring_of(config, client)
-    if learned := keyring.of(name):
-        keyring.drop(name, [one.fingerprint for one in learned])
+    if learned := keyring.secrets_of(name):
+        keyring.remove(name, [one.fingerprint for one in learned])
         steps.tell("secrets", f"{len(learned)} learned ones forgotten")
     SubscriptionChecks(client).forget(name)
     if file := file_of(config, name):

@@ -13,7 +13,7 @@ from receiver.config import Config
 from receiver.contract.signing.signatures import Secret
 from receiver.contract.topics import PROBE
 from receiver.inbox import Administration, EventQueries
-from receiver.inbox.keyring.keyring import equip
+from receiver.inbox.keyring.learned_secrets import with_learned_secrets
 from receiver.inbox.queries.events import EventSummary
 from receiver.inbox.subscription_checks import Repair, SubscriptionChecks
 from receiver.spool import RefusedOf, look_at_refusals
@@ -98,7 +98,7 @@ def standing_of(config: Config, name: str, redis: Redis) -> StoreStatus:
 
 def secrets_of(config: Config, name: str, redis: Redis) -> tuple[Secret, ...]:
     """Those of config, and those that were learned from the store."""
-    return equip(config.known_stores[name], keyring_of(config, redis).of(name)).secrets
+    return with_learned_secrets(config.known_stores[name], keyring_of(config, redis).secrets_of(name)).secrets
 
 
 def _plan(config: Config, name: str, redis: Redis, api: ApiFacts) -> Plan | None:

@@ -21,7 +21,8 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.records import Record, RecordError
 from receiver.contract.stores import Store
 from receiver.inbox import EventQueries, keys
-from receiver.inbox.keyring.keyring import Keyring, equip, learn
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.learned_secrets import learned_secret, with_learned_secrets
 from receiver.inbox.subscription_checks import Occupied, SubscriptionChecks
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.configured_client import client_for_store, sandbox_hint
@@ -119,13 +120,13 @@ class Subscriber:
 
     def _was_left(self, alone: bool) -> bool:
         """Whether somebody began to change a secret here, and nobody is at it any more."""
-        if not self.redis.hexists(keys.LEARNING, self.name):
+        if not self.redis.hexists(keys.CHANGING_SECRETS, self.name):
             return False
         return alone or not self.redis.exists(keys.CHECK_LOCK + self.name)
 
     def equipped(self) -> Store:
         """The store with every secret that counts, to sign or verify with."""
-        return equip(self._store, self.keyring.of(self.name) if self.keyring.seal else ())
+        return with_learned_secrets(self._store, self.keyring.secrets_of(self.name) if self.keyring.seal else ())
 
     def end_orphans(self, plan: Plan, *, hold: Callable[[], None]) -> None:
         """The secrets of subscriptions that the plan did not find at the store any more. One that somebody else has
@@ -152,7 +153,7 @@ class Subscriber:
         yield from self._with_secrets([change for change in changes if change.action == "create" or change.rotate])
         yield from self._each([change for change in changes if change.action == "delete"])
         if self.keyring.seal:
-            patiently(self.keyring.bring_pending)
+            patiently(self.keyring.store_pending)
 
     def _each(self, changes: Iterable[Change]) -> Iterator[Done]:
         for change in changes:
@@ -313,7 +314,7 @@ class Subscriber:
         if not text or not self._shows:
             return ""
         try:
-            one = learn(self._store, text, origin=origin, subscription=subscription)
+            one = learned_secret(self._store, text, origin=origin, subscription=subscription)
         except ValueError as error:
             raise RecordError(f"the secret that {self.name} shows does not fit its scheme: {error}") from None
         if self._secrets.is_known(one.fingerprint):
@@ -328,7 +329,7 @@ class Subscriber:
     def _under_way(self, changes: list[Change], done: list[Done]) -> Iterator[None]:
         """The word to the receivers stands until they know every secret. One that somebody left goes when all changes
         have been made: what was lost then has been made anew."""
-        left = bool(patiently(lambda: self.redis.hexists(keys.LEARNING, self.name)))
+        left = bool(patiently(lambda: self.redis.hexists(keys.CHANGING_SECRETS, self.name)))
         self._word, late = ChangeNotice(self.keyring, self.name), list[str]()
         self._lost = False
         self._secrets.version = self._word.give()

@@ -1,6 +1,6 @@
 """Under way: what a process owes the receivers while it changes a store's secrets, and patience with Redis meanwhile.
 
-A receiver believes a word for `LEARNING_SECONDS` from when it first saw its mark: a process that died must not keep
+A receiver believes a word for `CHANGE_SECONDS` from when it first saw its mark: a process that died must not keep
 refusals open for ever. One call of a slow or limited API may take as long, and a store may need many. So whoever is
 still at it says the word again, well before it is over, whatever it waits for meanwhile.
 """
@@ -17,11 +17,12 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from receiver.contract.errors import StorehooksError
-from receiver.inbox.keyring.keyring import LEARNING_SECONDS, LIVE_SECONDS, Keyring
+from receiver.inbox.keyring.keyring import CHANGE_SECONDS, Keyring
+from receiver.inbox.keyring.receiver_versions import LIVE_SECONDS
 
 RECEIVERS_WITHIN = LIVE_SECONDS + 3.0
 """A receiver that was killed is forgotten before that."""
-AGAIN_EVERY = LEARNING_SECONDS / 3
+AGAIN_EVERY = CHANGE_SECONDS / 3
 PATIENCE = 300.0
 """How long a secret that was learned waits for Redis to come back before its process gives up; its file stays. No call
 takes as long: whoever has begun none since hangs."""
@@ -47,7 +48,7 @@ class ChangeNotice:
     def give(self) -> int:
         """Say it; gives the version that has it."""
         self.go_on()
-        version = patiently(lambda: self._keyring.begin_learning(self._store, self._mark()))
+        version = patiently(lambda: self._keyring.announce_change(self._store, self._mark()))
         self._thread.start()
         return version
 
@@ -63,7 +64,7 @@ class ChangeNotice:
     def take_back(self) -> None:
         """It goes, unless somebody else has given theirs since."""
         self.leave()
-        patiently(lambda: self._keyring.end_learning(self._store, self._mine))
+        patiently(lambda: self._keyring.withdraw_change(self._store, self._mine))
 
     def _say_again(self) -> None:
         pause = AGAIN_EVERY
@@ -71,7 +72,7 @@ class ChangeNotice:
             pause = TRY_AGAIN
             with suppress(RedisError):  # receivers cannot be sure either; they hear it when Redis is back
                 if time.monotonic() < self._believed_until:
-                    self._keyring.begin_learning(self._store, self._mark(), again=True)
+                    self._keyring.announce_change(self._store, self._mark(), again=True)
                 pause = AGAIN_EVERY
 
     def _mark(self) -> str:
@@ -81,7 +82,7 @@ class ChangeNotice:
 
 def wait_for_receivers(keyring: Keyring, version: int) -> list[str]:
     """Until every live receiver has read a version; gives those that hang."""
-    return patiently(lambda: keyring.wait_for_receivers(version, within=RECEIVERS_WITHIN))
+    return patiently(lambda: keyring.receivers.wait_for(version, within=RECEIVERS_WITHIN))
 
 
 def refuse_behind(keyring: Keyring, store: str, version: int) -> None:

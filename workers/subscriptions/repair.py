@@ -194,7 +194,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold:
         gap = in_words(heal.gap) if heal.gap is not None else "unknown"
         log.warning("a subscription was mended", store=store, topic=change.topic, action=change.action, gap=gap)
     if subscriber.keyring.seal:
-        subscriber.keyring.tidy(store)
+        subscriber.keyring.remove_ended(store)
     return summary_of(plan, done, before=before, left=choice.left, healed=[change.theirs for change in healed])
 
 
@@ -256,7 +256,7 @@ class SubscriptionCheck:
         if not stores or not config.subscriptions.check:
             return 0
         if config.secrets.key.get_secret_value():
-            keyring_of(config, self._redis).bring_pending()
+            keyring_of(config, self._redis).store_pending()
         room = AT_ONCE - len(self._busy)
         due = self._checks.due(stores, every=config.subscriptions.check, most=room) if room else []
         handlers = handlers_of(self._redis) if due else Handlers()

@@ -14,7 +14,8 @@ from dataclasses import replace
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import MAX_LEARNED
 from receiver.contract.stores import Store
-from receiver.inbox.keyring.keyring import Keyring, Learned, equip, learn, orphaned
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.learned_secrets import LearnedSecret, learned_secret, orphaned, with_learned_secrets
 from workers.subscriptions.change_notice import patiently, refuse_behind
 
 
@@ -23,34 +24,34 @@ class StoreSecrets:
 
     def __init__(self, keyring: Keyring, store: Store, *, overlap: float) -> None:
         self._keyring, self._store, self._overlap = keyring, store, overlap
-        self._learned: list[Learned] = []
+        self._learned: list[LearnedSecret] = []
         self._ours: set[str] | None = None
         """The ids of what is ours at the store, since somebody looked."""
         self.version = 0
         """Of the keyring, after the last change made here."""
 
     def read(self) -> None:
-        self._learned = self._keyring.of(self._store.name) if self._keyring.seal else []
+        self._learned = self._keyring.secrets_of(self._store.name) if self._keyring.seal else []
 
     @property
     def fingerprints(self) -> set[str]:
         return {one.fingerprint for one in self._learned}
 
     @property
-    def _counting(self) -> list[Learned]:
+    def _counting(self) -> list[LearnedSecret]:
         return [one for one in self._learned if one.not_after is None]
 
     def is_known(self, fingerprint: str) -> bool:
-        known = equip(self._store, self._learned).secrets
+        known = with_learned_secrets(self._store, self._learned).secrets
         return any(one.fingerprint == fingerprint and one.not_after is None for one in known)
 
     # New ones
 
-    def fresh(self, origin: str, subscription: str = "") -> Learned:
+    def fresh(self, origin: str, subscription: str = "") -> LearnedSecret:
         """A secret of our own making, kept; a subscription's, or for all that the store will have."""
         scheme, key = self._store.scheme, secrets.token_bytes(24)
         coded = base64.b64encode(key).decode() if scheme.secret_encoding.startswith("base") else key.hex()
-        one = learn(self._store, scheme.secret_prefix + coded, origin=origin, subscription=subscription)
+        one = learned_secret(self._store, scheme.secret_prefix + coded, origin=origin, subscription=subscription)
         self.keep([one])
         return one
 
@@ -58,21 +59,21 @@ class StoreSecrets:
         """The secret we made for all of the store's subscriptions; empty if none was made yet."""
         return next((one.text for one in self._counting if not one.subscription), "")
 
-    def learned(self, one: Learned) -> None:
+    def learned(self, one: LearnedSecret) -> None:
         """A secret that the store has shown takes the place of its subscription's old one."""
         self.keep([one, *self._ending(one.subscription, but=one.fingerprint)])
 
-    def keep(self, entries: list[Learned]) -> None:
+    def keep(self, entries: list[LearnedSecret]) -> None:
         """On disk at once; in Redis when it answers."""
         if entries:
             new = {one.fingerprint for one in entries}
             self._learned = [*entries, *(one for one in self._learned if one.fingerprint not in new)]
-            self.version = patiently(lambda: self._keyring.put(entries))
+            self.version = patiently(lambda: self._keyring.store(entries))
 
-    def drop(self, one: Learned) -> None:
+    def drop(self, one: LearnedSecret) -> None:
         """One that is in use nowhere."""
         self._learned.remove(one)
-        self.version = patiently(lambda: self._keyring.drop(self._store.name, [one.fingerprint]))
+        self.version = patiently(lambda: self._keyring.remove(self._store.name, [one.fingerprint]))
 
     def refuse_one_too_many(self) -> None:
         """With another secret the oldest would not count any more, and its subscription's deliveries be refused."""
@@ -101,7 +102,7 @@ class StoreSecrets:
             self._ours.discard(subscription)
         self.keep(self._ending(subscription))
 
-    def end_older(self, subscription: str, newest: Learned) -> None:
+    def end_older(self, subscription: str, newest: LearnedSecret) -> None:
         self.keep(self._ending(subscription, but=newest.fingerprint))
 
     def end(self, fingerprints: Set[str]) -> None:
@@ -115,7 +116,7 @@ class StoreSecrets:
         if len(self._counting) > MAX_LEARNED // 2 or not something_is_missing:
             self.end({one.fingerprint for one in orphaned(self._learned, listed=listed, ours=ours)})
 
-    def _ending(self, subscription: str, but: str = "") -> list[Learned]:
+    def _ending(self, subscription: str, but: str = "") -> list[LearnedSecret]:
         """The subscription's secrets so far. None that others may be signed with, since a store may have one secret for
         several: it shows it again, and we know it by the first of them."""
         if self._may_be_shared(subscription):
@@ -128,5 +129,5 @@ class StoreSecrets:
         own = {one.subscription for one in self._counting}
         return self._ours is None or not self._ours <= own | {subscription}
 
-    def _with_end(self, one: Learned) -> Learned:
+    def _with_end(self, one: LearnedSecret) -> LearnedSecret:
         return replace(one, not_after=time.time() + self._overlap)

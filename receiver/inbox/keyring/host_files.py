@@ -1,7 +1,7 @@
-"""The keyring's two files on a host. They hold nothing that is not sealed; see keyring.py.
+"""The keyring's two files on a host. Everything in them is sealed; see learned_secrets.py.
 
-data_dir/keyring.json            what Redis holds, written by whoever reads it: a receiver can start without Redis
-data_dir/keyring-pending.json    learned here and not yet acknowledged by Redis; brought there when it answers
+data_dir/keyring.json            a copy of the keyring in Redis, written by receivers; one can start from it
+data_dir/keyring-pending.json    secrets learned on this host that Redis or a receiver may not have yet
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ COPY = "keyring.json"
 PENDING = "keyring-pending.json"
 
 Sealed = dict[str, dict[str, bytes]]
-"""Store, fingerprint, the sealed secret."""
+"""Store -> fingerprint -> the sealed secret."""
 Entry = tuple[str, str, bytes]
-"""The same, one of it."""
+"""Store, fingerprint and the sealed secret."""
 
 
 def merge(first: Sealed, second: Sealed) -> Sealed:
-    """Both; where they differ the second counts, but an end that was set is never taken back."""
-    found = {store: dict(blobs) for store, blobs in first.items()}
+    """Both together. Where they differ the second wins, but an end that was set is never removed."""
+    merged = {store: dict(blobs) for store, blobs in first.items()}
     for store, blobs in second.items():
-        mine = found.setdefault(store, {})
+        entries = merged.setdefault(store, {})
         for mark, blob in blobs.items():
-            if not (mark in mine and _has_end(mine[mark]) and not _has_end(blob)):
-                mine[mark] = blob
-    return found
+            if not (mark in entries and _has_end(entries[mark]) and not _has_end(blob)):
+                entries[mark] = blob
+    return merged
 
 
 def _has_end(blob: bytes) -> bool:
@@ -43,20 +43,20 @@ def _has_end(blob: bytes) -> bool:
 
 
 class KeyringFiles:
-    """The two files of a host. Written whole, by renaming; only for the owner's eyes, though all in it is sealed."""
+    """The two files of a host. Each is replaced as a whole, by renaming, and readable only by its owner."""
 
     def __init__(self, data_dir: Path) -> None:
         self.copy_file, self.pending_file = data_dir / COPY, data_dir / PENDING
 
     def stamp(self) -> tuple[int, ...]:
-        """Changes whenever another process has written one of the files."""
+        """A value that changes whenever another process has written one of the files."""
         return tuple(_changed(file) for file in (self.copy_file, self.pending_file))
 
     def everything(self) -> Sealed:
         return merge(self.copy()[1], self.pending())
 
     def copy(self) -> tuple[int, Sealed]:
-        """What Redis held when it was last read, and its version then."""
+        """The version and the content of the keyring when it was last read from Redis."""
         return _read(self.copy_file)
 
     def pending(self) -> Sealed:
@@ -66,27 +66,27 @@ class KeyringFiles:
         _write(self.copy_file, sealed, version)
 
     def add_pending(self, entries: Iterable[Entry]) -> None:
-        with self._alone():
+        with self._locked():
             found = self.pending()
             for store, mark, blob in entries:
                 found.setdefault(store, {})[mark] = blob
             _write(self.pending_file, found)
 
     def forget_pending(self, entries: Iterable[Entry]) -> None:
-        """They are known elsewhere. One that was sealed anew meanwhile stays."""
+        """Remove entries that every receiver has. One that was sealed again since then stays."""
         known = {(store, mark): blob for store, mark, blob in entries}
-        self._sift_pending(lambda store, mark, blob: known.get((store, mark)) != blob)
+        self._filter_pending(lambda store, mark, blob: known.get((store, mark)) != blob)
 
-    def drop_pending(self, store: str, marks: Collection[str]) -> None:
-        self._sift_pending(lambda of, mark, _: of != store or mark not in marks)
+    def remove_pending(self, store: str, marks: Collection[str]) -> None:
+        self._filter_pending(lambda of, mark, _: of != store or mark not in marks)
 
-    def _sift_pending(self, stays: Callable[[str, str, bytes], bool]) -> None:
+    def _filter_pending(self, keeps: Callable[[str, str, bytes], bool]) -> None:
         if not self.pending_file.exists():
             return
-        with self._alone():
+        with self._locked():
             found = self.pending()
             left = {
-                store: {mark: blob for mark, blob in blobs.items() if stays(store, mark, blob)}
+                store: {mark: blob for mark, blob in blobs.items() if keeps(store, mark, blob)}
                 for store, blobs in found.items()
             }
             if any(left.values()):
@@ -95,7 +95,7 @@ class KeyringFiles:
                 self.pending_file.unlink(missing_ok=True)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         self.pending_file.parent.mkdir(parents=True, exist_ok=True)
         with open(self.pending_file.with_suffix(".lock"), "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -110,7 +110,7 @@ def _changed(file: Path) -> int:
 
 
 def _read(file: Path) -> tuple[int, Sealed]:
-    """What a file holds; one that is missing or spoilt holds nothing, and is written anew."""
+    """The content of a file. A missing or damaged file counts as empty and is written again."""
     try:
         found = orjson.loads(file.read_bytes())
         stores = found["stores"].items()

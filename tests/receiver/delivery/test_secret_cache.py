@@ -16,7 +16,9 @@ from receiver.contract.compose import Request, compose
 from receiver.delivery import secret_cache as room
 from receiver.delivery.secret_cache import SecretCache
 from receiver.inbox import connect, keys
-from receiver.inbox.keyring.keyring import LIVE_SECONDS, Keyring, learn
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.learned_secrets import learned_secret
+from receiver.inbox.keyring.receiver_versions import LIVE_SECONDS
 from tests.receiver.inbox.keyring.test_keyring import KEY, NEW
 from tests.support.harness import OFTEN, SECRET, Server, System, eventually, own_server
 
@@ -46,10 +48,10 @@ def test_a_learned_secret_is_known_after_a_look_and_the_look_is_confirmed(sealed
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
     smith.look()
     assert known(sealed_system, smith) == [b"test secret of one store"]
-    version = ring.put([learn(sealed_system.config.known_stores["north"], NEW, origin="created")])
-    assert len(ring.behind(version)) == 1
+    version = ring.store([learned_secret(sealed_system.config.known_stores["north"], NEW, origin="created")])
+    assert len(ring.receivers.behind(version)) == 1
     smith.look()
-    assert ring.behind(version) == []
+    assert ring.receivers.behind(version) == []
     assert known(sealed_system, smith) == [b"new secret of the store", b"test secret of one store"]
     assert not smith.unsure
 
@@ -71,7 +73,7 @@ def test_while_a_secret_is_under_way_it_is_unsure_for_a_minute_at_most(
 ) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
     smith.look()
-    ring.begin_learning("north")
+    ring.announce_change("north")
     smith.look()
     assert smith.unsure
     now = time.monotonic()
@@ -82,7 +84,7 @@ def test_while_a_secret_is_under_way_it_is_unsure_for_a_minute_at_most(
     monkeypatch.setattr(room.time, "monotonic", lambda: now + 61)
     smith.look()
     assert not smith.unsure
-    ring.begin_learning("north")  # another one
+    ring.announce_change("north")  # another one
     smith.look()
     assert smith.unsure
 
@@ -108,9 +110,9 @@ def test_when_it_has_ended_a_delivery_that_was_judged_before_gets_a_moment(
     sealed_system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
-    ring.begin_learning("north")
+    ring.announce_change("north")
     smith.look()
-    ring.end_learning("north")
+    ring.withdraw_change("north")
     smith.look()
     assert smith.unsure
     now = time.monotonic()
@@ -122,7 +124,7 @@ def test_a_receiver_that_starts_without_redis_knows_what_was_learned_before(
     own_redis: Server, make_system: Callable[..., System]
 ) -> None:
     system = make_system(more=SEALED, url=own_redis.url)
-    keyring_of(system).put([learn(system.config.known_stores["north"], NEW, origin="created")])
+    keyring_of(system).store([learned_secret(system.config.known_stores["north"], NEW, origin="created")])
     locksmith_of(system).look()  # this is how the copy is written
     own_redis.kill()
     smith = locksmith_of(system)
@@ -143,7 +145,7 @@ def test_what_this_host_learned_while_redis_was_away_is_known_at_once(
     smith.look()
     own_redis.kill()
     with pytest.raises(RedisError):
-        ring.put([learn(system.config.known_stores["north"], NEW, origin="rotated")])
+        ring.store([learned_secret(system.config.known_stores["north"], NEW, origin="rotated")])
     smith.look()
     assert known(system, smith)[0] == b"new secret of the store"
     own_redis.start()
@@ -157,8 +159,8 @@ def test_a_secret_that_redis_had_and_no_receiver_has_read_is_known_when_redis_go
     system = make_system(more=SEALED, url=own_redis.url)
     ring, smith = keyring_of(system), locksmith_of(system)
     smith.look()
-    ring.put([learn(system.config.known_stores["north"], NEW, origin="rotated")])
-    ring.bring_pending()
+    ring.store([learned_secret(system.config.known_stores["north"], NEW, origin="rotated")])
+    ring.store_pending()
     own_redis.kill()
     smith.look()
     assert known(system, smith)[0] == b"new secret of the store"
@@ -166,19 +168,19 @@ def test_a_secret_that_redis_had_and_no_receiver_has_read_is_known_when_redis_go
 
 def test_a_redis_that_was_emptied_is_given_the_copy(sealed_system: System, redis: Redis) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
-    ring.put([learn(sealed_system.config.known_stores["north"], NEW, origin="created")])
+    ring.store([learned_secret(sealed_system.config.known_stores["north"], NEW, origin="created")])
     smith.look()
-    redis.delete(*redis.keys(keys.PREFIX + "ring*"))
+    redis.delete(keys.SECRETS + "north", keys.SECRET_VERSIONS, keys.KEYRING_VERSION)
     smith.look()
     assert known(sealed_system, smith)[0] == b"new secret of the store"
-    assert [one.text for one in ring.of("north")] == [NEW]
+    assert [one.text for one in ring.secrets_of("north")] == [NEW]
 
 
 def test_debris_in_the_keyring_harms_nothing_else(sealed_system: System) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
-    ring.put([learn(sealed_system.config.known_stores["north"], NEW, origin="created")])
+    ring.store([learned_secret(sealed_system.config.known_stores["north"], NEW, origin="created")])
     debris = {b"mark": b"\xff\xfe", b"\xff": b"{}", b"other": b"{}"}
-    sealed_system.client.hset(keys.RING + "north", mapping=debris)  # type: ignore[arg-type]
+    sealed_system.client.hset(keys.SECRETS + "north", mapping=debris)  # type: ignore[arg-type]
     smith.look()
     assert known(sealed_system, smith)[0] == b"new secret of the store"
     assert not smith.unsure
@@ -188,11 +190,11 @@ def test_a_version_that_is_no_number_leaves_it_unsure_and_alive(
     sealed_system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smith = locksmith_of(sealed_system)
-    sealed_system.client.set(keys.RING_VERSION, b"\xff")
+    sealed_system.client.set(keys.KEYRING_VERSION, b"\xff")
     smith.look()
     assert smith.unsure
     assert known(sealed_system, smith) == [b"test secret of one store"]
-    sealed_system.client.set(keys.RING_VERSION, 1)
+    sealed_system.client.set(keys.KEYRING_VERSION, 1)
     now = time.monotonic()
     monkeypatch.setattr(room.time, "monotonic", lambda: now + room.LOOK_EVERY + room.GRACE + 0.1)
     smith.look()
@@ -201,11 +203,11 @@ def test_a_version_that_is_no_number_leaves_it_unsure_and_alive(
 
 def test_a_host_that_cannot_write_its_copy_still_learns_and_writes_it_when_it_can(sealed_system: System) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
-    version = ring.put([learn(sealed_system.config.known_stores["north"], NEW, origin="created")])
+    version = ring.store([learned_secret(sealed_system.config.known_stores["north"], NEW, origin="created")])
     ring.files.copy_file.mkdir()  # a file cannot take a folder's name, not even root's
     smith.look()
     assert known(sealed_system, smith)[0] == b"new secret of the store"
-    assert (smith.unsure, ring.behind(version)) == (False, [])
+    assert (smith.unsure, ring.receivers.behind(version)) == (False, [])
     ring.files.copy_file.rmdir()
     smith.look()
     assert ring.files.copy()[0] == version
@@ -234,7 +236,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 def signed_with(system: System, text: str, store: str = "north") -> Request:
     known_store = system.config.known_stores["north"]
-    mine = learn(known_store, text, origin="x").as_secret(known_store.scheme)
+    mine = learned_secret(known_store, text, origin="x").as_secret(known_store.scheme)
     target = replace(known_store, secrets=(mine,))
     return compose(target, topic="order.paid", delivery_id=f"m{time.time_ns()}", data={"id": 1}, now=time.time())
 
@@ -242,17 +244,17 @@ def signed_with(system: System, text: str, store: str = "north") -> Request:
 def test_a_receiver_takes_a_new_secret_without_a_restart(web: System) -> None:
     assert web.post(signed_with(web, NEW)).status_code == 401
     ring = keyring_of(web)
-    version = ring.put([learn(web.config.known_stores["north"], NEW, origin="created")])
-    assert ring.wait_for_receivers(version) == []
+    version = ring.store([learned_secret(web.config.known_stores["north"], NEW, origin="created")])
+    assert ring.receivers.wait_for(version) == []
     assert web.post(signed_with(web, NEW)).status_code == 200
     assert web.post(signed_with(web, SECRET)).status_code == 200, "the one of config still counts"
-    ring.drop("north", [learn(web.config.known_stores["north"], NEW, origin="x").fingerprint])
+    ring.remove("north", [learned_secret(web.config.known_stores["north"], NEW, origin="x").fingerprint])
 
 
 def test_while_unsure_every_refusal_looks_alike_known_store_or_not(web: System) -> None:
     ring, wrong = keyring_of(web), "whsec_d3JvbmcgaW4gZXZlcnkgd2F5"
     plain = {"no signature": Request({}, b"{}"), "wrong signature": signed_with(web, wrong)}
-    assert ring.wait_for_receivers(ring.begin_learning("north")) == []
+    assert ring.receivers.wait_for(ring.announce_change("north")) == []
     try:
         answers = {
             (store, kind): web.post(request, store)
@@ -264,7 +266,7 @@ def test_while_unsure_every_refusal_looks_alike_known_store_or_not(web: System) 
         assert len({answer.content for answer in answers.values()}) == 1
         assert web.post(signed_with(web, SECRET)).status_code == 200, "what fits is let in as ever"
     finally:
-        ring.end_learning("north")
+        ring.withdraw_change("north")
     eventually(lambda: web.post(signed_with(web, wrong)).status_code == 401, 10)
     answers = {(s, k): web.post(r, s) for s in ("north", "unheard-of") for k, r in plain.items()}
     assert {answer.status_code for answer in answers.values()} == {401}
@@ -286,8 +288,8 @@ def test_forged_requests_cost_the_server_no_calls(web: System) -> None:
 
 def test_a_keyring_under_another_key_is_left_alone_and_config_still_counts(web: System) -> None:
     other = Keyring(web.client, web.config.data_dir / "elsewhere", "11" * 32)
-    version = other.put([learn(web.config.known_stores["north"], NEW, origin="created")])
-    assert other.wait_for_receivers(version) == []
+    version = other.store([learned_secret(web.config.known_stores["north"], NEW, origin="created")])
+    assert other.receivers.wait_for(version) == []
     assert web.post(signed_with(web, NEW)).status_code == 401
     assert web.post(signed_with(web, SECRET)).status_code == 200
 

@@ -12,7 +12,8 @@ import pytest
 from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
-from receiver.inbox.keyring.keyring import Keyring, learn
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.learned_secrets import learned_secret
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import SECRET, eventually
@@ -198,13 +199,13 @@ def test_where_the_api_takes_a_secret_ours_is_known_to_every_receiver_before_it_
     create, behind = Webhooks.create, []
 
     def watched(self: Webhooks, **fields: Any) -> Any:
-        behind.append(ring(shop).behind(ring(shop).version()))
+        behind.append(ring(shop).receivers.behind(ring(shop).version()))
         return create(self, **fields)
 
     monkeypatch.setattr(Webhooks, "create", watched)
     shop.declare("customer.created")
     assert shop.apply().exit_code == 0
-    (one,) = ring(shop).of("demo")
+    (one,) = ring(shop).secrets_of("demo")
     assert one.origin.startswith("made for the store")
     assert behind == [[]], "at the time of the call no receiver was behind"
     shop.emit(3)
@@ -221,7 +222,7 @@ def test_secrets_that_the_store_makes_are_kept_and_fit(shop: Shop) -> None:
     try:
         shop.declare("customer.created", "order.created")
         assert shop.apply().exit_code == 0
-        learned = ring(shop).of("demo")
+        learned = ring(shop).secrets_of("demo")
         assert {one.subscription for one in learned} == set(shop.listed())
         assert len({one.fingerprint for one in learned}) == 2
         shop.emit(3)
@@ -237,10 +238,10 @@ def test_rotating_gives_new_secrets_and_the_old_ones_an_end(shop: Shop) -> None:
     shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
     try:
         shop.apply()
-        (old,) = ring(shop).of("demo")
+        (old,) = ring(shop).secrets_of("demo")
         done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
         assert done.exit_code == 0, done.output
-        new, before = ring(shop).of("demo")
+        new, before = ring(shop).secrets_of("demo")
         assert before.fingerprint == old.fingerprint
         assert before.not_after is not None
         assert new.not_after is None
@@ -248,7 +249,7 @@ def test_rotating_gives_new_secrets_and_the_old_ones_an_end(shop: Shop) -> None:
         assert new.text not in done.output
         shop.emit(2)
         eventually_came(shop, "customer.created", 2)
-        assert shop.system.client.exists(keys.LEARNING) == 0
+        assert shop.system.client.exists(keys.CHANGING_SECRETS) == 0
     finally:
         shop.system.config_file.write_text(text)
 
@@ -256,9 +257,9 @@ def test_rotating_gives_new_secrets_and_the_old_ones_an_end(shop: Shop) -> None:
 def test_rotating_ends_the_secret_that_we_had_made_for_all_of_them(shop: Shop) -> None:
     shop.declare("customer.created", "order.paid")
     shop.apply()
-    (shared,) = ring(shop).of("demo")
+    (shared,) = ring(shop).secrets_of("demo")
     assert shop.cli("subscriptions", "rotate", "--store", "demo", "--yes").exit_code == 0
-    ends = {one.fingerprint: one.not_after for one in ring(shop).of("demo")}
+    ends = {one.fingerprint: one.not_after for one in ring(shop).secrets_of("demo")}
     assert len(ends) == 3
     assert [mark for mark, end in ends.items() if end is not None] == [shared.fingerprint]
 
@@ -272,8 +273,8 @@ def test_a_secret_that_another_subscription_is_signed_with_does_not_end(
     first = hooks.create(topic="order.paid", url=shop.url, secret=SECRET)
     hooks.create(topic="customer.created", url=shop.url, secret=SECRET)
     keyring = ring(shop)
-    version = keyring.put([learn(known, SECRET, origin="created", subscription=str(first.id))])
-    assert keyring.wait_for_receivers(version) == []
+    version = keyring.store([learned_secret(known, SECRET, origin="created", subscription=str(first.id))])
+    assert keyring.receivers.wait_for(version) == []
     if ends == "deleted":
         shop.declare("customer.created")
         assert shop.apply().exit_code == 0
@@ -288,7 +289,7 @@ def test_a_secret_that_another_subscription_is_signed_with_does_not_end(
         monkeypatch.setattr(Webhooks, "rotate_secret", only_the_first)
         done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
         assert (done.output.count("done, secret"), done.output.count("FAILED")) == (1, 1)
-    assert {one.text: one.not_after for one in keyring.of("demo")}[SECRET] is None
+    assert {one.text: one.not_after for one in keyring.secrets_of("demo")}[SECRET] is None
     shop.emit()
     eventually_came(shop, "customer.created", 1)
 
@@ -302,7 +303,9 @@ def test_a_secret_of_a_deleted_subscription_alone_ends(shop: Shop) -> None:
         subscriber = shop.subscriber
         gone = next(change for change in subscriber.unsubscribe() if change.topic == "order.paid")
         assert [done.error for done in subscriber.carry_out([gone])] == [""]
-        assert [one.subscription for one in ring(shop).of("demo") if one.not_after is not None] == [str(gone.id)]
+        assert [one.subscription for one in ring(shop).secrets_of("demo") if one.not_after is not None] == [
+            str(gone.id)
+        ]
     finally:
         shop.system.config_file.write_text(text)
 
@@ -310,7 +313,7 @@ def test_a_secret_of_a_deleted_subscription_alone_ends(shop: Shop) -> None:
 def test_a_process_that_died_with_a_secret_under_way_has_it_made_anew_by_the_next(shop: Shop) -> None:
     shop.declare("customer.created")
     shop.apply()
-    ring(shop).begin_learning("demo")  # and then it was killed
+    ring(shop).announce_change("demo")  # and then it was killed
     shop.do("rotate-secret")
     assert shop.plan() == [("update", "customer.created")]
     assert shop.apply().exit_code == 0
@@ -333,13 +336,13 @@ def test_a_receiver_that_does_not_read_the_keyring_keeps_secrets_as_they_are(
 ) -> None:
     monkeypatch.setattr("workers.subscriptions.change_notice.RECEIVERS_WITHIN", 0.5)
     shop.declare("customer.created")
-    ring(shop).confirm("hangs", 0)
+    ring(shop).receivers.confirm("hangs", 0)
     done = shop.apply()
     shop.system.client.hdel(keys.RECEIVERS, "hangs")
     assert done.exit_code == 1
     assert "hangs has not read the keyring" in done.output
     assert shop.listed() == {}
-    assert shop.system.client.exists(keys.LEARNING) == 0
+    assert shop.system.client.exists(keys.CHANGING_SECRETS) == 0
 
 
 @pytest.mark.parametrize("makes", [MADE_BY_THE_STORE, ""], ids=["made by the store", "taken from us"])
@@ -356,7 +359,7 @@ def test_without_a_key_nothing_is_created_that_would_show_a_secret(shop: Shop, m
             assert changed_by(shop.log()) == [], "nothing was created"
         else:
             assert done.exit_code == 0, "config has a secret, and the API takes it"
-            assert shop.system.client.exists(keys.RING + "demo") == 0
+            assert shop.system.client.exists(keys.SECRETS + "demo") == 0
     finally:
         shop.system.config_file.write_text(text)
 
@@ -387,7 +390,7 @@ def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path, monke
     monkeypatch.setattr("workers.cli.send.SETTLES_WITHIN", 0.0)
     shop.declare("customer.created")
     shop.apply()
-    (learned,) = ring(shop).of("demo")
+    (learned,) = ring(shop).secrets_of("demo")
     sent = shop.cli("send", "customer.created", "--store", "demo")
     assert sent.exit_code == 0, sent.output
     assert f"secret {learned.fingerprint}" in sent.output

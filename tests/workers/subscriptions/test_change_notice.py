@@ -35,7 +35,7 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 @pytest.fixture
 def shop(open_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Its receivers believe a word for a moment only."""
-    monkeypatch.setattr("receiver.inbox.keyring.keyring.LEARNING_SECONDS", WINDOW)
+    monkeypatch.setattr("receiver.inbox.keyring.keyring.CHANGE_SECONDS", WINDOW)
     monkeypatch.setattr(change_notice, "AGAIN_EVERY", WINDOW / 3)
     return begin_anew(open_shop)
 
@@ -59,7 +59,7 @@ def a_receiver(shop: Shop) -> Iterator[SecretCache]:
 
 
 def mark(shop: Shop) -> str:
-    found = shop.system.client.hget(keys.LEARNING, "demo")
+    found = shop.system.client.hget(keys.CHANGING_SECRETS, "demo")
     return found.decode() if isinstance(found, bytes) else ""
 
 
@@ -115,18 +115,18 @@ def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monke
 def test_a_word_that_is_said_again_leaves_anothers_alone_and_comes_back_when_that_is_gone(shop: Shop) -> None:
     word = ChangeNotice(ring(shop), "demo")
     word.give()
-    ring(shop).begin_learning("demo", "another.1")
+    ring(shop).announce_change("demo", "another.1")
     said = word._said
     eventually(lambda: word._said >= said + 2, what="it was said again")
     assert mark(shop) == "another.1"
-    ring(shop).end_learning("demo", "another")
+    ring(shop).withdraw_change("demo", "another")
     eventually(lambda: is_under_way(shop), what="the first one's secret is still under way")
     word.take_back()
     assert not is_under_way(shop)
 
 
 def test_a_word_whose_answer_was_lost_is_said_again_and_taken_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    word, real = ChangeNotice(ring(shop), "demo"), Keyring.begin_learning
+    word, real = ChangeNotice(ring(shop), "demo"), Keyring.announce_change
     word.give()
 
     def lost(self: Keyring, *given: Any, **named: Any) -> int:
@@ -134,7 +134,7 @@ def test_a_word_whose_answer_was_lost_is_said_again_and_taken_back(shop: Shop, m
         raise RedisError("the server did it, and its answer was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Keyring, "begin_learning", lost)
+        patch.setattr(Keyring, "announce_change", lost)
         first = mark(shop)
         eventually(lambda: mark(shop) != first)
         second = mark(shop)

@@ -20,7 +20,7 @@ from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import DeliveryRefused, PluginError
 from receiver.contract.stores import Store
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to
-from receiver.inbox.keyring.keyring import learned_here
+from receiver.inbox.keyring.learned_secrets import with_local_secrets
 from receiver.inbox.queries.activity import ActivityQueries
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis.connecting import describe
@@ -201,7 +201,7 @@ def _spooled(folder: Path) -> int:
 def _known_stores(config: Config) -> Mapping[str, Store]:
     """With what this host has learned from them."""
     key = config.secrets.key.get_secret_value()
-    return learned_here(config.known_stores, config.data_dir, key) if key else config.known_stores
+    return with_local_secrets(config.known_stores, config.data_dir, key) if key else config.known_stores
 
 
 def _fitting(config: Config, refusals: Refusals, of: RefusedOf) -> tuple[int, int]:

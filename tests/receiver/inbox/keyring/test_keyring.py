@@ -21,7 +21,14 @@ from receiver.contract.signing.presets import STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import connect, keys
 from receiver.inbox.keyring.host_files import COPY, PENDING
-from receiver.inbox.keyring.keyring import Keyring, Learned, Seal, Unsealable, equip, learn
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.learned_secrets import (
+    CannotUnseal,
+    LearnedSecret,
+    Seal,
+    learned_secret,
+    with_learned_secrets,
+)
 from tests.support.harness import SECRET, Server
 
 KEY = "a2V5IG9mIHRoZSB0ZXN0cywgMzIgYnl0ZXMgbG9uZyE="
@@ -35,38 +42,38 @@ def ring(redis: Redis, tmp_path: Path) -> Keyring:
     return Keyring(redis, tmp_path, KEY)
 
 
-def secret(text: str = NEW, **how: object) -> Learned:
-    return learn(NORTH, text, origin="created", **how)  # type: ignore[arg-type]
+def secret(text: str = NEW, **how: object) -> LearnedSecret:
+    return learned_secret(NORTH, text, origin="created", **how)  # type: ignore[arg-type]
 
 
 def test_what_is_put_comes_back(ring: Keyring) -> None:
     one = secret(subscription="7")
-    ring.put([one])
-    assert ring.of("north") == [one]
-    assert ring.of("south") == []
+    ring.store([one])
+    assert ring.secrets_of("north") == [one]
+    assert ring.secrets_of("south") == []
 
 
 def test_no_secret_is_readable_in_redis_or_in_a_file(ring: Keyring, redis: Redis, tmp_path: Path) -> None:
-    ring.put([secret()])
+    ring.store([secret()])
     ring.files.write_copy(1, ring.sealed(["north"]))
-    stored = redis.hgetall(keys.RING + "north")[secret().fingerprint.encode()]
+    stored = redis.hgetall(keys.SECRETS + "north")[secret().fingerprint.encode()]
     for text in (stored, (tmp_path / COPY).read_bytes()):
         assert NEW.encode() not in text
         assert b"bmV3IHNl" not in text
         assert secret().fingerprint.encode() in text
-    assert NEW not in repr(ring.of("north"))
+    assert NEW not in repr(ring.secrets_of("north"))
 
 
 def test_the_files_are_for_the_owner_and_pending_ones_go_when_redis_has_them(ring: Keyring, tmp_path: Path) -> None:
     ring.files.write_copy(1, {})
     assert stat.S_IMODE(os.stat(tmp_path / COPY).st_mode) == 0o600
-    version = ring.put([secret()])
-    ring.confirm("slow", version - 1)
-    assert ring.bring_pending() == 0
+    version = ring.store([secret()])
+    ring.receivers.confirm("slow", version - 1)
+    assert ring.store_pending() == 0
     assert (tmp_path / PENDING).exists(), "a receiver has not read it in Redis, and that may go away"
     assert stat.S_IMODE(os.stat(tmp_path / PENDING).st_mode) == 0o600
-    ring.confirm("slow", version)
-    ring.bring_pending()
+    ring.receivers.confirm("slow", version)
+    ring.store_pending()
     assert not (tmp_path / PENDING).exists()
     assert not list(tmp_path.glob(".keyring-*"))
 
@@ -76,53 +83,53 @@ def test_what_is_said_of_a_secret_cannot_be_changed(name: str) -> None:
     seal = Seal(b"k" * 32)
     about = orjson.loads(seal.close(secret()))
     about[name] = 4e9 if name in ("not_after", "learned_at") else "another"
-    with pytest.raises(Unsealable):
+    with pytest.raises(CannotUnseal):
         seal.open(orjson.dumps(about))
 
 
 @pytest.mark.parametrize("blob", [b"", b"{}", b"[]", b'{"box": 1}', b'{"box": "AAAA"}', b"\xff"])
 def test_debris_is_not_opened(blob: bytes) -> None:
-    with pytest.raises(Unsealable):
+    with pytest.raises(CannotUnseal):
         Seal(b"k" * 32).open(blob)
 
 
 def test_a_secret_of_one_store_cannot_be_moved_to_another(ring: Keyring, redis: Redis) -> None:
-    ring.put([secret()])
-    redis.hset(keys.RING + "south", mapping=redis.hgetall(keys.RING + "north"))
-    assert ring.of("south") == []
+    ring.store([secret()])
+    redis.hset(keys.SECRETS + "south", mapping=redis.hgetall(keys.SECRETS + "north"))
+    assert ring.secrets_of("south") == []
 
 
 def test_another_key_opens_nothing(ring: Keyring, redis: Redis, tmp_path: Path) -> None:
-    ring.put([secret()])
-    assert Keyring(redis, tmp_path, OTHER_KEY).of("north") == []
+    ring.store([secret()])
+    assert Keyring(redis, tmp_path, OTHER_KEY).secrets_of("north") == []
 
 
 def test_without_a_key_a_secret_is_refused_with_the_fix(redis: Redis, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"set \[secrets\] key"):
-        Keyring(redis, tmp_path, "").put([secret()])
+        Keyring(redis, tmp_path, "").store([secret()])
 
 
 def test_what_is_learned_while_redis_is_away_is_kept_and_brought_there(own_redis: Server, tmp_path: Path) -> None:
     ring = Keyring(own_redis.client, tmp_path, KEY)
     own_redis.kill()
     with pytest.raises(RedisError):
-        ring.put([secret()])
+        ring.store([secret()])
     assert ring.files.everything()["north"].keys() == {secret().fingerprint}
     own_redis.start()
-    assert ring.bring_pending() == 1
-    assert [one.text for one in ring.of("north")] == [NEW]
+    assert ring.store_pending() == 1
+    assert [one.text for one in ring.secrets_of("north")] == [NEW]
     assert ring.files.pending() == {}
 
 
 def test_an_end_that_was_set_is_not_taken_back_by_what_is_still_pending(ring: Keyring, redis: Redis) -> None:
-    ring.put([secret()])
+    ring.store([secret()])
     pending = ring.files.pending_file.read_bytes()
-    ring.put([replace(secret(), not_after=5.0)])
+    ring.store([replace(secret(), not_after=5.0)])
     ring.files.pending_file.write_bytes(pending)  # a process that died left its file
-    assert [one.not_after for one in ring.of("north")] == [5.0]
-    assert ring.bring_pending() == 0
+    assert [one.not_after for one in ring.secrets_of("north")] == [5.0]
+    assert ring.store_pending() == 0
     assert ring.files.pending() == {}
-    assert [one.not_after for one in ring.of("north")] == [5.0]
+    assert [one.not_after for one in ring.secrets_of("north")] == [5.0]
 
 
 def test_two_processes_add_pending_secrets_and_none_is_lost(tmp_path: Path, redis: Redis) -> None:
@@ -131,7 +138,7 @@ def test_two_processes_add_pending_secrets_and_none_is_lost(tmp_path: Path, redi
 
     def add(ring: Keyring, store: Store) -> None:
         for n in range(10):
-            one = learn(store, f"whsec_{'QUJD' * (n + 1)}", origin="created")
+            one = learned_secret(store, f"whsec_{'QUJD' * (n + 1)}", origin="created")
             ring.files.add_pending([(one.store, one.fingerprint, Seal(b"k" * 32).close(one))])
 
     threads = [threading.Thread(target=add, args=pair) for pair in zip(rings, stores, strict=True)]
@@ -143,22 +150,22 @@ def test_two_processes_add_pending_secrets_and_none_is_lost(tmp_path: Path, redi
 
 
 def test_a_redis_that_lost_its_keys_gets_them_again(ring: Keyring, redis: Redis) -> None:
-    version = ring.put([secret()])
+    version = ring.store([secret()])
     ring.files.write_copy(version, ring.sealed(["north"]))
     redis.flushdb()
     assert ring.restore() > version
-    assert [one.text for one in ring.of("north")] == [NEW]
+    assert [one.text for one in ring.secrets_of("north")] == [NEW]
 
 
 def test_a_secret_under_anothers_mark_is_not_restored_and_hinders_no_other(ring: Keyring, redis: Redis) -> None:
     one = secret()
-    ring.put([one])
-    blob = redis.hget(keys.RING + "north", one.fingerprint)
+    ring.store([one])
+    blob = redis.hget(keys.SECRETS + "north", one.fingerprint)
     assert isinstance(blob, bytes)
     ring.files.write_copy(7, {"north": {"elsewhere": blob, one.fingerprint: blob}, "south": {"alone": blob}})
     redis.flushdb()
     assert ring.restore() >= 7
-    assert redis.hkeys(keys.RING + "north") == [one.fingerprint.encode()]
+    assert redis.hkeys(keys.SECRETS + "north") == [one.fingerprint.encode()]
     ring.files.write_copy(8, {"north": {"elsewhere": blob}})
     ring.restore()
 
@@ -166,9 +173,9 @@ def test_a_secret_under_anothers_mark_is_not_restored_and_hinders_no_other(ring:
 def test_a_store_is_equipped_with_the_newest_first_and_what_ended_last() -> None:
     old = secret("whsec_b2xk", now=1.0)
     new = secret(NEW, now=2.0)
-    ended = Learned("north", "whsec_ZW5kZWQ=", "x", "created", 0.0, not_after=5.0)
+    ended = LearnedSecret("north", "whsec_ZW5kZWQ=", "x", "created", 0.0, not_after=5.0)
     config = load_store()
-    store = equip(config, [old, ended, new, secret(SECRET)])
+    store = with_learned_secrets(config, [old, ended, new, secret(SECRET)])
     assert [one.key for one in store.secrets] == [
         b"new secret of the store",
         b"old",
@@ -181,36 +188,36 @@ def test_a_store_is_equipped_with_the_newest_first_and_what_ended_last() -> None
 def test_many_that_have_ended_do_not_push_out_one_that_counts(ring: Keyring) -> None:
     counts = secret(now=1.0)
     ended = [replace(secret(f"whsec_{'QUJD' * (n + 1)}", now=100.0 + n), not_after=5.0 + n) for n in range(60)]
-    assert equip(NORTH, [*ended, counts]).secrets[0].key == b"new secret of the store"
-    ring.put([counts, *ended])
-    assert ring.tidy("north") == 60
-    assert ring.of("north") == [counts]
+    assert with_learned_secrets(NORTH, [*ended, counts]).secrets[0].key == b"new secret of the store"
+    ring.store([counts, *ended])
+    assert ring.remove_ended("north") == 60
+    assert ring.secrets_of("north") == [counts]
 
 
 def load_store() -> Store:
-    return Store("north", STANDARD_WEBHOOKS, (learn(NORTH, SECRET, origin="x").as_secret(STANDARD_WEBHOOKS),))
+    return Store("north", STANDARD_WEBHOOKS, (learned_secret(NORTH, SECRET, origin="x").as_secret(STANDARD_WEBHOOKS),))
 
 
 def test_whoever_waits_hears_of_receivers_that_are_behind_and_not_of_silent_ones(ring: Keyring, redis: Redis) -> None:
-    version = ring.begin_learning("north")
-    ring.confirm("one", version)
-    ring.confirm("two", version - 1)
+    version = ring.announce_change("north")
+    ring.receivers.confirm("one", version)
+    ring.receivers.confirm("two", version - 1)
     redis.hset(keys.RECEIVERS, "dead", "0 1000")
-    assert ring.behind(version) == ["two"]
+    assert ring.receivers.behind(version) == ["two"]
     assert redis.hexists(keys.RECEIVERS, "dead") == 0
-    threading.Timer(0.2, ring.confirm, ("two", version)).start()
-    assert ring.wait_for_receivers(version, within=5) == []
-    assert ring.wait_for_receivers(ring.end_learning("north"), within=0.1) == ["one", "two"]
+    threading.Timer(0.2, ring.receivers.confirm, ("two", version)).start()
+    assert ring.receivers.wait_for(version, within=5) == []
+    assert ring.receivers.wait_for(ring.withdraw_change("north"), within=0.1) == ["one", "two"]
 
 
 def test_the_state_says_what_changed_and_what_is_under_way(ring: Keyring) -> None:
-    first = ring.put([secret()])
-    mark = ring.begin_learning("south")
+    first = ring.store([secret()])
+    mark = ring.announce_change("south")
     state = ring.state()
     assert (state.version, state.versions) == (mark, {"north": first})
-    assert set(state.learning) == {"south"}
-    ring.end_learning("south")
-    assert ring.state().learning == {}
+    assert set(state.changing) == {"south"}
+    ring.withdraw_change("south")
+    assert ring.state().changing == {}
 
 
 @pytest.mark.parametrize("key", ["short", "not base64 at all!", "QUJD", "zz" * 32])

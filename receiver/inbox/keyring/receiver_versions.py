@@ -1,0 +1,50 @@
+"""Receiver versions: which version of the keyring each receiver has read, and waiting until all have read one."""
+
+from __future__ import annotations
+
+import time
+
+from redis import Redis
+
+from receiver.inbox import keys
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.script_runner import ScriptCall
+
+LIVE_SECONDS = 12.0
+"""A receiver that has confirmed nothing for this long is not waited for."""
+
+
+class ReceiverVersions:
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    def confirm(self, receiver: str, version: int) -> None:
+        """Record that a receiver has read a version. Each receiver does so after reading one, and every few seconds."""
+        script_runner.run(self.client, [ScriptCall("confirm", [receiver, version])])
+
+    def forget(self, receiver: str) -> None:
+        self.client.hdel(keys.RECEIVERS, receiver)
+
+    def behind(self, version: int) -> list[str]:
+        """The live receivers that have not read this version yet. Silent ones are removed."""
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.time()
+        pipeline.hgetall(keys.RECEIVERS)
+        (seconds, _), confirmed = pipeline.execute()
+        late, silent = [], []
+        for name, value in confirmed.items():
+            has_read, at = value.split(b" ")
+            if int(at) / 1000 < seconds - LIVE_SECONDS:
+                silent.append(name)
+            elif int(has_read) < version:
+                late.append(name.decode())
+        if silent:
+            self.client.hdel(keys.RECEIVERS, *silent)
+        return late
+
+    def wait_for(self, version: int, *, within: float = 8.0) -> list[str]:
+        """Wait until every live receiver has read a version. Returns those that had not in time."""
+        until = time.monotonic() + within
+        while (late := self.behind(version)) and time.monotonic() < until:
+            time.sleep(0.05)
+        return late
