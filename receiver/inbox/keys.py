@@ -100,7 +100,6 @@ LEADER = PREFIX + "leader"
 JOURNAL = PREFIX + "journal"
 
 DEFAULT_QUEUE = "default"
-CHORES_QUEUE = "chores"
 ROUTING_LANE = ""
 WAKE = "wake-"
 RQ_WORKERS = "rq:workers"

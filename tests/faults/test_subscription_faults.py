@@ -473,9 +473,9 @@ def test_a_replay_gives_a_probe_to_no_handler() -> None:
 @pytest.mark.parametrize(
     ("command", "module"),
     [
-        ("/usr/bin/python3.11 -m workers.runtime.worker.worker --config c", "workers.runtime.worker.worker"),
+        ("/usr/bin/python3.11 -m workers.runtime.worker --config c", "workers.runtime.worker"),
         ("python -X dev -W error -u -m receiver.server.web --config c", "receiver.server.web"),
-        ("grep -m workers.runtime.worker.worker --config c", ""),
+        ("grep -m workers.runtime.worker --config c", ""),
         ("tail -f python -m workers --config c", ""),
         ("python3 watch.py -m workers --config c", ""),
         ("python3 -c pass -m workers --config c", ""),

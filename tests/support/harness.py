@@ -199,7 +199,7 @@ class System:
         env = {QUICKER: json.dumps(OFTEN | (quicker or {})), **(env or {})}
         modules = {
             "web": "receiver.server.web",
-            "worker": "workers.runtime.worker.worker",
+            "worker": "workers.runtime.worker",
             "housekeeper": "workers.runtime.housekeeper",
         }
         started = []

@@ -29,7 +29,7 @@ from workers.processes import become_a_child, die_with_parent
 PROGRAMS = {
     "receiver.server.web": "receiver.server.web",
     "workers": "workers.__main__",
-    "workers.runtime.worker.worker": "workers.runtime.worker.worker",
+    "workers.runtime.worker": "workers.runtime.worker.__main__",
     "workers.runtime.housekeeper": "workers.runtime.housekeeper",
     "workers.cli": "workers.cli.__main__",
 }
@@ -153,6 +153,7 @@ def _import_what_programs_import() -> None:
     for name in (*(f"workers.cli.{file}" for file in commands.values()), *PROGRAMS):
         importlib.import_module(name)
     importlib.import_module("workers.__main__")
+    importlib.import_module("workers.runtime.worker.__main__")
     for name in PROGRAMS.values():
         sys.modules.pop(name, None)
     gc.collect()

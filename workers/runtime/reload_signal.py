@@ -22,7 +22,7 @@ from receiver.config import Config
 MODULES = {
     "receiver.server.web": "web",
     "workers": "worker",
-    "workers.runtime.worker.worker": "worker",
+    "workers.runtime.worker": "worker",
     "workers.runtime.housekeeper": "housekeeper",
 }
 LOCK = "dev.lock"

@@ -168,7 +168,7 @@ local function wake(queue)
     local stamp = iso_now()
     redis.call('SADD', 'rq:queues', list)
     redis.call('HSET', 'rq:job:' .. job, 'status', 'queued', 'origin', queue, 'created_at', stamp, 'enqueued_at', stamp,
-      'description', 'work is ready in ' .. queue, 'data', '["workers.runtime.worker.rq_jobs.drain", null, [], {}]', 'timeout', 60)
+      'description', 'work is ready in ' .. queue, 'data', '["workers.runtime.worker.wake_ups.drain", null, [], {}]', 'timeout', 60)
   end
   redis.call('RPUSH', list, job)
 end

@@ -343,7 +343,7 @@ def test_a_topic_added_by_a_new_plugin_is_subscribed_within_one_check(tmp_path: 
     with a_shop(tmp_path, "web", "worker", "housekeeper", check="2s", plugin=plugin("order.paid")) as shop:
         eventually(lambda: shop.topics() == ["order.paid"], 20, what="the first look")
         shop.system.plugin.write_text(plugin("order.paid", "customer.created"))
-        (worker,) = [process for process in shop.system.processes if "workers.runtime.worker.worker" in process.command]
+        (worker,) = [process for process in shop.system.processes if "workers.runtime.worker" in process.command]
         worker.send(signal.SIGHUP)
         eventually(lambda: "customer.created" in declared(shop), 20, what="the worker has it")
         began = time.time()

@@ -1,19 +1,35 @@
-"""The bell: waits on RQ's lists for a wake-up, as one file descriptor among others, and never blocks the worker."""
+"""Wake-ups: the only RQ jobs there are. A worker waits for them on RQ's lists, and never blocks on that.
+
+A worker recognizes a wake-up by its id. It never resolves a function from a job's data, and never unpickles anything;
+the data only shows RQ's own tools what the job is.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from selectors import EVENT_READ, BaseSelector
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from receiver.inbox.keys import rq_list
+from receiver.inbox.keys import WAKE, rq_list
 from receiver.inbox.redis.raw_connection import RawConnection
 
 WAIT_SECONDS = 5
 TRY_AGAIN_AFTER = 0.5
 OVERDUE = 2.0
+_WAKE_UP = re.compile(rf"{re.escape(WAKE)}[A-Za-z0-9_-]{{1,64}}")
+
+
+def is_wake_up(job_id: str) -> bool:
+    """Whether an RQ job is a wake-up of storehooks, and not another program's."""
+    return _WAKE_UP.fullmatch(job_id) is not None
+
+
+def drain() -> None:
+    """The function that a wake-up's data names. A plain RQ worker that takes the job fails here, with the reason."""
+    raise RuntimeError("this queue is worked by `storehooks worker`, not by a plain RQ worker")
 
 
 class WakeUpListener:

@@ -1,13 +1,12 @@
 """The worker: an RQ worker whose jobs are wake-ups, and whose work is in the inbox.
 
 One single-threaded loop: claim, have events routed, give runs to child processes, write how they ended, renew leases.
-It never runs plugin code and never waits for one child process. `python -m workers.runtime.worker.worker` is one such
+It never runs plugin code and never waits for one child process. `python -m workers.runtime.worker` is one such
 process.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import selectors
 import signal
@@ -35,9 +34,8 @@ from workers.runtime.worker.batch_sizes import LARGEST_BATCH, LONG, ROUTES_AT_ON
 from workers.runtime.worker.config_reload import NewConfig
 from workers.runtime.worker.outcomes import outcome_of
 from workers.runtime.worker.routing import EventRouter
-from workers.runtime.worker.rq_jobs import WakeUp, read_job
 from workers.runtime.worker.waiting_runs import WaitingRuns
-from workers.runtime.worker.wake_ups import WakeUpListener
+from workers.runtime.worker.wake_ups import WakeUpListener, is_wake_up
 
 RENEW_EVERY = 1.0
 WATCH_EVERY = 0.1
@@ -85,7 +83,7 @@ class Worker(RQWorker):
 
     def _adopt(self, handlers: list[Declaration]) -> None:
         self._mine = {one.handler: one for one in handlers}
-        self._queues = sorted({keys.DEFAULT_QUEUE, keys.CHORES_QUEUE, *(one.queue for one in handlers)})
+        self._queues = sorted({keys.DEFAULT_QUEUE, *(one.queue for one in handlers)})
         self._limits = {
             one.handler: Limit(name, limit.concurrency, limit.rate)
             for one in handlers
@@ -171,14 +169,11 @@ class Worker(RQWorker):
         job_id = self._bell.rung()
         if job_id is None:
             return
-        match read_job(job_id):
-            case WakeUp():
-                self._hungry = True
-            case None:
-                log.warning("a job that is not ours was set aside", job=job_id[:64])
-                self._at_server(lambda: self.inbox.set_aside(f"rq:job:{job_id}", "not a job of ours"))
-            case chore:
-                log.warning("no such chore", chore=chore.name)
+        if is_wake_up(job_id):
+            self._hungry = True
+        else:
+            log.warning("a job that is not ours was set aside", job=job_id[:64])
+            self._at_server(lambda: self.inbox.set_aside(f"rq:job:{job_id}", "not a job of ours"))
 
     # Child processes
 
@@ -364,14 +359,6 @@ class Worker(RQWorker):
         log.info("worker stopped")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m workers.runtime.worker.worker", description="One worker with its child processes."
-    )
-    parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
-    return run(parser.parse_args().config)
-
-
 def run(explicit: str | None) -> int:
     """One worker process, until it is told to stop; gives its exit code."""
     logs.setup("worker")
@@ -384,7 +371,3 @@ def run(explicit: str | None) -> int:
         return 2
     Worker(config, handlers, name=f"{socket.gethostname()}-{os.getpid()}-{int(time.time())}").work()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
