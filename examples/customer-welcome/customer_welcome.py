@@ -7,7 +7,7 @@ welcomed already, is not welcomed.
 from pydantic import BaseModel
 
 from workers import Context, Drop, Event, Fail, Router
-from workers.storeapi.errors import NotFound
+from workers.storeapi.errors import ResourceNotFound
 
 __version__ = "1.0.0"
 
@@ -27,7 +27,7 @@ def welcome(event: Event, ctx: Context[Settings]) -> str:
         raise Fail("the customer has no id")
     try:
         customer = ctx.api.customers.get(number)
-    except NotFound:
+    except ResourceNotFound:
         raise Drop("the customer has left") from None
     known = customer.get("metadata") or {}
     if "welcome" in known:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from workers import Context, Drop, Event, Retry, Router
-from workers.storeapi.errors import NotFound
+from workers.storeapi.errors import ResourceNotFound
 
 __version__ = "1.0.0"
 
@@ -30,7 +30,7 @@ def watch(event: Event, ctx: Context[Settings]) -> str:
     product = event.resource_id
     try:
         stock = int(ctx.api.products.get_inventory(product)["stock"])
-    except NotFound:
+    except ResourceNotFound:
         ctx.state.delete(f"low {product}")
         raise Drop("the product is gone") from None
     fall = int(ctx.state.get(f"falls {product}", 0))

@@ -154,10 +154,10 @@ class OperationSettings(Section):
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | None = None
     path: str | None = None
     query: tuple[str, ...] | None = None
-    needs: tuple[str, ...] | None = None
-    takes: tuple[str, ...] | None = None
+    required: tuple[str, ...] | None = None
+    optional: tuple[str, ...] | None = None
     rows: str | None = None
-    gives: Literal["one", "many", "none"] | None = None
+    returns: Literal["one", "many", "none"] | None = None
     record: str | None = None
     paging: Literal["page", "cursor", "link", "none"] | None = None
     retry_safe: bool | None = None

@@ -41,7 +41,7 @@ from workers.subscriptions.apply import handlers_of
 from workers.subscriptions.probe import NothingToSign, ProbeFailed, probe
 from workers.subscriptions.repair import SubscriptionCheck
 
-TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\ntakes = ["secret"]\n'
+TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\noptional = ["secret"]\n'
 Spoil = Callable[..., Any]
 
 

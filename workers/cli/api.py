@@ -21,7 +21,7 @@ from workers.cli.options import choose_store, connect_server, load_config, with_
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, configured_catalogue
 from workers.storeapi.confirmations import Confirmations, state_text
-from workers.storeapi.errors import ApiError, NotFound
+from workers.storeapi.errors import ApiError, ResourceNotFound
 from workers.storeapi.pages import Pages
 
 PROBE = "probe"
@@ -298,7 +298,7 @@ def _try(client: Any, operation: Operation, ids: dict[str, Any]) -> str:
             records = answer.first_page()
             if records and operation.name == "list":
                 ids[operation.group] = records[0].id
-    except NotFound as error:
+    except ResourceNotFound as error:
         return f"no: {error.status}; set [stores.{client.store}.catalogue.{operation.full_name}] path"
     except ApiError as error:
         return f"not known: {error.reason.splitlines()[0]}"

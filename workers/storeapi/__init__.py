@@ -1,9 +1,9 @@
-"""The store's API, from both sides: what it offers (catalogue), a client of it, and a sandbox store (sandbox).
+"""The store's API: its catalogue of operations, a client, and a sandbox store that serves the same catalogue.
 
     from workers.storeapi import Client
 
-Law of this room: what the API is like is data (catalogue.toml and config), never code. The sandbox imports the
-catalogue and never the client. Nothing here is loaded before somebody asks for it.
+Law of this room: the shape of the API is data (catalogue.toml and config), never code. The sandbox imports the
+catalogue and never the client. Importing this package loads nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApiError", "Client", "Credentials", "client_for_store"]
 
-_HOMES = {
+_MODULES = {
     "ApiError": "errors",
     "Client": "client",
     "Credentials": "transport.auth",
@@ -27,9 +27,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when first used: the sandbox shares this package and must never load the client."""
-    if name not in _HOMES:
+    """Load a name on first use: the sandbox is in this package and must never load the client."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,7 @@
-"""Catalogue: what the store's API offers, read from catalogue.toml and corrected by config. Pure but for that file."""
+"""Catalogue: the operations of the store's API, read from catalogue.toml and corrected by config.
+
+Pure, except that it reads that file.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ PagingStyle = Literal["page", "cursor", "link", "none"]
 
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
 _PATH = re.compile(r"(/([A-Za-z0-9_.~-]+|\{[a-z_]+\}))+")
-_SAFE_METHODS = frozenset({"GET", "PUT", "DELETE"})
+_IDEMPOTENT_METHODS = frozenset({"GET", "PUT", "DELETE"})
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,10 @@ class Operation:
     path: str
     state: State = "assumed"
     query: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     rows: str = ""
-    gives: Literal["one", "many", "none"] = "one"
+    returns: Literal["one", "many", "none"] = "one"
     record: str = ""
     paging: PagingStyle = "page"
     retry_safe: bool = False
@@ -48,26 +51,26 @@ class Operation:
 
     @property
     def documented(self) -> bool:
-        """Whether the API's document shows it. Only one is, and only until config says otherwise."""
+        """Whether the API's document shows it. Only one operation is, and config that changes it ends that."""
         return self.state == "documented"
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The names in the path, in their order."""
+        """The names of the path parameters, in the order of the path."""
         return tuple(_PARAMETER.findall(self.path))
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """The path with its parameters; `values` are escaped already."""
-        return _PARAMETER.sub(lambda found: values[found[1]], self.path)
+        """The path with its parameters filled in; `values` must be escaped."""
+        return _PARAMETER.sub(lambda match: values[match[1]], self.path)
 
     @property
     def body_fields(self) -> tuple[str, ...]:
-        return (self.rows,) if self.rows else (*self.needs, *self.takes)
+        return (self.rows,) if self.rows else (*self.required, *self.optional)
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """Where in an answer things stand; a path like `meta.total`, the empty path is the answer itself."""
+    """Where a response holds its data, total and error: paths like `meta.total`. The empty path is all of it."""
 
     data: str
     total: str
@@ -102,16 +105,18 @@ class Catalogue:
         return tuple(dict.fromkeys(operation.group for operation in self))
 
     def get(self, group: str, name: str) -> Operation:
-        """The operation, or ConfigError with the nearest one."""
-        found = self.operations.get(f"{group}.{name}")
-        if found is None:
-            raise ConfigError(f"the catalogue has no {group}.{name}{nearest(f'{group}.{name}', self.operations)}")
-        return found
+        """The operation. Raises ConfigError with the closest name where there is none."""
+        operation = self.operations.get(f"{group}.{name}")
+        if operation is None:
+            raise ConfigError(
+                f"the catalogue has no operation {group}.{name}{_suggestion(f'{group}.{name}', self.operations)}"
+            )
+        return operation
 
 
 @cache
 def bundled_catalogue() -> Catalogue:
-    """What is documented and assumed of the API, before any config."""
+    """The documented and assumed operations, before any config."""
     text = (resources.files(__package__) / "catalogue.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     prefix, envelope, paging = data.pop("prefix"), Envelope(**data.pop("envelope")), Paging(**data.pop("paging"))
@@ -126,19 +131,19 @@ def bundled_catalogue() -> Catalogue:
 
 def _bundled_operation(group: str, name: str, given: dict[str, Any], paging: Paging) -> Operation:
     state: State = "documented" if given.pop("documented", False) else "assumed"
-    for key in ("query", "needs", "takes"):
+    for key in ("query", "required", "optional"):
         given[key] = tuple(given.get(key, ()))
-    given.setdefault("retry_safe", given["method"] in _SAFE_METHODS)
+    given.setdefault("retry_safe", given["method"] in _IDEMPOTENT_METHODS)
     given.setdefault("paging", paging.style)
     return Operation(group, name, state=state, **given)
 
 
 def configured_catalogue(config: Config, store: str | None = None) -> Catalogue:
-    """The catalogue with the config's corrections: those for all stores, then those of one."""
-    found = _corrected(bundled_catalogue(), config.catalogue, config, ("catalogue",))
+    """The catalogue with the corrections of config: those for all stores, then those of one store."""
+    common = _corrected(bundled_catalogue(), config.catalogue, config, ("catalogue",))
     if store is None:
-        return found
-    return _corrected(found, config.stores[store].catalogue, config, ("stores", store, "catalogue"))
+        return common
+    return _corrected(common, config.stores[store].catalogue, config, ("stores", store, "catalogue"))
 
 
 def _corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: tuple[str, ...]) -> Catalogue:
@@ -146,7 +151,7 @@ def _corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: t
     paging = replace(base.paging, **given.paging.model_dump(exclude_none=True))
     operations = dict(base.operations)
     if given.paging.style:
-        operations = {name: _restyled(one, given.paging.style) for name, one in operations.items()}
+        operations = {name: _with_paging(one, given.paging.style) for name, one in operations.items()}
     fields = dict(base.fields)
     groups: dict[str, GroupSettings] = given.__pydantic_extra__ or {}
     for group, table in groups.items():
@@ -158,7 +163,7 @@ def _corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: t
     return Catalogue(operations, fields, envelope, paging)
 
 
-def _restyled(operation: Operation, style: PagingStyle) -> Operation:
+def _with_paging(operation: Operation, style: PagingStyle) -> Operation:
     return operation if operation.paging == "none" else replace(operation, paging=style)
 
 
@@ -172,7 +177,7 @@ def _changed(
     if base is None:
         return _added(operations, key, given, config, paging)
     if "method" in given:
-        given.setdefault("retry_safe", given["method"] in _SAFE_METHODS)
+        given.setdefault("retry_safe", given["method"] in _IDEMPOTENT_METHODS)
     return replace(base, state="added" if base.state == "added" else "overridden", **given)
 
 
@@ -182,10 +187,10 @@ def _added(
     group, name = key[-2:]
     if "method" not in given or "path" not in given:
         raise ConfigError(
-            f"{config.place(*key)}: {'.'.join(key)}: the catalogue has no {group}.{name}"
-            f"{nearest(f'{group}.{name}', operations)}; to add an operation, set its method and path"
+            f"{config.place(*key)}: {'.'.join(key)}: the catalogue has no operation {group}.{name}"
+            f"{_suggestion(f'{group}.{name}', operations)}; to add an operation, set its method and path"
         )
-    given.setdefault("retry_safe", given["method"] in _SAFE_METHODS)
+    given.setdefault("retry_safe", given["method"] in _IDEMPOTENT_METHODS)
     given.setdefault("paging", paging.style)
     return Operation(group, name, state="added", **given)
 
@@ -198,6 +203,6 @@ def _check_path(path: str | None, key: tuple[str, ...], config: Config) -> None:
         )
 
 
-def nearest(word: str, known: Mapping[str, Any]) -> str:
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {found[0]}?" if found else ""
+def _suggestion(name: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""Build: a client for a configured store. What `ctx.api`, the commands and the chores call."""
+"""Configured client: builds the client of a store in config, for `ctx.api`, the commands and the housekeeper."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from workers.storeapi.transport.auth import Credentials
 def client_for_store(
     config: Config, store: str, redis: Redis | None = None, *, timeout: float = CALL_SECONDS
 ) -> Client:
-    """The client of a store in config. With Redis the token and the rate limit are shared by all processes."""
+    """The client of a store in config. With Redis, all processes share its token and its rate limit."""
     if store not in config.stores:
-        raise ConfigError(f"no store is called {store} in this config, so there is no API to call")
+        raise ConfigError(f"this config has no store {store}")
     given = config.stores[store]
     if not given.base_url:
         raise ConfigError(
-            f"{config.place('stores', store)}: stores.{store} has no base_url, the address of its API; "
+            f"{config.place('stores', store)}: stores.{store} has no base_url (the URL of its API); "
             f"set base_url and auth there. {sandbox_hint(config)}"
         )
     return Client(
@@ -40,7 +40,7 @@ def client_for_store(
 
 
 def credentials_for_store(config: Config, store: str) -> Credentials | None:
-    """What a token is fetched with; None where a token was given to us."""
+    """The credentials that fetch a token; None where config has the token itself."""
     given = config.stores[store]
     auth = given.auth
     if auth.token.get_secret_value():
@@ -62,7 +62,7 @@ def credentials_for_store(config: Config, store: str) -> Credentials | None:
 
 
 def sandbox_hint(config: Config) -> str:
-    """What to set where there is no real store to ask yet."""
+    """The settings to use before there is a real store."""
     return (
         f'The sandbox store of `storehooks dev` (or `sandbox`) has base_url = "http://{config.sandbox.bind}", '
         'auth = { url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }, allow_private = true'

@@ -1,7 +1,4 @@
-"""Confirmed: which operations were tried at which store, which have answered, and since when.
-
-Kept in Redis, where there is one.
-"""
+"""Confirmations: which operations were called at which store, and which of them have answered 2xx. Stored in Redis."""
 
 from __future__ import annotations
 
@@ -18,36 +15,36 @@ from workers.storeapi.catalogue import Operation
 
 
 class Confirmations:
-    """One store's. An operation is confirmed by its first 2xx, under the method and path it was called by."""
+    """The confirmations of one store. The first 2xx confirms an operation, with the method and path of that call."""
 
     def __init__(self, redis: Redis | None, store: str) -> None:
         self._redis = redis
         self.store = store
-        self._added: set[str] = set()
+        self._confirmed: set[str] = set()
         self._tried: set[str] = set()
 
-    def tried(self, operation: Operation) -> None:
-        """It is about to be asked for. Written once in each process, and only of what is not known for sure."""
+    def record_try(self, operation: Operation) -> None:
+        """Note that an operation is about to be called. Written once per process, and only if it is not documented."""
         name = self._field(operation)
         if self._redis is not None and name not in self._tried and not operation.documented:
             self._tried.add(name)
             with suppress(RedisError):
                 self._redis.hsetnx(keys.TRIED, name, f"{datetime.now(UTC):%Y-%m-%d}")
 
-    def add(self, operation: Operation) -> None:
-        """Written once in each process; calls after that cost nothing."""
+    def confirm(self, operation: Operation) -> None:
+        """Note that an operation answered 2xx. Written once per process; later calls cost nothing."""
         name = self._field(operation)
-        if name not in self._added:
-            self._added.add(name)
+        if name not in self._confirmed:
+            self._confirmed.add(name)
             if self._redis is not None:
-                with suppress(RedisError):  # only a note: the answer that came with it must not be lost for it
+                with suppress(RedisError):  # only a note: without Redis the caller still gets the response
                     self._redis.hsetnx(keys.CONFIRMED, name, f"{datetime.now(UTC):%Y-%m-%d}")
 
     def confirmed_on(self, operation: Operation) -> str:
-        """The day it first answered here; empty where it never did."""
+        """The day of its first 2xx at this store; empty where there was none."""
         name = self._field(operation)
         if self._redis is None:
-            return "now" if name in self._added else ""
+            return "now" if name in self._confirmed else ""
         found = self._redis.hget(keys.CONFIRMED, name)
         return found.decode() if isinstance(found, bytes) else ""
 
@@ -56,7 +53,7 @@ class Confirmations:
 
 
 def unconfirmed_operations(redis: Redis, stores: Iterable[str]) -> dict[str, list[str]]:
-    """By store, the operations that were tried there, are not documented, and have never answered."""
+    """By store, the undocumented operations that were called there and have never answered 2xx."""
     every: Any = set(redis.hkeys(keys.TRIED)) - set(redis.hkeys(keys.CONFIRMED))
     found: dict[str, list[str]] = {store: [] for store in stores}
     for name in sorted(field.decode() for field in every):
@@ -66,6 +63,6 @@ def unconfirmed_operations(redis: Redis, stores: Iterable[str]) -> dict[str, lis
     return found
 
 
-def state_text(operation: Operation, since: str, store: str) -> str:
+def state_text(operation: Operation, confirmed_on: str, store: str) -> str:
     """documented, assumed, overridden or added; or confirmed, with the day and the store."""
-    return f"confirmed {since} at {store}" if since else operation.state
+    return f"confirmed {confirmed_on} at {store}" if confirmed_on else operation.state

@@ -11,7 +11,7 @@ ApiError                    store, operation
 └── StatusError             the store answered with an error; status, request_id, and a bounded excerpt
     ├── InvalidRequest      400, 409, 422 and other 4xx
     ├── AccessDenied        401 after a fresh token, 403
-    ├── NotFound            404, 405, 410, 501: no such record, or no such operation at this store
+    ├── ResourceNotFound    404, 405, 410, 501: no such record, or no such operation at this store
     ├── RateLimited         429; `retry_after` is the store's Retry-After, if it sent one
     └── ServerError         5xx
 
@@ -26,7 +26,7 @@ MAX_EXCERPT = 300
 
 
 class ApiError(StorehooksError):
-    """Base of the family."""
+    """Base class of the client's errors."""
 
     def __init__(self, reason: str, *, store: str = "", operation: str = "") -> None:
         super().__init__(reason)
@@ -34,8 +34,8 @@ class ApiError(StorehooksError):
         self.store = store
         self.operation = operation
 
-    def about(self, *, store: str, operation: str) -> ApiError:
-        """The same error, told of which call."""
+    def with_context(self, *, store: str, operation: str) -> ApiError:
+        """The same error, with the store and the operation of the call."""
         self.store, self.operation = store, operation
         return self
 
@@ -101,7 +101,7 @@ class AccessDenied(StatusError):
     pass
 
 
-class NotFound(StatusError):
+class ResourceNotFound(StatusError):
     pass
 
 
@@ -114,23 +114,23 @@ class ServerError(StatusError):
 
 
 def error_class(status: int) -> type[StatusError]:
-    """The class for an answer's status."""
+    """The exception class for a response's status."""
     if status >= 500 and status != 501:
         return ServerError
     kinds: dict[int, type[StatusError]] = {
         401: AccessDenied,
         403: AccessDenied,
-        404: NotFound,
-        405: NotFound,
-        410: NotFound,
+        404: ResourceNotFound,
+        405: ResourceNotFound,
+        410: ResourceNotFound,
         429: RateLimited,
-        501: NotFound,
+        501: ResourceNotFound,
     }
     return kinds.get(status, InvalidRequest)
 
 
 def had_no_effect(error: ApiError) -> bool:
-    """Whether the store certainly did not do what it was asked."""
+    """Whether the failed call certainly changed nothing at the store."""
     if isinstance(error, Unreachable):
         return not error.sent
     if isinstance(error, StatusError):

@@ -1,4 +1,4 @@
-"""JSON of the store's API: read exactly (amounts as Decimal, whole integers), written as it was read."""
+"""Exact JSON: reads amounts as Decimal and integers of any length, and writes them back unchanged."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import orjson
 
 from receiver.contract.records import Record
 
-_BITS = 1 << 63
+_INT64_LIMIT = 1 << 63
 
 
 def loads(content: bytes) -> Any:
-    """ValueError where it is no JSON; a nesting nobody means is no JSON either."""
+    """Parse JSON. Raises ValueError where it is not JSON, or is nested too deeply."""
     try:
         return json.loads(content, parse_float=Decimal)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
 
 
 def dumps(value: Any) -> bytes:
     try:
-        return orjson.dumps(value, default=_plain)
+        return orjson.dumps(value, default=_to_plain)
     except orjson.JSONEncodeError:
-        return orjson.dumps(_exact(value), default=_plain)
+        return orjson.dumps(_with_long_integers(value), default=_to_plain)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Decimal) and value.is_finite():
         return orjson.Fragment(str(value).encode())
     if isinstance(value, Record):
@@ -37,12 +37,12 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
 
 
-def _exact(value: Any) -> Any:
-    """orjson writes 64 bits; longer integers are written by their digits."""
+def _with_long_integers(value: Any) -> Any:
+    """orjson writes integers of 64 bits; longer ones become raw digits."""
     if isinstance(value, Mapping):
-        return {str(key): _exact(item) for key, item in value.items()}
+        return {str(key): _with_long_integers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_exact(item) for item in value]
-    if isinstance(value, int) and not -_BITS <= value < _BITS:
+        return [_with_long_integers(item) for item in value]
+    if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
         return orjson.Fragment(str(value).encode())
     return value

@@ -1,13 +1,13 @@
-"""The four groups of operations, as methods one can read and a type checker knows.
+"""Groups: the operations of products, orders, customers and webhooks as typed methods.
 
-What each does (method, path, paging, retries) is the catalogue's; a test holds the names to it. Path parameters
-come first, in the path's order. Other keywords are query parameters where the catalogue says so, else fields of
-the body, by our names; `body=` is a whole body, `query=` more of the query. Operations added in config are here too.
+The catalogue defines what each one does (method, path, paging, retries); a test compares the names. Path parameters
+come first, in the order of the path. Other keywords are query parameters where the catalogue says so, else fields of
+the body, by storehooks' names. `body=` is a complete body, `query=` adds query parameters. Operations added in config
+are available too.
 """
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -19,18 +19,18 @@ R = TypeVar("R", bound=Record)
 Rows = Iterable[Mapping[str, Any]]
 
 
-class Caller(Protocol):
-    """What a group needs of the client."""
+class OperationCaller(Protocol):
+    """The part of the client that a group uses."""
 
     def call(self, group: str, name: str, /, *path: Id, **fields: Any) -> Any: ...
 
-    def has(self, group: str, name: str) -> bool: ...
+    def has_operation(self, group: str, name: str) -> bool: ...
 
 
 class OperationGroup:
     name = ""
 
-    def __init__(self, client: Caller, name: str = "") -> None:
+    def __init__(self, client: OperationCaller, name: str = "") -> None:
         self._client = client
         self._name = name or self.name
 
@@ -38,17 +38,17 @@ class OperationGroup:
         return self._client.call(self._name, operation, *path, **fields)
 
     def _one(self, kind: type[R], operation: str, /, *path: Id, **fields: Any) -> R:  # noqa: ARG002  for the type checker
-        found: R = self._call(operation, *path, **fields)
-        return found
+        record: R = self._call(operation, *path, **fields)
+        return record
 
     def _many(self, kind: type[R], operation: str, /, *path: Id, **fields: Any) -> Pages[R]:  # noqa: ARG002
-        found: Pages[R] = self._call(operation, *path, **fields)
-        return found
+        pages: Pages[R] = self._call(operation, *path, **fields)
+        return pages
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
-        """Operations that config added."""
-        if operation.startswith("_") or not self._client.has(self._name, operation):
-            raise AttributeError(f"{self._name} has no operation {operation}; `storehooks api --list` shows all")
+        """Operations added in config."""
+        if operation.startswith("_") or not self._client.has_operation(self._name, operation):
+            raise AttributeError(f"{self._name} has no operation {operation}; `storehooks api --list` lists them")
         return lambda *path, **fields: self._call(operation, *path, **fields)
 
 
@@ -213,6 +213,3 @@ class Webhooks(OperationGroup):
 
     def list_deliveries(self, webhook_id: Id, /, **query: Any) -> Pages[Record]:
         return self._many(Record, "list_deliveries", webhook_id, **query)
-
-
-GROUPS: builtins.list[type[OperationGroup]] = [Products, Orders, Customers, Webhooks]

@@ -1,21 +1,22 @@
-"""Every key the client keeps in Redis, and its scripts, on one page. They share the inbox's prefix and nothing else.
+"""Every Redis key and every script of the client, on one page. The keys share the inbox's prefix.
 
-    api:token:{store}:{m}   hash    the shared token. value (sealed), mark (its fingerprint), refresh and ends (ms).
-                                    {m} is a fingerprint of the credentials: other credentials, another token
-    api:lock:{store}:{m}    string  who is fetching a token now; ends by itself
-    api:fault:{store}:{m}   string  why the last fetch failed, for a moment, so that not everybody tries
-    api:gate:{store}        hash    the rate limit: tat (when the next call is due, us), held (no call before, us)
-                                    the one of all stores together has the empty name
-    api:tried               hash    store|GROUP.OPERATION|METHOD PATH -> the day it was first asked for
-    api:confirmed           hash    store|GROUP.OPERATION|METHOD PATH -> the day it first answered 2xx
+    api:token:{store}:{f}        hash    the shared token: value (sealed), fingerprint, refresh and expires (ms).
+                                         {f} is a fingerprint of the credentials: new credentials get a new token
+    api:token_lock:{store}:{f}   string  the process that is fetching a token; expires
+    api:token_error:{store}:{f}  string  why the last fetch failed; expires after a moment. Until then no process
+                                         fetches again
+    api:rate_limit:{store}       hash    tat (when the next call is due, us), paused_until (no call before, us).
+                                         The limit of all stores together has the empty name
+    api:tried                    hash    store|GROUP.OPERATION|METHOD PATH -> the day it was first called
+    api:confirmed                hash    store|GROUP.OPERATION|METHOD PATH -> the day it first answered 2xx
 
-token.lua   KEYS token lock fault     ARGV who, how long the lock holds (ms), mark of a token that was refused
-            gives ["use", value, ms] ["fetch"] ["wait"] or ["fault", why]; "fetch" means the lock is the caller's
-keep.lua    KEYS token lock fault     ARGV who, value, mark, refresh in (ms), ends in (ms); for "" as value: why it
-            failed, ms. Only the holder of the lock writes; frees the lock
-gate.lua    KEYS gate                 ARGV interval (us), burst, longest wait (us), hold (us)
-            hold > 0 closes the gate so long for everybody. Else takes the next place: gives the wait in us, or
-            minus the wait when it is longer than the longest, and then no place is taken
+get_token.lua    KEYS token, lock, error    ARGV caller id, lock duration (ms), fingerprint of a refused token
+                 returns ["use", value, ms], ["fetch"] (the caller has the lock), ["wait"] or ["error", reason]
+store_token.lua  KEYS token, lock, error    ARGV caller id, value, fingerprint, refresh in (ms), expires in (ms);
+                 for a failed fetch: caller id, "", reason, ms. Only the holder of the lock writes; frees the lock
+take_slot.lua    KEYS rate limit            ARGV interval (us), burst, maximum wait (us), pause (us)
+                 pause > 0 stops the calls of every process for that time. Otherwise takes the next slot and returns
+                 the wait in us. A wait longer than the maximum is returned negative, and no slot is taken
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ TRIED = f"{PREFIX}api:tried"
 CONFIRMED = f"{PREFIX}api:confirmed"
 
 
-def token(store: str, mark: str) -> list[str]:
-    """The three keys of a store's token, in the order the scripts want them."""
-    return [f"{PREFIX}api:{kind}:{store}:{mark}" for kind in ("token", "lock", "fault")]
+def token_keys(store: str, fingerprint: str) -> list[str]:
+    """The three keys of a store's token, in the order of the scripts' KEYS."""
+    return [f"{PREFIX}api:{kind}:{store}:{fingerprint}" for kind in ("token", "token_lock", "token_error")]
 
 
-def gate(store: str) -> list[str]:
-    return [f"{PREFIX}api:gate:{store}"]
+def rate_limit_keys(store: str) -> list[str]:
+    return [f"{PREFIX}api:rate_limit:{store}"]
 
 
-def run(redis: Redis, script: str, names: list[str], *arguments: str | bytes | int) -> Any:
-    """Run a script; a server that does not know it is taught it."""
+def run_script(redis: Redis, script: str, names: list[str], *arguments: str | bytes | int) -> Any:
+    """Run a script; load it first where the server does not have it."""
     return redis.register_script(_text(script))(keys=names, args=list(arguments))
 
 

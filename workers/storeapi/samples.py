@@ -1,4 +1,4 @@
-"""Samples: one believable resource for each kind the API's document names. Fields beyond it are assumed."""
+"""Samples: a realistic resource of each kind in the API's document. Fields beyond the document are assumed."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ _NAMES = ("Mug", "Lamp", "Chair", "Notebook", "Kettle", "Blanket", "Clock", "Bas
 _PEOPLE = ("Ada", "Grace", "Linus", "Barbara", "Ken", "Radia", "Edsger", "Margaret")
 
 
-def price(chance: random.Random) -> str:
-    """An amount as the API's document has it: text, two fractional digits."""
-    return f"{chance.randint(300, 19900) / 100:.2f}"
+def price(rng: random.Random) -> str:
+    """An amount as in the API's document: a string with two fractional digits."""
+    return f"{rng.randint(300, 19900) / 100:.2f}"
 
 
-def product(number: int, chance: random.Random) -> dict[str, Any]:
-    return {"id": number, "name": _NAMES[number % len(_NAMES)], "price": price(chance)}
+def product(number: int, rng: random.Random) -> dict[str, Any]:
+    return {"id": number, "name": _NAMES[number % len(_NAMES)], "price": price(rng)}
 
 
-def customer(number: int, chance: random.Random) -> dict[str, Any]:
-    name = chance.choice(_PEOPLE)
+def customer(number: int, rng: random.Random) -> dict[str, Any]:
+    name = rng.choice(_PEOPLE)
     return {"id": number, "name": name, "email": f"{name.lower()}{number}@example.com"}
 
 
-def order(number: int, chance: random.Random) -> dict[str, Any]:
+def order(number: int, rng: random.Random) -> dict[str, Any]:
     lines: list[dict[str, Any]] = [
-        {"product_id": chance.randint(1, 40), "quantity": chance.randint(1, 3), "price": price(chance)}
-        for _ in range(chance.randint(1, 3))
+        {"product_id": rng.randint(1, 40), "quantity": rng.randint(1, 3), "price": price(rng)}
+        for _ in range(rng.randint(1, 3))
     ]
     cents = sum(int(line["price"].replace(".", "")) * line["quantity"] for line in lines)
     return {
         "id": number,
         "status": "new",
         "total": f"{cents // 100}.{cents % 100:02d}",
-        "customer": customer(number % 500, chance),
+        "customer": customer(number % 500, rng),
         "lines": lines,
     }
 
@@ -42,13 +42,13 @@ STATUSES = ("paid", "shipped", "delivered", "cancelled", "refunded")
 
 
 def sample(topic: str, number: int = 1001) -> dict[str, Any]:
-    """The data of a sample event of any topic; what we do not know is an object with an id."""
-    chance = random.Random(number)  # noqa: S311
+    """The data of a sample event. A topic of an unknown kind gets an object with an id."""
+    rng = random.Random(number)  # noqa: S311
     kind, _, action = topic.partition(".")
     if kind == "product":
-        return {**product(number, chance), "sku": f"SKU-{number}", "stock": chance.randint(0, 100)}
+        return {**product(number, rng), "sku": f"SKU-{number}", "stock": rng.randint(0, 100)}
     if kind == "customer":
-        return {**customer(number, chance), "metadata": {}}
+        return {**customer(number, rng), "metadata": {}}
     if kind == "order":
-        return {**order(number, chance), "status": action if action in STATUSES else "new"}
+        return {**order(number, rng), "status": action if action in STATUSES else "new"}
     return {"id": number}

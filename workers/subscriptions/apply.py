@@ -26,7 +26,7 @@ from receiver.inbox.keyring.learned_secrets import learned_secret, with_learned_
 from receiver.inbox.subscription_checks import Occupied, SubscriptionChecks
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.configured_client import client_for_store, sandbox_hint
-from workers.storeapi.errors import AccessDenied, ApiError, NotFound, TokenRefused, Unreachable, had_no_effect
+from workers.storeapi.errors import AccessDenied, ApiError, ResourceNotFound, TokenRefused, Unreachable, had_no_effect
 from workers.subscriptions.change_notice import ChangeNotice, ReceiversBehind, patiently, wait_for_receivers
 from workers.subscriptions.plan import (
     Change,
@@ -219,7 +219,7 @@ class Subscriber:
         return ""
 
     def _delete(self, change: Change) -> None:
-        with suppress(NotFound):  # somebody was faster
+        with suppress(ResourceNotFound):  # somebody was faster
             self.client.webhooks.delete(change.id)
         self._secrets.went(str(change.id))
 

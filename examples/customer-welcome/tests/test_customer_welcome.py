@@ -5,7 +5,7 @@ import pytest
 from customer_welcome import Settings, welcome
 
 from workers import Drop
-from workers.storeapi.errors import NotFound
+from workers.storeapi.errors import ResourceNotFound
 from workers.testing import make_context, make_event
 
 ADA = {"id": 7, "name": "Ada", "metadata": {}}
@@ -31,7 +31,7 @@ def test_nobody_is_welcomed_twice():
 
 def test_who_has_left_is_dropped():
     with pytest.raises(Drop, match="has left"):
-        run({"customers.get": NotFound("no such customer", status=404)})
+        run({"customers.get": ResourceNotFound("no such customer", status=404)})
 
 
 def test_for_real_it_waits_and_then_writes_to_the_store(system, store):

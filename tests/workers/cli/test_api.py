@@ -116,7 +116,7 @@ def test_a_probe_names_the_key_for_what_is_not_there(sandbox: SandboxRun, redis:
         (["api", "orders", "get", "77"], 1, "orders.get at demo: answered 404, there is no order 77"),
         (["api", "orders", "update_staus", "1"], 2, "did you mean orders.update_status?"),
         (["api", "orders"], 2, "which operation of orders? list, create, get"),
-        (["api", "orders", "get"], 1, "give id"),
+        (["api", "orders", "get"], 1, "expects path parameters: id"),
         (["api", "orders", "list", "--store", "dem"], 2, "no store dem; configured stores: demo"),
         (["sandbox", "misbehave", "lat=0.1"], 2, "sandbox.misbehave.lat is unknown; did you mean late?"),
         (["sandbox", "do", "explode"], 2, "'explode' is not one of"),

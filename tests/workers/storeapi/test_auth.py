@@ -22,7 +22,7 @@ from workers.storeapi import Client, Credentials
 from workers.storeapi.errors import AccessDenied, ApiError, TokenRefused
 from workers.storeapi.transport.auth import ClientCredentials, Token
 from workers.storeapi.transport.http import HttpSession
-from workers.storeapi.transport.token_sealing import TokenSeal
+from workers.storeapi.transport.token_sealing import TokenSealer
 
 
 def crowd(
@@ -110,24 +110,24 @@ def test_the_shared_token_cannot_be_read_in_redis(
     sandbox = make_sandbox(more=more)
     client = sandbox.client(redis)
     client.products.get(1)
-    token = client._auth.bearer(until=time.monotonic() + 1)
+    token = client._tokens.bearer(until=time.monotonic() + 1)
     assert len(token) > 10
     _, fields = in_redis(redis)
     assert token.encode() not in b" ".join(fields.values())
     again = sandbox.client(redis)
     assert again.products.get(1).id == 1
-    assert again._auth.bearer(until=time.monotonic() + 1) == token
+    assert again._tokens.bearer(until=time.monotonic() + 1) == token
     assert sandbox.status()["token_requests"] == 1
 
 
 def test_other_credentials_or_another_place_do_not_open_a_token() -> None:
     given = Credentials("https://a.example/t", "id", "secret")
-    sealed = TokenSeal(given.sealing_key, "here").close("the token")
-    assert TokenSeal(given.sealing_key, "here").open(sealed) == "the token"
-    assert TokenSeal(given.sealing_key, "there").open(sealed) == ""
+    sealed = TokenSealer(given.sealing_key, "here").seal("the token")
+    assert TokenSealer(given.sealing_key, "here").unseal(sealed) == "the token"
+    assert TokenSealer(given.sealing_key, "there").unseal(sealed) == ""
     others = [replace(given, client_secret="x"), replace(given, seal_key="x"), replace(given, scope="x")]
-    assert [TokenSeal(other.sealing_key, "here").open(sealed) for other in others] == [""] * 3
-    assert len({one.mark for one in (given, *others)}) == 4
+    assert [TokenSealer(other.sealing_key, "here").unseal(sealed) for other in others] == [""] * 3
+    assert len({one.fingerprint for one in (given, *others)}) == 4
     assert "secret" not in repr(replace(given, seal_key="secret", client_secret="secret"))
 
 
@@ -182,7 +182,7 @@ def test_a_static_token_that_is_refused_is_an_error_without_the_token(sandbox: S
     with pytest.raises(AccessDenied) as caught:
         client.products.get(1)
     assert "401" in str(caught.value)
-    shown = f"{caught.value!r} {caught.value} {vars(caught.value)} {client!r} {vars(client)['_auth']!r}"
+    shown = f"{caught.value!r} {caught.value} {vars(caught.value)} {client!r} {vars(client)['_tokens']!r}"
     assert "tok-very-secret" not in shown
 
 
@@ -198,11 +198,11 @@ def test_no_error_of_the_token_endpoint_shows_a_secret(sandbox: SandboxRun, redi
 def test_while_the_endpoint_refuses_us_only_some_ask(sandbox: SandboxRun, redis: Redis) -> None:
     """A broken credential of 16 threads is not 16 token requests."""
     url = f"http://127.0.0.1:{sandbox.port}"
-    wire = HttpSession(allowed=True)
+    http = HttpSession(allow_private=True)
     refusals: list[TokenRefused] = []
 
     def ask() -> None:
-        source = ClientCredentials(Credentials(f"{url}/oauth/token", "me", "x"), wire, redis=redis, store="demo")
+        source = ClientCredentials(Credentials(f"{url}/oauth/token", "me", "x"), http, redis=redis, store="demo")
         try:
             source.bearer(until=time.monotonic() + 10)
         except TokenRefused as error:
@@ -225,6 +225,6 @@ def test_how_long_before_its_end_a_token_is_renewed(lifetime: float, fresh: floa
 def test_a_dead_fetchers_lock_ends_by_itself(sandbox: SandboxRun, redis: Redis) -> None:
     """A process killed while it fetches must not stop the others for good."""
     client = sandbox.client(redis)
-    names = client._auth._names  # type: ignore[attr-defined]
+    names = client._tokens._keys  # type: ignore[attr-defined]
     redis.set(names[1], "a process that is gone", px=300)
     assert client.products.get(1).id == 1

@@ -18,8 +18,8 @@ from receiver.contract.errors import ConfigError
 from tests.support.programs import ROOT
 from tests.workers.conftest import SandboxRun
 from tests.workers.storeapi.test_paging import paging
-from workers.storeapi.bulk_import.importer import Importer, Progress
-from workers.storeapi.bulk_import.rows import LONGEST, read
+from workers.storeapi.bulk_import.importer import Importer, ImportProgress
+from workers.storeapi.bulk_import.rows import MAX_LINE, read_rows
 
 
 def write_rows(path: Path, many: int) -> Path:
@@ -45,8 +45,8 @@ def test_a_file_is_imported_in_batches_and_leaves_nothing_behind(
     sandbox: SandboxRun, tmp_path: Path, suffix: str
 ) -> None:
     path = write_rows(tmp_path / f"rows{suffix}", 120)
-    told: list[Progress] = []
-    done = Importer(sandbox.client(), "products", path, batch=50).run(told.append)
+    told: list[ImportProgress] = []
+    done = Importer(sandbox.client(), "products", path, batch_size=50).run(told.append)
     assert (done.rows, done.accepted, done.refused, done.batches) == (120, 120, 0, 3)
     assert [one.rows for one in told] == [0, 50, 100, 120]
     assert imported(sandbox) == {f"Row {n}": 1 for n in range(120)}
@@ -66,12 +66,12 @@ def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: Sandbox
         '{"name": "Row 2", "price": "dear"}',
         "",
         "[1, 2]",
-        '{"name": "Row 4", "price": "' + "9" * LONGEST + '"}',
+        '{"name": "Row 4", "price": "' + "9" * MAX_LINE + '"}',
         '{"name": "Row 5", "price": "2.00"}',
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(lines))
-    importer = Importer(sandbox.client(), "products", path, batch=2)
+    importer = Importer(sandbox.client(), "products", path, batch_size=2)
     done = importer.run()
     assert (done.rows, done.accepted, done.refused) == (6, 2, 4)
     report = [json.loads(line) for line in importer.report_file.read_text().splitlines()]
@@ -88,7 +88,7 @@ def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: Sandbox
 def test_a_bad_line_of_csv_costs_only_itself(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"\xef\xbb\xbfname,price\nA,1.00\nB\nC,2.00,3\n\xff\xfe,1\nD,4.00\n")
-    found = [(row.number, row.record, row.problem[:9]) for row in read(path)]
+    found = [(row.number, row.record, row.problem[:9]) for row in read_rows(path)]
     assert found == [
         (1, {"name": "A", "price": "1.00"}, ""),
         (2, None, "1 cells f"),
@@ -101,9 +101,9 @@ def test_a_bad_line_of_csv_costs_only_itself(tmp_path: Path) -> None:
 def test_reading_goes_on_at_any_rows_end(tmp_path: Path) -> None:
     for suffix in (".csv", ".jsonl"):
         path = write_rows(tmp_path / f"rows{suffix}", 30)
-        rows = list(read(path))
+        rows = list(read_rows(path))
         for at in range(30):
-            assert list(read(path, start=rows[at].end, number=rows[at].number)) == rows[at + 1 :]
+            assert list(read_rows(path, start=rows[at].end, number=rows[at].number)) == rows[at + 1 :]
 
 
 class Interrupted(Exception):
@@ -114,12 +114,12 @@ def test_an_interrupted_import_goes_on_where_it_stopped(sandbox: SandboxRun, tmp
     path = write_rows(tmp_path / "rows.jsonl", 100)
     client = sandbox.client()
 
-    def stop_after_five(now: Progress) -> None:
+    def stop_after_five(now: ImportProgress) -> None:
         if now.batches == 5:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        Importer(client, "products", path, batch=10).run(stop_after_five)
+        Importer(client, "products", path, batch_size=10).run(stop_after_five)
     assert sum(imported(sandbox).values()) == 50
     done = Importer(client, "products", path).run()
     assert (done.rows, done.accepted, done.batches) == (100, 100, 10)
@@ -129,10 +129,10 @@ def test_an_interrupted_import_goes_on_where_it_stopped(sandbox: SandboxRun, tmp
 def test_a_batch_whose_answer_was_lost_is_not_imported_twice(sandbox: SandboxRun, tmp_path: Path) -> None:
     """The store did it, and the note of it was not written: as if we had died between the two."""
     path = write_rows(tmp_path / "rows.jsonl", 30)
-    importer = Importer(sandbox.client(), "products", path, batch=10)
+    importer = Importer(sandbox.client(), "products", path, batch_size=10)
     notes: list[bytes] = []
 
-    def remember(now: Progress) -> None:
+    def remember(now: ImportProgress) -> None:
         notes.append(importer.progress_file.read_bytes())
         if now.batches == 2:
             raise Interrupted
@@ -147,7 +147,7 @@ def test_a_batch_whose_answer_was_lost_is_not_imported_twice(sandbox: SandboxRun
 def test_a_store_that_drops_faults_and_refuses_gets_every_row_once(sandbox: SandboxRun, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", 150)
     sandbox.misbehave(drop=0.2, fault=0.2, too_many=0.2, retry_after=0)
-    done = Importer(sandbox.client(), "products", path, batch=10).run()
+    done = Importer(sandbox.client(), "products", path, batch_size=10).run()
     sandbox.misbehave(drop=0, fault=0, too_many=0)
     assert done.accepted == 150
     assert imported(sandbox) == {f"Row {n}": 1 for n in range(150)}
@@ -155,16 +155,16 @@ def test_a_store_that_drops_faults_and_refuses_gets_every_row_once(sandbox: Sand
 
 def test_another_file_under_the_same_name_is_not_taken_for_the_old_one(sandbox: SandboxRun, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", 20)
-    importer = Importer(sandbox.client(), "products", path, batch=10)
+    importer = Importer(sandbox.client(), "products", path, batch_size=10)
 
-    def stop(now: Progress) -> None:
+    def stop(now: ImportProgress) -> None:
         if now.batches:
             raise Interrupted
 
     with pytest.raises(Interrupted):
         importer.run(stop)
     write_rows(path, 21)
-    with pytest.raises(ConfigError, match="is of another file or another import"):
+    with pytest.raises(ConfigError, match="belongs to another file or another import"):
         Importer(sandbox.client(), "products", path).run()
 
 

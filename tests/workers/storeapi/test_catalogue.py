@@ -12,7 +12,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from tests.support.harness import SECRET
 from workers.storeapi.catalogue import Catalogue, bundled_catalogue, configured_catalogue
-from workers.storeapi.groups import GROUPS
+from workers.storeapi.groups import OperationGroup
 
 STORE = f'\n[stores.north]\nsigning_secrets = ["{SECRET}"]\n[stores.south]\nsigning_secrets = ["{SECRET}"]\n'
 
@@ -56,8 +56,9 @@ def test_every_path_has_the_documents_prefix_and_no_two_operations_are_the_same_
 
 
 def test_the_clients_methods_are_the_catalogues_operations() -> None:
-    methods = {f"{group.name}.{name}" for group in GROUPS for name in vars(group) if not name.startswith("_")}
-    assert methods - {f"{group.name}.name" for group in GROUPS} == set(bundled_catalogue().operations)
+    groups = OperationGroup.__subclasses__()
+    methods = {f"{group.name}.{name}" for group in groups for name in vars(group) if not name.startswith("_")}
+    assert methods - {f"{group.name}.name" for group in groups} == set(bundled_catalogue().operations)
 
 
 def test_an_operation_is_corrected_for_all_stores_or_for_one(tmp_path: Path) -> None:
@@ -106,8 +107,8 @@ def test_operations_may_be_added_and_are_shown_as_added(tmp_path: Path) -> None:
     [
         (
             '[catalogue.orders.update_staus]\npath = "/x"\n',
-            "config.toml:1: catalogue.orders.update_staus: the catalogue has no orders.update_staus; did you mean "
-            "orders.update_status?",
+            "config.toml:1: catalogue.orders.update_staus: the catalogue has no operation orders.update_staus; did you "
+            "mean orders.update_status?",
         ),
         ('[catalogue.orders.get]\npath = "orders/{id}"\n', "config.toml:2: catalogue.orders.get.path: write the whole"),
         ('[catalogue.orders.get]\npath = "/a/../{id}"\n', "write the whole path"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from receiver.contract.records import RecordError
 from tests.workers.conftest import SandboxRun
-from workers.storeapi.errors import ApiError, InvalidRequest, NotFound
-from workers.storeapi.records import RecordError
+from workers.storeapi.errors import ApiError, InvalidRequest, ResourceNotFound
 
 OTHERWISE = """
 [catalogue.orders.update_status]
@@ -50,9 +50,9 @@ def test_an_operation_at_another_path_works_after_the_lines_that_the_error_named
 ) -> None:
     client = differs.client(redis)
     order = client.orders.create(lines=[{"product_id": 1}])
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(ResourceNotFound) as caught:
         client.orders.update_status(order.id, status="paid")
-    assert "Its path is assumed, POST /api/v3/app/orders/{id}/status, and never confirmed here" in str(caught.value)
+    assert "POST /api/v3/app/orders/{id}/status is assumed and never confirmed at this store" in str(caught.value)
     lines = named_lines(caught.value)
     assert lines == '[stores.demo.catalogue.orders.update_status]\nmethod = "..."\npath = "..."'
     lines = lines.replace('method = "..."', 'method = "PUT"').replace('"..."', '"/api/v3/app/orders/{id}/state"')
@@ -85,9 +85,9 @@ def test_reading_a_field_with_another_name_names_the_line_too(differs: SandboxRu
 
 
 def test_a_405_says_what_the_store_allows(differs: SandboxRun) -> None:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(ResourceNotFound) as caught:
         differs.client().products.update(1, price="1.00")
-    assert re.search(r"never confirmed here \(the store allows .*PUT.*\)", str(caught.value))
+    assert re.search(r"never confirmed at this store \(the store allows .*PUT.*\)", str(caught.value))
 
 
 def test_a_404_of_a_confirmed_operation_blames_nobodys_path(sandbox: SandboxRun, redis: Redis) -> None:
@@ -95,7 +95,7 @@ def test_a_404_of_a_confirmed_operation_blames_nobodys_path(sandbox: SandboxRun,
     client.orders.create(lines=[{"product_id": 1}])
     order = client.orders.get(1001)
     assert client.confirmations.confirmed_on(client.catalogue.get("orders", "get")).startswith("20")
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(ResourceNotFound) as caught:
         sandbox.client(redis).orders.get(int(order.id) + 1)
     assert "assumed" not in str(caught.value)
     assert str(caught.value).startswith("orders.get at demo: answered 404, there is no order 1002 (request req-")
@@ -107,7 +107,7 @@ def test_the_documented_operation_is_never_called_assumed(sandbox: SandboxRun, t
     wrong.write_text(
         text.replace(f'base_url = "http://127.0.0.1:{sandbox.port}"', f'base_url = "http://127.0.0.1:{sandbox.port}/x"')
     )
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(ResourceNotFound) as caught:
         list(SandboxRun.client_from(wrong).products.list())
     assert "assumed" not in str(caught.value)
 

@@ -55,7 +55,7 @@ def server(modules: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def source(server: str, redis: Redis | None = None, **how: Any) -> ClientCredentials:
     credentials = Credentials(**{"url": f"{server}/token", "client_id": "the app", "client_secret": SECRET, **how})
-    return ClientCredentials(credentials, HttpSession(allowed=True), redis=redis, store="demo")
+    return ClientCredentials(credentials, HttpSession(allow_private=True), redis=redis, store="demo")
 
 
 def is_good(server: str, token: str) -> dict[str, Any]:

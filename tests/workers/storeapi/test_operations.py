@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from receiver.contract.records import Customer, Order, Product, Subscription
 from workers.storeapi import Client
 from workers.storeapi.catalogue import bundled_catalogue
-from workers.storeapi.errors import InvalidRequest, NotFound
-from workers.storeapi.records import Customer, Order, Product, Subscription
+from workers.storeapi.errors import InvalidRequest, ResourceNotFound
 
 Try = Callable[[Client], None]
 TRIED: dict[str, Try] = {}
@@ -48,7 +48,7 @@ def a_subscription(client: Client, **fields: Any) -> Subscription:
 
 
 def refused(call: Callable[[], Any]) -> int:
-    with pytest.raises((NotFound, InvalidRequest)) as caught:
+    with pytest.raises((ResourceNotFound, InvalidRequest)) as caught:
         call()
     return caught.value.status
 

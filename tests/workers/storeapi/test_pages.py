@@ -27,7 +27,7 @@ def blocks(page: str, language: str) -> list[str]:
 def test_the_five_lines_of_the_page_work(sandbox: SandboxRun, capsys: pytest.CaptureFixture[str]) -> None:
     sandbox.client().orders.create(lines=[{"product_id": 1}])
     url = f"http://127.0.0.1:{sandbox.port}"
-    token = sandbox.client()._auth.bearer(until=float("inf"))
+    token = sandbox.client()._tokens.bearer(until=float("inf"))
     sample = blocks(CLIENT, "python")[0].replace("https://shop.example", url)
     sample = sample.replace('token="..."', f'token="{token}", allow_private=True')
     assert len(sample.strip().splitlines()) <= 6

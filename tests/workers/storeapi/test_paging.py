@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from receiver.contract.records import Product
 from tests.workers.conftest import SandboxRun
 from workers.storeapi import Client
 from workers.storeapi.errors import UnexpectedResponse
-from workers.storeapi.records import Product
 
 
 def paging(style: str, size: int = 100) -> str:
@@ -104,13 +104,13 @@ def test_a_store_that_pages_otherwise_is_noticed_not_cut_short(sandbox: SandboxR
     client = large_store(sandbox, 300, paging("cursor") + 'next_cursor = "meta.after"\n')
     with pytest.raises(UnexpectedResponse) as caught:
         list(client.products.list())
-    assert "has 300 and gave 100" in str(caught.value)
+    assert "reports 300 records but returned 100" in str(caught.value)
     assert "[catalogue.paging] style" in str(caught.value)
 
 
 def test_a_store_that_gives_the_same_page_again_is_noticed(sandbox: SandboxRun) -> None:
     client = large_store(sandbox, 300, '\n[catalogue.paging]\npage_param = "seite"\n')
-    with pytest.raises(UnexpectedResponse, match="the same page twice, so it does not go on by seite"):
+    with pytest.raises(UnexpectedResponse, match="the same page twice, so it does not page by seite"):
         list(client.products.list())
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from receiver.contract.records import Customer, Order, Product, Record, RecordError, Subscription
 from workers.storeapi import exact_json
-from workers.storeapi.records import Customer, Order, Product, Record, RecordError, Subscription
 
 documents = st.recursive(
     st.none()

@@ -42,7 +42,7 @@ def test_a_next_link_to_another_host_is_refused_and_nothing_goes_there(
     (tmp_path / "link.toml").write_text(text)
     client = SandboxRun.client_from(tmp_path / "link.toml")
     with pytest.raises(
-        ForeignOrigin, match=r"the link to the next page leads to 127\.0\.0\.1, and the token is only for"
+        ForeignOrigin, match=r"the link to the next page leads to 127\.0\.0\.1; the token is sent only to the store"
     ):
         list(client.products.list())
     assert elsewhere.connections == 0
@@ -50,9 +50,9 @@ def test_a_next_link_to_another_host_is_refused_and_nothing_goes_there(
 
 def test_an_answer_of_two_gigabytes_is_given_up_early(sandbox: SandboxRun) -> None:
     sandbox.misbehave(endless=1)
-    client = Client(f"http://127.0.0.1:{sandbox.port}", token=TOKEN, allow_private=True, max_answer=8 << 20)
+    client = Client(f"http://127.0.0.1:{sandbox.port}", token=TOKEN, allow_private=True, max_response=8 << 20)
     tracemalloc.start()
-    with pytest.raises(ResponseTooLarge, match="more than the 8,388,608 bytes"):
+    with pytest.raises(ResponseTooLarge, match="larger than the limit of 8,388,608 bytes"):
         client.products.get(1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -61,7 +61,7 @@ def test_an_answer_of_two_gigabytes_is_given_up_early(sandbox: SandboxRun) -> No
 
 def test_a_length_of_two_gigabytes_is_enough_to_refuse() -> None:
     listener = Listener(b"HTTP/1.1 200 OK\r\ncontent-length: 2147483648\r\n\r\n{")
-    with pytest.raises(ResponseTooLarge, match="the answer is 2,147,483,648 bytes"):
+    with pytest.raises(ResponseTooLarge, match="the response has 2,147,483,648 bytes"):
         Client(listener.url, token=TOKEN, allow_private=True).products.get(1)
     listener.close()
 
@@ -71,7 +71,9 @@ def test_a_name_that_resolves_to_a_private_address_is_refused_before_connecting(
     client = Client(f"https://localhost:{elsewhere.port}", token=TOKEN, timeout=5)
     with pytest.raises(UnsafeAddress) as caught:
         client.products.get(1)
-    assert re.search(r"localhost is (127\.0\.0\.1|::1), a private address, and nothing was sent", str(caught.value))
+    assert re.search(
+        r"localhost resolves to the private address (127\.0\.0\.1|::1), and nothing was sent", str(caught.value)
+    )
     assert "allow_private = [" in str(caught.value)
     assert elsewhere.connections == 0
 
@@ -156,7 +158,7 @@ def test_a_base_url_that_would_leak_the_token_is_refused(url: str) -> None:
 def test_a_request_to_another_origin_is_refused(elsewhere: Listener, sandbox: SandboxRun) -> None:
     client = sandbox.client()
     for path in (f"{elsewhere.url}/x", "https://evil.example/x"):
-        with pytest.raises(ForeignOrigin, match="the token is only for the store"):
+        with pytest.raises(ForeignOrigin, match="the token is sent only to the store"):
             client.request("GET", path)
     assert elsewhere.connections == 0
 
@@ -203,7 +205,7 @@ def test_nothing_of_the_environment_redirects_us(
 def test_an_answer_that_is_not_json_is_an_error_of_the_family(elsewhere: Listener) -> None:
     body = b"<html>hello</html>"
     listener = Listener(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-    with pytest.raises(ApiError, match="something that is not JSON"):
+    with pytest.raises(ApiError, match="a body that is not JSON"):
         Client(listener.url, token=TOKEN, allow_private=True).products.get(1)
     listener.close()
 

@@ -24,7 +24,7 @@ from workers.storeapi.errors import InvalidRequest
 from workers.storeapi.groups import Webhooks
 
 OTHERS = "https://mailer.example.net/in"
-MADE_BY_THE_STORE = '[stores.demo.catalogue.webhooks.create]\ntakes = ["enabled"]\n'
+MADE_BY_THE_STORE = '[stores.demo.catalogue.webhooks.create]\noptional = ["enabled"]\n'
 WITH_A_SECRET = f'signing_secrets = ["{SECRET}"]'
 
 

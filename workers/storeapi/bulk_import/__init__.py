@@ -1,4 +1,4 @@
-"""Bulk import: a file of any length into a store, in batches, resumed where it stopped.
+"""Bulk import: imports a file of any length into a store in batches, and resumes after an interruption.
 
-Law of this room: bounded memory. It imports the client and reads one row at a time.
+Law of this room: memory is bounded. It imports the client, and reads one row at a time.
 """

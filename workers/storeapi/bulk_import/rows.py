@@ -1,4 +1,4 @@
-"""Rows: records from a CSV or JSON Lines file, one at a time, each with the place where the next one begins."""
+"""Rows: reads records from a CSV or JSON Lines file one at a time, each with the position of the next one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 from receiver.contract.errors import ConfigError
 
-LONGEST = 1 << 20
-"""A longer line is refused, not read: memory stays bounded whatever the file is."""
+MAX_LINE = 1 << 20
+"""Bytes. A longer line is refused and skipped, so that memory stays bounded for any file."""
 
 
 class ImportRow(NamedTuple):
-    """A row, or why it cannot be one; `number` counts from 1, `end` is the byte where the next one begins."""
+    """A row, or the problem with it. `number` counts from 1; `end` is the byte where the next row begins."""
 
     number: int
     end: int
@@ -25,38 +25,40 @@ class ImportRow(NamedTuple):
     problem: str = ""
 
 
-def read(path: Path, *, start: int = 0, number: int = 0) -> Iterator[ImportRow]:
-    """The rows from byte `start` on; `number` rows came before it."""
-    kinds = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
-    kind = kinds.get(path.suffix.lower())
-    if kind is None:
-        raise ConfigError(f"{path}: name it .csv (with a first line of field names) or .jsonl (an object in each line)")
+def read_rows(path: Path, *, start: int = 0, number: int = 0) -> Iterator[ImportRow]:
+    """The rows from byte `start` on; `number` is the number of rows before it."""
+    readers = {".csv": _csv_rows, ".jsonl": _json_lines_rows, ".ndjson": _json_lines_rows}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise ConfigError(
+            f"{path}: use a .csv file (column names in its first line) or a .jsonl file (an object per line)"
+        )
     with open(path, "rb") as file:
-        yield from kind(file, start, number)
+        yield from reader(file, start, number)
 
 
-def _json_lines(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
-    lines = _Lines(file, start)
+def _json_lines_rows(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
+    lines = _LineReader(file, start)
     for line in lines:
-        if line.strip() or len(line) > LONGEST:
+        if line.strip() or len(line) > MAX_LINE:
             number += 1
-            yield ImportRow(number, lines.position, *_object(line))
+            yield ImportRow(number, lines.position, *_parse_object(line))
 
 
-def _object(line: bytes) -> tuple[dict[str, Any] | None, str]:
-    if len(line) > LONGEST:
-        return None, f"the line is longer than {LONGEST:,} bytes"
+def _parse_object(line: bytes) -> tuple[dict[str, Any] | None, str]:
+    if len(line) > MAX_LINE:
+        return None, f"the line is longer than {MAX_LINE:,} bytes"
     try:
-        found = json.loads(line, parse_float=Decimal)
+        value = json.loads(line, parse_float=Decimal)
     except (ValueError, RecursionError):
         return None, "not JSON"
-    return (found, "") if isinstance(found, dict) else (None, "not an object")
+    return (value, "") if isinstance(value, dict) else (None, "not an object")
 
 
-def _csv(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
-    names = _names(file)
-    lines = _Lines(file, max(start, file.tell()))
-    reader = csv.reader(_text(lines), strict=True)
+def _csv_rows(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
+    names = _column_names(file)
+    lines = _LineReader(file, max(start, file.tell()))
+    reader = csv.reader(_decoded(lines), strict=True)
     while True:
         try:
             cells = next(reader)
@@ -65,30 +67,30 @@ def _csv(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
         except (csv.Error, UnicodeDecodeError) as error:
             number += 1
             yield ImportRow(number, lines.position, None, f"not CSV: {error}")
-            reader = csv.reader(_text(lines), strict=True)
+            reader = csv.reader(_decoded(lines), strict=True)
             continue
         if cells:
             number += 1
-            yield ImportRow(number, lines.position, *_cells(names, cells))
+            yield ImportRow(number, lines.position, *_parse_cells(names, cells))
 
 
-def _names(file: BinaryIO) -> list[str]:
-    """The first line, which may begin with a byte order mark."""
-    line = file.readline(LONGEST).decode("utf-8-sig", "replace")
+def _column_names(file: BinaryIO) -> list[str]:
+    """The names in the first line, which may begin with a byte order mark."""
+    line = file.readline(MAX_LINE).decode("utf-8-sig", "replace")
     names = next(csv.reader(io.StringIO(line)), [])
     if not names or len(set(names)) != len(names) or "" in names:
-        raise ConfigError(f"{file.name}: its first line must name each column once")
+        raise ConfigError(f"{file.name}: the first line must name each column once")
     return names
 
 
-def _cells(names: list[str], cells: list[str]) -> tuple[dict[str, Any] | None, str]:
+def _parse_cells(names: list[str], cells: list[str]) -> tuple[dict[str, Any] | None, str]:
     if len(cells) != len(names):
         return None, f"{len(cells)} cells for {len(names)} columns"
     return {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}, ""
 
 
-class _Lines:
-    """Lines as bytes, with the place after the last one. csv takes only what it needs, so the place is a row's end."""
+class _LineReader:
+    """Lines as bytes, and the position after the last one. csv reads no line ahead, so that is the end of a row."""
 
     def __init__(self, file: BinaryIO, start: int) -> None:
         self._file = file
@@ -96,21 +98,21 @@ class _Lines:
         file.seek(start)
 
     def __iter__(self) -> Iterator[bytes]:
-        while line := self._file.readline(LONGEST + 1):
+        while line := self._file.readline(MAX_LINE + 1):
             self.position += len(line)
-            if len(line) > LONGEST and not line.endswith(b"\n"):
-                self._skip()
+            if len(line) > MAX_LINE and not line.endswith(b"\n"):
+                self._skip_line()
             yield line
 
-    def _skip(self) -> None:
-        while rest := self._file.readline(LONGEST):
+    def _skip_line(self) -> None:
+        while rest := self._file.readline(MAX_LINE):
             self.position += len(rest)
             if rest.endswith(b"\n"):
                 return
 
 
-def _text(lines: _Lines) -> Iterator[str]:
+def _decoded(lines: _LineReader) -> Iterator[str]:
     for line in lines:
-        if len(line) > LONGEST:
-            raise csv.Error(f"a line is longer than {LONGEST:,} bytes")
+        if len(line) > MAX_LINE:
+            raise csv.Error(f"a line is longer than {MAX_LINE:,} bytes")
         yield line.decode("utf-8")

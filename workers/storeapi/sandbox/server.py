@@ -80,7 +80,7 @@ class Api:
             raise Problem(400, "the body is not JSON") from None
         if not isinstance(given, dict):
             raise Problem(400, "the body is an object")
-        for needed in (operation.rows,) if operation.rows else operation.needs:
+        for needed in (operation.rows,) if operation.rows else operation.required:
             if given.get(names.get(needed, needed)) is None:
                 raise Problem(422, f"{names.get(needed, needed)} is required")
         ours = {theirs: name for name, theirs in names.items()}

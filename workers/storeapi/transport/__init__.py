@@ -1,4 +1,4 @@
-"""Calls over HTTP: authentication, the rate limit, retries, and where a client may connect to.
+"""HTTP calls to a store: authentication, the rate limit, retries, and which addresses a client may connect to.
 
-Law of this room: it knows one request and one answer, and nothing of the catalogue.
+Law of this room: it knows one request and one response, and never the catalogue.
 """

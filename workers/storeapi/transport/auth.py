@@ -1,7 +1,7 @@
-"""Auth: where a bearer token comes from. OAuth 2.0 client credentials (RFC 6749, section 4.4), or a token given to us.
+"""Auth: where a bearer token comes from. OAuth 2.0 client credentials (RFC 6749, section 4.4), or a configured token.
 
-The token is shared by all processes through Redis, sealed. One of them fetches it while the others wait; it is renewed
-before it ends, and once after a store has refused it.
+All processes share the token through Redis, where it is sealed. One process fetches it while the others wait. It is
+refreshed before it expires, and once after a store has refused it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from workers.storeapi import keys
 from workers.storeapi.errors import TokenRefused, Unreachable
 from workers.storeapi.transport.http import HttpResponse, HttpSession
 from workers.storeapi.transport.retry import backoff
-from workers.storeapi.transport.token_sealing import TokenSeal
+from workers.storeapi.transport.token_sealing import TokenSealer
 
 FETCH_SECONDS = 10.0
-FETCHES = 4
-FAULT_MS = 1_000
-WAIT_SECONDS = 0.02
-ENDLESS = 3600.0
-"""How long a token is kept whose end nobody told us; a 401 ends it sooner."""
+FETCH_ATTEMPTS = 4
+ERROR_MS = 1_000
+POLL_SECONDS = 0.02
+DEFAULT_LIFETIME = 3600.0
+"""Seconds a token is used when the token endpoint gives no expires_in; a 401 ends it sooner."""
 
 
 class TokenSource(Protocol):
@@ -41,19 +41,19 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class StaticToken:
-    """A token somebody gave us; there is no other when it is refused."""
+    """A configured token. There is no other one when the store refuses it."""
 
     value: str = field(repr=False)
 
     def bearer(self, *, refused: str = "", until: float) -> str:  # noqa: ARG002
         if not self.value:
-            raise TokenRefused("there is no token: set auth = {url, client_id, client_secret}, or auth = {token}")
+            raise TokenRefused("no token is configured: set auth = {url, client_id, client_secret}, or auth = {token}")
         return self.value
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What the developer portal gave us, and how the token endpoint wants it."""
+    """The credentials from the developer portal, and how the token endpoint expects them."""
 
     url: str
     client_id: str
@@ -62,18 +62,18 @@ class Credentials:
     scope: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
     seal_key: str = field(default="", repr=False)
-    """`[secrets] key`, where there is one: then a client secret that could be guessed opens no token by itself."""
+    """`[secrets] key`, if set: then guessing the client secret is not enough to unseal a token."""
 
     @property
-    def mark(self) -> str:
-        """Names these credentials in a key without telling them."""
-        return self._made_for(b"name").hex()[:16]
+    def fingerprint(self) -> str:
+        """Identifies these credentials in a Redis key without revealing them."""
+        return self._derive(b"name").hex()[:16]
 
     @property
     def sealing_key(self) -> bytes:
-        return self._made_for(b"seal")
+        return self._derive(b"seal")
 
-    def _made_for(self, purpose: bytes) -> bytes:
+    def _derive(self, purpose: bytes) -> bytes:
         known = (self.url, self.client_id, self.client_secret, self.scope, sorted(self.extra.items()), self.seal_key)
         return hmac.digest(repr(known).encode(), b"storehooks token, sealed: " + purpose, "sha256")
 
@@ -95,21 +95,21 @@ class Token(NamedTuple):
 
     @property
     def fresh_for(self) -> float:
-        """Renewed when a tenth of its life is left, but no earlier than a minute before its end."""
+        """Seconds until the refresh: it comes when a tenth of the lifetime is left, at most a minute before the end."""
         return max(self.lifetime - min(60.0, self.lifetime / 10), 0.0)
 
 
 class ClientCredentials:
-    """A TokenSource. Threads of one process ask one at a time, and all but the first find the answer here."""
+    """A TokenSource. Threads of one process ask one at a time; all but the first find the token in memory."""
 
     def __init__(
-        self, credentials: Credentials, wire: HttpSession, *, redis: Redis | None = None, store: str = ""
+        self, credentials: Credentials, http: HttpSession, *, redis: Redis | None = None, store: str = ""
     ) -> None:
         self._credentials = credentials
-        self._wire = wire
+        self._http = http
         self._redis = redis
-        self._names = keys.token(store, credentials.mark)
-        self._seal = TokenSeal(credentials.sealing_key, self._names[0]) if redis else None
+        self._keys = keys.token_keys(store, credentials.fingerprint)
+        self._sealer = TokenSealer(credentials.sealing_key, self._keys[0]) if redis else None
         self._lock = threading.Lock()
         self._value = ""
         self._fresh_until = 0.0
@@ -117,88 +117,91 @@ class ClientCredentials:
     def bearer(self, *, refused: str = "", until: float) -> str:
         with self._lock:
             if not self._value or self._value == refused or time.monotonic() >= self._fresh_until:
-                value, fresh_for = self._shared(refused, until) if self._redis else self._fetched(until)
+                value, fresh_for = self._get_shared(refused, until) if self._redis else self._get_own(until)
                 self._value, self._fresh_until = value, time.monotonic() + fresh_for
             return self._value
 
-    def _shared(self, refused: str, until: float) -> tuple[str, float]:
-        """The token all processes use; fetched by us if it is our turn."""
+    def _get_shared(self, refused: str, until: float) -> tuple[str, float]:
+        """The token that all processes share. Fetches it if no other process is fetching it."""
         assert self._redis is not None
-        assert self._seal is not None
-        who = secrets.token_hex(8)
+        assert self._sealer is not None
+        caller = secrets.token_hex(8)
         lock_ms = int((FETCH_SECONDS + 5) * 1000)
         while True:
-            answer, *rest = keys.run(self._redis, "token", self._names, who, lock_ms, _mark(refused))
+            answer, *rest = keys.run_script(
+                self._redis, "get_token", self._keys, caller, lock_ms, _fingerprint(refused)
+            )
             if answer == b"use":
-                if token := self._seal.open(rest[0]):
+                if token := self._sealer.unseal(rest[0]):
                     return token, rest[1] / 1000
-                self._redis.delete(self._names[0])  # debris; what is there next is ours, or it is our turn
+                self._redis.delete(self._keys[0])  # damaged: the next round finds another token, or fetches one
                 continue
             if answer == b"fetch":
-                return self._fetched_for_all(who, until)
-            if answer == b"fault":
+                return self._fetch_for_all(caller, until)
+            if answer == b"error":
                 raise TokenRefused(rest[0].decode())
             if time.monotonic() >= until:
-                raise Unreachable("another process is fetching a token, and it takes too long", sent=False)
-            time.sleep(WAIT_SECONDS)
+                raise Unreachable("timed out while another process was fetching a token", sent=False)
+            time.sleep(POLL_SECONDS)
 
-    def _fetched_for_all(self, who: str, until: float) -> tuple[str, float]:
+    def _fetch_for_all(self, caller: str, until: float) -> tuple[str, float]:
         assert self._redis is not None
-        assert self._seal is not None
+        assert self._sealer is not None
         try:
             token = self._fetch(until)
         except (TokenRefused, Unreachable) as error:
-            keys.run(self._redis, "keep", self._names, who, "", error.reason, FAULT_MS)
+            keys.run_script(self._redis, "store_token", self._keys, caller, "", error.reason, ERROR_MS)
             raise
+        sealed, fingerprint = self._sealer.seal(token.value), _fingerprint(token.value)
         times = (int(token.fresh_for * 1000), int(token.lifetime * 1000))
-        keys.run(self._redis, "keep", self._names, who, self._seal.close(token.value), _mark(token.value), *times)
+        keys.run_script(self._redis, "store_token", self._keys, caller, sealed, fingerprint, *times)
         return token.value, token.fresh_for
 
-    def _fetched(self, until: float) -> tuple[str, float]:
+    def _get_own(self, until: float) -> tuple[str, float]:
         token = self._fetch(until)
         return token.value, token.fresh_for
 
     def _fetch(self, until: float) -> Token:
-        """Ask the token endpoint, again where asking again can help; all within the time others wait for us."""
+        """Ask the token endpoint, with retries where a retry can help. Ends before the lock of the fetch expires."""
         until = min(until, time.monotonic() + FETCH_SECONDS)
         headers, content = self._credentials.request()
-        for attempt in range(FETCHES):
-            last = attempt == FETCHES - 1
+        for attempt in range(FETCH_ATTEMPTS):
+            last = attempt == FETCH_ATTEMPTS - 1
             try:
-                answer = self._wire.send("POST", self._credentials.url, headers=headers, content=content, until=until)
-                if last or not (answer.status == 429 or answer.status >= 500):
-                    return _token_in(answer)
+                response = self._http.send("POST", self._credentials.url, headers=headers, content=content, until=until)
+                if last or not (response.status == 429 or response.status >= 500):
+                    return _token_in(response)
             except Unreachable as error:
                 if last or time.monotonic() >= until:
-                    raise Unreachable(f"the token endpoint gives {error.reason}", sent=False) from None
+                    raise Unreachable(f"the token endpoint is unreachable: {error.reason}", sent=False) from None
             time.sleep(min(backoff(attempt), max(0.0, until - time.monotonic())))
         raise AssertionError("the last attempt returns or raises")
 
 
 def token_seconds_left(redis: Redis, store: str, credentials: Credentials) -> float | None:
-    """How long the token that all processes share is still good; None where there is none now."""
-    left = redis.pttl(keys.token(store, credentials.mark)[0])
+    """Seconds until the shared token expires; None where there is no token now."""
+    left = redis.pttl(keys.token_keys(store, credentials.fingerprint)[0])
     return left / 1000 if isinstance(left, int) and left >= 0 else None
 
 
-def _token_in(answer: HttpResponse) -> Token:
-    """The token of an answer. What the endpoint says of an error is told only by its RFC 6749 code."""
+def _token_in(response: HttpResponse) -> Token:
+    """The token in a response. Of an error only the RFC 6749 code is shown: the rest could hold a secret."""
     try:
-        told: Any = orjson.loads(answer.content)
+        document: Any = orjson.loads(response.content)
     except orjson.JSONDecodeError:
-        told = {}
-    told = told if isinstance(told, dict) else {}
-    if answer.status not in (200, 201):
-        code = str(told.get("error", ""))[:60]
-        raise TokenRefused(f"the token endpoint answered {answer.status}{f' ({code})' if code else ''}; check auth")
-    value, lifetime = told.get("access_token"), told.get("expires_in")
+        document = {}
+    document = document if isinstance(document, dict) else {}
+    if response.status not in (200, 201):
+        code = str(document.get("error", ""))[:60]
+        raise TokenRefused(f"the token endpoint answered {response.status}{f' ({code})' if code else ''}; check auth")
+    value, lifetime = document.get("access_token"), document.get("expires_in")
     if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable():
         raise TokenRefused("the token endpoint answered without an access_token")
     if isinstance(lifetime, str) and lifetime.isascii() and lifetime.isdigit():
         lifetime = int(lifetime)
     known = isinstance(lifetime, int | float) and not isinstance(lifetime, bool) and lifetime > 0
-    return Token(value, float(lifetime) if known else ENDLESS)
+    return Token(value, float(lifetime) if known else DEFAULT_LIFETIME)
 
 
-def _mark(token: str) -> str:
+def _fingerprint(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()[:16] if token else ""

@@ -1,7 +1,7 @@
-"""Guard: where the client may connect to, and how long anything may take. Checked on the address, when connecting.
+"""Guard: which addresses the client may connect to, and the deadline of every read and write.
 
-A name is looked up once, here; what it resolves to is judged, and that very address is connected to. A check of
-the name beforehand would be another lookup, and the answer could have changed in between.
+The guard resolves a host name once, checks the address, and connects to that address. A separate check of the name
+before would be another lookup, and DNS could give another address the second time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import httpcore2
 
 from workers.storeapi.errors import UnsafeAddress
 
-Allowed = bool | tuple[str, ...]
+AllowedPrivate = bool | tuple[str, ...]
 """Private addresses a store may have: none, all, or those of some networks."""
 
 deadline: ContextVar[float] = ContextVar("deadline")
-"""When the call of this thread must have ended (monotonic); everything on the wire keeps to it."""
+"""When the call of this thread must end (monotonic); every network operation obeys it."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address is one of the open internet, also when it wraps another one."""
+    """Whether an address is on the public internet; an IPv6 address that wraps an IPv4 one counts as that one."""
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
@@ -40,26 +40,26 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
-def may_connect(address: str, allowed: Allowed) -> bool:
+def may_connect(address: str, allow_private: AllowedPrivate) -> bool:
     found = ip_address(address.partition("%")[0])
-    if allowed is True or is_public(found):
+    if allow_private is True or is_public(found):
         return True
-    return any(found in ip_network(network) for network in allowed or ())
+    return any(found in ip_network(network) for network in allow_private or ())
 
 
-def time_left(limit: float | None, late: type[Exception]) -> float:
-    """Seconds until the deadline of this call, at most `limit`; raises `late` when there are none."""
+def time_left(limit: float | None, timeout_error: type[Exception]) -> float:
+    """Seconds until the deadline of this call, at most `limit`; raises `timeout_error` after the deadline."""
     left = deadline.get() - time.monotonic()
     if left <= 0:
-        raise late("the call's time is up")
+        raise timeout_error("the deadline of the call has passed")
     return left if limit is None else min(left, limit)
 
 
 class GuardedBackend(httpcore2.NetworkBackend):
-    """The network as the client sees it: judged addresses, and a deadline on every read and write."""
+    """Connects only to checked addresses, and puts the deadline on every read and write."""
 
-    def __init__(self, allowed: Allowed) -> None:
-        self._allowed = allowed
+    def __init__(self, allow_private: AllowedPrivate) -> None:
+        self._allow_private = allow_private
         self._network = httpcore2.SyncBackend()
 
     def connect_tcp(
@@ -81,19 +81,19 @@ class GuardedBackend(httpcore2.NetworkBackend):
             return _TimedStream(stream)
         raise failure
 
-    def _safe_addresses(self, host: str, port: int, patience: float) -> list[str]:
-        found = resolve(host, port, patience)
-        safe = [address for address in found if may_connect(address, self._allowed)]
+    def _safe_addresses(self, host: str, port: int, timeout: float) -> list[str]:
+        found = resolve(host, port, timeout)
+        safe = [address for address in found if may_connect(address, self._allow_private)]
         if found and not safe:
             raise UnsafeAddress(
-                f"{host} is {found[0]}, a private address, and nothing was sent; if the store really is there, set "
+                f"{host} resolves to the private address {found[0]}, and nothing was sent; if the store is there, set "
                 f'allow_private = ["{found[0]}/{128 if ":" in found[0] else 32}"] for it'
             )
         return safe
 
 
-def resolve(host: str, port: int, patience: float) -> list[str]:
-    """Every address of a name. The system's lookup has no time limit, so it is waited for from outside."""
+def resolve(host: str, port: int, timeout: float) -> list[str]:
+    """Every address of a host name. The system's lookup has no timeout, so it runs in a thread of its own."""
     answer: queue.Queue[list[str] | OSError] = queue.Queue(1)
 
     def look_up() -> None:
@@ -105,16 +105,16 @@ def resolve(host: str, port: int, patience: float) -> list[str]:
 
     threading.Thread(target=look_up, daemon=True).start()
     try:
-        found = answer.get(timeout=patience)
+        found = answer.get(timeout=timeout)
     except queue.Empty:
-        raise httpcore2.ConnectTimeout(f"looking up {host} took too long") from None
+        raise httpcore2.ConnectTimeout(f"the lookup of {host} timed out") from None
     if isinstance(found, OSError):
-        raise httpcore2.ConnectError(f"{host} cannot be looked up: {found.strerror}")
+        raise httpcore2.ConnectError(f"{host} cannot be resolved: {found.strerror}")
     return found
 
 
 class _TimedStream(httpcore2.NetworkStream):
-    """A connection on which no single read or write outlasts the call: a drip of bytes does not keep it alive."""
+    """A connection whose reads and writes end at the deadline: a server that drips bytes cannot extend the call."""
 
     def __init__(self, stream: httpcore2.NetworkStream) -> None:
         self._stream = stream

@@ -1,7 +1,7 @@
-"""Transport: one request, one bounded answer. The process's one pool of connections is here.
+"""HTTP: one request, one bounded response. The process's connection pools are here.
 
-No redirects, no cookies, no proxies from the environment, no automatic authorisation: nothing is sent that a
-caller did not say.
+No redirects, no cookies, no proxies from the environment, no automatic authorisation: nothing is sent that the caller
+did not ask for.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import httpcore2
 import httpx2
 
 from workers.storeapi.errors import Blocked, ForeignOrigin, ResponseTooLarge, Unreachable, UnsafeAddress
-from workers.storeapi.transport.guard import Allowed, GuardedBackend, deadline
+from workers.storeapi.transport.guard import AllowedPrivate, GuardedBackend, deadline
 
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 10.0
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
-_pools: dict[tuple[int, Allowed], httpx2.Client] = {}
+_pools: dict[tuple[int, AllowedPrivate], httpx2.Client] = {}
 _pools_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What came back, whole and within bounds."""
+    """A complete response within the size limit."""
 
     status: int
     headers: Mapping[str, str]
@@ -37,61 +37,64 @@ class HttpResponse:
 
 @dataclass(frozen=True)
 class HttpSession:
-    """How a client talks: which private addresses it may reach, how much it reads."""
+    """The limits of a client: which private addresses it may connect to, and how many bytes it reads."""
 
-    allowed: Allowed = False
-    max_answer: int = 32 << 20
+    allow_private: AllowedPrivate = False
+    max_response: int = 32 << 20
 
     def warm_up(self) -> None:
-        """Build the pool if this process has none: that takes a while, and a call with its place should not wait."""
-        pool(self.allowed)
+        """Build this process's pool if it has none. That is slow, and a call that holds a slot should not wait."""
+        connection_pool(self.allow_private)
 
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None, until: float
     ) -> HttpResponse:
-        """Send once; give the answer, or one of Blocked and Unreachable."""
-        check_url(url, self.allowed)
+        """Send once; return the response. Raises Blocked or Unreachable."""
+        check_url(url, self.allow_private)
         token = deadline.set(until)
         try:
-            with pool(self.allowed).stream(method, url, headers=dict(headers), content=content) as response:
+            with connection_pool(self.allow_private).stream(
+                method, url, headers=dict(headers), content=content
+            ) as response:
                 _refuse_redirect(response)
                 return HttpResponse(response.status_code, response.headers, self._read(response))
         except (httpx2.InvalidURL, UnicodeError) as error:
-            raise Blocked(f"this cannot be sent: {error}") from None
+            raise Blocked(f"the request is invalid: {error}") from None
         except httpx2.TimeoutException as error:
-            raise Unreachable(f"no answer in time ({error})", sent=not isinstance(error, _NEVER_SENT)) from None
+            raise Unreachable(f"timed out ({error})", sent=not isinstance(error, _NEVER_SENT)) from None
         except httpx2.HTTPError as error:
-            raise Unreachable(f"no answer: {error}", sent=not isinstance(error, _NEVER_SENT)) from None
+            raise Unreachable(f"no response: {error}", sent=not isinstance(error, _NEVER_SENT)) from None
         finally:
             deadline.reset(token)
 
     def _read(self, response: httpx2.Response) -> bytes:
-        """The body, given up as soon as it is too large; a length that says so is enough."""
+        """The body. Reading stops as soon as it is too large; a Content-Length above the limit is not read at all."""
         length = response.headers.get("content-length", "")
-        if length.isascii() and length.isdigit() and int(length) > self.max_answer:
-            raise ResponseTooLarge(f"the answer is {int(length):,} bytes, and {self.max_answer:,} are read at most")
+        if length.isascii() and length.isdigit() and int(length) > self.max_response:
+            raise ResponseTooLarge(f"the response has {int(length):,} bytes; the limit is {self.max_response:,}")
         parts, size = [], 0
         for part in response.iter_bytes():
             size += len(part)
-            if size > self.max_answer:
-                raise ResponseTooLarge(f"the answer is more than the {self.max_answer:,} bytes that are read at most")
+            if size > self.max_response:
+                raise ResponseTooLarge(f"the response is larger than the limit of {self.max_response:,} bytes")
             parts.append(part)
         return b"".join(parts)
 
 
-def pool(allowed: Allowed) -> httpx2.Client:
+def connection_pool(allow_private: AllowedPrivate) -> httpx2.Client:
     """The pool of this process. A forked child gets its own, and so does each set of allowed networks."""
-    key = (os.getpid(), allowed)
+    key = (os.getpid(), allow_private)
     with _pools_lock:
         if key not in _pools:
-            _pools[key] = httpx2.Client(transport=_GuardedTransport(allowed), follow_redirects=False, trust_env=False)
+            transport = _GuardedTransport(allow_private)
+            _pools[key] = httpx2.Client(transport=transport, follow_redirects=False, trust_env=False)
         return _pools[key]
 
 
 class _GuardedTransport(httpx2.HTTPTransport):
-    """httpx2's transport over a pool whose network is guarded."""
+    """httpx2's transport over a pool whose connections go through the guard."""
 
-    def __init__(self, allowed: Allowed) -> None:
+    def __init__(self, allow_private: AllowedPrivate) -> None:
         super().__init__(trust_env=False)
         self._pool.close()
         self._pool = httpcore2.ConnectionPool(
@@ -99,11 +102,11 @@ class _GuardedTransport(httpx2.HTTPTransport):
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
             keepalive_expiry=5.0,
-            network_backend=GuardedBackend(allowed),
+            network_backend=GuardedBackend(allow_private),
         )
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        # The guard's deadline is the limit; these only keep a connect from taking all of it.
+        # The guard's deadline is the limit; these timeouts only keep a connect from using all of it.
         request.extensions["timeout"] = {"connect": CONNECT_SECONDS, "pool": CONNECT_SECONDS}
         return super().handle_request(request)
 
@@ -113,15 +116,15 @@ def origin_of(url: str) -> tuple[str, str, int]:
     return parts.scheme, (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def check_url(url: str, allowed: Allowed) -> None:
-    """https, with a host and nothing hidden in it; plain http only where private addresses are allowed."""
+def check_url(url: str, allow_private: AllowedPrivate) -> None:
+    """Accept https with a host and without a user; accept plain http only where private addresses are allowed."""
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc:
         raise UnsafeAddress("the store's address must look like https://shop.example")
-    if parts.scheme == "http" and not allowed:
+    if parts.scheme == "http" and not allow_private:
         raise UnsafeAddress(
-            f"http://{parts.hostname} would send the token in the clear; use https, or set allow_private where "
-            "the store is on your own network"
+            f"http://{parts.hostname} would send the token unencrypted; use https, or set allow_private if the store "
+            "is on your own network"
         )
 
 

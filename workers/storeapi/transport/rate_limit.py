@@ -1,4 +1,4 @@
-"""Limiter: the calls of all processes to one store pass one gate, a place at a time."""
+"""Rate limit: every call to a store takes a slot first, in all processes together."""
 
 from __future__ import annotations
 
@@ -11,74 +11,73 @@ from redis import Redis
 
 from workers.storeapi import keys
 
-_US = 1_000_000
+_MICROSECONDS = 1_000_000
 SLACK = 0.05
-"""Calls that leave evenly do not arrive evenly: the part of the rate left unused for those that catch up. It is also
-how many seconds a place is good for; who wakes later than that takes another."""
+"""The share of the rate that stays unused, because calls that leave evenly do not arrive evenly. It is also how many
+seconds a slot stays valid: a call that wakes up later takes another."""
 ALL_STORES = ""
-"""The gate that the calls to every store pass. No store has this name."""
+"""The name of the rate limit that the calls to every store share. No store has this name."""
 
 
-class Gate(Protocol):
-    """Gives places. A negative wait says how long it would have been, and that no place was taken."""
+class RateLimiter(Protocol):
+    def take_slot(self, max_wait: float) -> float:
+        """Take the next slot; return the seconds to wait for it. Negative: the wait would be longer than `max_wait`,
+        and no slot was taken."""
 
-    def place(self, longest: float) -> float: ...
+    def pause(self, seconds: float) -> None:
+        """Give no slot before this time has passed: the store asked for a pause."""
 
-    def hold(self, seconds: float) -> None: ...
 
-
-def burst_of(rate: float) -> int:
-    """How many calls may come at once: a tenth of a second's worth, and at least one."""
+def burst_size(rate: float) -> int:
+    """Number of calls that may come at once: a tenth of a second's worth, and at least one."""
     return max(1, math.floor(rate / 10))
 
 
-def interval_of(rate: float) -> float:
-    """Seconds between calls that come evenly. What may come at once is taken off, and what may catch up on the way, so
-    that in no second, however it is cut, there are more than `rate`."""
-    return 1 / (rate * (1 - SLACK) - (burst_of(rate) - 1)) if rate else 0.0
+def call_interval(rate: float) -> float:
+    """Seconds between calls that come evenly. The burst and the slack are subtracted from the rate, so that no window
+    of one second has more than `rate` calls."""
+    return 1 / (rate * (1 - SLACK) - (burst_size(rate) - 1)) if rate else 0.0
 
 
-class SharedGate:
-    """The gate in Redis: all processes of all machines share it."""
+class SharedRateLimiter:
+    """A rate limit in Redis, shared by all processes of all machines."""
 
     def __init__(self, redis: Redis, store: str, rate: float) -> None:
         self._redis = redis
-        self._names = keys.gate(store)
-        self._interval = math.ceil(interval_of(rate) * _US)
-        self._burst = burst_of(rate)
+        self._keys = keys.rate_limit_keys(store)
+        self._interval = math.ceil(call_interval(rate) * _MICROSECONDS)
+        self._burst = burst_size(rate)
 
-    def place(self, longest: float) -> float:
-        """How long to wait for our turn."""
-        return self._run(longest, 0.0) / _US
+    def take_slot(self, max_wait: float) -> float:
+        return self._run(max_wait, 0.0) / _MICROSECONDS
 
-    def hold(self, seconds: float) -> None:
-        """The store asked for a pause: nobody calls it for so long."""
+    def pause(self, seconds: float) -> None:
         self._run(0.0, seconds)
 
-    def _run(self, longest: float, hold: float) -> int:
-        arguments = (self._interval, self._burst, int(longest * _US), int(hold * _US))
-        return int(keys.run(self._redis, "gate", self._names, *arguments))
+    def _run(self, max_wait: float, pause: float) -> int:
+        arguments = (self._interval, self._burst, int(max_wait * _MICROSECONDS), int(pause * _MICROSECONDS))
+        return int(keys.run_script(self._redis, "take_slot", self._keys, *arguments))
 
 
-class LocalGate:
-    """The same for one process without Redis."""
+class LocalRateLimiter:
+    """A rate limit of one process, without Redis."""
 
     def __init__(self, rate: float) -> None:
-        self._interval = interval_of(rate)
-        self._ahead = (burst_of(rate) - 1) * self._interval
-        self._tat = self._held = 0.0
+        self._interval = call_interval(rate)
+        self._ahead = (burst_size(rate) - 1) * self._interval
+        self._next_due = self._paused_until = 0.0
         self._lock = threading.Lock()
 
-    def place(self, longest: float) -> float:
+    def take_slot(self, max_wait: float) -> float:
         with self._lock:
             now = time.monotonic()
-            at = max(self._tat, self._held, now)
-            wait = max(at - self._ahead, self._held, now) - now
-            if wait > longest:
+            at = max(self._next_due, self._paused_until, now)
+            wait = max(at - self._ahead, self._paused_until, now) - now
+            if wait > max_wait:
                 return -wait
-            self._tat = at + self._interval if self._interval else self._tat
+            self._next_due = at + self._interval if self._interval else self._next_due
             return wait
 
-    def hold(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         with self._lock:
-            self._held = max(self._held, time.monotonic() + seconds)
+            self._paused_until = max(self._paused_until, time.monotonic() + seconds)

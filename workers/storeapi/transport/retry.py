@@ -1,4 +1,4 @@
-"""Retry: whether a call is worth another try, and when. Pure."""
+"""Retry: whether a call may be sent again, and after which pause. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import random
 import time
 from email.utils import parsedate_to_datetime
 
-FAULTS = 6
-"""How often a store may fault in one call before we give up. Refusals by rate end with the call's time only."""
-_LONGEST = 10.0
-_FAULTY = frozenset({408, 425, 500, 502, 503, 504})
+MAX_FAULTS = 6
+"""Number of faults (5xx, lost connections) after which a call fails. A 429 is retried until the call's deadline."""
+_MAX_PAUSE = 10.0
+_FAULT_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 
 
 def backoff(attempt: int) -> float:
-    """Growing pauses with full jitter: many clients that failed together do not come back together."""
-    most: float = min(_LONGEST, 0.25 * 2**attempt)
-    return random.uniform(0.05, 1.0) * most  # noqa: S311
+    """Growing pauses with full jitter, so that clients that failed together do not retry together."""
+    longest: float = min(_MAX_PAUSE, 0.25 * 2**attempt)
+    return random.uniform(0.05, 1.0) * longest  # noqa: S311
 
 
 def is_fault(status: int) -> bool:
-    """Whether the same call may well succeed a moment later."""
-    return status in _FAULTY
+    """Whether the same call may succeed a moment later."""
+    return status in _FAULT_STATUSES
 
 
 def retry_after(value: str | None, now: float | None = None) -> float | None:
-    """Seconds from a Retry-After header: a number or a date; None where there is none one can read."""
+    """Seconds from a Retry-After header, a number or a date; None where it is missing or cannot be parsed."""
     if not value:
         return None
     if value.isascii() and value.isdigit() and len(value) < 8:

@@ -1,33 +1,33 @@
-"""Sealing: how a token lies in Redis. Whoever can read there, and does not have the credentials, cannot use it.
+"""Token sealing: tokens are stored in Redis encrypted. Reading Redis without the credentials does not give a token.
 
-The key is made of the credentials that every process has in its config, so that all of them open what one of them
-sealed, and nothing else needs to be agreed on. Whoever has the credentials could fetch a token anyway.
+The key is derived from the credentials, which every process has in its config. So every process can open what another
+one sealed, without agreeing on anything else. The credentials alone would be enough to fetch a token anyway.
 """
 
 from __future__ import annotations
 
 import secrets
 
-NONCE = 12
+_NONCE_BYTES = 12
 
 
-class TokenSeal:
-    """Seals and opens under one key; what is sealed is bound to the place where it lies."""
+class TokenSealer:
+    """Seals and unseals tokens with one key; a sealed token is bound to the Redis key that holds it."""
 
-    def __init__(self, key: bytes, place: str) -> None:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # it takes a while, and not everybody calls
+    def __init__(self, key: bytes, redis_key: str) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # slow to import, and not every process calls
 
-        self._box, self._place = AESGCM(key), place.encode()
+        self._cipher, self._redis_key = AESGCM(key), redis_key.encode()
 
-    def close(self, token: str) -> bytes:
-        nonce = secrets.token_bytes(NONCE)
-        return nonce + self._box.encrypt(nonce, token.encode(), self._place)
+    def seal(self, token: str) -> bytes:
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, token.encode(), self._redis_key)
 
-    def open(self, sealed: bytes) -> str:
-        """The token; nothing where it is not one of ours."""
+    def unseal(self, sealed: bytes) -> str:
+        """The token; empty where it was not sealed with this key for this Redis key."""
         from cryptography.exceptions import InvalidTag
 
         try:
-            return self._box.decrypt(sealed[:NONCE], sealed[NONCE:], self._place).decode()
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._redis_key).decode()
         except (InvalidTag, ValueError):
             return ""

@@ -1,0 +1,15 @@
+-- get_token: the shared token, or the task of fetching it. See keys.py.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local have = redis.call('HMGET', KEYS[1], 'value', 'fingerprint', 'refresh', 'expires')
+local usable = have[1] and have[2] ~= ARGV[3] and tonumber(have[4]) > now
+if usable and tonumber(have[3]) > now then
+  return { 'use', have[1], tonumber(have[3]) - now }
+end
+local error = redis.call('GET', KEYS[3])
+if not error and redis.call('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  return { 'fetch' }
+end
+if usable then return { 'use', have[1], 250 } end -- another process is fetching the next one; this one is still valid
+if error then return { 'error', error } end
+return { 'wait' }

@@ -1,0 +1,21 @@
+-- take_slot: one slot of a rate limit, by the server's clock. See keys.py.
+-- `tat` (theoretical arrival time) is when the next call is due if calls come evenly. A call may come up to
+-- burst - 1 intervals before it.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local interval, burst, max_wait, pause = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local have = redis.call('HMGET', KEYS[1], 'tat', 'paused_until')
+local tat, paused_until = tonumber(have[1] or 0), tonumber(have[2] or 0)
+local function save(name, value)
+  redis.call('HSET', KEYS[1], name, string.format('%.0f', value))
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), math.ceil((value - now) / 1000) + 60000))
+end
+if pause > 0 then
+  if now + pause > paused_until then save('paused_until', now + pause) end
+  return 0
+end
+local at = math.max(tat, paused_until, now)
+local wait = math.max(at - (burst - 1) * interval, paused_until, now) - now
+if wait > max_wait then return -wait end
+if interval > 0 then save('tat', at + interval) end
+return wait
