@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from receiver.contract.signing.grammar import Part, Scheme
-from receiver.contract.signing.signatures import read_part, sign, write_time
+from receiver.contract.signing.signatures import format_timestamp, read_part, sign
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
 
@@ -67,16 +67,16 @@ class _Draft:
 
     def put_time(self, now: float) -> None:
         """A time that is read from the body must be there before it is signed."""
-        part = self._scheme.time_source
+        part = self._scheme.timestamp_source
         if part[0] == "json":
-            text = write_time(self._scheme, now)
+            text = format_timestamp(self._scheme, now)
             self._put_at(part, int(text) if text.isdigit() else text)
 
     def put_signed_parts(self, delivery_id: str) -> None:
         """Whatever else is signed must be there: where nothing says what, it is the delivery's id."""
         for kind, name in self._scheme.signed_parts:
             missing = kind in ("header", "json") and read_part((kind, name), self.headers, self.document) is None
-            if missing and (kind, name) != self._scheme.time_source:
+            if missing and (kind, name) != self._scheme.timestamp_source:
                 self._put_at((kind, name), delivery_id)
 
     def _put_at(self, part: Part, value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from receiver.config import Config
-from receiver.contract.diagnosis.explain import shown
+from receiver.contract.diagnosis.explain import printable
 from receiver.contract.errors import DeliveryRefused
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
@@ -84,7 +84,7 @@ def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
     click.echo(f"from {output.harmless(refusal.address)}, {refusal.length:,} bytes, sha256 {refusal.hash}")
     click.echo()
     output.table(
-        ("HEADER", "VALUE"), [(name, shown(value)) for name, value in sorted(refusal.headers.items())], wrap=True
+        ("HEADER", "VALUE"), [(name, printable(value)) for name, value in sorted(refusal.headers.items())], wrap=True
     )
     click.echo()
     click.echo(output.harmless(body.decode("utf-8", "replace"))[:2000])

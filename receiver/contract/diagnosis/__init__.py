@@ -1,4 +1,4 @@
-"""Why a signature does not match, and which scheme or secret would match.
+"""Explains why a signature does not match, and finds the scheme or secret that would match.
 
-Law of this room: pure. It imports `receiver.contract` only, and no text it makes contains a secret.
+Law of this room: pure. It imports `receiver.contract` only, and no text that it returns contains a secret.
 """

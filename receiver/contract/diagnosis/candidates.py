@@ -1,6 +1,6 @@
-"""Clues: what in a delivery could be a signature, a time or an id, and what makes them fit together.
+"""Searches a delivery for possible signatures, timestamps, ids and signed contents, and tests which of them match.
 
-`detect` and `explain` search with these; the path of a delivery never comes here.
+`detect` and `hints` use it. A delivery that is received is never searched.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from receiver.contract.signing.grammar import decode_secret, strict_base64, stri
 from receiver.contract.signing.signatures import MAX_SIGNATURE_HEADER, Headers
 
 ALGORITHMS = {20: "sha1", 32: "sha256", 48: "sha384", 64: "sha512"}
-"""What a signature of so many bytes was made with."""
+"""The hash algorithm for each length of a signature in bytes."""
 MAX_HASHED = 400_000_000
-"""Bytes a search may hash, about a second: a pure function has no clock to look at."""
-MAX_CLUES = 12
+"""The number of bytes that one search may hash, about a second's work: a pure function cannot read a clock."""
+MAX_FOUND = 12
+"""The number of timestamps, and of ids, that a search tries."""
 
 Unit = Literal["s", "ms", "rfc3339"]
 FORMS = [
@@ -36,13 +37,13 @@ FORMS = [
     (";", ""),
 ]
 SEPARATORS = [".", ":", "", "|", "\n", "&", ";", ",", "-", "+", " ", "#", "/"]
-# What every client sends; none of it is a clue.
-_ORDINARY = re.compile(
+# Headers that every HTTP client or proxy may send. None of them belongs to a signature scheme.
+_COMMON_HEADERS = re.compile(
     r"host|user-agent|accept.*|connection|content-.*|transfer-encoding|date|via|forwarded|x-forwarded-.*"
     r"|x-real-ip|cf-.*|cdn-.*|te|trailer|upgrade|expect|cache-control|pragma|origin|referer|cookie|authorization"
     r"|traceparent|tracestate|sec-.*|server|from|keep-alive|proxy-.*|range|if-.*|max-forwards|priority"
 )
-_UNITS: list[tuple[Unit, re.Pattern[str]]] = [
+_TIMESTAMP_PATTERNS: list[tuple[Unit, re.Pattern[str]]] = [
     ("s", re.compile(r"[0-9]{10}")),
     ("ms", re.compile(r"[0-9]{13}")),
     (
@@ -50,13 +51,13 @@ _UNITS: list[tuple[Unit, re.Pattern[str]]] = [
         re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{8}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"),
     ),
 ]
-# Short words only: a prefix is printed, and must never be a piece of the secret itself.
+# Only short lower-case words: a prefix is printed, so it must never contain a part of the secret itself.
 _PREFIX = re.compile(r"([a-z]{2,10}_){1,3}")
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a signature stands in a header."""
+class SignatureForm:
+    """How a signature is written in a header."""
 
     header: str
     encoding: str
@@ -66,8 +67,8 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Time:
-    """Something that looks like a time, and where it stands."""
+class Timestamp:
+    """A value that looks like a timestamp, and its source."""
 
     source: str
     text: str
@@ -76,16 +77,16 @@ class Time:
 
 @dataclass(frozen=True)
 class Content:
-    """What may have been signed: the template, the time in it, and the bytes."""
+    """Content that a store may have signed: the template, its bytes, and the timestamp in it."""
 
     signed: str
     data: bytes
-    time: Time | None = None
+    time: Timestamp | None = None
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One way to take a secret's text: as which encoding, without which prefix."""
+class SecretVariant:
+    """One way to decode the text of a secret: the encoding, and the prefix that is removed first."""
 
     encoding: str
     prefix: str
@@ -94,36 +95,36 @@ class Reading:
 
 @dataclass(frozen=True)
 class Match:
-    """What fits: this form of signature, made by this algorithm with this key over this content."""
+    """A match: this signature was made with this algorithm and key over this content."""
 
-    form: Form
+    form: SignatureForm
     algorithm: str
-    reading: Reading
+    secret: SecretVariant
     content: Content
 
 
-def uncommon(headers: Headers) -> dict[str, str]:
-    """The headers that could mean something to a scheme."""
+def custom_headers(headers: Headers) -> dict[str, str]:
+    """Return the headers that a scheme could use."""
     return {
         name: value
         for name, value in headers.items()
-        if value and len(value) <= MAX_SIGNATURE_HEADER and not _ORDINARY.fullmatch(name)
+        if value and len(value) <= MAX_SIGNATURE_HEADER and not _COMMON_HEADERS.fullmatch(name)
     }
 
 
-def signatures_in(headers: Headers) -> dict[bytes, Form]:
-    """Everything in the headers that decodes to the size of a signature, in the simplest form it has."""
-    found: dict[bytes, Form] = {}
-    for (list_sep, pair_sep), (name, value) in product(FORMS, uncommon(headers).items()):
+def find_signatures(headers: Headers) -> dict[bytes, SignatureForm]:
+    """Return every header value that decodes to the length of a signature, each in its simplest form."""
+    found: dict[bytes, SignatureForm] = {}
+    for (list_sep, pair_sep), (name, value) in product(FORMS, custom_headers(headers).items()):
         for key, item in split(value, list_sep=list_sep, pair_sep=pair_sep):
             sized = (way for way in decodings(item) if len(way[1]) in ALGORITHMS)
-            for encoding, mac in islice(sized, 1):  # hex is base64 too, of another size
-                found.setdefault(mac, Form(name, encoding, list_sep, pair_sep, key))
+            for encoding, mac in islice(sized, 1):  # hex also decodes as base64, to another length
+                found.setdefault(mac, SignatureForm(name, encoding, list_sep, pair_sep, key))
     return found
 
 
 def split(value: str, *, list_sep: str, pair_sep: str) -> Iterator[tuple[str, str]]:
-    """(key, item) of a header; with `pair_sep`, only the items that have a key."""
+    """Yield (key, item) of a header; with `pair_sep`, only the items that have a key."""
     for item in value.split(list_sep)[:32] if list_sep else (value,):
         key, sep, rest = item.strip().partition(pair_sep) if pair_sep else ("", "-", item.strip())
         if sep and (key or not pair_sep):
@@ -131,7 +132,7 @@ def split(value: str, *, list_sep: str, pair_sep: str) -> Iterator[tuple[str, st
 
 
 def decodings(text: str) -> Iterator[tuple[str, bytes]]:
-    """The bytes a text may stand for. The last two are no encoding of the grammar, but they occur."""
+    """Yield (encoding, bytes) for each encoding in which the text is valid. Schemes do not support the last two."""
     yield from _try("hex", strict_hex, text)
     yield from _try("base64", strict_base64, text)
     if text and not text.endswith("="):
@@ -154,23 +155,24 @@ def _url_safe(text: str) -> bytes:
     return data
 
 
-def times_in(headers: Headers, document: Any, forms: Iterable[Form]) -> list[Time]:
-    """Everything that looks like a time: beside the signature, in a header, in the body."""
+def find_timestamps(headers: Headers, document: Any, forms: Iterable[SignatureForm]) -> list[Timestamp]:
+    """Return every value that looks like a timestamp: beside the signature, in a header, in the body."""
     places: dict[str, Any] = {}
     for form in forms:
         if form.list_sep and form.pair_sep:
             items = split(headers.get(form.header, ""), list_sep=form.list_sep, pair_sep=form.pair_sep)
             places |= {f"sig:{key}": value for key, value in items}
-    places |= {f"header:{name}": value for name, value in uncommon(headers).items()}
+    places |= {f"header:{name}": value for name, value in custom_headers(headers).items()}
     places |= dict(_scalars(document, "json:"))
-    found = (Time(source, str(value), unit) for source, value in places.items() if (unit := unit_of(value)))
-    return list(found)[:MAX_CLUES]
+    found = (Timestamp(source, str(value), unit) for source, value in places.items() if (unit := unit_of(value)))
+    return list(found)[:MAX_FOUND]
 
 
 def unit_of(value: Any) -> Unit | None:
+    """Return the unit of a timestamp, or None for a value that does not look like one."""
     if not isinstance(value, str | int) or isinstance(value, bool):
         return None
-    return next((unit for unit, pattern in _UNITS if pattern.fullmatch(str(value))), None)
+    return next((unit for unit, pattern in _TIMESTAMP_PATTERNS if pattern.fullmatch(str(value))), None)
 
 
 def _scalars(document: Any, prefix: str, depth: int = 2) -> Iterator[tuple[str, Any]]:
@@ -183,19 +185,21 @@ def _scalars(document: Any, prefix: str, depth: int = 2) -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def ids_in(headers: Headers, times: Iterable[Time], forms: Iterable[Form]) -> list[tuple[str, str]]:
-    """Placeholder and value of every header that is neither a time nor a signature."""
+def find_ids(headers: Headers, times: Iterable[Timestamp], forms: Iterable[SignatureForm]) -> list[tuple[str, str]]:
+    """Return placeholder and value of every header that is neither a timestamp nor a signature."""
     known = {time.source.removeprefix("header:") for time in times} | {form.header for form in forms}
     found = [
         (f"{{header:{name}}}", value)
-        for name, value in uncommon(headers).items()
+        for name, value in custom_headers(headers).items()
         if name not in known and len(value) <= 256
     ]
-    return sorted(found, key=lambda item: "id" not in item[0].rpartition(":")[2])[:MAX_CLUES]
+    return sorted(found, key=lambda item: "id" not in item[0].rpartition(":")[2])[:MAX_FOUND]
 
 
-def contents(body: bytes, *, url: str, times: Iterable[Time], ids: Iterable[tuple[str, str]]) -> Iterator[Content]:
-    """What a store may have signed, the usual first. Contents without the body come last."""
+def possible_contents(
+    body: bytes, *, url: str, times: Iterable[Timestamp], ids: Iterable[tuple[str, str]]
+) -> Iterator[Content]:
+    """Yield contents that a store may have signed, the most usual first and those without the body last."""
     whole = ("{body}", body)
     address = [("{url}", url.encode())] if url else []
     names = [(placeholder, value.encode("latin-1", "replace")) for placeholder, value in ids]
@@ -219,43 +223,45 @@ def contents(body: bytes, *, url: str, times: Iterable[Time], ids: Iterable[tupl
             yield from _ordered([other, moment], time)
 
 
-def _ordered(parts: list[tuple[str, bytes]], time: Time | None = None) -> Iterator[Content]:
-    """The parts as they stand, with the first two swapped, and with the last one first."""
+def _ordered(parts: list[tuple[str, bytes]], time: Timestamp | None = None) -> Iterator[Content]:
+    """Yield the parts in the given order, with the first two swapped, and with the last one first."""
     orders = [parts, [parts[1], parts[0], *parts[2:]], [parts[-1], *parts[:-1]]]
     for order in orders[: len(parts)]:
         yield from _joined(order, time)
 
 
-def _joined(parts: list[tuple[str, bytes]], time: Time | None = None) -> Iterator[Content]:
+def _joined(parts: list[tuple[str, bytes]], time: Timestamp | None = None) -> Iterator[Content]:
     for sep in SEPARATORS:
         signed = sep.join(placeholder for placeholder, _ in parts)
         yield Content(signed, sep.encode().join(data for _, data in parts), time)
 
 
-def readings(text: str) -> list[Reading]:
-    """The ways to take a secret's text: all of it or without its prefix, as text, base64 or hex."""
+def decode_secret_variants(text: str) -> list[SecretVariant]:
+    """Return the variants to decode a secret: with or without its prefix, as text, base64 or hex."""
     prefix = match[0] if (match := _PREFIX.match(text)) else ""
-    found: dict[bytes, Reading] = {}
+    found: dict[bytes, SecretVariant] = {}
     for cut in dict.fromkeys(["", prefix]):
         for encoding in ("utf8", "base64", "hex"):
             for _, key in _try(encoding, lambda bare, way=encoding: decode_secret(bare, way), text[len(cut) :]):
                 if key:
-                    found.setdefault(key, Reading(encoding, cut, key))
+                    found.setdefault(key, SecretVariant(encoding, cut, key))
     return list(found.values())
 
 
-def matches(signatures: Mapping[bytes, Form], keys: Iterable[Reading], found: Iterable[Content]) -> Iterator[Match]:
-    """Everything that fits, until the bound on the work is reached."""
+def find_matches(
+    signatures: Mapping[bytes, SignatureForm], keys: Iterable[SecretVariant], contents: Iterable[Content]
+) -> Iterator[Match]:
+    """Yield every match, until the limit on the work is reached."""
     algorithms = [ALGORITHMS[size] for size in sorted({len(mac) for mac in signatures})]
-    ways = list(product(keys, algorithms))
-    if not ways:
+    variants = list(product(keys, algorithms))
+    if not variants:
         return
     hashed = 0
-    for content in found:
-        for reading, algorithm in ways:
-            form = signatures.get(hmac.digest(reading.key, content.data, algorithm))
+    for content in contents:
+        for secret, algorithm in variants:
+            form = signatures.get(hmac.digest(secret.key, content.data, algorithm))
             if form:
-                yield Match(form, algorithm, reading, content)
-        hashed += (len(content.data) + 512) * len(ways)
+                yield Match(form, algorithm, secret, content)
+        hashed += (len(content.data) + 512) * len(variants)
         if hashed > MAX_HASHED:
             return

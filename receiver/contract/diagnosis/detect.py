@@ -1,12 +1,12 @@
-"""Detect: the scheme that signed a captured delivery, found with nothing but the delivery and the secret."""
+"""Detects the scheme of a captured delivery, from the delivery and its secret alone."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import orjson
+import tomli_w
 
 from receiver.contract.diagnosis import candidates
 from receiver.contract.errors import DeliveryRefused
@@ -34,92 +34,83 @@ _ID_KEYS = ("event_id", "eventId", "delivery_id", "deliveryId", "notification_id
 
 @dataclass(frozen=True)
 class Detection:
-    """What was found: the scheme, or, where there is none, what was tried."""
+    """The result: the scheme, or, if none matches, what was tried."""
 
     scheme: Scheme | None
     preset: str = ""
-    """The preset that fits as it is; then no [schemes.NAME] is needed."""
+    """The preset that matches without changes; it needs no [schemes.NAME]."""
     tried: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What a person should know: an algorithm that is not supported, a body that is not signed."""
+    """Warnings: an algorithm that is not supported, a body that is not signed."""
 
     def toml(self, name: str) -> str:
-        """The lines that make this scheme work."""
+        """Return the scheme as config lines, under this name; an empty text if none was found."""
         if self.scheme is None:
             return ""
         if self.preset:
-            return f'[schemes.{_key(name)}]\nextends = "{self.preset}"\n'
+            return _dump(name, {"extends": self.preset})
         return to_toml(self.scheme, name)
 
 
 def detect(headers: Headers, body: bytes, secret_text: str, *, url: str = "") -> Detection:
-    """Find the scheme under which `secret_text` made this delivery's signature. Time is not judged."""
+    """Find the scheme under which `secret_text` made this delivery's signature. The age of the delivery is ignored."""
     document = _document(body)
-    preset = _fitting_preset(headers, body, secret_text, url)
+    preset = _matching_preset(headers, body, secret_text, url)
     if preset:
         return Detection(preset, preset=preset.name)
-    signatures = candidates.signatures_in(headers)
-    times = candidates.times_in(headers, document, signatures.values())
-    ids = candidates.ids_in(headers, times, signatures.values())
-    keys = candidates.readings(secret_text)
+    signatures = candidates.find_signatures(headers)
+    times = candidates.find_timestamps(headers, document, signatures.values())
+    ids = candidates.find_ids(headers, times, signatures.values())
+    keys = candidates.decode_secret_variants(secret_text)
     notes: list[str] = []
-    for match in candidates.matches(signatures, keys, candidates.contents(body, url=url, times=times, ids=ids)):
+    for match in candidates.find_matches(
+        signatures, keys, candidates.possible_contents(body, url=url, times=times, ids=ids)
+    ):
         scheme = _scheme_of(match, headers, document, notes)
-        if scheme and _fits(scheme, headers, body, secret_text, url):
+        if scheme and _verifies(scheme, headers, body, secret_text, url):
             return Detection(scheme, notes=tuple(notes))
     return Detection(None, tried=_tried(signatures, times, ids, keys, url=url), notes=tuple(notes))
 
 
 def to_toml(scheme: Scheme, name: str) -> str:
-    """A scheme as `[schemes.NAME]`: whatever differs from the grammar's defaults."""
-    plain = Scheme(name)
-    table = f"schemes.{_key(name)}"
-    lines = [f"[{table}]", *_changes(scheme, plain, always=("headers",))]
-    if events := _changes(scheme.event, plain.event):
-        lines += [f"[{table}.event]", *events]
+    """Return a scheme as `[schemes.NAME]`: the header, and every key that differs from the defaults."""
+    default = Scheme(name)
+    table = {"headers": list(scheme.headers), **_changes(scheme, default)}
+    if sources := _changes(scheme.event, default.event):
+        table["event"] = sources
     if scheme.topics:
-        topics = (f"{_value(theirs)} = {_value(ours)}" for theirs, ours in scheme.topics.items())
-        lines += [f"[{table}.topics]", *topics]
-    return "\n".join(lines) + "\n"
+        table["topics"] = dict(scheme.topics)
+    return _dump(name, table)
 
 
-def _changes(given: Any, plain: Any, always: tuple[str, ...] = ()) -> list[str]:
+def _changes(given: Any, default: Any) -> dict[str, Any]:
     keys = [item.name for item in fields(given) if item.name not in ("name", "event", "topics", "configured")]
-    return [
-        f"{key} = {_value(getattr(given, key))}"
-        for key in keys
-        if key in always or getattr(given, key) != getattr(plain, key)
-    ]
+    return {key: getattr(given, key) for key in keys if getattr(given, key) != getattr(default, key)}
 
 
-def _value(value: Any) -> str:
-    """TOML takes JSON's strings, numbers, flags and lists as they are, but for one character."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _dump(name: str, table: dict[str, Any]) -> str:
+    return tomli_w.dumps({"schemes": {name: table}})
 
 
-def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else _value(name)
+# Presets first: they also know topics and ids
 
 
-# Presets first: they know topics and ids too
-
-
-def _fitting_preset(headers: Headers, body: bytes, secret_text: str, url: str) -> Scheme | None:
-    """The preset that fits. One that shares its header with another must also find its topic."""
+def _matching_preset(headers: Headers, body: bytes, secret_text: str, url: str) -> Scheme | None:
+    """Return the preset that matches. One that shares its header with another must also find its topic."""
     document = _document(body)
-    fitting = [preset for preset in PRESETS.values() if _fits(preset, headers, body, secret_text, url)]
+    matching = [preset for preset in PRESETS.values() if _verifies(preset, headers, body, secret_text, url)]
     named = [
-        preset for preset in fitting if any(read_source(source, headers, document) for source in preset.event.topic)
+        preset for preset in matching if any(read_source(source, headers, document) for source in preset.event.topic)
     ]
     alone = [
         preset
-        for preset in fitting
+        for preset in matching
         if preset is next(other for other in PRESETS.values() if other.headers == preset.headers)
     ]
     return next(iter([*named, *alone]), None)
 
 
-def _fits(scheme: Scheme, headers: Headers, body: bytes, secret_text: str, url: str) -> bool:
+def _verifies(scheme: Scheme, headers: Headers, body: bytes, secret_text: str, url: str) -> bool:
     try:
         secret = Secret(scheme.key_of(secret_text))
         timeless = replace(scheme, tolerance=0)
@@ -134,18 +125,21 @@ def _fits(scheme: Scheme, headers: Headers, body: bytes, secret_text: str, url: 
 
 def _scheme_of(match: candidates.Match, headers: Headers, document: Any, notes: list[str]) -> Scheme | None:
     if match.algorithm in UNSUPPORTED:
-        notes.append(f"it fits as HMAC-{match.algorithm.upper()} over {match.content.signed}, which is not supported")
+        notes.append(
+            f"the signature matches as HMAC-{match.algorithm.upper()} over {match.content.signed}, "
+            "which is not supported"
+        )
         return None
     if match.form.encoding not in ("hex", "base64"):
-        notes.append(f"it fits as {match.form.encoding} in {match.form.header}, which is not supported")
+        notes.append(f"the signature matches as {match.form.encoding} in {match.form.header}, which is not supported")
         return None
     unsigned = "{body}" not in match.content.signed
     if unsigned:
-        notes.append("the body is not signed: whoever captures one delivery can send any other content")
+        notes.append("the body is not signed: a captured delivery can be replayed with any other content")
     try:
         scheme = _build(match, unsigned=unsigned, event=_sources(headers, document, match.form.header))
     except SchemeError as error:
-        notes.append(f"it fits over {match.content.signed}, but {error}")
+        notes.append(f"the signature matches over {match.content.signed}, but {error}")
         return None
     signed_ids = scheme.event.id and all(scheme.signs(source) for source in scheme.event.id)
     return replace(scheme, dedupe="id") if signed_ids else scheme
@@ -163,8 +157,8 @@ def _build(match: candidates.Match, *, unsigned: bool, event: Sources) -> Scheme
         sig_keys=(form.key,) if form.pair_sep else (),
         signed=match.content.signed,
         allow_unsigned_body=unsigned,
-        secret_prefix=match.reading.prefix,
-        secret_encoding=match.reading.encoding,  # type: ignore[arg-type]
+        secret_prefix=match.secret.prefix,
+        secret_encoding=match.secret.encoding,  # type: ignore[arg-type]
         timestamp=time.source if time else "",
         timestamp_unit=time.unit if time else "s",
         event=event,
@@ -172,8 +166,8 @@ def _build(match: candidates.Match, *, unsigned: bool, event: Sources) -> Scheme
 
 
 def _sources(headers: Headers, document: Any, signature: str) -> Sources:
-    """Where the event's parts seem to stand, by the names things have."""
-    names = [name for name in candidates.uncommon(headers) if name != signature]
+    """Guess the sources of the event's parts from the names of headers and fields."""
+    names = [name for name in candidates.custom_headers(headers) if name != signature]
     data = [f"json:{key}" for key in _DATA_KEYS if isinstance(follow(document, key), dict)][:1]
     return Sources(
         topic=(
@@ -200,28 +194,28 @@ def _present(document: Any, keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _tried(
-    signatures: dict[bytes, candidates.Form],
-    times: list[candidates.Time],
+    signatures: dict[bytes, candidates.SignatureForm],
+    times: list[candidates.Timestamp],
     ids: list[tuple[str, str]],
-    keys: list[candidates.Reading],
+    keys: list[candidates.SecretVariant],
     *,
     url: str,
 ) -> tuple[str, ...]:
-    """What the search had to work with, for a person who knows more."""
+    """What the search tried, for the error message."""
     where = sorted({form.header for form in signatures.values()})
-    templates = sum(1 for _ in candidates.contents(b"", url=url, times=times, ids=ids))
+    templates = sum(1 for _ in candidates.possible_contents(b"", url=url, times=times, ids=ids))
     return (
         f"{len(PRESETS)} presets",
         f"signatures: {len(signatures)}, in {', '.join(where)}" if where else "signatures: none in any header",
-        f"times: {', '.join(time.source for time in times) or 'none'}",
+        f"timestamps: {', '.join(time.source for time in times) or 'none'}",
         f"other headers: {', '.join(name[8:-1] for name, _ in ids) or 'none'}",
-        f"the secret as {', '.join(_called(key) for key in keys) or 'nothing'}",
-        f"{templates} ways to put the signed content together" + ("" if url else ", none with a URL"),
+        f"the secret read as {', '.join(_name_of(key) for key in keys) or 'nothing'}",
+        f"{templates} templates of the signed content" + ("" if url else ", none with a URL"),
     )
 
 
-def _called(reading: candidates.Reading) -> str:
-    return f"{reading.encoding} without its prefix" if reading.prefix else reading.encoding
+def _name_of(variant: candidates.SecretVariant) -> str:
+    return f"{variant.encoding} without its prefix" if variant.prefix else variant.encoding
 
 
 def _document(body: bytes) -> Any:

@@ -1,6 +1,6 @@
-"""Explain: why a delivery fits or does not, step by step, without ever showing a secret.
+"""Explains, step by step and without showing a secret, why a delivery's signature is valid or not.
 
-The steps are verify's own, run one by one; the verdict is what `receive` says.
+The steps are those of `signatures.verify`, run one by one; the verdict is the result of `intake.receive`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from receiver.contract.diagnosis import candidates
-from receiver.contract.diagnosis.hints import Hint, would_fit
+from receiver.contract.diagnosis.hints import Hint, find_hints
 from receiver.contract.errors import DeliveryRefused, Reason
 from receiver.contract.intake import Delivery, receive
 from receiver.contract.signing.grammar import Scheme, Secret
@@ -21,24 +21,24 @@ from receiver.contract.signing.signatures import (
     Headers,
     Pairs,
     candidates_in,
-    check_time,
+    check_timestamp,
+    find_secret,
     find_signature,
-    fitting_secret,
-    moment_of,
+    parse_timestamp,
     read_timestamp,
     signed_content,
     split_signature,
 )
 from receiver.contract.stores import Store
 
-MAX_SHOWN = 60
+MAX_PRINTED = 60
 _SEARCHED = ("no-signature", "malformed-signature", "signature-mismatch", "incomplete", "no-timestamp")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class ExplanationLine:
-    """One fact, and how it was judged: "ok", "no match", "would match", or nothing."""
+    """One fact and its result: "ok", "not ok", "matches", "no match", "would match", or an empty text."""
 
     text: str
     mark: str = ""
@@ -46,7 +46,7 @@ class ExplanationLine:
 
 @dataclass(frozen=True)
 class ExplanationStep:
-    """One step of verification. `ok` is None where nothing is judged, only shown."""
+    """One step of verification. `ok` is None for a step that only shows something."""
 
     title: str
     lines: tuple[ExplanationLine, ...]
@@ -55,19 +55,21 @@ class ExplanationStep:
 
 @dataclass(frozen=True)
 class Explanation:
+    """Why a delivery is valid or not, and what to do about it."""
+
     steps: tuple[ExplanationStep, ...]
     valid: bool
     verdict: str
-    """A sentence: what it is, and why."""
+    """The reason in one sentence."""
     reason: Reason | None = None
     hints: tuple[Hint, ...] = ()
-    """What would have matched, and what to do about it; the likeliest first."""
+    """Changes that would make the signature match, the most likely first."""
     caveats: tuple[str, ...] = ()
-    """What the scheme cannot promise even when everything fits."""
+    """Attacks that the scheme does not prevent even with a valid signature."""
 
 
 def explain(store: Store, headers: Headers, body: bytes, now: float, *, others: Iterable[Store] = ()) -> Explanation:
-    """Judge a delivery as of `now` and say why. `others` are stores whose secrets are tried as well."""
+    """Verify a delivery as of `now` and explain the result. The secrets of the stores in `others` are tried, too."""
     steps = _Steps(store, headers, body, now).run()
     try:
         delivery = receive(headers, body, store=store, now=now)
@@ -90,21 +92,21 @@ def explain(store: Store, headers: Headers, body: bytes, now: float, *, others: 
 
 
 def caveats(scheme: Scheme) -> tuple[str, ...]:
-    """What a store with this scheme cannot be protected from; `verify` and `doctor` say it."""
+    """Return the attacks that this scheme does not prevent. `verify` and `doctor` show them."""
     found = []
     if not scheme.timestamp or not scheme.tolerance:
-        found.append("no time is signed: a captured delivery can be sent again later")
+        found.append("no timestamp is signed: a captured delivery can be replayed later")
     if not all(map(scheme.signs, scheme.event.id)):
-        found.append("the delivery id is not signed: a delivery sent again under a new id is a new event")
+        found.append("the delivery id is not signed: a delivery replayed under a new id is accepted as a new event")
     if not all(map(scheme.signs, scheme.event.topic)):
-        found.append("the topic is not signed: whoever captures a delivery can send it under another topic")
+        found.append("the topic is not signed: a captured delivery can be replayed under another topic")
     if scheme.allow_unsigned_body:
-        found.append("the body is not signed: whoever captures a delivery can change its content")
+        found.append("the body is not signed: a captured delivery can be replayed with other content")
     return tuple(found)
 
 
 class _Steps:
-    """Runs verify's steps one after the other and writes each down, as far as there is something to go on."""
+    """Runs the steps of verification one by one and records each, as far as the delivery allows."""
 
     def __init__(self, store: Store, headers: Headers, body: bytes, now: float) -> None:
         self.store, self.scheme = store, store.scheme
@@ -141,17 +143,17 @@ class _Steps:
         self.steps.append(ExplanationStep(title, (ExplanationLine(text, mark),), ok))
 
     def _time(self, pairs: Pairs) -> str | None:
-        """The text of the time; empty where the scheme has none, None where it is missing."""
+        """Return the text of the timestamp; empty if the scheme has none, None if it is missing."""
         if not self.scheme.timestamp:
             return ""
         text = self._attempt("time", lambda: read_timestamp(self.scheme, self.headers, self.body, pairs))
         if text is None or not self.scheme.tolerance:
             return text
-        facts, ok = shown(text), True
+        facts, ok = printable(text), True
         try:
-            moment = moment_of(self.scheme, text)
+            moment = parse_timestamp(self.scheme, text)
             facts += f", {_distance(moment, self.now)}, limit {self.scheme.tolerance} s"
-            check_time(self.scheme, moment, self.now)
+            check_timestamp(self.scheme, moment, self.now)
         except DeliveryRefused as refusal:
             ok = False
             facts += "" if "limit" in facts else f", {refusal}"
@@ -159,10 +161,10 @@ class _Steps:
         return text
 
     def _content(self, text: str) -> bytes | None:
-        def put_together() -> bytes:
+        def build() -> bytes:
             return signed_content(self.scheme, headers=self.headers, body=self.body, timestamp=text, url=self.store.url)
 
-        content = self._attempt("signed", put_together)
+        content = self._attempt("signed", build)
         if content is not None:
             digest = hashlib.sha256(content).hexdigest()[:6]
             self._note("signed", f'"{self.scheme.signed}", {len(content):,} bytes, sha256 {digest}', ok=None)
@@ -171,30 +173,29 @@ class _Steps:
     def _secrets(self, content: bytes, candidates: list[bytes]) -> None:
         lines = []
         for secret in self.store.secrets[:MAX_SECRETS]:
-            fits = fitting_secret(self.scheme, [secret], content, candidates, self.now) is not None
-            mark = ("ok" if secret.is_active(self.now) else "would match") if fits else "no match"
-            lines.append(ExplanationLine(_described(secret, self.now), mark))
-        self.steps.append(ExplanationStep("secrets", tuple(lines), any(line.mark == "ok" for line in lines)))
+            matches = find_secret(self.scheme, [secret], content, candidates, self.now) is not None
+            mark = ("matches" if secret.is_active(self.now) else "would match") if matches else "no match"
+            lines.append(ExplanationLine(_describe(secret, self.now), mark))
+        self.steps.append(ExplanationStep("secrets", tuple(lines), any(line.mark == "matches" for line in lines)))
 
 
 def _event_step(delivery: Delivery) -> ExplanationStep:
     event = delivery.event
     if delivery.unreadable:
-        return ExplanationStep("event", (ExplanationLine(delivery.unreadable, "kept, not understood"),), ok=False)
-    facts = f"{shown(delivery.theirs)} is {event.topic}, id {shown(event.delivery_id) or 'none'}"
-    return ExplanationStep(
-        "event", (ExplanationLine(f"{facts}, resource {shown(event.resource_id) or 'none'}", "ok"),), ok=True
-    )
+        return ExplanationStep("event", (ExplanationLine(delivery.unreadable, "accepted, but not readable"),), ok=False)
+    topic = event.topic if event.topic == delivery.theirs else f"{event.topic} ({printable(delivery.theirs)})"
+    ids = f"delivery id {printable(event.delivery_id) or 'none'}, resource id {printable(event.resource_id) or 'none'}"
+    return ExplanationStep("event", (ExplanationLine(f"{topic}, {ids}", "ok"),), ok=True)
 
 
-def _described(secret: Secret, now: float) -> str:
+def _describe(secret: Secret, now: float) -> str:
     text = f"{secret.fingerprint}  {secret.origin}".rstrip()
     if secret.not_after is None:
         return text
-    return f"{text}, {'ends' if secret.is_active(now) else 'ended'} {_clock(secret.not_after)}"
+    return f"{text}, {'expires' if secret.is_active(now) else 'expired'} {_format_time(secret.not_after)}"
 
 
-def _clock(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -203,10 +204,10 @@ def _distance(moment: float, now: float) -> str:
     return f"{abs(apart):,} s {'after' if apart < 0 else 'before'} arrival"
 
 
-def shown(text: str) -> str:
-    """Text from outside, fit for a terminal: short, and nothing in it that moves the cursor."""
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text[: MAX_SHOWN + 1])
-    return clean if len(clean) <= MAX_SHOWN else clean[:MAX_SHOWN] + "…"
+def printable(text: str) -> str:
+    """Return text from a delivery, safe to print: shortened, and without control characters."""
+    clean = "".join(letter if letter.isprintable() else "?" for letter in text[: MAX_PRINTED + 1])
+    return clean if len(clean) <= MAX_PRINTED else clean[:MAX_PRINTED] + "…"
 
 
 # Hints
@@ -222,20 +223,20 @@ def _hints(
     if refusal.reason == "wrong-store":
         sources = ", ".join(store.scheme.event.store)
         fix = f"compare {sources} of the delivery with [stores.{store.name}] domain"
-        return [Hint("it is signed with this store's secret, but names another store", fix)]
-    found = would_fit(store, headers, body, others) if refusal.reason in _SEARCHED else []
-    return found or [_nothing_fits(refusal.reason, headers)]
+        return [Hint("the signature matches this store's secret, but the delivery names another store", fix)]
+    found = find_hints(store, headers, body, others) if refusal.reason in _SEARCHED else []
+    return found or [_no_match(refusal.reason, headers)]
 
 
 def _rotation_hints(store: Store, detail: str) -> list[Hint]:
-    ended = next((secret for secret in store.secrets if secret.fingerprint in detail), None)
-    if ended is None or ended.not_after is None:
+    expired = next((secret for secret in store.secrets if secret.fingerprint in detail), None)
+    if expired is None or expired.not_after is None:
         return []
-    place = ended.origin or f"[stores.{store.name}] signing_secrets"
+    place = expired.origin or f"[stores.{store.name}] signing_secrets"
     return [
         Hint(
-            f"it would fit with {ended.fingerprint}, which ended {_clock(ended.not_after)}",
-            f"give it more time: not_after in {place}, then HUP; or finish the rotation: "
+            f"the signature matches {expired.fingerprint}, which expired {_format_time(expired.not_after)}",
+            f"extend not_after in {place}, then send HUP; or finish the rotation: "
             f"storehooks subscriptions rotate --store {store.name}",
         )
     ]
@@ -246,27 +247,30 @@ def _time_hints(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> l
     text = read_timestamp(scheme, headers, body, split_signature(scheme, raw))
     unit = candidates.unit_of(text)
     if unit and unit != scheme.timestamp_unit:
-        return [Hint(f"the time is written in another unit, {unit}", f'timestamp_unit = "{unit}"')]
-    if reason == "malformed-timestamp":
         return [
-            Hint(
-                f"the signature fits, but {scheme.timestamp} holds no time",
-                "set timestamp",
-            )
+            Hint(f"the signature matches, but the timestamp has another unit, {unit}", f'timestamp_unit = "{unit}"')
         ]
-    fix = "set the clocks right; for a store that signs once and retries for hours, raise tolerance"
-    return [Hint("the signature fits, only the time is too far away: a clock, a late retry or a replay", fix)]
+    if reason == "malformed-timestamp":
+        return [Hint(f"the signature matches, but {scheme.timestamp} is not a timestamp", "set timestamp")]
+    fix = "synchronise the clocks; for a store that signs once and retries for hours, raise tolerance"
+    return [
+        Hint(
+            "the signature matches, but the timestamp is outside the tolerance: a wrong clock, a late retry "
+            "or a replay",
+            fix,
+        )
+    ]
 
 
-def _nothing_fits(reason: str, headers: Headers) -> Hint:
-    if reason in ("no-signature", "malformed-signature") and not candidates.signatures_in(headers):
-        names = ", ".join(shown(name) for name in candidates.uncommon(headers)) or "none of its own"
+def _no_match(reason: str, headers: Headers) -> Hint:
+    if reason in ("no-signature", "malformed-signature") and not candidates.find_signatures(headers):
+        names = ", ".join(printable(name) for name in candidates.custom_headers(headers)) or "no others"
         return Hint(
-            f"no header holds anything of the size of a signature; it came with {names}",
-            "turn signing on at the store; or something on the way removes the header",
+            f"no header contains a signature; besides the usual headers the delivery has {names}",
+            "turn on signing at the store, or find the proxy that removes the header",
         )
     return Hint(
-        "nothing that was tried makes it fit: it was signed with a secret that is not configured, or the "
-        "body was changed on the way",
+        "no known change makes the signature match: either the store signs with a secret that is not configured, "
+        "or the body was changed in transit",
         "compare the secret at the store with the fingerprints above",
     )

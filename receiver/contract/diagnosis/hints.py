@@ -1,4 +1,4 @@
-"""Remedies: what a refused delivery would have fitted with. No secret is ever in a word of it."""
+"""Searches for the change under which a refused delivery's signature would match. No text contains a secret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from receiver.contract.signing.signatures import (
 )
 from receiver.contract.stores import Store
 
-MAX_REWRITTEN = 512 * 1024
+MAX_RESERIALISED = 512 * 1024
 MAX_INFLATED = 4 * 1024 * 1024
 MAX_HINTS = 3
 _BOM = b"\xef\xbb\xbf"
@@ -31,7 +31,7 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Hint:
-    """One thing that would have made the delivery fit, and what to do about it."""
+    """One finding about a refused delivery, and how to fix it."""
 
     text: str
     fix: str = ""
@@ -39,101 +39,109 @@ class Hint:
 
 @dataclass(frozen=True)
 class _Change:
-    """A key or a content other than the store's own, and the words for it; no words for its own."""
+    """A key or content to try. `difference` from the store's own is empty for the store's own."""
 
-    words: str
+    difference: str
     data: bytes
     fix: str = ""
 
 
-def would_fit(store: Store, headers: Headers, body: bytes, others: Iterable[Store] = ()) -> list[Hint]:
-    """The smallest changes under which the signature fits, the likeliest first."""
+def find_hints(store: Store, headers: Headers, body: bytes, others: Iterable[Store] = ()) -> list[Hint]:
+    """Return the smallest changes under which the signature matches, the most likely first."""
     found = _single_changes(store, headers, body, list(others))
     return [*found, *_other_presets(store, headers, body)][:MAX_HINTS]
 
 
 def _single_changes(store: Store, headers: Headers, body: bytes, others: list[Store]) -> list[Hint]:
-    """The first change that is enough by itself; where none is, the smallest of what fits."""
-    signatures = candidates.signatures_in(headers)
-    keys = {change.data: change for change in reversed(list(_keys(store, others)))}
-    readings = [candidates.Reading("", "", key) for key in reversed(keys)]
+    """Return the first change that is enough by itself; if none is, the smallest combination that matches."""
+    signatures = candidates.find_signatures(headers)
+    keys = {change.data: change for change in reversed(list(_possible_keys(store, others)))}
+    variants = [candidates.SecretVariant("", "", key) for key in reversed(keys)]
     fixes: dict[str, str] = {}
     found: list[list[_Change]] = []
-    for match in candidates.matches(signatures, readings, _lazily(_contents(store, headers, body, signatures), fixes)):
+    for match in candidates.find_matches(
+        signatures, variants, _one_by_one(_possible_contents(store, headers, body, signatures), fixes)
+    ):
         content = _Change(match.content.signed, b"", fixes[match.content.signed])
-        parts = (_form(store.scheme, match), keys[match.reading.key], content)
-        found.append([part for part in parts if part.words])
+        parts = (_form_change(store.scheme, match), keys[match.secret.key], content)
+        found.append([part for part in parts if part.difference])
         if len(found[-1]) <= 1:
             break
     return [_hint(parts) for parts in sorted(found, key=len)[:1]]
 
 
-def _lazily(contents: Iterator[_Change], fixes: dict[str, str]) -> Iterator[candidates.Content]:
-    """Contents are as long as the body: never hold two of them."""
+def _one_by_one(contents: Iterator[_Change], fixes: dict[str, str]) -> Iterator[candidates.Content]:
+    """Yield the contents one by one: each is as long as the body, so two are never held in memory."""
     for change in contents:
-        fixes[change.words] = change.fix
-        yield candidates.Content(change.words, change.data)
+        fixes[change.difference] = change.fix
+        yield candidates.Content(change.difference, change.data)
 
 
 def _hint(parts: list[_Change]) -> Hint:
-    words = " and ".join(part.words for part in parts) or "with fewer signatures in the header"
-    return Hint(f"it would fit {words}", "; ".join(part.fix for part in parts if part.fix))
+    difference = " and ".join(part.difference for part in parts) or "with fewer signatures in the header"
+    return Hint(f"the signature would match {difference}", "; ".join(part.fix for part in parts if part.fix))
 
 
-def _form(scheme: Scheme, match: candidates.Match) -> _Change:
-    """How the fitting signature stands otherwise than the scheme says."""
+def _form_change(scheme: Scheme, match: candidates.Match) -> _Change:
+    """How the form of the matching signature differs from the scheme."""
     form = match.form
     if match.algorithm != scheme.digest:
         fix = f'algorithm = "hmac-{match.algorithm}"' if match.algorithm in ("sha256", "sha512") else ""
-        return _Change(f"as HMAC-{match.algorithm.upper()}" + ("" if fix else ", which is not supported"), b"", fix)
+        return _Change(f"with HMAC-{match.algorithm.upper()}" + ("" if fix else ", which is not supported"), b"", fix)
     if form.header not in scheme.header_names:
-        return _Change(f"with the header {form.header}", b"", f'headers = ["{form.header}"]')
+        return _Change(f"with the signature header {form.header}", b"", f'headers = ["{form.header}"]')
     if form.encoding != scheme.encoding:
         known = form.encoding in ("hex", "base64")
         return _Change(
-            f"as {form.encoding}" + ("" if known else ", which is not supported"),
+            f"read as {form.encoding}" + ("" if known else ", which is not supported"),
             b"",
             f'encoding = "{form.encoding}"' if known else "",
         )
     if form.pair_sep and form.key not in scheme.sig_keys:
         fix = f'pair_sep = "{form.pair_sep}", sig_keys = ["{form.key}"]'
-        return _Change(f"with the signature under {form.key}", b"", fix)
+        return _Change(f"with the signature after the key {form.key}", b"", fix)
     if scheme.sig_keys and not form.pair_sep:
         return _Change("without a key before the signature", b"", 'pair_sep = "", sig_keys = []')
     return _Change("", b"")
 
 
-# Keys: the store's own, the same read otherwise, other stores'
+# Keys: the store's own, the same with another encoding, and those of other stores
 
 
-def _keys(store: Store, others: list[Store]) -> Iterator[_Change]:
+def _possible_keys(store: Store, others: list[Store]) -> Iterator[_Change]:
     for secret in store.secrets:
         yield _Change("", secret.key)
     for secret in store.secrets:
-        yield from _read_otherwise(store.scheme, secret)
+        yield from _with_other_encoding(store.scheme, secret)
     for other in others:
         for secret in other.secrets:
-            words = f"with {secret.fingerprint}, a secret of {other.name}"
-            yield _Change(words, secret.key, f"let {other.name} send to its own URL, or give {store.name} that secret")
+            difference = f"with {secret.fingerprint}, a secret of {other.name}"
+            fix = f"have {other.name} send to its own URL, or add that secret to {store.name}"
+            yield _Change(difference, secret.key, fix)
 
 
-def _read_otherwise(scheme: Scheme, secret: Secret) -> Iterator[_Change]:
-    """Only the key is kept, not its text; but the text can be had back from it."""
+def _with_other_encoding(scheme: Scheme, secret: Secret) -> Iterator[_Change]:
+    """Decode the secret in other ways. Only its key is known, so its text is encoded from the key first."""
     for text in _texts_of(scheme, secret):
         for encoding in ("utf8", "base64", "hex"):
             if encoding != scheme.secret_encoding:
                 fix = f'secret_encoding = "{encoding}"'
-                yield from _decoded(text, encoding, f"with {secret.fingerprint} taken as {encoding}", fix)
-        for reading in candidates.readings(text):
-            if reading.prefix:
-                words = f"with {secret.fingerprint} taken as {reading.encoding} without its prefix"
-                yield _Change(words, reading.key, "set secret_prefix and secret_encoding")
+                yield from _decoded(text, encoding, f"with {secret.fingerprint} read as {encoding}", fix)
+        for variant in candidates.decode_secret_variants(text):
+            if variant.prefix:
+                difference = f"with {secret.fingerprint} read as {variant.encoding} without its prefix"
+                yield _Change(difference, variant.key, "set secret_prefix and secret_encoding")
         if scheme.secret_prefix:
-            words = f"with {secret.fingerprint} taken with its prefix"
-            yield _Change(words, (scheme.secret_prefix + text).encode(), 'secret_prefix = "", secret_encoding = "utf8"')
+            difference, fix = (
+                f"with {secret.fingerprint} including its prefix",
+                'secret_prefix = "", secret_encoding = "utf8"',
+            )
+            yield _Change(difference, (scheme.secret_prefix + text).encode(), fix)
     if secret.key.strip(b" \t\r\n\"'") != secret.key:
-        words = f"with {secret.fingerprint} without the spaces or quotes around it"
-        yield _Change(words, secret.key.strip(b" \t\r\n\"'"), f"mend the secret at {secret.origin or 'its place'}")
+        difference = f"with {secret.fingerprint} without the spaces or quotes around it"
+        yield _Change(
+            difference, secret.key.strip(b" \t\r\n\"'"), f"correct the secret at {secret.origin or 'its source'}"
+        )
 
 
 def _texts_of(scheme: Scheme, secret: Secret) -> list[str]:
@@ -146,38 +154,41 @@ def _texts_of(scheme: Scheme, secret: Secret) -> list[str]:
     return texts[scheme.secret_encoding]
 
 
-def _decoded(text: str, encoding: str, words: str, fix: str) -> Iterator[_Change]:
+def _decoded(text: str, encoding: str, difference: str, fix: str) -> Iterator[_Change]:
     try:
         key = decode_secret(text, encoding)
     except ValueError:
         return
     if key:
-        yield _Change(words, key, fix)
+        yield _Change(difference, key, fix)
 
 
-# Contents: the scheme's own, over another body or URL, or put together otherwise
+# Contents: by the scheme's own template, over another body or URL, or by another template
 
 
-def _contents(
-    store: Store, headers: Headers, body: bytes, signatures: dict[bytes, candidates.Form]
+def _possible_contents(
+    store: Store, headers: Headers, body: bytes, signatures: dict[bytes, candidates.SignatureForm]
 ) -> Iterator[_Change]:
-    yield from _own_content(store, headers, body)
-    for words, changed in _bodies(body, headers):
+    yield from _content_by_scheme(store, headers, body)
+    for difference, changed in _possible_bodies(body, headers):
         if changed != body:
-            yield from _own_content(store, headers, changed, words, "something on the way changes the body")
-    for url in _urls(store):
+            fix = "find the proxy or middleware that changes the body"
+            yield from _content_by_scheme(store, headers, changed, difference, fix)
+    for url in _possible_urls(store):
         fix = f'[stores.{store.name}] url = "{url}"'
-        yield from _own_content(replace(store, url=url), headers, body, f"if the url were {url}", fix)
+        yield from _content_by_scheme(replace(store, url=url), headers, body, f"if the url were {url}", fix)
     document, _ = read_document(body)
-    times = candidates.times_in(headers, document, signatures.values())
-    ids = candidates.ids_in(headers, times, signatures.values())
-    for content in candidates.contents(body, url=store.url, times=times, ids=ids):
+    times = candidates.find_timestamps(headers, document, signatures.values())
+    ids = candidates.find_ids(headers, times, signatures.values())
+    for content in candidates.possible_contents(body, url=store.url, times=times, ids=ids):
         place = f', timestamp = "{content.time.source}"' if content.time else ""
         fix = f"signed = {json.dumps(content.signed)}{place}"
-        yield _Change(f"if what is signed were {json.dumps(content.signed)}", content.data, fix)
+        yield _Change(f"if the signed content were {json.dumps(content.signed)}", content.data, fix)
 
 
-def _own_content(store: Store, headers: Headers, body: bytes, words: str = "", fix: str = "") -> Iterator[_Change]:
+def _content_by_scheme(
+    store: Store, headers: Headers, body: bytes, difference: str = "", fix: str = ""
+) -> Iterator[_Change]:
     scheme = store.scheme
     raw = next((headers[name] for name in scheme.header_names if name in headers), "")
     try:
@@ -187,32 +198,32 @@ def _own_content(store: Store, headers: Headers, body: bytes, words: str = "", f
         content = signed_content(scheme, headers=headers, body=body, timestamp=text, url=store.url)
     except DeliveryRefused:
         return
-    yield _Change(words, content, fix)
+    yield _Change(difference, content, fix)
 
 
-def _bodies(body: bytes, headers: Headers) -> Iterator[tuple[str, bytes]]:
+def _possible_bodies(body: bytes, headers: Headers) -> Iterator[tuple[str, bytes]]:
     yield "if the body had no trailing newline", body.rstrip(b"\r\n")
     yield "if the body had a trailing newline", body + b"\n"
     yield "if the body had no spaces around it", body.strip()
     yield "if the body had no byte order mark", body.removeprefix(_BOM)
-    yield "if the body had Unix line ends", body.replace(b"\r\n", b"\n")
-    yield "if the body had Windows line ends", body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
-    yield "if the body had been empty", b""
+    yield "if the body had Unix line endings", body.replace(b"\r\n", b"\n")
+    yield "if the body had Windows line endings", body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+    yield "if the body were empty", b""
     if body.startswith(b"\x1f\x8b") or "gzip" in headers.get("content-encoding", ""):
         yield from _inflated(body)
-    if len(body) <= MAX_REWRITTEN:
-        yield from _rewritten(body)
+    if len(body) <= MAX_RESERIALISED:
+        yield from _reserialised(body)
 
 
 def _inflated(body: bytes) -> Iterator[tuple[str, bytes]]:
     try:
-        yield "if the body had been decompressed", zlib.decompressobj(wbits=47).decompress(body, MAX_INFLATED)
+        yield "if the body were decompressed", zlib.decompressobj(wbits=47).decompress(body, MAX_INFLATED)
     except zlib.error:
         return
 
 
-def _rewritten(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """The same JSON as other writers put it. A proxy that parses and writes again is a frequent cause."""
+def _reserialised(body: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the same JSON in other formats. A proxy that parses and re-serialises the body is a frequent cause."""
     document, problem = read_document(body)
     if problem:
         return
@@ -229,10 +240,10 @@ def _rewritten(body: bytes) -> Iterator[tuple[str, bytes]]:
         for ascii_only in (False, True):
             text = json.dumps(document, ensure_ascii=ascii_only, **style)
             for written in (text, text.replace("/", "\\/")):
-                yield "if the body had been re-serialised", written.encode("utf-8", "surrogatepass")
+                yield "if the JSON body were re-serialised", written.encode("utf-8", "surrogatepass")
 
 
-def _urls(store: Store) -> list[str]:
+def _possible_urls(store: Store) -> list[str]:
     if "{url}" not in store.scheme.signed:
         return []
     url = store.url
@@ -245,7 +256,7 @@ def _urls(store: Store) -> list[str]:
 
 def _other_presets(store: Store, headers: Headers, body: bytes) -> Iterator[Hint]:
     own = store.scheme
-    keys = [change.data for change in _keys(store, [])]
+    keys = [change.data for change in _possible_keys(store, [])]
     for preset in PRESETS.values():
         if (preset.headers, preset.signed) == (own.headers, own.signed):
             continue
@@ -255,4 +266,4 @@ def _other_presets(store: Store, headers: Headers, body: bytes) -> Iterator[Hint
             verify(timeless, secrets=secrets, headers=headers, body=body, now=0.0, url=store.url)
         except DeliveryRefused:
             continue
-        yield Hint(f"it would fit as the preset {preset.name}", f'scheme = "{preset.name}"')
+        yield Hint(f"the signature would match with the preset {preset.name}", f'scheme = "{preset.name}"')

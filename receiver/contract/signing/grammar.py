@@ -1,4 +1,7 @@
-"""Grammar: a scheme as data, and what may not be written in it. Nothing here looks at a delivery."""
+"""The grammar of schemes: how a store signs, as data, and the checks that refuse an unsafe scheme.
+
+`signatures` applies a scheme to deliveries.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Any, Literal
 
 PLACEHOLDERS = ("body", "timestamp", "url", "header:NAME", "json:a.b")
 Part = tuple[str, str]
-"""A placeholder or a source, taken apart: ("header", "x-topic"), ("json", "data.id"), ("body", "")."""
+"""A parsed placeholder or source: ("header", "x-topic"), ("json", "data.id"), ("body", "")."""
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -23,7 +26,7 @@ _HEX = re.compile(r"[0-9a-fA-F]*")
 
 
 class SchemeError(ValueError):
-    """A scheme that is insecure or means nothing. `key` is the key to mend; the text says how."""
+    """A scheme is unsafe or meaningless. `key` is the config key to change; the message says how."""
 
     def __init__(self, key: str, fix: str) -> None:
         super().__init__(fix)
@@ -32,7 +35,7 @@ class SchemeError(ValueError):
 
 @dataclass(frozen=True)
 class Secret:
-    """One signing secret of a store. It knows its bytes and shows only its fingerprint."""
+    """One signing secret of a store. Its `repr` never shows the key; people see the fingerprint."""
 
     key: bytes = field(repr=False)
     origin: str = field(default="", compare=False)
@@ -48,7 +51,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where an event's parts stand in a delivery; tried in order."""
+    """Where the parts of an event are found in a delivery. The sources of a part are tried in order."""
 
     topic: tuple[str, ...] = ("json:type",)
     id: tuple[str, ...] = ("header:webhook-id",)
@@ -59,13 +62,13 @@ class Sources:
 
     @cached_property
     def parts(self) -> dict[str, tuple[Part, ...]]:
-        """Every source taken apart once, so that reading a delivery splits no text."""
-        return {item.name: tuple(take_apart(source) for source in getattr(self, item.name)) for item in fields(self)}
+        """Every source, parsed once, so that reading a delivery parses no text."""
+        return {item.name: tuple(parse_source(source) for source in getattr(self, item.name)) for item in fields(self)}
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a store signs and what its deliveries look like. Building one that is unsafe raises SchemeError."""
+    """How a store signs and where its deliveries hold topic, id and data. An unsafe scheme raises SchemeError."""
 
     name: str
     headers: tuple[str, ...] = ("webhook-signature",)
@@ -86,7 +89,7 @@ class Scheme:
     event: Sources = Sources()
     topics: Mapping[str, str] = field(default_factory=dict)
     configured: frozenset[str] = field(default=frozenset(), compare=False)
-    """Those of `topics` that the operator wrote; the others come with the preset."""
+    """The keys of `topics` that come from the config; the others come from the preset."""
 
     def __post_init__(self) -> None:
         for check in CHECKS:
@@ -98,14 +101,14 @@ class Scheme:
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """Every header that says something under this scheme."""
+        """Every header that this scheme reads."""
         sources = (part for parts in self.event.parts.values() for part in parts)
-        named = (name for kind, name in (*self.signed_parts, self.time_source, *sources) if kind == "header")
+        named = (name for kind, name in (*self.signed_parts, self.timestamp_source, *sources) if kind == "header")
         return frozenset((*self.header_names, *named))
 
     @cached_property
     def template(self) -> tuple[bytes | Part, ...]:
-        """`signed`, taken apart once: literal bytes, and placeholders as (kind, name)."""
+        """`signed`, parsed once: literal bytes, and placeholders as (kind, name)."""
         return tuple(_parse_template(self.signed))
 
     @cached_property
@@ -113,9 +116,9 @@ class Scheme:
         return frozenset(part for part in self.template if not isinstance(part, bytes))
 
     @cached_property
-    def time_source(self) -> Part:
-        """`timestamp`, taken apart; ("", "") where the scheme has none."""
-        return take_apart(self.timestamp)
+    def timestamp_source(self) -> Part:
+        """`timestamp`, parsed; ("", "") where the scheme has none."""
+        return parse_source(self.timestamp)
 
     @cached_property
     def digest(self) -> str:
@@ -126,17 +129,17 @@ class Scheme:
         return hashlib.new(self.digest).digest_size
 
     def signs(self, source: str) -> bool:
-        """Whether the signature covers what stands at `source`, so that nobody else can have written it."""
-        kind, name = take_apart(source)
+        """Whether the signature covers the value at `source`, so that only the store can have written it."""
+        kind, name = parse_source(source)
         if kind == "header":
-            timed = ("timestamp", "") in self.signed_parts and self.time_source == (kind, name)
+            timed = ("timestamp", "") in self.signed_parts and self.timestamp_source == (kind, name)
             return timed or (kind, name) in self.signed_parts
         if kind == "sig":
             return ("timestamp", "") in self.signed_parts
         return ("body", "") in self.signed_parts or (kind, name) in self.signed_parts
 
     def key_of(self, text: str) -> bytes:
-        """The key bytes in a secret as the store shows it. ValueError says what is wrong with it."""
+        """Decode a secret, as the store shows it, to the key. Raises ValueError with the reason."""
         key = decode_secret(text.removeprefix(self.secret_prefix), self.secret_encoding)
         if not key:
             raise ValueError("it is empty")
@@ -151,7 +154,7 @@ def extend(
     event: Mapping[str, tuple[str, ...]],
     topics: Mapping[str, str],
 ) -> Scheme:
-    """A scheme that says something else than its parent; without a parent, than the grammar's defaults."""
+    """Return the parent with changes. Without a parent, start from the grammar's defaults."""
     if parent is None and not changes.get("headers"):
         raise SchemeError("headers", "name the header that holds the signature, or set extends to a preset")
     base = parent or Scheme(name)
@@ -165,13 +168,13 @@ def extend(
     )
     if changes.get("tolerance") and not scheme.timestamp:
         raise SchemeError(
-            "tolerance", 'tolerance needs a timestamp: set timestamp = "header:NAME", or take tolerance away'
+            "tolerance", 'tolerance needs a timestamp: set timestamp = "header:NAME", or remove tolerance'
         )
     return scheme
 
 
-def take_apart(source: str) -> Part:
-    """`header:X-Topic` as ("header", "x-topic"); header names do not mind their case."""
+def parse_source(source: str) -> Part:
+    """Parse `header:X-Topic` to ("header", "x-topic"). Header names are case-insensitive."""
     kind, _, name = source.partition(":")
     return kind, name.lower() if kind == "header" else name
 
@@ -181,13 +184,13 @@ def _parse_template(signed: str) -> Iterator[bytes | Part]:
     for match in _PLACEHOLDER.finditer(signed):
         if literal := signed[end : match.start()]:
             yield literal.encode()
-        yield take_apart(match[1])
+        yield parse_source(match[1])
         end = match.end()
     if literal := signed[end:]:
         yield literal.encode()
 
 
-# Strict decoding: what Python's decoders let through (spaces, junk, missing padding) is refused
+# Strict decoding: Python's decoders accept spaces, junk and missing padding; these refuse them
 
 
 def strict_hex(text: str) -> bytes:
@@ -197,7 +200,7 @@ def strict_hex(text: str) -> bytes:
 
 
 def strict_base64(text: str) -> bytes:
-    """Standard alphabet, full padding, no stray bits in the last character, nothing else."""
+    """Decode the standard alphabet with full padding and no stray bits in the last character."""
     try:
         decoded = b64decode(text.encode("ascii"), validate=True)
     except (UnicodeEncodeError, Base64Error):
@@ -208,7 +211,7 @@ def strict_base64(text: str) -> bytes:
 
 
 def decode_secret(text: str, encoding: str) -> bytes:
-    """The bytes of a secret; stores show base64 secrets with and without padding."""
+    """Decode the text of a secret. Base64 padding is optional: some stores leave it out."""
     if encoding == "utf8":
         return text.encode()
     if encoding == "hex":
@@ -217,7 +220,7 @@ def decode_secret(text: str, encoding: str) -> bytes:
     return strict_base64(bare + "=" * (-len(bare) % 4))
 
 
-# Checks: each refuses one kind of unsafe or meaningless scheme, and says the fix
+# Checks: each refuses one kind of unsafe or meaningless scheme. The message is the fix
 
 
 def _check_headers(scheme: Scheme) -> None:
@@ -225,7 +228,7 @@ def _check_headers(scheme: Scheme) -> None:
         raise SchemeError("headers", "headers is empty: name the header that holds the signature")
     for name in scheme.headers:
         if not _HEADER_NAME.fullmatch(name):
-            raise SchemeError("headers", f"{name!r} cannot be the name of a header")
+            raise SchemeError("headers", f"{name!r} is not a valid header name")
 
 
 def _check_form(scheme: Scheme) -> None:
@@ -241,7 +244,7 @@ def _check_form(scheme: Scheme) -> None:
 
 def _check_signed(scheme: Scheme) -> None:
     if set("{}") & set(_PLACEHOLDER.sub("", scheme.signed)):
-        raise SchemeError("signed", "signed has a brace without its partner; write placeholders like {body}")
+        raise SchemeError("signed", "signed has an unmatched brace; write placeholders like {body}")
     for kind, name in scheme.signed_parts:
         if (kind, bool(name)) not in _KNOWN_PLACEHOLDERS:
             written = f"{{{kind}:{name}}}" if name else f"{{{kind}}}"
@@ -252,11 +255,11 @@ def _check_signed(scheme: Scheme) -> None:
     if not scheme.allow_unsigned_body:
         raise SchemeError(
             "signed",
-            "signed leaves out {body}, so anybody could change the content; add it, or, where the store "
-            "really does not sign it, set allow_unsigned_body = true",
+            "signed leaves out {body}, so an attacker could change the content; add it, or, if the store "
+            "does not sign the body, set allow_unsigned_body = true",
         )
     if not scheme.signed_parts:
-        raise SchemeError("signed", "signed is the same for every delivery; it must hold something of it")
+        raise SchemeError("signed", "signed is the same for every delivery; add a placeholder, such as {timestamp}")
 
 
 _KNOWN_PLACEHOLDERS = {
@@ -270,10 +273,10 @@ _KNOWN_PLACEHOLDERS = {
 
 def _check_timestamp(scheme: Scheme) -> None:
     uses = ("timestamp", "") in scheme.signed_parts
-    kind, name = scheme.time_source
+    kind, name = scheme.timestamp_source
     if not scheme.timestamp:
         if uses:
-            raise SchemeError("timestamp", 'signed has {timestamp}; say where it stands: timestamp = "header:NAME"')
+            raise SchemeError("timestamp", 'signed has {timestamp}; set its source: timestamp = "header:NAME"')
         return
     if kind not in ("header", "sig", "json") or not name:
         raise SchemeError("timestamp", 'timestamp is "header:NAME", "sig:KEY" or "json:a.b"')
@@ -282,7 +285,7 @@ def _check_timestamp(scheme: Scheme) -> None:
     if not scheme.signs(scheme.timestamp):
         raise SchemeError(
             "timestamp",
-            f"nothing signs {scheme.timestamp}, so anybody could set it; add {{timestamp}} to signed, or set "
+            f"{scheme.timestamp} is not signed, so an attacker could change it; add {{timestamp}} to signed, or set "
             'timestamp = ""',
         )
 
@@ -305,7 +308,7 @@ def _check_sources(scheme: Scheme) -> None:
             if kind not in wanted or bool(name) != (kind != "body"):
                 forms = ' or "body"' if what == "data" else ' or "header:NAME"'
                 written = f"{kind}:{name}" if name else kind
-                raise SchemeError(f"event.{what}", f'{written!r} is no source of it; write "json:a.b"{forms}')
+                raise SchemeError(f"event.{what}", f'{written!r} is not a source; write "json:a.b"{forms}')
 
 
 def _check_dedupe(scheme: Scheme) -> None:
@@ -315,8 +318,9 @@ def _check_dedupe(scheme: Scheme) -> None:
         if not scheme.signs(source):
             raise SchemeError(
                 "dedupe",
-                f'dedupe = "id" trusts {source}, which is not signed: whoever sends an old delivery under a '
-                'new id could hide an update; use dedupe = "id+body"',
+                f'dedupe = "id" trusts {source}, which is not signed: an attacker could send an old delivery under '
+                "a new id, and the event that really has this id would be dropped as a duplicate; "
+                'use dedupe = "id+body"',
             )
 
 
@@ -328,7 +332,7 @@ def _check_topics(scheme: Scheme) -> None:
 
 def _check_numbers(scheme: Scheme) -> None:
     if not 200 <= scheme.success <= 299:
-        raise SchemeError("success", "success is an answer that stores take as yes: 200 to 299")
+        raise SchemeError("success", "success is a 2xx status code: 200 to 299")
     if scheme.tolerance < 0:
         raise SchemeError("tolerance", "tolerance is a number of seconds; 0 turns it off")
 

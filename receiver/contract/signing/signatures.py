@@ -1,7 +1,7 @@
-"""Scheme: how a store signs, as data; `sign` and `verify` are the only two things done with it.
+"""Signs and verifies deliveries by a scheme.
 
-Verification works on the raw bytes, before anything is parsed, and fails in one way: `DeliveryRefused`.
-Its steps are functions of their own, so that `explain` shows exactly what `verify` does.
+Verification works on the raw bytes, before the body is parsed, and fails with `DeliveryRefused` only.
+Each step is a function, so that `explain` shows exactly the steps of `verify`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from receiver.contract.signing.grammar import (
     SchemeError,
     Secret,
     Sources,
+    parse_source,
     strict_base64,
     strict_hex,
-    take_apart,
 )
 from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
 
@@ -45,10 +45,10 @@ __all__ = [
     "Sources",
     "Verified",
     "candidates_in",
-    "check_time",
+    "check_timestamp",
+    "find_secret",
     "find_signature",
-    "fitting_secret",
-    "moment_of",
+    "parse_timestamp",
     "read_source",
     "read_timestamp",
     "sign",
@@ -63,9 +63,9 @@ Pairs = list[tuple[str, str]]
 
 MAX_CANDIDATES = 16
 MAX_SECRETS = 16
-"""Of a store in config."""
+"""The number of signing secrets of one store in the config."""
 MAX_LEARNED = 48
-"""Of a store in the keyring: each subscription may have its own, and an old one beside it for a while."""
+"""The number of secrets of one store in the keyring. Each subscription may have its own, during rotation two."""
 MAX_SIGNATURE_HEADER = 4096
 _DIGITS = re.compile(r"[0-9]{1,16}")
 _RFC3339 = re.compile(
@@ -76,7 +76,7 @@ _TIMESTAMP: Part = ("timestamp", "")
 
 @dataclass(frozen=True)
 class Verified:
-    """A delivery that fits: by which secret, and the time it was signed at (if the scheme has one)."""
+    """A valid signature: the secret it was made with, and the time of signing where the scheme has one."""
 
     secret: Secret
     timestamp: float | None
@@ -85,31 +85,31 @@ class Verified:
 def verify(
     scheme: Scheme, *, secrets: Sequence[Secret], headers: Headers, body: bytes, now: float, url: str = ""
 ) -> Verified:
-    """Check a delivery's signature over its raw bytes, or raise DeliveryRefused."""
+    """Verify a delivery's signature over its raw bytes, or raise DeliveryRefused."""
     _, raw = find_signature(scheme, headers)
     pairs = split_signature(scheme, raw)
     candidates = candidates_in(scheme, pairs)
     signs_time = _TIMESTAMP in scheme.signed_parts
     text = read_timestamp(scheme, headers, body, pairs) if signs_time else ""
     content = signed_content(scheme, headers=headers, body=body, timestamp=text, url=url)
-    secret = fitting_secret(scheme, secrets, content, candidates, now)
+    secret = find_secret(scheme, secrets, content, candidates, now)
     if secret is None:
-        raise DeliveryRefused("signature-mismatch", "the signature fits none of the store's secrets")
+        raise DeliveryRefused("signature-mismatch", "invalid signature: it matches none of the store's secrets")
     if not secret.is_active(now):
-        raise DeliveryRefused("secret-expired", f"signed with {secret.fingerprint}, which has ended")
+        raise DeliveryRefused("secret-expired", f"signed with {secret.fingerprint}, which has expired")
     if not scheme.timestamp or not scheme.tolerance:
         return Verified(secret, None)
-    return Verified(secret, _timely(scheme, text or read_timestamp(scheme, headers, body, pairs), now))
+    return Verified(secret, _checked_timestamp(scheme, text or read_timestamp(scheme, headers, body, pairs), now))
 
 
 def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: float, url: str = "") -> dict[str, str]:
-    """The headers a store would add to sign this delivery; what `verify` accepts.
+    """Return the headers that a store would add to sign this delivery.
 
-    A header that the scheme signs must be in `headers`, and a time that it reads from the body must be
+    A header that the scheme signs must be in `headers`, and a timestamp that it reads from the body must be
     in the body: DeliveryRefused says which one is missing.
     """
-    kind, name = scheme.time_source
-    text = write_time(scheme, now) if kind in ("header", "sig") else ""
+    kind, name = scheme.timestamp_source
+    text = format_timestamp(scheme, now) if kind in ("header", "sig") else ""
     added = {name: text} if kind == "header" else {}
     given = {**headers, **added}
     if kind == "json" and _TIMESTAMP in scheme.signed_parts:
@@ -125,7 +125,7 @@ def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: 
 
 
 def find_signature(scheme: Scheme, headers: Headers) -> tuple[str, str]:
-    """Name and value of the first signature header that is there."""
+    """Return name and value of the first signature header that is present."""
     for name in scheme.header_names:
         if value := headers.get(name):
             if len(value) > MAX_SIGNATURE_HEADER:
@@ -135,7 +135,7 @@ def find_signature(scheme: Scheme, headers: Headers) -> tuple[str, str]:
 
 
 def split_signature(scheme: Scheme, raw: str) -> Pairs:
-    """The header taken apart into (key, value); a plain value has the empty key and is never split."""
+    """Split the header into (key, value). A plain value has the empty key and is never split: base64 may end in `=`."""
     items = raw.split(scheme.list_sep) if scheme.list_sep else (raw,)
     if not scheme.pair_sep:
         return [("", item.strip()) for item in items]
@@ -144,7 +144,7 @@ def split_signature(scheme: Scheme, raw: str) -> Pairs:
 
 
 def candidates_in(scheme: Scheme, pairs: Pairs) -> list[bytes]:
-    """Every well-formed signature of the right size, up to a bound."""
+    """Return every well-formed signature of the right length, at most MAX_CANDIDATES."""
     keys = scheme.sig_keys
     decode = strict_hex if scheme.encoding == "hex" else strict_base64
     found: list[bytes] = []
@@ -162,8 +162,8 @@ def candidates_in(scheme: Scheme, pairs: Pairs) -> list[bytes]:
 
 
 def read_timestamp(scheme: Scheme, headers: Headers, body: bytes, pairs: Pairs) -> str:
-    """The delivery's time as the text that was signed."""
-    kind, name = scheme.time_source
+    """Return the delivery's timestamp as the text that was signed."""
+    kind, name = scheme.timestamp_source
     text: str | None
     if kind == "sig":
         text = next((value for key, value in pairs if key == name), None)
@@ -176,8 +176,8 @@ def read_timestamp(scheme: Scheme, headers: Headers, body: bytes, pairs: Pairs) 
     return text
 
 
-def moment_of(scheme: Scheme, text: str) -> float:
-    """The timestamp as seconds since 1970. Python's own parsers take `1_700`, `nan` and Arabic digits."""
+def parse_timestamp(scheme: Scheme, text: str) -> float:
+    """Return the timestamp as seconds since 1970. Python's own parsers accept `1_700`, `nan` and Arabic digits."""
     if scheme.timestamp_unit == "rfc3339":
         if _RFC3339.fullmatch(text):
             try:
@@ -190,15 +190,15 @@ def moment_of(scheme: Scheme, text: str) -> float:
     raise DeliveryRefused("malformed-timestamp", f"the timestamp is not {unit[scheme.timestamp_unit]}")
 
 
-def check_time(scheme: Scheme, moment: float, now: float) -> None:
+def check_timestamp(scheme: Scheme, moment: float, now: float) -> None:
     if moment < now - scheme.tolerance:
         raise DeliveryRefused("too-old", f"signed {now - moment:.0f} s ago, limit {scheme.tolerance} s")
     if moment > now + scheme.tolerance:
-        raise DeliveryRefused("too-new", f"signed {moment - now:.0f} s ahead, limit {scheme.tolerance} s")
+        raise DeliveryRefused("too-new", f"signed {moment - now:.0f} s in the future, limit {scheme.tolerance} s")
 
 
 def signed_content(scheme: Scheme, *, headers: Headers, body: bytes, timestamp: str, url: str) -> bytes:
-    """The bytes the store signed, put together by the scheme's template."""
+    """Return the bytes that the store signed, by the scheme's template."""
     if scheme.signed == "{body}":
         return body
     return b"".join(
@@ -206,35 +206,35 @@ def signed_content(scheme: Scheme, *, headers: Headers, body: bytes, timestamp: 
     )
 
 
-def fitting_secret(
+def find_secret(
     scheme: Scheme, secrets: Sequence[Secret], content: bytes, candidates: Sequence[bytes], now: float
 ) -> Secret | None:
-    """The secret that made one of the candidates; one that is live before one that has ended.
+    """Return the secret that made one of the candidates, or None. An active secret is preferred to an expired one.
 
-    Every secret is tried on every candidate, so that the time taken tells nothing.
+    Every secret is tried on every candidate, so that the time taken reveals nothing.
     """
-    fits: list[Secret] = []
+    matching: list[Secret] = []
     for secret in secrets[: MAX_SECRETS + MAX_LEARNED]:
         expected = hmac.digest(secret.key, content, scheme.digest)
         for candidate in candidates:
             if hmac.compare_digest(expected, candidate):
-                fits.append(secret)  # noqa: PERF401  a comprehension would hide that nothing stops early
-    return next((secret for secret in fits if secret.is_active(now)), fits[0] if fits else None)
+                matching.append(secret)  # noqa: PERF401  a comprehension would hide that the loop never stops early
+    return next((secret for secret in matching if secret.is_active(now)), matching[0] if matching else None)
 
 
-def _timely(scheme: Scheme, text: str, now: float) -> float:
-    """The moment of signing, if it is near enough. Looked at last: only a genuine time means anything."""
-    moment = moment_of(scheme, text)
-    check_time(scheme, moment, now)
+def _checked_timestamp(scheme: Scheme, text: str, now: float) -> float:
+    """Return the time of signing, if it is within the tolerance. Checked last: before that it may be forged."""
+    moment = parse_timestamp(scheme, text)
+    check_timestamp(scheme, moment, now)
     return moment
 
 
-# Parts and forms
+# Reading and writing the parts of a delivery
 
 
 def read_source(source: str, headers: Headers, document: Any) -> Any:
-    """The value at `header:NAME`, `json:a.b` or `body`; None where there is none."""
-    return read_part(take_apart(source), headers, document)
+    """Return the value at `header:NAME`, `json:a.b` or `body`, or None."""
+    return read_part(parse_source(source), headers, document)
 
 
 def read_part(part: Part, headers: Headers, document: Any) -> Any:
@@ -247,7 +247,7 @@ def read_part(part: Part, headers: Headers, document: Any) -> Any:
 
 
 def write_signature(scheme: Scheme, pairs: Pairs) -> str:
-    """What `split_signature` takes apart."""
+    """The reverse of `split_signature`."""
     return scheme.list_sep.join(f"{key}{scheme.pair_sep}{value}" if key else value for key, value in pairs)
 
 
@@ -255,8 +255,8 @@ def encode_mac(scheme: Scheme, mac: bytes) -> str:
     return mac.hex() if scheme.encoding == "hex" else b64encode(mac).decode()
 
 
-def write_time(scheme: Scheme, now: float) -> str:
-    """What `moment_of` reads."""
+def format_timestamp(scheme: Scheme, now: float) -> str:
+    """The reverse of `parse_timestamp`."""
     if scheme.timestamp_unit == "rfc3339":
         return datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z")
     return str(int(now * 1000) if scheme.timestamp_unit == "ms" else int(now))
@@ -272,12 +272,12 @@ def _fill(part: Part, headers: Headers, body: bytes, timestamp: str, url: str) -
         return url.encode()
     value = headers.get(name) if kind == "header" else _scalar(follow(_document(body), name))
     if value is None:
-        raise DeliveryRefused("incomplete", f"{kind}:{name} is signed, and missing")
+        raise DeliveryRefused("incomplete", f"{kind}:{name} is part of the signed content, but it is missing")
     return _header_bytes(value) if kind == "header" else value.encode("utf-8", "surrogatepass")
 
 
 def _header_bytes(text: str) -> bytes:
-    """A header as it came over the wire: servers decode it as latin-1."""
+    """Return a header's bytes as sent: servers decode them as latin-1."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:
@@ -292,7 +292,7 @@ def _document(body: bytes) -> Any:
 
 
 def _scalar(value: Any) -> str | None:
-    """A JSON scalar as text; anything else cannot have been signed as text."""
+    """Return a JSON scalar as text. Other values have no text to sign."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, str | int | float) else None

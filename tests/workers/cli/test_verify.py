@@ -119,7 +119,7 @@ class Broken:
         yield "acme", self._file(headers, body + b"\n"), "if the body had no trailing newline"
         as_base64 = b64encode(bytes.fromhex(text)).decode()
         yield "acme", self._file({**headers, name: as_base64}, body), 'encoding = "base64"'
-        yield "acme", self._file(*self._compose("acme", now, secret=1)), "ended 2026-01-01 03:12 UTC"
+        yield "acme", self._file(*self._compose("acme", now, secret=1)), "expired 2026-01-01 03:12 UTC"
         yield "acme", self._file(*self._compose("other", now)), "other"
         yield "acme", self._file(*self._compose("acme", now - 3600)), "too-old: signed 36"
         timeless = {key: value for key, value in headers.items() if key != "x-acme-time"}
@@ -168,7 +168,7 @@ def test_a_refused_delivery_is_explained_and_the_way_on_is_shown(served: System)
     assert said in shown
     assert f"{fingerprint}  {served.config_file}:" in shown
     assert "NOT VALID  secret-expired" in shown
-    assert "give it more time: not_after" in shown
+    assert "extend not_after in" in shown
     assert "storehooks refused release --store acme" in shown
 
 

@@ -137,7 +137,7 @@ def test_when_nothing_fits_it_is_said_what_was_tried() -> None:
     assert found.toml("acme") == ""
     assert "16 presets" in found.tried
     assert "signatures: 1, in x-acme-auth" in found.tried
-    assert "times: sig:ts, json:timestamp" in found.tried
+    assert "timestamps: sig:ts, json:timestamp" in found.tried
     assert text not in str(found)
     assert "another secret" not in str(found)
 
@@ -153,7 +153,7 @@ def test_a_large_delivery_that_fits_nothing_takes_no_longer() -> None:
 def test_sha1_is_recognised_and_refused() -> None:
     found = timed({"x-hub-signature": "sha1=" + mac(SECRET, BODY, "sha1").hex()}, BODY, SECRET)
     assert found.scheme is None
-    assert found.notes == ("it fits as HMAC-SHA1 over {body}, which is not supported",)
+    assert found.notes == ("the signature matches as HMAC-SHA1 over {body}, which is not supported",)
 
 
 def test_url_safe_base64_is_recognised_and_refused() -> None:

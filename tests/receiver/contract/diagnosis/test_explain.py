@@ -47,16 +47,16 @@ def test_a_valid_delivery_shows_every_step() -> None:
     assert step(found, "time").lines[0].text == "1700000000, 2 s before arrival, limit 300 s"
     assert step(found, "signed").lines[0].text.startswith('"{timestamp}.{body}", 128 bytes, sha256 ')
     assert step(found, "secrets").lines[0].text == f"{KEY.fingerprint}  config.toml:41"
-    assert step(found, "event").lines[0].text == "order.created is order.created, id none, resource 7"
+    assert step(found, "event").lines[0].text == "order.created, delivery id none, resource id 7"
 
 
-def test_a_secret_that_ended_would_match() -> None:
-    ended = replace(KEY, not_after=datetime(2023, 11, 14, 3, 12, tzinfo=UTC), origin="config.toml:42")
-    found = why(send(ACME), secrets=(Secret(b"new", origin="config.toml:41"), ended))
+def test_an_expired_secret_would_match() -> None:
+    expired = replace(KEY, not_after=datetime(2023, 11, 14, 3, 12, tzinfo=UTC), origin="config.toml:42")
+    found = why(send(ACME), secrets=(Secret(b"new", origin="config.toml:41"), expired))
     assert found.reason == "secret-expired"
     assert [line.mark for line in step(found, "secrets").lines] == ["no match", "would match"]
-    assert step(found, "secrets").lines[1].text.endswith("config.toml:42, ended 2023-11-14 03:12 UTC")
-    assert f"with {KEY.fingerprint}, which ended 2023-11-14 03:12 UTC" in found.hints[0].text
+    assert step(found, "secrets").lines[1].text.endswith("config.toml:42, expired 2023-11-14 03:12 UTC")
+    assert f"matches {KEY.fingerprint}, which expired 2023-11-14 03:12 UTC" in found.hints[0].text
     assert "not_after in config.toml:42" in found.hints[0].fix
 
 
@@ -92,7 +92,7 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
     "the body was written anew": (
         changed(send(GITHUB), body=BODY.replace(b":", b": ").replace(b",", b", ")),
         "signature-mismatch",
-        "if the body had been re-serialised",
+        "if the JSON body were re-serialised",
     ),
     "a byte order mark was added": (
         changed(send(GITHUB), body=b"\xef\xbb\xbf" + BODY),
@@ -102,7 +102,7 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
     "hex where base64 is expected": (
         resigned(send(SHOPIFY), hmac.digest(KEY.key, BODY, "sha256")),
         "malformed-signature",
-        "as hex",
+        "read as hex",
     ),
     "base64 where hex is expected": (
         changed(
@@ -110,12 +110,12 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
             headers={"x-salla-signature": b64encode(hmac.digest(KEY.key, BODY, "sha256")).decode()},
         ),
         "malformed-signature",
-        "as base64",
+        "read as base64",
     ),
     "the secret is base64": (
         changed(send(GITHUB, secret=Secret(b"\x31\xf2\x90\xf6 raw key")), secret=Secret(b"MfKQ9iByYXcga2V5")),
         "signature-mismatch",
-        "taken as base64",
+        "read as base64",
     ),
     "the secret is plain text": (
         changed(
@@ -123,7 +123,7 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
             secret=Secret(PRESETS["standard-webhooks"].key_of(TEXT.key.decode())),
         ),
         "signature-mismatch",
-        "taken as utf8",
+        "read as utf8",
     ),
     "the secret has a space after it": (
         changed(send(GITHUB), secret=Secret(KEY.key + b" \n")),
@@ -133,12 +133,12 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
     "another header": (
         changed(send(ACME), scheme=replace(ACME, headers=("X-Acme-Signature",))),
         "no-signature",
-        "with the header x-store-signature",
+        "with the signature header x-store-signature",
     ),
     "another preset": (
         changed(send(GITHUB), scheme=PRESETS["stripe"]),
         "no-signature",
-        "as the preset github",
+        "with the preset github",
     ),
     "the url has a slash more": (
         changed(send(SQUARE), url=URL + "/"),
@@ -148,22 +148,22 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
     "something else is signed": (
         changed(send(replace(ACME, signed="{timestamp}:{body}")), scheme=ACME),
         "signature-mismatch",
-        'if what is signed were "{timestamp}:{body}"',
+        'if the signed content were "{timestamp}:{body}"',
     ),
     "sha512": (
         changed(send(Scheme("acme", algorithm="hmac-sha512")), scheme=Scheme("acme")),
         "malformed-signature",
-        "as HMAC-SHA512",
+        "with HMAC-SHA512",
     ),
     "sha1": (
         resigned(send(GITHUB), hmac.digest(KEY.key, BODY, "sha1"), "sha256={}"),
         "malformed-signature",
-        "as HMAC-SHA1, which is not supported",
+        "with HMAC-SHA1, which is not supported",
     ),
     "another key in the header": (
         resigned(send(PRESETS["slack"]), hmac.digest(KEY.key, b"v0:1700000000:" + BODY, "sha256"), "v1={}"),
         "malformed-signature",
-        "with the signature under v1",
+        "with the signature after the key v1",
     ),
     "milliseconds": (
         changed(send(replace(ACME, timestamp_unit="ms")), scheme=ACME),
@@ -173,11 +173,11 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
     "no signature at all": (
         Sent(GITHUB, {"x-github-event": "push"}, BODY),
         "no-signature",
-        "no header holds anything of the size of a signature; it came with x-github-event",
+        "no header contains a signature; besides the usual headers the delivery has x-github-event",
     ),
-    "a secret nobody knows": (send(GITHUB, secret=Secret(b"?")), "signature-mismatch", "not configured"),
+    "an unknown secret": (send(GITHUB, secret=Secret(b"?")), "signature-mismatch", "not configured"),
 }
-CAUSES["a secret nobody knows"][0].secret = KEY
+CAUSES["an unknown secret"][0].secret = KEY
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -204,7 +204,7 @@ def test_a_secret_of_another_store_is_recognised() -> None:
     sent = send(GITHUB, secret=Secret(b"of south"))
     south = Store("south", GITHUB, (sent.secret,))
     found = explain(replace(sent.store, secrets=(KEY,)), sent.headers, sent.body, NOW, others=[south])
-    assert found.hints[0].text == f"it would fit with {sent.secret.fingerprint}, a secret of south"
+    assert found.hints[0].text == f"the signature would match with {sent.secret.fingerprint}, a secret of south"
 
 
 def test_a_delivery_for_another_store_says_so() -> None:
@@ -225,7 +225,7 @@ def test_body_only_schemes_say_what_they_cannot_promise() -> None:
     assert len(caveats(SHOPIFY)) == 3
     assert caveats(PRESETS["standard-webhooks"]) == ()
     assert caveats(PRESETS["stripe"]) == ()
-    assert "no time is signed" in caveats(GITHUB)[0]
+    assert "no timestamp is signed" in caveats(GITHUB)[0]
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -245,9 +245,9 @@ def test_no_explanation_shows_a_secret(name: str) -> None:
 def test_a_large_delivery_is_explained_in_time() -> None:
     body = b'{"a":"' + b"x" * 1_000_000 + b'"}'
     sent = send(ACME, body, x_request_id="1", x_acme_time="1700000001")
-    start = time.perf_counter()
+    start = time.process_time()
     assert not why(changed(sent, secret=Secret(b"wrong"))).valid
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_what_comes_from_outside_cannot_move_the_cursor() -> None:

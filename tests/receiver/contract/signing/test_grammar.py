@@ -33,17 +33,17 @@ def error_of(tmp_path: Path, text: str) -> str:
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"headers": ()}, "headers", "name the header"),
-    ({"headers": ("X Signature",)}, "headers", "cannot be the name"),
+    ({"headers": ("X Signature",)}, "headers", "not a valid header name"),
     ({"signed": "{timestamp}", "timestamp": "header:x-t"}, "signed", "allow_unsigned_body"),
     ({"signed": "constant", "allow_unsigned_body": True}, "signed", "same for every delivery"),
     ({"signed": "{body}{nonce}"}, "signed", "{nonce}, which is unknown"),
     ({"signed": "{body}{header:}"}, "signed", "unknown"),
     ({"signed": "{body:utf8}"}, "signed", "unknown"),
     ({"signed": "{body"}, "signed", "brace"),
-    ({"signed": "{timestamp}.{body}"}, "timestamp", "say where it stands"),
+    ({"signed": "{timestamp}.{body}"}, "timestamp", "set its source"),
     ({"timestamp": "cookie:t", "signed": "{timestamp}.{body}"}, "timestamp", "header:NAME"),
     ({"timestamp": "header:", "signed": "{timestamp}.{body}"}, "timestamp", "header:NAME"),
-    ({"timestamp": "header:x-time"}, "timestamp", "nothing signs"),
+    ({"timestamp": "header:x-time"}, "timestamp", "is not signed"),
     ({"timestamp": "sig:t", "signed": "{timestamp}.{body}"}, "timestamp", "list_sep and pair_sep"),
     (
         {
@@ -60,10 +60,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"pair_sep": "="}, "pair_sep", "needs sig_keys"),
     ({"pair_sep": ",", "list_sep": ",", "sig_keys": ("v1",)}, "list_sep", "the same"),
     ({"pair_sep": "=", "sig_keys": ("",)}, "sig_keys", "empty key"),
-    ({"event": Sources(topic=("cookie:topic",))}, "event.topic", "no source"),
-    ({"event": Sources(topic=("body",))}, "event.topic", "no source"),
-    ({"event": Sources(id=("header:",))}, "event.id", "no source"),
-    ({"event": Sources(data=("header:x-data",))}, "event.data", "no source"),
+    ({"event": Sources(topic=("cookie:topic",))}, "event.topic", "is not a source"),
+    ({"event": Sources(topic=("body",))}, "event.topic", "is not a source"),
+    ({"event": Sources(id=("header:",))}, "event.id", "is not a source"),
+    ({"event": Sources(data=("header:x-data",))}, "event.data", "is not a source"),
     ({"dedupe": "id"}, "dedupe", "not signed"),
     ({"topics": {"orders/create": "Order Created"}}, "topics", "order.created"),
     ({"success": 302}, "success", "200 to 299"),
@@ -148,7 +148,7 @@ CONFIGS = [
     ),
     (
         '[schemes.acme]\nextends = "stripe"\n[schemes.acme.event]\ntopic = ["cookie:t"]\n',
-        "config.toml:4: schemes.acme: 'cookie:t' is no source",
+        "config.toml:4: schemes.acme: 'cookie:t' is not a source",
     ),
     (
         '[schemes.acme]\nextends = "stripe"\npair_sep = ""\n',
