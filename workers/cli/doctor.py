@@ -12,7 +12,7 @@ from receiver.contract.errors import ConfigError
 from workers.cli import output
 from workers.cli.options import Span, load_config, with_config
 from workers.formatting import counted
-from workers.operations.doctor.examination import PATIENCE, examine
+from workers.operations.doctor.examination import TIMEOUT, examine
 from workers.operations.doctor.facts import Facts
 from workers.operations.doctor.findings import Finding, count, fail
 
@@ -22,7 +22,7 @@ NAME_WIDTH = 12
 @click.command()
 @click.option("--json", "json_", is_flag=True, help="For scripts.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for what is only to know, too.")
-@click.option("--timeout", type=Span(), default=PATIENCE, metavar="TIME", help="How long to wait for stores; 4s.")
+@click.option("--timeout", type=Span(), default=TIMEOUT, metavar="TIME", help="How long to wait for stores; 4s.")
 @with_config
 def doctor(json_: bool, strict: bool, timeout: float) -> None:
     """Check config, server, plugins, workers, stores and the public address; say the fix for each finding.
@@ -35,7 +35,7 @@ def doctor(json_: bool, strict: bool, timeout: float) -> None:
     except ConfigError as error:
         _refuse(error, json_)
         return
-    facts, findings = examine(config, patience=timeout)
+    facts, findings = examine(config, timeout=timeout)
     took = time.monotonic() - started
     if json_:
         output.as_json(_as_json(config, findings, took))

@@ -146,8 +146,8 @@ def _token(one: StoreStatus) -> str:
     match one.api.state:
         case "none":
             return "no base_url, so its API is not used"
-        case "fine" if one.api.token_left is not None:
-            return f"{span(one.api.token_left)} left; {one.base_url} answers in {one.api.ms:.0f} ms"
+        case "fine" if one.api.token_seconds_left is not None:
+            return f"{span(one.api.token_seconds_left)} left; {one.base_url} answers in {one.api.ms:.0f} ms"
         case "fine":
             return f"given in config; {one.base_url} answers in {one.api.ms:.0f} ms"
         case _:

@@ -184,9 +184,9 @@ def _written(config: Config, name: str, given: dict[str, Any], steps: Steps) -> 
 
 
 def _test_the_token(config: Config, name: str, steps: Steps) -> None:
-    from workers.operations.doctor.network_facts import ask_store
+    from workers.operations.doctor.network_facts import probe_store
 
-    api = ask_store(config, name, None, TOKEN_SECONDS)
+    api = probe_store(config, name, None, TOKEN_SECONDS)
     if api.state == "none":
         steps.tell("token", "none wanted: no base_url, so its API is not used")
     elif api.state == "fine":

@@ -18,7 +18,7 @@ from receiver.inbox.queries.events import EventSummary
 from receiver.inbox.subscription_checks import Repair, SubscriptionChecks
 from receiver.spool import RefusedOf, look_at_refusals
 from workers.operations.doctor.facts import ApiFacts
-from workers.operations.doctor.network_facts import ask_store
+from workers.operations.doctor.network_facts import probe_store
 from workers.subscriptions.apply import Subscriber, handlers_of, is_managed, keyring_of
 from workers.subscriptions.plan import Plan
 
@@ -66,7 +66,11 @@ class StoreStatus:
                 }
                 for one in self.secrets
             ],
-            "token": {"state": self.api.state, "reason": self.api.reason or None, "seconds_left": self.api.token_left},
+            "token": {
+                "state": self.api.state,
+                "reason": self.api.reason or None,
+                "seconds_left": self.api.token_seconds_left,
+            },
             "counts": dict(self.counts),
             "last_event": {"id": last.id, "topic": last.topic, "received_at": last.received_at} if last else None,
             "refused": {"many": refused.many, "kept": refused.kept, "since": refused.first} if refused else None,
@@ -78,7 +82,7 @@ class StoreStatus:
 def standing_of(config: Config, name: str, redis: Redis) -> StoreStatus:
     """Look at one store: its config, what Redis knows, and what its API says now."""
     given, ledger = config.stores[name], EventQueries(redis)
-    api = ask_store(config, name, redis, PATIENCE)
+    api = probe_store(config, name, redis, PATIENCE)
     return StoreStatus(
         name=name,
         scheme=given.scheme,

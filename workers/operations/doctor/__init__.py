@@ -1,5 +1,5 @@
-"""Checkup: what `storehooks doctor` looks at, and what it makes of it.
+"""`storehooks doctor`: gather facts about an installation and report findings, each with its fix.
 
-Law of this room: `gather` and `ask` find facts out and judge nothing; the checks are pure, (facts) -> findings, and
-touch nothing. It reads and changes nothing, so it may be run at any time, by anybody, next to everything that works.
+Law of this room: the facts modules read and draw no conclusions; the checks are pure, (facts) -> findings, without
+I/O. It changes nothing, so it may run at any time next to a working installation.
 """

@@ -1,4 +1,4 @@
-"""Examine: gather the facts, all at once and within a deadline, and let every check judge them."""
+"""Gather all facts at once within a deadline, and run every check on them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts, ServerF
 from workers.operations.doctor.findings import Finding
 from workers.plugins.loading import ValidationProcess
 
-PATIENCE = 4.0
-"""Seconds for everything that is asked over a network; whoever has not answered by then counts as silent."""
+TIMEOUT = 4.0
+"""Seconds for all requests over the network together."""
 
 Check = Callable[[Facts], Iterator[Finding]]
 
@@ -29,47 +29,50 @@ CHECKS: tuple[Check, ...] = (
     worker_checks.check_handlers,
     worker_checks.check_workers,
     worker_checks.check_housekeeper,
-    worker_checks.check_work,
-    system_checks.check_web,
+    worker_checks.check_open_issues,
+    system_checks.check_public_urls,
     store_checks.check_stores,
 )
 
 
-def examine(config: Config, *, patience: float = PATIENCE) -> tuple[Facts, list[Finding]]:
-    """Look at everything, and say what was found."""
-    facts = facts_of(config, patience=patience)
+def examine(config: Config, *, timeout: float = TIMEOUT) -> tuple[Facts, list[Finding]]:
+    """Gather the facts and run all checks."""
+    facts = gather_facts(config, timeout=timeout)
     return facts, [finding for check in CHECKS for finding in check(facts)]
 
 
-def facts_of(config: Config, *, patience: float = PATIENCE) -> Facts:
-    """The judge of plugins is forked first: a process with threads had better not fork."""
-    judge = ValidationProcess(config)
-    until = time.monotonic() + patience
+def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:
+    """The validation process starts first: forking is unsafe once this process has threads."""
+    validation = ValidationProcess(config)
+    deadline = time.monotonic() + timeout
     server, inbox = _server_and_inbox(config)
     redis = local_facts.client_for(config) if not server.fault else None
-    each = max(0.5, until - time.monotonic() - 0.3)
-    urls = network_facts.addresses(config)
+    request_timeout = max(0.5, deadline - time.monotonic() - 0.3)
+    urls = network_facts.public_urls(config)
     jobs: dict[str, Callable[[], WebFacts | ApiFacts]] = {
-        **{f"web {url}": partial(network_facts.ask_ourselves, config, url, each / 2) for url in urls},
-        **{f"api {store}": partial(network_facts.ask_store, config, store, redis, each) for store in config.stores},
+        **{f"web {url}": partial(network_facts.probe_public_url, config, url, request_timeout / 2) for url in urls},
+        **{
+            f"api {store}": partial(network_facts.probe_store, config, store, redis, request_timeout)
+            for store in config.stores
+        },
     }
-    found, begun = network_facts.together(jobs, until)
-    webs = {one.url: one for one in found.values() if isinstance(one, WebFacts)}
-    apis = {name.removeprefix("api "): one for name, one in found.items() if isinstance(one, ApiFacts)}
+    results, started = network_facts.run_in_parallel(jobs, deadline)
+    webs = {result.url: result for result in results.values() if isinstance(result, WebFacts)}
+    apis = {name.removeprefix("api "): result for name, result in results.items() if isinstance(result, ApiFacts)}
     return Facts(
         config=config,
         now=datetime.now(UTC),
         server=server,
         inbox=inbox,
-        plugins=local_facts.plugin_facts(judge, max(until, time.monotonic() + 1)),
+        plugins=local_facts.plugin_facts(validation, max(deadline, time.monotonic() + 1)),
         host=local_facts.host_facts(config),
-        web=tuple(webs.get(url) or WebFacts(url, "no answer in time") for url in urls),
-        apis={store: apis.get(store) or _silent(f"api {store}" in begun) for store in config.stores},
+        web=tuple(webs.get(url) or WebFacts(url, "timed out") for url in urls),
+        apis={store: apis.get(store) or _unanswered(f"api {store}" in started) for store in config.stores},
     )
 
 
-def _silent(begun: bool) -> ApiFacts:
-    return ApiFacts("late" if begun else "unasked")
+def _unanswered(started: bool) -> ApiFacts:
+    return ApiFacts("late" if started else "unasked")
 
 
 def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:
@@ -80,6 +83,6 @@ def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:
     try:
         return server, local_facts.inbox_facts(client, config)
     except RedisError as error:
-        return ServerFacts(server.where, fault=str(error) or type(error).__name__), None
+        return ServerFacts(server.address, fault=str(error) or type(error).__name__), None
     finally:
         client.close()

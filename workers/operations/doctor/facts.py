@@ -1,4 +1,4 @@
-"""Facts: what was found out about one installation, as the checks are handed it. Values only."""
+"""The facts about one installation, as values. The checks read nothing else."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from receiver.spool import RefusedOf
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The Redis server; with `fault`, nothing else is known of it."""
+    """The Redis server. With a `fault`, only its address is known."""
 
-    where: str
+    address: str
     fault: str = ""
     name: str = ""
     version: tuple[int, ...] = ()
     appendonly: str = ""
     appendfsync: str = ""
-    policy: str = ""
-    used: int = 0
+    maxmemory_policy: str = ""
+    used_memory: int = 0
     maxmemory: int = 0
-    machine: int = 0
-    """The memory of the machine it runs on."""
+    machine_memory: int = 0
     role: str = "master"
     replicas: int = 0
     write_fault: str = ""
-    """Why it takes no writes now: a full disk, a snapshot that failed."""
-    ahead: float = 0.0
-    """Seconds its clock is before ours."""
+    """Why it refuses writes now: a full disk, a failed snapshot."""
+    clock_ahead: float = 0.0
+    """Seconds by which its clock is ahead of this machine's."""
 
 
 @dataclass(frozen=True)
 class InboxFacts:
     counters: Counters
-    names: Mapping[str, list[SeenName]]
+    topic_names: Mapping[str, list[SeenName]]
+    """The topic names that each store has sent."""
     last_events: Mapping[str, datetime]
     declared: tuple[Declaration, ...]
     workers: tuple[Heartbeat, ...]
@@ -51,23 +51,23 @@ class InboxFacts:
     spools: Mapping[str, Spool]
     failed: int
     retrying: int
-    set_aside: int
+    quarantined: int
     footprint: Footprint
     unconfirmed: Mapping[str, list[str]]
-    """Operations a store's API was asked for that are assumed and never answered 2xx there."""
+    """By store: assumed API operations that were used and have never answered 2xx."""
     checked: Mapping[str, Checked] = field(default_factory=dict)
-    """What the last look at each store's subscriptions found."""
+    """By store: the result of the last subscription check."""
     learned: Mapping[str, int] = field(default_factory=dict)
-    """How many signing secrets were learned from each store."""
+    """By store: the number of signing secrets learned from it."""
     absent: Mapping[str, Absent] = field(default_factory=dict)
-    """Handlers that no worker has any more, though work waits for them or is routed to them."""
+    """Handlers that no worker has any more, although runs wait for them or events are routed to them."""
     removed: frozenset[str] = frozenset()
-    """Stores that somebody removed; their subscriptions are not mended."""
+    """Stores removed by `storehooks stores remove`; their subscriptions are not repaired."""
 
 
 @dataclass(frozen=True)
 class PluginFacts:
-    """What this config would load, here; with `fault`, why it would not."""
+    """The handlers that this config loads on this host, or with a `fault`, why loading fails."""
 
     handlers: tuple[Declaration, ...] = ()
     fault: str = ""
@@ -75,30 +75,30 @@ class PluginFacts:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """This host's own disk."""
+    """The disk of this host: data directory, spool, refused deliveries, config files."""
 
     data_dir: str
     writable: bool
     free: int
     refused: tuple[RefusedOf, ...] = ()
-    fitting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By store: of so many refused deliveries that were looked at, so many fit today's config."""
+    now_valid: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By store: how many refused deliveries were verified again, and how many of them the current config accepts."""
     spooled: int = 0
     spool_fault: str = ""
     exposed: tuple[str, ...] = ()
-    """Config files with a secret in them that others on this machine can read."""
+    """Config files that contain a secret and are readable by other users of this machine."""
 
 
 @dataclass(frozen=True)
 class WebFacts:
-    """An address of ours, asked as a store would ask it."""
+    """One public URL of the receiver, requested as a store would request it."""
 
     url: str
     fault: str = ""
     ms: float = 0.0
     stores_in: str = ""
-    at_home: bool = False
-    """Whether the web process answers at its own bind, whatever the public address says."""
+    answers_at_bind: bool = False
+    """Whether the web process answers at its own bind address, independent of the public URL."""
 
 
 ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "answered", "late", "unasked"]
@@ -106,15 +106,15 @@ ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "
 
 @dataclass(frozen=True)
 class ApiFacts:
-    """A store's API, asked for one product."""
+    """The result of requesting one product from a store's API."""
 
     state: ApiState
-    """`late` was asked and is silent; `unasked` did not get its turn, for want of time or by a rate limit."""
+    """`late` was requested and did not answer; `unasked` was not requested: out of time, or rate-limited."""
     reason: str = ""
     ms: float = 0.0
-    ahead: float | None = None
-    """Seconds the store's clock is before ours, if it tells the time."""
-    token_left: float | None = None
+    clock_ahead: float | None = None
+    """Seconds by which the store's clock is ahead of this machine's, if it sends a Date header."""
+    token_seconds_left: float | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Facts:
     now: datetime
     server: ServerFacts
     inbox: InboxFacts | None
-    """None where the server does not answer."""
+    """None if the server does not answer."""
     plugins: PluginFacts
     host: HostFacts
     web: tuple[WebFacts, ...]

@@ -1,4 +1,4 @@
-"""Finding: one thing that was looked at, how it is, and what to do about it."""
+"""A finding: what was checked, its state, and the fix."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Level = Literal["ok", "warn", "fail"]
-"""ok; to know: it works, and here is what it costs or will cost; to fix: events are lost, late or refused by it."""
+"""ok; warn: it works, with a cost or a risk that the operator should know; fail: events are lost, late or refused."""
 
 
 @dataclass(frozen=True)
 class Finding:
     level: Level
     name: str
-    """What was looked at: config, server, a store's name, ..."""
+    """What was checked: config, server, a store's name, ..."""
     text: str
     more: tuple[str, ...] = ()
     fix: str = ""
@@ -38,9 +38,9 @@ def warn(name: str, text: str, *more: str, fix: str = "") -> Finding:
 
 
 def fail(name: str, text: str, *more: str, fix: str) -> Finding:
-    """Something to fix always says how."""
+    """A failure always has a fix."""
     return Finding("fail", name, text, more, fix)
 
 
 def count(findings: Iterable[Finding], level: Level) -> int:
-    return sum(one.level == level for one in findings)
+    return sum(finding.level == level for finding in findings)

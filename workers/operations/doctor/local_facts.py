@@ -1,4 +1,4 @@
-"""Gather: facts from the server, the plugins and this host's disk. It judges nothing."""
+"""Facts from the Redis server, the plugins and this host's disk."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from receiver.inbox.redis.connecting import describe
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_events
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
-from workers.operations.release import ReleaseCheck as Again
+from workers.operations.release import ReleaseCheck
 from workers.plugins.loading import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed_operations
 from workers.subscriptions.apply import keyring_of
 
 SERVER_SECONDS = 2.0
 HOUSEKEEPER_SECONDS = 1.5
-"""One that died is followed by another within this time."""
-LOOK_AT = 20
-"""So many of a store's refused deliveries are judged again."""
-STORES_LOOKED_AT = 50
-PUBLIC = (SANDBOX_SECRET, "sandbox-secret")
+"""Within this time another housekeeper takes over from one that died."""
+REVERIFIED_PER_STORE = 20
+"""Maximum number of a store's refused deliveries that are verified again."""
+REVERIFIED_STORES = 50
+SANDBOX_SECRETS = (SANDBOX_SECRET, "sandbox-secret")
+"""Published with the product, so a file that contains them exposes nothing."""
 
 
 def client_for(config: Config) -> Redis:
@@ -49,35 +50,35 @@ def client_for(config: Config) -> Redis:
 
 
 def server_facts(client: Redis) -> ServerFacts:
-    where = describe(client)
+    address = describe(client)
     try:
         before = time.time()
         seconds, micros = client.time()
         ahead = seconds + micros / 1e6 - (before + time.time()) / 2
         info: Mapping[str, Any] = client.info()
-        told = {name: _setting(client, name) for name in ("appendonly", "appendfsync", "maxmemory-policy")}
+        settings = {name: _setting(client, name) for name in ("appendonly", "appendfsync", "maxmemory-policy")}
     except RedisError as error:
-        return ServerFacts(where, fault=str(error) or type(error).__name__)
+        return ServerFacts(address, fault=str(error) or type(error).__name__)
     version, valkey = str(info.get("redis_version", "0")), info.get("valkey_version")
     return ServerFacts(
-        where=where,
+        address=address,
         name=f"Valkey {valkey}" if valkey else f"Redis {version}",
         version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-        appendonly=told["appendonly"] or ("yes" if info.get("aof_enabled") else ""),
-        appendfsync=told["appendfsync"],
-        policy=told["maxmemory-policy"] or str(info.get("maxmemory_policy", "")),
-        used=int(info.get("used_memory", 0)),
+        appendonly=settings["appendonly"] or ("yes" if info.get("aof_enabled") else ""),
+        appendfsync=settings["appendfsync"],
+        maxmemory_policy=settings["maxmemory-policy"] or str(info.get("maxmemory_policy", "")),
+        used_memory=int(info.get("used_memory", 0)),
         maxmemory=int(info.get("maxmemory", 0)),
-        machine=int(info.get("total_system_memory", 0)),
+        machine_memory=int(info.get("total_system_memory", 0)),
         role=str(info.get("role", "master")),
         replicas=int(info.get("connected_slaves", 0)),
         write_fault=_write_fault(info),
-        ahead=ahead,
+        clock_ahead=ahead,
     )
 
 
 def _setting(client: Redis, name: str) -> str:
-    """Empty where the server will not tell, as hosted ones do."""
+    """Empty if the server does not allow CONFIG GET, as hosted servers often do not."""
     try:
         return str(client.config_get(name).get(name, ""))
     except ResponseError:
@@ -86,9 +87,9 @@ def _setting(client: Redis, name: str) -> str:
 
 def _write_fault(info: Mapping[str, Any]) -> str:
     if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
-        return "its append-only file could not be written"
+        return "it could not write its append-only file"
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        return "its last snapshot failed, and by default it refuses writes then"
+        return "its last snapshot failed, and by default it then refuses writes"
     return "it is still loading its data" if info.get("loading") else ""
 
 
@@ -96,43 +97,45 @@ def _write_fault(info: Mapping[str, Any]) -> str:
 
 
 def inbox_facts(client: Redis, config: Config) -> InboxFacts:
-    inbox, ledger, pulse = Inbox(client), EventQueries(client), ActivityQueries(client)
+    inbox, events, activity = Inbox(client), EventQueries(client), ActivityQueries(client)
     groups = FailureQueries(client).groups()
     return InboxFacts(
-        counters=ledger.counters(),
-        names={store: ledger.names(store) for store in config.stores},
-        last_events=pulse.last_events(config.stores),
+        counters=events.counters(),
+        topic_names={store: events.names(store) for store in config.stores},
+        last_events=activity.last_events(config.stores),
         declared=inbox.declarations().handlers,
         absent=HandlerQueries(client).absent(),
-        workers=tuple(pulse.workers()),
-        housekeeper=_housekeeper(pulse),
+        workers=tuple(activity.workers()),
+        housekeeper=_housekeeper(activity),
         paused=frozenset(Administration(client).paused()),
-        spools=ledger.spools(),
+        spools=events.spools(),
         failed=sum(group.failed for group in groups),
         retrying=sum(group.retrying for group in groups),
-        set_aside=pulse.set_aside(),
-        footprint=pulse.footprint(),
+        quarantined=activity.set_aside(),
+        footprint=activity.footprint(),
         unconfirmed=unconfirmed_operations(client, config.stores),
         checked=SubscriptionChecks(client).last(list(config.stores)),
         removed=frozenset(SubscriptionChecks(client).removed()),
-        learned={store: len(found) for store, found in keyring_of(config, client).sealed(list(config.stores)).items()},
+        learned={
+            store: len(secrets) for store, secrets in keyring_of(config, client).sealed(list(config.stores)).items()
+        },
     )
 
 
-def _housekeeper(pulse: ActivityQueries) -> str:
+def _housekeeper(activity: ActivityQueries) -> str:
     deadline = time.monotonic() + HOUSEKEEPER_SECONDS
-    while not (found := pulse.housekeeper()) and time.monotonic() < deadline:
+    while not (name := activity.housekeeper()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return name
 
 
 # The plugins
 
 
-def plugin_facts(judge: ValidationProcess, until: float) -> PluginFacts:
-    """The verdict of a judge that was started before; one that takes too long is given up."""
+def plugin_facts(validation: ValidationProcess, deadline: float) -> PluginFacts:
+    """The result of a validation process that was started before. At the deadline it is abandoned."""
     try:
-        return PluginFacts(tuple(judge.verdict(within=max(0.0, until - time.monotonic()))))
+        return PluginFacts(tuple(validation.verdict(within=max(0.0, deadline - time.monotonic()))))
     except PluginError as error:
         return PluginFacts(fault=str(error))
 
@@ -142,17 +145,17 @@ def plugin_facts(judge: ValidationProcess, until: float) -> PluginFacts:
 
 def host_facts(config: Config) -> HostFacts:
     folder = config.data_dir
-    there = _nearest_folder(folder)
-    disk = os.statvfs(there)
-    writable = os.access(there, os.W_OK | os.X_OK)
+    existing = _nearest_folder(folder)
+    disk = os.statvfs(existing)
+    writable = os.access(existing, os.W_OK | os.X_OK)
     facts = HostFacts(str(folder), writable, disk.f_bavail * disk.f_frsize, exposed=tuple(_exposed(config)))
     if not (folder / FILE).exists():
         return facts
     try:
         refusals = look_at_refusals(folder)
         refused = tuple(refusals.by_store())
-        fitting = {one.store: _fitting(config, refusals, one) for one in refused[:STORES_LOOKED_AT]}
-        return replace(facts, refused=refused, fitting=fitting, spooled=_spooled(folder))
+        now_valid = {of.store: _now_valid(config, refusals, of) for of in refused[:REVERIFIED_STORES]}
+        return replace(facts, refused=refused, now_valid=now_valid, spooled=_spooled(folder))
     except (sqlite3.Error, OSError) as error:
         return replace(facts, spool_fault=str(error))
 
@@ -162,22 +165,22 @@ def _exposed(config: Config) -> Iterator[str]:
     places = [config.place(*key) for key in (*(("stores", name) for name in config.stores), *keys)]
     for file in sorted({place.source for place in places if place and place.line}):
         path = Path(file)
-        with suppress(OSError, ValueError):  # gone, or changed, since it was loaded
+        with suppress(OSError, ValueError):  # removed or changed since it was loaded
             if path.stat().st_mode & 0o044 and any(_secrets_in(tomllib.loads(path.read_text()))):
                 yield file
 
 
 def _secrets_in(data: Mapping[str, Any]) -> Iterator[str]:
-    """Secrets that stand in the file itself; the sandbox's are everybody's."""
+    """Secrets that are written in the file itself, apart from the sandbox's."""
     redis = data.get("redis", {})
     for value in (data.get("secrets", {}).get("key"), redis.get("sentinel_password"), _password_in(redis.get("url"))):
         if value and not str(value).startswith(("env:", "file:")):
             yield value
     for store in data.get("stores", {}).values():
-        given = [one.get("value") if isinstance(one, dict) else one for one in store.get("signing_secrets", ())]
+        signing = [item.get("value") if isinstance(item, dict) else item for item in store.get("signing_secrets", ())]
         auth = store.get("auth", {})
-        for value in (*given, auth.get("client_secret"), auth.get("token")):
-            if value and not str(value).startswith(("env:", "file:")) and value not in PUBLIC:
+        for value in (*signing, auth.get("client_secret"), auth.get("token")):
+            if value and not str(value).startswith(("env:", "file:")) and value not in SANDBOX_SECRETS:
                 yield value
 
 
@@ -186,8 +189,8 @@ def _password_in(url: Any) -> str | None:
 
 
 def _nearest_folder(folder: Path) -> Path:
-    """The data directory, or where it would be made."""
-    return next(one for one in (folder, *folder.parents) if one.exists())
+    """The data directory, or the nearest parent that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _spooled(folder: Path) -> int:
@@ -199,22 +202,22 @@ def _spooled(folder: Path) -> int:
 
 
 def _known_stores(config: Config) -> Mapping[str, Store]:
-    """With what this host has learned from them."""
+    """The stores of the config, with the secrets that this host has learned from them."""
     key = config.secrets.key.get_secret_value()
     return with_local_secrets(config.known_stores, config.data_dir, key) if key else config.known_stores
 
 
-def _fitting(config: Config, refusals: Refusals, of: RefusedOf) -> tuple[int, int]:
-    """How many of the newest refused deliveries were looked at, and how many of them fit by now."""
-    again, looked, fit = Again(config, _known_stores(config)), 0, 0
-    for line in refusals.newest(store=of.store, limit=LOOK_AT):
+def _now_valid(config: Config, refusals: Refusals, of: RefusedOf) -> tuple[int, int]:
+    """How many of the newest refused deliveries were verified again, and how many are valid by now."""
+    release_check, verified, valid = ReleaseCheck(config, _known_stores(config)), 0, 0
+    for line in refusals.newest(store=of.store, limit=REVERIFIED_PER_STORE):
         whole = refusals.get(line.id) if line.kept else None
         if whole is None or whole.name != of.store:
             continue
-        looked += 1
+        verified += 1
         try:
-            again.judge(whole)
-            fit += 1
+            release_check.judge(whole)
+            valid += 1
         except DeliveryRefused:
             pass
-    return looked, fit
+    return verified, valid

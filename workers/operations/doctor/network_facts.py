@@ -1,4 +1,4 @@
-"""Ask: facts that come over the network, from our public address and the stores: all at once, none waited for long."""
+"""Facts from the network: the public URLs and the stores' APIs, all requested in parallel with a deadline."""
 
 from __future__ import annotations
 
@@ -21,72 +21,72 @@ from workers.storeapi.configured_client import client_for_store, credentials_for
 from workers.storeapi.errors import AccessDenied, ApiError, RateLimited, StatusError, TokenRefused, Unreachable
 from workers.storeapi.transport.auth import token_seconds_left
 
-AT_ONCE = 32
+PARALLEL = 32
 T = TypeVar("T")
 
 
-def together(jobs: Mapping[str, Callable[[], T]], until: float) -> tuple[dict[str, T], set[str]]:
-    """Do all jobs at once; give what is there when time is up, and the names of those that were begun.
+def run_in_parallel(jobs: Mapping[str, Callable[[], T]], deadline: float) -> tuple[dict[str, T], set[str]]:
+    """Run all jobs in threads. Return the results at the deadline, and the names of the jobs that were started.
 
-    A job that hangs is left behind.
+    A job that hangs is abandoned.
     """
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[str, T | None]] = queue.SimpleQueue()
-    begun: set[str] = set()
+    started: set[str] = set()
     for name in jobs:
         todo.put(name)
 
     def work() -> None:
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             try:
                 name = todo.get_nowait()
             except queue.Empty:
                 return
-            begun.add(name)
+            started.add(name)
             done.put((name, _guarded(jobs[name])))
 
-    for _ in range(min(AT_ONCE, len(jobs))):
+    for _ in range(min(PARALLEL, len(jobs))):
         threading.Thread(target=work, daemon=True).start()
-    found: dict[str, T] = {}
+    results: dict[str, T] = {}
     for _ in jobs:
         try:
-            name, value = done.get(timeout=max(0.0, until - time.monotonic()))
+            name, value = done.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             break
         if value is not None:
-            found[name] = value
-    return found, set(begun)
+            results[name] = value
+    return results, set(started)
 
 
 def _guarded(job: Callable[[], T]) -> T | None:
-    """A fault of our own in one job must not hide what the others found."""
+    """An error of ours in one job must not hide the results of the others."""
     try:
         return job()
-    except Exception:  # noqa: BLE001  told as "not known"
+    except Exception:  # noqa: BLE001  reported as not answered
         return None
 
 
-# Our own address
+# The public URLs
 
 
-def addresses(config: Config) -> list[str]:
-    """What to ask: the public address, and those of stores that were given another."""
+def public_urls(config: Config) -> list[str]:
+    """The public URL, and the URLs of stores that have their own."""
     own = config.receiver.public_url.rstrip("/")
     others = [store.url for store in config.stores.values() if store.url and not store.url.startswith(f"{own}/")]
     return [own, *dict.fromkeys(others)]
 
 
-def ask_ourselves(config: Config, url: str, seconds: float) -> WebFacts:
+def probe_public_url(config: Config, url: str, seconds: float) -> WebFacts:
     started = time.monotonic()
     at_root = url == config.receiver.public_url.rstrip("/")
     try:
         answer = _get(f"{url}/healthz" if at_root else url, seconds)
-        fault = _health_fault(answer) if at_root else _door_fault(answer)
+        fault = _health_fault(answer) if at_root else _webhook_route_fault(answer)
         took = (time.monotonic() - started) * 1000
         stores_in = "" if fault or not at_root else _stores_in(_get(f"{url}/readyz", seconds))
-        return WebFacts(url, fault, took, stores_in, at_home=bool(fault) and _at_home(config, seconds))
+        return WebFacts(url, fault, took, stores_in, answers_at_bind=bool(fault) and _answers_at_bind(config, seconds))
     except httpx2.HTTPError as error:
-        return WebFacts(url, str(error) or type(error).__name__, at_home=_at_home(config, seconds))
+        return WebFacts(url, str(error) or type(error).__name__, answers_at_bind=_answers_at_bind(config, seconds))
 
 
 def _get(url: str, seconds: float) -> httpx2.Response:
@@ -96,21 +96,20 @@ def _get(url: str, seconds: float) -> httpx2.Response:
 def _health_fault(answer: httpx2.Response) -> str:
     if answer.status_code == 200 and b'"alive"' in answer.content[:200]:
         return ""
-    return _what_came(answer)
+    return _unexpected(answer)
 
 
-def _door_fault(answer: httpx2.Response) -> str:
-    """GET is not how deliveries come: our own door says so in its own way."""
-    ours = answer.status_code == 405 and "problem+json" in answer.headers.get("content-type", "")
-    return "" if ours else _what_came(answer)
+def _webhook_route_fault(answer: httpx2.Response) -> str:
+    """The webhook route answers a GET with 405 and a problem document. Any other answer is from another server."""
+    is_ours = answer.status_code == 405 and "problem+json" in answer.headers.get("content-type", "")
+    return "" if is_ours else _unexpected(answer)
 
 
-def _what_came(answer: httpx2.Response) -> str:
+def _unexpected(answer: httpx2.Response) -> str:
     if answer.has_redirect_location:
-        return (
-            f"answered {answer.status_code}, a redirect to {answer.headers['location'][:80]}; stores do not follow it"
-        )
-    return f"answered {answer.status_code}, and not as storehooks does; another server listens there"
+        target = answer.headers["location"][:80]
+        return f"answered {answer.status_code}, a redirect to {target}; stores do not follow redirects"
+    return f"answered {answer.status_code}, which is not a storehooks answer; another server listens there"
 
 
 def _stores_in(answer: httpx2.Response) -> str:
@@ -119,7 +118,7 @@ def _stores_in(answer: httpx2.Response) -> str:
     return str(answer.json().get("stores_in", "")) if answer.status_code == 200 else ""
 
 
-def _at_home(config: Config, seconds: float) -> bool:
+def _answers_at_bind(config: Config, seconds: float) -> bool:
     host, _, port = config.receiver.bind.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)  # noqa: S104
     try:
@@ -131,8 +130,8 @@ def _at_home(config: Config, seconds: float) -> bool:
 # The stores
 
 
-def ask_store(config: Config, store: str, redis: Redis | None, seconds: float) -> ApiFacts:
-    """One product of a store: that needs a token, the right address, and an API that answers."""
+def probe_store(config: Config, store: str, redis: Redis | None, seconds: float) -> ApiFacts:
+    """Request one product: that needs a token, the right base_url, and an API that answers."""
     if not config.stores[store].base_url:
         return ApiFacts("none")
     started = time.monotonic()
@@ -141,14 +140,14 @@ def ask_store(config: Config, store: str, redis: Redis | None, seconds: float) -
         path, size = client.catalogue.get("products", "list").path, client.catalogue.paging.size_param
         before = time.time()
         reply = client.request("GET", path, query={size: 1})
-        ahead = _ahead(reply, before, time.time())
+        ahead = _clock_ahead(reply, before, time.time())
     except (ConfigError, ApiError) as error:
-        return ApiFacts(_kind(error), _first_line(error), ahead=None)
+        return ApiFacts(_state(error), _first_line(error), clock_ahead=None)
     return ApiFacts("fine", "", (time.monotonic() - started) * 1000, ahead, _token_left(config, store, redis))
 
 
-def _kind(error: ConfigError | ApiError) -> ApiState:
-    kinds: Iterable[tuple[type[Exception], ApiState]] = (
+def _state(error: ConfigError | ApiError) -> ApiState:
+    states: Iterable[tuple[type[Exception], ApiState]] = (
         (ConfigError, "config"),
         (TokenRefused, "token"),
         (AccessDenied, "denied"),
@@ -156,22 +155,22 @@ def _kind(error: ConfigError | ApiError) -> ApiState:
         (Unreachable, "unreachable"),
         (StatusError, "answered"),
     )
-    return next((state for kind, state in kinds if isinstance(error, kind)), "answered")
+    return next((state for kind, state in states if isinstance(error, kind)), "answered")
 
 
 def _first_line(error: ConfigError | ApiError) -> str:
     return (error.reason if isinstance(error, ApiError) else str(error)).splitlines()[0]
 
 
-def _ahead(reply: ApiReply, before: float, after: float) -> float | None:
-    """By its Date header, which has whole seconds; what a cache kept says nothing of now."""
+def _clock_ahead(reply: ApiReply, before: float, after: float) -> float | None:
+    """Seconds by which the Date header, which has whole seconds, is ahead; None for a cached answer."""
     if "age" in reply.headers or "date" not in reply.headers:
         return None
     try:
-        told = parsedate_to_datetime(reply.headers["date"]).timestamp()
+        sent = parsedate_to_datetime(reply.headers["date"]).timestamp()
     except ValueError:
         return None
-    earliest, latest = told - after, told + 1 - before
+    earliest, latest = sent - after, sent + 1 - before
     return 0.0 if earliest <= 0 <= latest else min(earliest, latest, key=abs)
 
 

@@ -1,4 +1,4 @@
-"""The checks of the stores: credentials, clock, secrets, what was refused, what their schemes cannot promise. Pure."""
+"""Checks of the stores: credentials, clock, secrets, subscriptions, refused deliveries, limits of the schemes. Pure."""
 
 from __future__ import annotations
 
@@ -13,69 +13,69 @@ from workers.operations.doctor.facts import ApiFacts, Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.subscriptions.apply import is_managed
 
-SKEW_SECONDS = 30.0
-ENDS_SOON = 24 * 3600.0
-LATE = 3
-"""A store that was not looked at for so many checks was forgotten."""
-NO_API = ApiFacts("late")
+MAX_SKEW_SECONDS = 30.0
+EXPIRES_SOON = 24 * 3600.0
+MISSED_CHECKS = 3
+"""After this many check intervals without a check there is a warning."""
+NO_ANSWER = ApiFacts("late")
 FOLD = 20
-"""With more fine stores than this, they share a line."""
+"""More stores than this with the same finding share one line."""
 
 
 def check_stores(facts: Facts) -> Iterator[Finding]:
-    fine, found = [], []
+    healthy, findings = [], []
     for name in sorted(facts.config.stores):
         problems = list(_problems(facts, name))
-        found += problems
-        if not any(one.level == "fail" for one in problems):
-            fine.append(name)
-    yield from _folded(found)
-    if len(fine) > FOLD:
-        yield ok("stores", f"{len(fine):,} without a fault: {some(fine)}")
+        findings += problems
+        if not any(problem.level == "fail" for problem in problems):
+            healthy.append(name)
+    yield from _fold(findings)
+    if len(healthy) > FOLD:
+        yield ok("stores", f"{len(healthy):,} without failures: {some(healthy)}")
     else:
-        yield from (ok(name, _summary(facts, name)) for name in fine)
-    yield from _unasked(facts)
-    yield from _strangers(facts)
-    yield from _schemes(facts)
+        yield from (ok(name, _summary(facts, name)) for name in healthy)
+    yield from _apis_not_requested(facts)
+    yield from _unknown_stores(facts)
+    yield from _scheme_limits(facts)
 
 
-def _folded(found: list[Finding]) -> Iterator[Finding]:
-    """What is true of many stores is said once."""
+def _fold(findings: list[Finding]) -> Iterator[Finding]:
+    """Merge the same finding of many stores into one."""
     alike: dict[tuple[str, str], list[Finding]] = {}
-    for one in found:
-        alike.setdefault((one.level, one.text), []).append(one)
+    for finding in findings:
+        alike.setdefault((finding.level, finding.text), []).append(finding)
     for same in alike.values():
         if len(same) <= FOLD:
             yield from same
         else:
-            first, names = same[0], [one.name for one in same]
-            text = f"{len(same):,} alike: {first.text} ({some(names)})"
+            first, names = same[0], [finding.name for finding in same]
+            text = f"{len(same):,} stores: {first.text} ({some(names)})"
             yield replace(first, name="stores", text=text, fix=first.fix.replace(first.name, "NAME"))
 
 
-def _unasked(facts: Facts) -> Iterator[Finding]:
-    if many := sum(api.state == "unasked" for api in facts.apis.values()):
-        text = f"the APIs of {many:,} were not asked: no time, or a rate limit"
-        yield warn("stores", text, fix="--timeout 1m asks more of them")
+def _apis_not_requested(facts: Facts) -> Iterator[Finding]:
+    if count := sum(api.state == "unasked" for api in facts.apis.values()):
+        text = f"{counted(count, 'API was', 'APIs were')} not checked: out of time, or rate-limited"
+        yield warn("stores", text, fix="run with a longer timeout: --timeout 1m")
 
 
 def _problems(facts: Facts, name: str) -> Iterator[Finding]:
-    api = facts.apis.get(name, NO_API)
+    api = facts.apis.get(name, NO_ANSWER)
     yield from _secrets(facts, name)
     yield from _credentials(facts, name, api)
-    yield from _clock(facts, name, api)
+    yield from _clock_skew(facts, name, api)
     yield from _subscriptions(facts, name)
     yield from _refused(facts, name)
-    yield from _assumed(facts, name)
+    yield from _unconfirmed_operations(facts, name)
 
 
 def _summary(facts: Facts, name: str) -> str:
-    """What is good to know of a store that is fine."""
-    api, parts = facts.apis.get(name, NO_API), []
+    """The state of a store without failures."""
+    api, parts = facts.apis.get(name, NO_ANSWER), []
     if api.state == "none":
         parts.append("no base_url, so its API is not used")
     elif api.state == "fine":
-        parts.append("token given" if api.token_left is None else f"token {span(api.token_left)}")
+        parts.append("token configured" if api.token_seconds_left is None else f"token {span(api.token_seconds_left)}")
     if checked := facts.inbox.checked.get(name) if facts.inbox else None:
         age = span(facts.now.timestamp() - checked.at)
         parts.append(f"{checked.wanted - _missing(checked)} of {checked.wanted} subscriptions ({age} ago)")
@@ -83,104 +83,108 @@ def _summary(facts: Facts, name: str) -> str:
     if last:
         parts.append(f"last event {span((facts.now - last).total_seconds())} ago")
     elif facts.inbox:
-        parts.append("nothing came yet")
+        parts.append("no event yet")
     return ", ".join(parts) or "configured"
 
 
 def _secrets(facts: Facts, name: str) -> Iterator[Finding]:
-    """A store none of whose secrets is live refuses everything."""
+    """Without a valid secret, every delivery of the store is refused."""
     ends = [secret.not_after for secret in facts.config.known_stores[name].secrets]
     learned = facts.inbox.learned.get(name, 0) if facts.inbox else 1
     if not ends and not learned:
-        text = "it has no signing secret: none in config, and none was learned yet"
-        yield fail(name, text, fix=f"storehooks subscriptions apply --store {name}: the store shows one then")
+        text = "no signing secret: none in the config, and none learned from the store yet"
+        more = "the store issues one when its subscriptions are created"
+        yield fail(name, text, more, fix=f"storehooks subscriptions apply --store {name}")
     if not ends or None in ends or learned:
         return
     last = max(end for end in ends if end is not None)
     where = facts.config.place("stores", name, "signing_secrets")
     left = (last - facts.now).total_seconds()
     if left <= 0:
-        text = f"its last signing secret ended {clock(last, facts.now)}: every delivery is refused"
-        yield fail(name, text, fix=f"a live secret, or a later not_after, in {where}; then HUP")
-    elif left < ENDS_SOON:
-        text = f"its last signing secret ends in {span(left)}, and none follows"
-        yield warn(name, text, fix=f"the next secret in {where}; then HUP")
+        text = f"the last signing secret expired {clock(last, facts.now)}: every delivery is refused"
+        yield fail(name, text, fix=f"set a valid secret, or a later not_after, in {where}; then send HUP")
+    elif left < EXPIRES_SOON:
+        text = f"the last signing secret expires in {span(left)}, and none follows"
+        yield warn(name, text, fix=f"add the next secret in {where}; then send HUP")
 
 
 def _credentials(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
     base, auth = (facts.config.place("stores", name, key) for key in ("base_url", "auth"))
     match api.state:
         case "token":
-            yield fail(name, f"no token: {api.reason}", fix=f"client_id and client_secret ({auth})")
+            yield fail(name, f"no token: {api.reason}", fix=f"check client_id and client_secret ({auth})")
         case "config":
-            yield fail(name, api.reason, fix=str(auth or base))
+            yield fail(name, api.reason, fix=f"correct {auth or base}")
         case "denied":
-            yield fail(
-                name, f"its API {api.reason}", fix=f"the rights of the app in the store's portal, or auth ({auth})"
-            )
+            fix = f"check the app's permissions in the store's portal, or auth ({auth})"
+            yield fail(name, f"API access denied: {api.reason}", fix=fix)
         case "unreachable":
-            yield fail(name, f"its API gives {api.reason}", fix=f"base_url ({base}), or wait: the store may be down")
+            yield fail(
+                name, f"API unreachable: {api.reason}", fix=f"check base_url ({base}), or wait: the store may be down"
+            )
         case "answered":
-            yield fail(name, f"its API: {api.reason}", fix=f"base_url ({base}), or storehooks api probe --store {name}")
+            yield fail(
+                name, f"API error: {api.reason}", fix=f"check base_url ({base}), or storehooks api probe --store {name}"
+            )
         case "late":
-            text = "its API did not answer in time"
-            yield fail(name, text, fix=f"base_url ({base}), or wait: the store may be down; --timeout looks longer")
+            fix = f"check base_url ({base}), or wait: the store may be down; --timeout waits longer"
+            yield fail(name, "API did not answer in time", fix=fix)
 
 
-def _clock(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
-    """Deliveries that sign a time are refused when the clocks differ by more than the tolerance."""
-    if api.ahead is None or abs(api.ahead) < SKEW_SECONDS:
+def _clock_skew(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
+    """If the scheme signs a timestamp, deliveries are refused when the clocks differ by more than the tolerance."""
+    if api.clock_ahead is None or abs(api.clock_ahead) < MAX_SKEW_SECONDS:
         return
     scheme = facts.config.known_stores[name].scheme
-    way = "ahead of" if api.ahead > 0 else "behind"
-    text = f"its clock is {span(abs(api.ahead))} {way} ours"
-    fix = "run NTP on this machine (`timedatectl`); if ours is right, ask the store"
-    if scheme.timestamp and scheme.tolerance and abs(api.ahead) >= scheme.tolerance:
+    way = "ahead of" if api.clock_ahead > 0 else "behind"
+    text = f"the store's clock is {span(abs(api.clock_ahead))} {way} this machine's"
+    fix = "run NTP on this machine (`timedatectl`); if its clock is right, contact the store"
+    if scheme.timestamp and scheme.tolerance and abs(api.clock_ahead) >= scheme.tolerance:
         yield fail(name, f"{text}, and {scheme.name} allows {scheme.tolerance} s: every delivery is refused", fix=fix)
     else:
         yield warn(name, text, fix=fix)
 
 
-# Subscriptions, as the last look found them
+# Subscriptions, as of the last check
 
 
 def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
     given, every = facts.config.stores[name], facts.config.subscriptions.check
-    if facts.inbox is None or not is_managed(facts.config, name) or facts.apis.get(name, NO_API).state != "fine":
+    if facts.inbox is None or not is_managed(facts.config, name) or facts.apis.get(name, NO_ANSWER).state != "fine":
         return
     checked = facts.inbox.checked.get(name)
     age = facts.now.timestamp() - checked.at if checked else 0.0
-    look = f"storehooks subscriptions plan --store {name}"
+    plan = f"storehooks subscriptions plan --store {name}"
     if name in facts.inbox.removed:
-        text = "it was removed by `storehooks stores remove` and is in the config; its subscriptions are not mended"
+        text = "removed by `storehooks stores remove`, but still in the config; subscriptions are not repaired"
         yield fail(name, text, fix=f"storehooks subscriptions apply --store {name}, or delete it from the config")
     elif checked is None:
-        wait = f"workers look every {span(every)}" if every else "[subscriptions] check is off"
-        yield warn(name, f"nobody has looked at its subscriptions yet; {wait}", fix=look)
+        wait = f"workers check every {span(every)}" if every else "[subscriptions] check is off"
+        yield warn(name, f"subscriptions were not checked yet; {wait}", fix=plan)
     elif checked.unknown:
-        text = f"its subscriptions could not be looked at: {checked.unknown.splitlines()[0]}"
-        yield fail(name, text, fix=f"{look}; base_url is {given.base_url}")
+        text = f"subscriptions could not be checked: {checked.unknown.splitlines()[0]}"
+        yield fail(name, text, fix=f"{plan}; base_url is {given.base_url}")
     elif _missing(checked):
         yield fail(name, _drift(checked), *_troubles(checked), fix=f"storehooks subscriptions apply --store {name}")
     elif checked.left:
-        yield warn(name, _drift(checked), fix=f"{look}, then apply: deleting is left to people")
-    elif every and age > LATE * every:
-        text = f"its subscriptions were last looked at {span(age)} ago"
-        yield warn(name, text, fix="the worker's log says why; are its workers alive?")
+        yield warn(name, _drift(checked), fix=f"{plan}, then apply: only an operator deletes subscriptions")
+    elif every and age > MISSED_CHECKS * every:
+        text = f"subscriptions were last checked {span(age)} ago"
+        yield warn(name, text, fix="check that workers are running; the cause is in the worker's log")
 
 
 def _missing(checked: Checked) -> int:
-    """Changes without which events do not come."""
-    return sum(one.get("action") != "delete" for one in checked.left)
+    """The number of changes without which events do not arrive."""
+    return sum(change.get("action") != "delete" for change in checked.left)
 
 
 def _drift(checked: Checked) -> str:
-    changes = [f"{one.get('action')} {one.get('topic')}" for one in checked.left]
+    changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.left]
     return f"{counted(checked.wanted, 'subscription')} wanted; not made: {some(changes)}"
 
 
 def _troubles(checked: Checked) -> list[str]:
-    return [f"{name}: {one.note}" for name, one in checked.trouble.items() if one.note][:3]
+    return [f"{name}: {trouble.note}" for name, trouble in checked.trouble.items() if trouble.note][:3]
 
 
 # Refused deliveries
@@ -190,55 +194,56 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
     of = next((one for one in facts.host.refused if one.store == name), None)
     if of is None:
         return
-    looked, fit = facts.host.fitting.get(name, (0, 0))
-    text = f"{of.many:,} refused since {clock(of.first, facts.now)}, {_kept(of)}"
-    if fit:
-        part = "all" if fit == of.many else f"{fit} of the last {looked}"
-        yield fail(name, f"{text}; {part} fit today's config", fix=f"storehooks refused release --store {name}")
+    verified, valid = facts.host.now_valid.get(name, (0, 0))
+    text = f"{of.many:,} refused since {clock(of.first, facts.now)}, {_stored(of)}"
+    if valid:
+        part = "all" if valid == of.many else f"{valid} of the last {verified}"
+        yield fail(
+            name, f"{text}; {part} valid under the current config", fix=f"storehooks refused release --store {name}"
+        )
         return
     reasons = ", ".join(f"{reason} {many:,}" for reason, many in of.reasons.items())
     fix = f"storehooks verify --store {name} --refused last"
     last = facts.inbox.last_events.get(name) if facts.inbox else None
     if last and last.timestamp() > of.last and "secret-expired" not in of.reasons:
-        yield warn(name, text, f"{reasons}; others were accepted since", fix=fix)
+        yield warn(name, text, f"{reasons}; other deliveries were accepted since", fix=fix)
     else:
-        yield fail(name, text, f"{reasons}; nothing was accepted since", fix=fix)
+        yield fail(name, text, f"{reasons}; no delivery was accepted since", fix=fix)
 
 
-def _kept(of: RefusedOf) -> str:
-    return "all kept" if of.kept == of.many else f"{of.kept:,} kept"
+def _stored(of: RefusedOf) -> str:
+    return "all stored" if of.kept == of.many else f"{of.kept:,} stored"
 
 
-def _strangers(facts: Facts) -> Iterator[Finding]:
-    """Deliveries for stores that nobody configured: a store that was forgotten, or somebody who tries names."""
+def _unknown_stores(facts: Facts) -> Iterator[Finding]:
+    """Deliveries for stores that are not configured: the operator forgot a store, or an attacker tries names."""
     of = [one for one in facts.host.refused if one.store not in facts.config.stores]
     named = [one.store for one in of if one.store != UNKNOWN]
     if of:
         number = sum(one.many for one in of)
-        text = f"{counted(number, 'delivery', 'deliveries')} came for stores nobody configured"
+        text = f"{counted(number, 'delivery', 'deliveries')} refused for stores that are not configured"
         text += f": {some(named)}" if named else ""
-        yield warn(
-            "strangers", text, fix="storehooks stores add NAME, if one is yours; then storehooks refused release"
-        )
+        fix = "storehooks stores add NAME, if a store is yours; then storehooks refused release"
+        yield warn("stores", text, fix=fix)
 
 
-# What a scheme or an assumption cannot promise
+# Assumed operations, and limits of the schemes
 
 
-def _assumed(facts: Facts, name: str) -> Iterator[Finding]:
+def _unconfirmed_operations(facts: Facts, name: str) -> Iterator[Finding]:
     for operation in facts.inbox.unconfirmed.get(name, []) if facts.inbox else []:
         text = f"{operation} is used, assumed, never confirmed"
-        yield warn(name, text, fix=f"[stores.{name}.catalogue.{operation}] method and path, as the store has them")
+        yield warn(name, text, fix=f"set the store's method and path in [stores.{name}.catalogue.{operation}]")
 
 
-def _schemes(facts: Facts) -> Iterator[Finding]:
+def _scheme_limits(facts: Facts) -> Iterator[Finding]:
     users: dict[str, list[str]] = {}
     for name, store in sorted(facts.config.known_stores.items()):
         if caveats(store.scheme):
             users.setdefault(store.scheme.name, []).append(name)
     for scheme, names in users.items():
-        told = caveats(facts.config.known_stores[names[0]].scheme)
-        yield warn("scheme", f"{scheme} ({some(names)}): {told[0]}", *told[1:], fix=_SCHEME_FIX)
+        limits = caveats(facts.config.known_stores[names[0]].scheme)
+        yield warn("scheme", f"{scheme} ({some(names)}): {limits[0]}", *limits[1:], fix=_SCHEME_FIX)
 
 
-_SCHEME_FIX = "none here: the store signs so. A handler that must be sure asks ctx.api for the record"
+_SCHEME_FIX = "none: this is how the store signs. A handler that must be sure reads the record through ctx.api"

@@ -1,4 +1,4 @@
-"""The checks of the installation itself: config, server, memory, disk, spool, public address. Pure."""
+"""Checks of the installation: config, server, memory, disk, spool, public URLs. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from workers.formatting import clock, counted, size, span
 from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 
-OLDEST = (7, 0)
-SKEW_SECONDS = 5.0
-PRESSED = 0.85
-"""Above this part of maxmemory the receiver spools, so that workers can still write."""
-SOON = 3 * 86400.0
-LEAST_SPAN, LEAST_EVENTS = 600.0, 50
-"""Below these the rate of arrival says nothing yet."""
+MINIMUM_VERSION = (7, 0)
+MAX_SKEW_SECONDS = 5.0
+HIGH_MEMORY = 0.85
+"""Above this fraction of maxmemory the receiver spools, so that workers can still write."""
 DAY = 86400.0
-LEAST_DISK = 32 << 20
-"""Below this the spool takes nothing."""
-SPOOL_SECONDS = 60.0
+SOON = 3 * DAY
+MINIMUM_SPAN, MINIMUM_EVENTS = 600.0, 50
+"""With a shorter history or fewer events there is no forecast."""
+MINIMUM_FREE_DISK = 32 << 20
+"""With less free space the spool stores nothing."""
+DRAIN_SECONDS = 60.0
+"""Within this time the spool normally drains."""
 
 
 # Config
@@ -29,7 +30,7 @@ SPOOL_SECONDS = 60.0
 
 def check_config(facts: Facts) -> Iterator[Finding]:
     config = facts.config
-    problems = [*_no_stores(config), *_addresses(config), *_exposed(facts)]
+    problems = [*_no_stores(config), *_public_url(config), *_exposed_files(facts)]
     resolved = sum(len(store.signing_secrets) for store in config.stores.values())
     resolved += sum(bool(store.auth.client_secret.get_secret_value()) for store in config.stores.values())
     resolved += sum(bool(store.auth.token.get_secret_value()) for store in config.stores.values())
@@ -43,30 +44,32 @@ def _no_stores(config: Config) -> Iterator[Finding]:
         yield fail("config", "no store is configured: every delivery is refused", fix="storehooks stores add NAME")
 
 
-def _exposed(facts: Facts) -> Iterator[Finding]:
+def _exposed_files(facts: Facts) -> Iterator[Finding]:
     for file in facts.host.exposed:
-        text = f"{file} holds secrets, and others on this machine can read it"
-        yield warn("config", text, fix=f"chmod 600 {file}; or env:NAME and file:PATH in it")
+        text = f"{file} contains secrets and is readable by other users of this machine"
+        yield warn("config", text, fix=f"chmod 600 {file}, or replace the secrets by env:NAME or file:PATH")
 
 
-def _addresses(config: Config) -> Iterator[Finding]:
+def _public_url(config: Config) -> Iterator[Finding]:
     public, host = urlsplit(config.receiver.public_url), config.receiver.bind.rpartition(":")[0].strip("[]")
     where = config.place("receiver", "public_url") or config.path
     if public.hostname not in LOOPBACK:
         if public.scheme != "https":
             yield warn(
                 "config",
-                f"public_url is {public.scheme}: whoever is on the way can read deliveries and send them again",
-                fix=f"https:// in public_url ({where}), and a proxy in front that speaks TLS",
+                f"public_url is {public.scheme}: deliveries can be read and replayed on the network",
+                fix=f"put a TLS proxy in front and set public_url to https:// ({where})",
             )
         return
-    away = sorted(name for name, one in config.stores.items() if one.base_url and not _is_loopback(one.base_url))
-    if away or host not in LOOPBACK:
-        why = f"{away[0]} is elsewhere and cannot reach it" if away else f"the receiver listens on {host}"
+    remote = sorted(
+        name for name, store in config.stores.items() if store.base_url and not _is_loopback(store.base_url)
+    )
+    if remote or host not in LOOPBACK:
+        why = f"the store {remote[0]} cannot reach it" if remote else f"the receiver listens on {host}"
         yield fail(
             "config",
-            f"public_url is {config.receiver.public_url}, this machine only, and {why}",
-            fix=f"the address stores send to, in public_url ({where})",
+            f"public_url {config.receiver.public_url} is a loopback address, and {why}",
+            fix=f"set public_url to the address that stores send to ({where})",
         )
 
 
@@ -80,93 +83,99 @@ def _is_loopback(url: str) -> bool:
 def check_server(facts: Facts) -> Iterator[Finding]:
     server, redis = facts.server, facts.config.redis
     if server.fault:
-        start = "start it, or set [redis] url" if redis.url else "`storehooks dev` starts it, or set [redis] url"
+        start = (
+            "start it, or correct [redis] url"
+            if redis.url
+            else "run `storehooks dev`, which starts it, or set [redis] url"
+        )
         where = facts.config.place("redis", "url")
         yield fail(
             "server",
-            f"{server.where} does not answer: {server.fault}",
-            "deliveries wait in the spool, and no handler runs" if _spools(facts) else "every delivery is answered 503",
+            f"{server.address} does not answer: {server.fault}",
+            "deliveries wait in the spool, and no handler runs"
+            if _uses_spool(facts)
+            else "every delivery is answered 503",
             fix=f"{start}{f' ({where})' if where else ''}",
         )
         return
-    problems = [*_too_old(server), *_durability(facts), *_policy(server), *_writable(facts), *_clock(server)]
+    problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_clock_skew(server)]
     if not problems:
         yield ok("server", _describe(server))
     yield from problems
 
 
-def _spools(facts: Facts) -> bool:
+def _uses_spool(facts: Facts) -> bool:
     return facts.config.receiver.spool == "on"
 
 
 def _describe(server: ServerFacts) -> str:
-    kept = f"appendfsync {server.appendfsync or '?'}" if server.appendonly == "yes" else "appendonly no"
-    return f"{server.name}, {kept}"
+    durability = f"appendfsync {server.appendfsync or '?'}" if server.appendonly == "yes" else "appendonly no"
+    return f"{server.name}, {durability}"
 
 
-def _too_old(server: ServerFacts) -> Iterator[Finding]:
-    if server.version[:2] < OLDEST:
-        yield fail("server", f"{server.name} is too old", fix="Redis 7.0 or Valkey 7.2, or later")
+def _version(server: ServerFacts) -> Iterator[Finding]:
+    if server.version[:2] < MINIMUM_VERSION:
+        yield fail("server", f"{server.name} is too old", fix="upgrade to Redis 7.0 or Valkey 7.2, or later")
 
 
 def _durability(facts: Facts) -> Iterator[Finding]:
     server, ack = facts.server, facts.config.redis.ack
     place = facts.config.place("redis", "ack")
     if server.appendonly != "yes":
-        loses = "a restart of the server loses every event since its last snapshot"
+        risk = "a restart of the server loses every event since its last snapshot"
     elif server.appendfsync != "always":
-        loses = "a power cut may lose the last second of accepted events"
+        risk = "a power cut may lose the last second of accepted events"
     else:
         if ack == "replica" and not server.replicas and server.role == "master":
             yield fail(
                 "server",
                 f'{server.name}, ack = "replica", and no replica is connected: every delivery goes to the spool',
-                fix=f'connect one, or ack = "fsync" ({place})',
+                fix=f'connect a replica, or set ack = "fsync" ({place})',
             )
         return
-    asks = "CONFIG SET appendonly yes and CONFIG SET appendfsync always, and both in its config file"
+    fix = "CONFIG SET appendonly yes and CONFIG SET appendfsync always, and the same in its config file"
     if not server.appendfsync:
-        yield warn(
-            "server", f"{_describe(server)}: it does not tell its settings", fix=f"make sure of it there: {asks}"
-        )
+        text = f"{_describe(server)}: the server does not allow reading its settings"
+        yield warn("server", text, fix=f"check at the provider that both are set: {fix}")
     elif ack == "stored":
-        yield warn("server", _describe(server), loses, fix=asks)
+        yield warn("server", _describe(server), risk, fix=fix)
     else:
         yield fail(
             "server",
             f'{_describe(server)}, and ack = "{ack}" ({place}): web and worker refuse to start',
-            loses,
-            fix=asks,
+            risk,
+            fix=fix,
         )
 
 
-def _policy(server: ServerFacts) -> Iterator[Finding]:
-    fix = "CONFIG SET maxmemory-policy noeviction, and in its config file"
-    if server.policy.startswith("allkeys"):
-        yield fail(
-            "server", f"maxmemory-policy is {server.policy}: it throws events away when memory is short", fix=fix
-        )
-    elif server.policy.startswith("volatile"):
-        yield warn("server", f"maxmemory-policy is {server.policy}: marks against duplicates may go early", fix=fix)
+def _eviction(server: ServerFacts) -> Iterator[Finding]:
+    policy = server.maxmemory_policy
+    fix = "CONFIG SET maxmemory-policy noeviction, and the same in its config file"
+    if policy.startswith("allkeys"):
+        yield fail("server", f"maxmemory-policy is {policy}: the server deletes events when memory is short", fix=fix)
+    elif policy.startswith("volatile"):
+        yield warn("server", f"maxmemory-policy is {policy}: duplicate marks may be deleted too early", fix=fix)
 
 
-def _writable(facts: Facts) -> Iterator[Finding]:
+def _writes(facts: Facts) -> Iterator[Finding]:
     server = facts.server
     if server.role != "master":
         where = facts.config.place("redis", "url")
-        yield fail("server", f"{server.where} is a replica and takes no writes", fix=f"the primary's address ({where})")
+        yield fail(
+            "server", f"{server.address} is a replica and refuses writes", fix=f"set the primary's address ({where})"
+        )
     if server.write_fault:
-        yield fail("server", f"{server.name}: {server.write_fault}", fix="look at its log and its disk, now")
+        yield fail("server", f"{server.name}: {server.write_fault}", fix="check the server's log and its disk now")
 
 
-def _clock(server: ServerFacts) -> Iterator[Finding]:
-    if abs(server.ahead) > SKEW_SECONDS:
-        way = "ahead of" if server.ahead > 0 else "behind"
+def _clock_skew(server: ServerFacts) -> Iterator[Finding]:
+    if abs(server.clock_ahead) > MAX_SKEW_SECONDS:
+        way = "ahead of" if server.clock_ahead > 0 else "behind"
         yield warn(
             "clock",
-            f"the server's clock is {span(abs(server.ahead))} {way} this machine's",
-            "times of arrival and retention are off by that much",
-            fix="run NTP (chrony, systemd-timesyncd) on both",
+            f"the server's clock is {span(abs(server.clock_ahead))} {way} this machine's",
+            "arrival times and retention are wrong by that much",
+            fix="run NTP (chrony, systemd-timesyncd) on both machines",
         )
 
 
@@ -174,122 +183,126 @@ def _clock(server: ServerFacts) -> Iterator[Finding]:
 
 
 def check_memory(facts: Facts) -> Iterator[Finding]:
-    """Where the memory goes at the present rate, until retention takes as much away as comes."""
+    """Memory in use, and a forecast for the current rate of events and the configured retention."""
     if facts.inbox is None:
         return
-    server, print_ = facts.server, facts.inbox.footprint
-    limit = server.maxmemory or server.machine
-    of = f"{size(server.used)} of {size(limit)}" if limit else size(server.used)
-    of += "" if server.maxmemory else " (the machine's; no maxmemory is set)"
-    fix = "more maxmemory, or a shorter [retention] bodies or records"
-    if server.maxmemory and server.used > PRESSED * limit:
-        yield fail("memory", f"{of} used: new deliveries go to the spool", fix=fix)
+    server, footprint = facts.server, facts.inbox.footprint
+    limit = server.maxmemory or server.machine_memory
+    usage = f"{size(server.used_memory)} of {size(limit)}" if limit else size(server.used_memory)
+    usage += "" if server.maxmemory else " (the machine's memory; maxmemory is not set)"
+    fix = "raise maxmemory, or shorten [retention] bodies or records"
+    if server.maxmemory and server.used_memory > HIGH_MEMORY * limit:
+        yield fail("memory", f"{usage} used: new deliveries go to the spool", fix=fix)
         return
-    if print_.seconds < LEAST_SPAN or print_.lately < LEAST_EVENTS:
-        yield ok("memory", f"{of}, {counted(print_.events, 'event')}; too few came lately to look ahead")
+    if footprint.seconds < MINIMUM_SPAN or footprint.lately < MINIMUM_EVENTS:
+        yield ok("memory", f"{usage}, {counted(footprint.events, 'event')}; too few recent events for a forecast")
         return
-    yield _outlook(facts, limit, of, fix)
+    yield _forecast(facts, limit, usage, fix)
 
 
-def _outlook(facts: Facts, limit: int, of: str, fix: str) -> Finding:
+def _forecast(facts: Facts, limit: int, usage: str, fix: str) -> Finding:
     assert facts.inbox is not None
-    print_ = facts.inbox.footprint
-    a_day = print_.lately / print_.seconds * DAY
-    growth = a_day * (print_.record + print_.body)
-    rate = f"{counted(round(a_day), 'event')} a day of {size(print_.record + print_.body)}"
-    most = size_in_the_end(facts, a_day)
-    room = PRESSED * limit - facts.server.used
-    if most <= PRESSED * limit or growth <= 0:
-        return ok("memory", f"{of}; {rate} will fill {size(most)}")
-    text = f"{of}; {rate} fill it in {span(room / growth * DAY)}, and want {size(most)} in the end"
-    full = "then new deliveries go to the spool" if facts.server.maxmemory else "then the machine is out of memory"
-    if room / growth * DAY < SOON:
-        return fail("memory", text, full, fix=fix)
-    return warn("memory", text, full, fix=fix)
+    footprint = facts.inbox.footprint
+    events_per_day = footprint.lately / footprint.seconds * DAY
+    growth_per_day = events_per_day * (footprint.record + footprint.body)
+    rate = f"{counted(round(events_per_day), 'event')} a day of {size(footprint.record + footprint.body)}"
+    final = final_size(facts, events_per_day)
+    free = HIGH_MEMORY * limit - facts.server.used_memory
+    if final <= HIGH_MEMORY * limit or growth_per_day <= 0:
+        return ok("memory", f"{usage}; {rate} will need {size(final)}")
+    full_in = free / growth_per_day * DAY
+    text = f"{usage}; {rate} will fill it in {span(full_in)} and need {size(final)} in the end"
+    effect = "then new deliveries go to the spool" if facts.server.maxmemory else "then the machine is out of memory"
+    return fail("memory", text, effect, fix=fix) if full_in < SOON else warn("memory", text, effect, fix=fix)
 
 
-def size_in_the_end(facts: Facts, a_day: float) -> float:
-    """What events take once as many go as come."""
+def final_size(facts: Facts, events_per_day: float) -> float:
+    """Bytes that events need once retention deletes as many as arrive."""
     assert facts.inbox is not None
-    print_, retention = facts.inbox.footprint, facts.config.retention
-    most = retention.events_per_store * max(1, len(facts.config.stores))
-    records = min(a_day * max(retention.records, facts.config.receiver.dedupe_window) / DAY, most)
-    bodies = min(a_day * retention.bodies / DAY, most)
-    return records * print_.record + bodies * print_.body
+    footprint, retention = facts.inbox.footprint, facts.config.retention
+    maximum = retention.events_per_store * max(1, len(facts.config.stores))
+    records = min(events_per_day * max(retention.records, facts.config.receiver.dedupe_window) / DAY, maximum)
+    bodies = min(events_per_day * retention.bodies / DAY, maximum)
+    return records * footprint.record + bodies * footprint.body
 
 
-# This host
+# Disk and spool
 
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
     host, place = facts.host, facts.config.place("redis", "data_dir") or "[redis] data_dir"
     if not host.writable:
-        yield fail("disk", f"{host.data_dir} cannot be written to by this user", fix=f"its owner, or {place}")
+        yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
     elif host.spool_fault:
-        yield fail("disk", f"the spool file in {host.data_dir} cannot be read: {host.spool_fault}", fix=str(place))
-    elif _spools(facts) and host.free < LEAST_DISK:
-        text = f"{size(host.free)} free at {host.data_dir}: without the server every delivery is answered 503"
-        yield fail("disk", text, fix=f"make room, or another {place}")
-    elif _spools(facts) and host.free < facts.config.receiver.spool_bytes:
-        text = f"{size(host.free)} free at {host.data_dir}, and the spool may take {size(_spool_bytes(facts))}"
-        yield warn("disk", text, fix="make room, or a smaller [receiver] spool_bytes")
+        yield fail(
+            "disk", f"the spool file in {host.data_dir} is not readable: {host.spool_fault}", fix=f"check {place}"
+        )
+    elif _uses_spool(facts) and host.free < MINIMUM_FREE_DISK:
+        text = (
+            f"{size(host.free)} free at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
+        )
+        yield fail("disk", text, fix=f"free disk space, or change {place}")
+    elif _uses_spool(facts) and host.free < facts.config.receiver.spool_bytes:
+        limit = size(facts.config.receiver.spool_bytes)
+        text = f"{size(host.free)} free at {host.data_dir}, and the spool may need {limit}"
+        yield warn("disk", text, fix="free disk space, or lower [receiver] spool_bytes")
     else:
         yield ok("disk", f"{size(host.free)} free at {host.data_dir}")
 
 
-def _spool_bytes(facts: Facts) -> int:
-    return facts.config.receiver.spool_bytes
-
-
 def check_spool(facts: Facts) -> Iterator[Finding]:
-    """Deliveries that were answered and are not in the inbox yet."""
+    """Deliveries that were accepted into the spool and are not in the inbox yet."""
     now = facts.now.timestamp()
     if facts.inbox is None:
         if facts.host.spooled:
-            text = f"{facts.host.spooled:,} answered deliveries wait on this host for the server"
-            yield fail("spool", text, "nothing is lost; they go in by themselves", fix="see server, above")
+            text = f"{_accepted(facts.host.spooled)} in the spool of this host, waiting for the server"
+            yield fail(
+                "spool", text, "nothing is lost; they are stored when the server is back", fix="see server above"
+            )
         return
     for host, spool in sorted(facts.inbox.spools.items()):
         if not spool.count:
             continue
         since = clock(spool.oldest, facts.now)
         if spool.silent(now):
-            yield fail(
-                "spool",
-                f"{host} held {spool.count:,} answered deliveries and is silent since {clock(spool.at, facts.now)}",
-                fix=f"start `storehooks web` on {host}; if its disk moved, where that is",
-            )
-        elif now - spool.oldest > SPOOL_SECONDS:
-            text = f"{spool.count:,} answered deliveries wait on {host}, the oldest since {since}"
-            yield fail("spool", text, fix=f"the log of `storehooks web` on {host} says why they do not go in")
+            text = f"{_accepted(spool.count)} in the spool of {host}, silent since {clock(spool.at, facts.now)}"
+            yield fail("spool", text, fix=f"start `storehooks web` on {host}, or where its data directory is now")
+        elif now - spool.oldest > DRAIN_SECONDS:
+            text = f"{_accepted(spool.count)} in the spool of {host}, the oldest since {since}"
+            yield fail("spool", text, fix=f"see the log of `storehooks web` on {host} for the cause")
         else:
-            yield warn("spool", f"{spool.count:,} answered deliveries of {host} are on their way in")
+            yield warn("spool", f"the spool of {host} is draining {_accepted(spool.count)}")
 
 
-# The public address
+def _accepted(count: int) -> str:
+    return counted(count, "accepted delivery", "accepted deliveries")
 
 
-def check_web(facts: Facts) -> Iterator[Finding]:
+# The public URLs
+
+
+def check_public_urls(facts: Facts) -> Iterator[Finding]:
     for web in facts.web:
-        yield _address(facts, web)
+        yield _public_url_finding(facts, web)
 
 
-def _address(facts: Facts, web: WebFacts) -> Finding:
+def _public_url_finding(facts: Facts, web: WebFacts) -> Finding:
     if not web.fault:
         if web.stores_in == "nowhere":
-            return fail("public url", f"{web.url} can keep no delivery: all get 503", fix="see server and disk, above")
+            return fail(
+                "public url", f"{web.url} cannot store deliveries: all get 503", fix="see server and disk above"
+            )
         if web.stores_in == "spool":
-            return warn("public url", f"{web.url} keeps deliveries in the spool now", fix="see server, above")
-        return ok("public url", f"{web.url} came back in {web.ms:.0f} ms")
+            return warn("public url", f"{web.url} stores deliveries in the spool now", fix="see server above")
+        return ok("public url", f"{web.url} answered in {web.ms:.0f} ms")
     text = f"{web.url} {web.fault if web.fault.startswith('answered') else f'does not answer: {web.fault}'}"
-    if not web.at_home:
-        return fail(
-            "public url", text, fix=f"start `storehooks web`; nothing of ours is at {facts.config.receiver.bind}"
-        )
+    bind = facts.config.receiver.bind
+    if not web.answers_at_bind:
+        return fail("public url", text, fix=f"start `storehooks web`: it does not answer at {bind} either")
     where = facts.config.place("receiver", "public_url")
     return fail(
         "public url",
         text,
-        f"the web process itself answers at {facts.config.receiver.bind}",
-        fix=f"the proxy, DNS or certificate in front of it; or public_url{f' ({where})' if where else ''}",
+        f"the web process itself answers at {bind}",
+        fix=f"check the proxy, DNS or certificate in front of it, or public_url{f' ({where})' if where else ''}",
     )
