@@ -208,6 +208,7 @@ def disabled_subscription(installation: Installation, _: Path) -> Iterator[Path]
 def check_result(installation: Installation, checked: Checked) -> Iterator[Path]:
     """The result of a subscription check. The lock is held so that no real check replaces it."""
     checks = SubscriptionChecks(installation.server.client)
+    eventually(lambda: checks.last(["north"]), what="the first subscription check")
     with checks.alone("north", within=10):
         before = checks.last(["north"])["north"]
         checks.found(checked)

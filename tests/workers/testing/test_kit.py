@@ -191,7 +191,7 @@ def test_workers_are_ready_even_if_a_plugin_prints_a_lot_after_the_start(tmp_pat
 def test_settings_and_further_config_are_written_as_toml(tmp_path: Path) -> None:
     settings = {"loyalty": {"path": tmp_path, "rates": (1, 2.5), "nested": {"on": True}, "since": date(2026, 11, 15)}}
     local_system = LocalSystem(tmp_path / "system", settings=settings, more="[limits.crm]\nconcurrency = 2\n")
-    assert local_system.config.plugins["loyalty"].own == {
+    assert local_system.config.plugins["loyalty"].plugin_values == {
         "path": str(tmp_path),
         "rates": [1, 2.5],
         "nested": {"on": True},
