@@ -1,7 +1,7 @@
-"""Door: what has arrived -> let in, or an answer that refuses it. One decision, whoever serves the request.
+"""Admission: verifies an incoming delivery, and admits or refuses it.
 
-Both ways in use it, the Flask view and the loop, so that they cannot answer differently. It knows no framework and
-no socket, and it never loads plugin code.
+The Flask view and the event loop both use it, so that they cannot answer differently. It knows no web framework and no
+socket.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import Delivery, receive, stored_headers
 from receiver.contract.signing.signatures import Headers
 from receiver.contract.stores import Store, StoreIndex, decoy
-from receiver.delivery.answers import Answer, problem, told, unavailable
+from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox.refusal_counts import UNKNOWN_STORE, RefusalCounts
 from receiver.spool import Refusal
 
-SIGNED_BY_NOBODY = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
-SIGNED_BY_NOBODY_YET = unavailable("The signature cannot be verified now; send it again.")
-NOT_KEPT = unavailable("The delivery could not be kept; send it again.")
-FULL = unavailable("This store has too many events waiting; send it again later.")
+INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
+CANNOT_VERIFY = unavailable("The signature cannot be verified now. Retry later.")
+NOT_STORED = unavailable("The delivery could not be stored. Retry later.")
+STORE_FULL = unavailable("This store has too many waiting events. Retry later.")
 
 
 class IncomingDelivery(NamedTuple):
-    """A request for the door: to a store's own URL, or to the URL of all (""), where it says itself whose it is."""
+    """One request, before it is verified."""
 
     store: str
+    """From the URL; empty at the common URL, where headers or body name the store."""
     headers: Headers
     """Names in lower case."""
     body: bytes
@@ -41,49 +42,49 @@ class IncomingDelivery(NamedTuple):
 
 
 class BodyTooLong(Exception):
-    """Longer than is taken."""
+    """The body is longer than the limit."""
 
 
 class BodyUnreadable(Exception):
-    """Not what it says it is. The text is fit for the sender."""
+    """The body is incomplete or malformed. The text is shown to the sender."""
 
 
 class Admission:
-    """Where deliveries come in."""
-
     def __init__(
-        self, stores: Mapping[str, Store], tally: RefusalCounts, keeper: RefusalLog, locksmith: SecretCache
+        self, stores: Mapping[str, Store], secrets: SecretCache, counts: RefusalCounts, refusals: RefusalLog
     ) -> None:
         self._stores = stores
         self._index = StoreIndex(stores)
         self._decoy = decoy()
-        self._tally = tally
-        self._keeper = keeper
-        self._locksmith = locksmith
+        self._secrets = secrets
+        self._counts = counts
+        self._refusals = refusals
 
-    def judge(self, arrival: IncomingDelivery) -> Delivery | Answer:
-        """A delivery to keep, or the answer to one that is not let in."""
-        store = arrival.store
-        named = self._stores.get(store) if store else self._index.find(arrival.headers, arrival.body)
-        known = self._locksmith.equipped(named)
+    def admit(self, incoming: IncomingDelivery) -> Delivery | Answer:
+        """Return the verified delivery, to be stored; or the answer to one that is refused."""
+        store = incoming.store
+        named = self._stores.get(store) if store else self._index.find(incoming.headers, incoming.body)
+        known = self._secrets.with_current_secrets(named)
         try:
-            return self._let_in(known, arrival)
+            return self._verify(known, incoming)
         except DeliveryRefused as refusal:
-            self._refuse(refusal, known, arrival)
-            return SIGNED_BY_NOBODY_YET if self._locksmith.unsure else SIGNED_BY_NOBODY
+            self._record(refusal, known, incoming)
+            return CANNOT_VERIFY if self._secrets.may_be_incomplete else INVALID_SIGNATURE
 
-    def answer(self, delivery: Delivery, kept: Stored | NotStored) -> Answer:
-        """What to say once it is kept, or once it is known that it is not."""
-        if isinstance(kept, NotStored):
-            return NOT_KEPT
-        if kept.status == "full":
-            return FULL
-        return told({"id": kept.id, "status": kept.status}, self._stores[delivery.event.store].scheme.success)
+    def answer(self, delivery: Delivery, stored: Stored | NotStored) -> Answer:
+        """The answer to an admitted delivery, by what storing it returned."""
+        if isinstance(stored, NotStored):
+            return NOT_STORED
+        if stored.status == "full":
+            return STORE_FULL
+        return json_answer(
+            {"id": stored.id, "status": stored.status}, self._stores[delivery.event.store].scheme.success
+        )
 
-    def _let_in(self, known: Store | None, arrival: IncomingDelivery) -> Delivery:
-        """An unknown store costs the same work as a known one and ends the same way."""
+    def _verify(self, known: Store | None, incoming: IncomingDelivery) -> Delivery:
+        """An unknown store costs the same work as a known one and gets the same answer."""
         try:
-            delivery = receive(arrival.headers, arrival.body, store=known or self._decoy, now=arrival.at)
+            delivery = receive(incoming.headers, incoming.body, store=known or self._decoy, now=incoming.at)
         except DeliveryRefused:
             if known:
                 raise
@@ -91,32 +92,32 @@ class Admission:
             raise DeliveryRefused("unknown-store", "no such store")
         return delivery
 
-    def _refuse(self, refusal: DeliveryRefused, known: Store | None, arrival: IncomingDelivery) -> None:
-        """Count it, and keep it for a while: the secret may be wrong on our side."""
+    def _record(self, refusal: DeliveryRefused, known: Store | None, incoming: IncomingDelivery) -> None:
+        """Count a refusal and store the delivery for a while: the configured secret may be the wrong one."""
         label = known.name if known else UNKNOWN_STORE
-        self._tally.refused(label, refusal.reason)
-        self._keeper.keep(
+        self._counts.refused(label, refusal.reason)
+        self._refusals.add(
             Refusal(
-                at=arrival.at,
+                at=incoming.at,
                 store=label,
-                named=arrival.store if is_store_name(arrival.store) else "",
+                named=incoming.store if is_store_name(incoming.store) else "",
                 reason=refusal.reason,
-                length=len(arrival.body),
-                hash=hashlib.sha256(arrival.body).hexdigest()[:16],
-                address=arrival.address,
-                headers=stored_headers(arrival.headers, known.scheme.reads if known else ()),
-                body=arrival.body,
+                length=len(incoming.body),
+                hash=hashlib.sha256(incoming.body).hexdigest()[:16],
+                address=incoming.address,
+                headers=stored_headers(incoming.headers, known.scheme.reads if known else ()),
+                body=incoming.body,
             )
         )
 
 
 def read_body(read: Callable[[int], bytes], announced: str, limit: int) -> bytes:
-    """The whole body. Refuses one that is longer than the limit, or not as long as it says."""
+    """Read the whole body. Raises for one that is longer than the limit, or not as long as announced."""
     if announced.isascii() and announced.isdigit() and int(announced) > limit:
         raise BodyTooLong
     try:
         body = _read_up_to(read, limit + 1)
-    except Exception:  # noqa: BLE001  a bad chunk, a sender that went away: each server has its own errors for it
+    except Exception:  # noqa: BLE001  a bad chunk, a closed connection: each server raises its own errors
         raise BodyUnreadable("The body could not be read.") from None
     if len(body) > limit:
         raise BodyTooLong

@@ -1,4 +1,4 @@
-"""Answers: what a sender is told, as data, and its bytes on the wire. No framework and no socket is known here."""
+"""Answers: HTTP responses as data, and as bytes. Knows no web framework and no socket."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RETRY_AFTER = "5"
 NO_CONTENT = 204
 
 _DETAILS = {
-    HTTPStatus.BAD_REQUEST: "This is not a request that can be read.",
-    HTTPStatus.REQUEST_TIMEOUT: "The request took too long to arrive.",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too long.",
-    HTTPStatus.REQUEST_URI_TOO_LONG: "The URL is too long.",
-    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "The headers are too many or too long.",
-    HTTPStatus.NOT_IMPLEMENTED: "This transfer coding is not known.",
+    HTTPStatus.BAD_REQUEST: "Malformed HTTP request.",
+    HTTPStatus.REQUEST_TIMEOUT: "Request timed out.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Request body too large.",
+    HTTPStatus.REQUEST_URI_TOO_LONG: "Request URL too long.",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "Request headers too large or too many.",
+    HTTPStatus.NOT_IMPLEMENTED: "Unsupported Transfer-Encoding.",
 }
 
 
@@ -31,12 +31,12 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def told(content: dict[str, Any], status: int = 200) -> Answer:
+def json_answer(content: dict[str, Any], status: int = 200) -> Answer:
     return Answer(status, orjson.dumps(content))
 
 
 def problem(status: HTTPStatus, detail: str, *headers: tuple[str, str]) -> Answer:
-    """An error as RFC 9457 has it."""
+    """An error in the form of RFC 9457."""
     content = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
     return Answer(status.value, orjson.dumps(content), PROBLEM, headers)
 
@@ -45,13 +45,13 @@ def unavailable(detail: str) -> Answer:
     return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, ("Retry-After", RETRY_AFTER))
 
 
-def refusal(status: HTTPStatus) -> bytes:
-    """The bytes of an answer to what is no request; it ends the connection."""
-    return on_the_wire(problem(status, _DETAILS.get(status, status.phrase)), now=None, close=True)
+def protocol_error(status: HTTPStatus) -> bytes:
+    """The bytes of an answer to a malformed, oversized or late request. The connection is closed after it."""
+    return to_bytes(problem(status, _DETAILS.get(status, status.phrase)), now=None, close=True)
 
 
-def on_the_wire(answer: Answer, *, now: float | None, close: bool, minor: int = 1) -> bytes:
-    """The bytes of an answer, with the headers that gunicorn would send. `minor` is the 1 of HTTP/1.1."""
+def to_bytes(answer: Answer, *, now: float | None, close: bool, minor: int = 1) -> bytes:
+    """The bytes of an answer, with the headers that gunicorn would send. `minor` is the second digit of HTTP/1.1."""
     head = _head(answer.status, answer.content_type, answer.headers, close, minor)
     date = b"" if now is None else _date(int(now))
     if answer.status == NO_CONTENT:
@@ -61,7 +61,7 @@ def on_the_wire(answer: Answer, *, now: float | None, close: bool, minor: int = 
 
 @lru_cache(maxsize=256)
 def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...], close: bool, minor: int) -> bytes:
-    """Everything that is the same for many answers. No header here is a sender's text."""
+    """The part that many answers share, cached. No header in it contains a sender's text."""
     lines = [f"HTTP/1.{minor} {status} {_reason(status)}", "Server: gunicorn"]
     lines += [f"Connection: {'close' if close else 'keep-alive'}", f"Content-Type: {content_type}"]
     lines += [f"{name}: {value}" for name, value in headers]

@@ -1,11 +1,11 @@
-"""The locksmith: which secrets a store's deliveries may fit now, as one web process knows it.
+"""Secret cache: the secrets that may verify each store's deliveries now, as one web process knows them.
 
-Law of this room: no request ever waits for it or costs the server a call. A thread looks at the keyring's version
-twice a second; requests read what it has found. Without `[secrets] key` there is nothing to look at, and config is all.
+No request ever waits for it or costs a call to Redis. A thread checks the keyring's version twice a second; requests
+read what it found. Without `[secrets] key` there is no keyring, and the secrets are those of config.
 
-`unsure` is true while a secret may exist that this process does not know: the keyring cannot be read, or a store's
-secret is under way. Then every refusal is answered 503, whatever its store and reason, known or unknown: if only some
-were, the difference would tell a stranger which stores there are.
+`may_be_incomplete` is true while a secret may exist that this process does not know: the keyring cannot be read, or a
+store's secret is being changed. Then every refusal is answered 503, for every store and reason, known or unknown. If
+only some were, the difference would reveal which stores exist.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from receiver.contract.stores import Store
 if TYPE_CHECKING:
     from receiver.inbox.keyring.keyring import Keyring, KeyringState
 
-LOOK_EVERY = 0.5
+REFRESH_EVERY = 0.5
 CONFIRM_EVERY = 4.0
-STALE = 6.0
-"""After so long without a look we may have missed a word. Whoever changes a secret waits for us twice as long."""
-GRACE = 3.0
-"""A delivery that was judged by the old secrets may ask a moment later whether we are sure."""
+STALE_SECONDS = 6.0
+"""After this time without a refresh, the cache may have missed a change. A process that changes a secret waits twice as
+long for this one to confirm it."""
+GRACE_SECONDS = 3.0
+"""A delivery may be checked against the old secrets, and ask only a moment later whether they were complete."""
 
-log = logs.get("locksmith")
+log = logs.get("secrets")
 
 
 class SecretCache:
@@ -45,137 +46,141 @@ class SecretCache:
         self._config = config.known_stores
         self._stores: Mapping[str, Store] = dict(self._config)
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._ring = _keyring(config, client)
+        self._keyring = _open_keyring(config, client)
         self._version = -1
         self._versions: dict[str, int] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}
         self._stamp: tuple[int, ...] = ()
-        self._learning: dict[str, tuple[str, float]] = {}
-        """Store: the mark of what is under way, and until when we wait for it."""
-        self._read = self._ring is None
-        self._copied = True
-        """This host's copy is what we have read."""
-        self._complained = False
-        self._sure_at = self._looked_at = 0.0
+        self._changing: dict[str, tuple[str, float]] = {}
+        """Store: the mark of a change in progress, and until when the cache waits for it."""
+        self._is_read = self._keyring is None
+        self._is_copied = True
+        """This host's copy is what was read last."""
+        self._copy_failed = False
+        self._complete_at = self._refreshed_at = 0.0
         self._confirmed_at = 0.0
 
-    # What a request asks
+    # For requests
 
-    def equipped(self, known: Store | None) -> Store | None:
-        """The store with every secret that counts now."""
+    def with_current_secrets(self, known: Store | None) -> Store | None:
+        """The store with every secret that is valid now."""
         return self._stores.get(known.name, known) if known is not None else None
 
     @property
-    def unsure(self) -> bool:
-        """Whether a signature that fits nothing may fit soon."""
-        if self._ring is None:
+    def may_be_incomplete(self) -> bool:
+        """Whether a signature that matches no secret now may match one soon."""
+        if self._keyring is None:
             return False
         now = time.monotonic()
-        if not self._read or now < self._sure_at or now - self._looked_at > STALE:
+        if not self._is_read or now < self._complete_at or now - self._refreshed_at > STALE_SECONDS:
             return True
-        return any(now < until for _, until in self._learning.values())
+        return any(now < until for _, until in self._changing.values())
 
-    # Looking
+    # Refreshing
 
     def start(self) -> None:
-        """Look once, so that the first request finds everything; then twice a second, in a thread."""
-        if self._ring is None:
+        """Refresh once, so that the first request finds every secret; then twice a second, in a thread."""
+        if self._keyring is None:
             return
-        self.look()
-        threading.Thread(target=self._look_for_ever, name="locksmith", daemon=True).start()
+        self.refresh()
+        threading.Thread(target=self._refresh_forever, name="secrets", daemon=True).start()
         atexit.register(self._leave)
 
-    def _look_for_ever(self) -> None:
+    def _refresh_forever(self) -> None:
         pause = threading.Event()
-        while not pause.wait(LOOK_EVERY):
-            self.look()
+        while not pause.wait(REFRESH_EVERY):
+            self.refresh()
 
-    def look(self) -> None:
-        """Read what has changed, and say that it was read. Without Redis: what this host's files hold."""
-        assert self._ring is not None
+    def refresh(self) -> None:
+        """Read changes of the keyring and confirm that they were read. Without Redis, read this host's files."""
+        assert self._keyring is not None
         began = time.monotonic()
         try:
-            changed = self._look_at_redis(self._ring)
-            self._write_copy(self._ring)
-            self._look_at_files(self._ring, changed)
-            self._confirm(self._ring, changed)
-            if self._looked_at and began - self._looked_at > STALE:
-                self._sure_at = time.monotonic() + GRACE  # somebody was judged by what we knew before
-            self._read, self._looked_at = True, began
-        except Exception as error:  # noqa: BLE001  debris in Redis must neither end the thread nor keep us from starting
-            if self._read or not self._stamp:
-                log.warning("the keyring cannot be read; this host's copy serves", why=type(error).__name__)
-            self._read = False
-            self._sure_at = time.monotonic() + LOOK_EVERY + GRACE  # what was learned meanwhile may come late
-            self._look_at_files(self._ring, False)
+            changed = self._read_redis(self._keyring)
+            self._write_copy(self._keyring)
+            self._read_files(self._keyring, changed)
+            self._confirm(self._keyring, changed)
+            if self._refreshed_at and began - self._refreshed_at > STALE_SECONDS:
+                self._complete_at = time.monotonic() + GRACE_SECONDS  # some requests were checked with old secrets
+            self._is_read, self._refreshed_at = True, began
+        except Exception as error:  # noqa: BLE001  damaged records in Redis must neither end the thread nor prevent a start
+            if self._is_read or not self._stamp:
+                log.warning("the keyring cannot be read; using this host's copy", why=type(error).__name__)
+            self._is_read = False
+            # secrets learned meanwhile may come late
+            self._complete_at = time.monotonic() + REFRESH_EVERY + GRACE_SECONDS
+            self._read_files(self._keyring, False)
 
-    def _look_at_redis(self, ring: Keyring) -> bool:
-        version = ring.version()
+    def _read_redis(self, keyring: Keyring) -> bool:
+        """Read the secrets that changed; return whether any did."""
+        version = keyring.version()
         if version == self._version:
             return False
-        if version < max(self._version, ring.files.copy()[0]):
-            log.error("the keyring in Redis is older than this host's copy; it is given the copy again")
-            ring.restore()
-        state = ring.state()
+        if version < max(self._version, keyring.files.copy()[0]):
+            log.error("the keyring in Redis is older than this host's copy; restoring it from the copy")
+            keyring.restore()
+        state = keyring.state()
         stores = [name for name, at in state.versions.items() if self._versions.get(name) != at]
-        self._sealed |= ring.sealed([name for name in stores if name in self._config])
+        self._sealed |= keyring.sealed([name for name in stores if name in self._config])
         self._versions.update(state.versions)
-        self._note_learning(state)
-        self._version, self._copied = state.version, False
+        self._update_changing(state)
+        self._version, self._is_copied = state.version, False
         return True
 
-    def _write_copy(self, ring: Keyring) -> None:
-        """A host that cannot write it still learns; it only would not know after a start without Redis."""
-        if self._copied:
+    def _write_copy(self, keyring: Keyring) -> None:
+        """Only a start without Redis needs the copy, so a host that cannot write it goes on."""
+        if self._is_copied:
             return
         try:
-            ring.files.write_copy(self._version, self._sealed)
-            self._copied, self._complained = True, False
-        except OSError as error:  # tried again with every look
-            if not self._complained:
+            keyring.files.write_copy(self._version, self._sealed)
+            self._is_copied, self._copy_failed = True, False
+        except OSError as error:  # tried again at every refresh
+            if not self._copy_failed:
                 log.error("this host's copy of the keyring cannot be written", why=type(error).__name__)
-            self._complained = True
+            self._copy_failed = True
 
-    def _note_learning(self, state: KeyringState) -> None:
+    def _update_changing(self, state: KeyringState) -> None:
         from receiver.inbox.keyring.keyring import CHANGE_SECONDS
 
         now = time.monotonic()
-        kept = {
-            store: (mark, min(until, now + GRACE)) for store, (mark, until) in self._learning.items() if until > now
+        changing = {
+            store: (mark, min(until, now + GRACE_SECONDS))
+            for store, (mark, until) in self._changing.items()
+            if until > now
         }
         for store, mark in state.changing.items():
-            before = self._learning.get(store)
-            kept[store] = before if before and before[0] == mark else (mark, now + CHANGE_SECONDS)
-        self._learning = kept
+            before = self._changing.get(store)
+            changing[store] = before if before and before[0] == mark else (mark, now + CHANGE_SECONDS)
+        self._changing = changing
 
-    def _look_at_files(self, ring: Keyring, changed: bool) -> None:
-        """Another process of this host may have learned something that Redis does not hold yet."""
+    def _read_files(self, keyring: Keyring, changed: bool) -> None:
+        """Read secrets that another process of this host has learned and that are not in Redis yet."""
         from receiver.inbox.keyring.host_files import merge
         from receiver.inbox.keyring.learned_secrets import with_learned_secrets
 
-        stamp = ring.files.stamp()
+        stamp = keyring.files.stamp()
         if changed or stamp != self._stamp:
-            found = merge(ring.files.everything(), self._sealed) if not self._read else self._sealed
-            found = merge(found, ring.files.pending())
+            found = merge(keyring.files.everything(), self._sealed) if not self._is_read else self._sealed
+            found = merge(found, keyring.files.pending())
             self._stores = {
-                name: with_learned_secrets(store, ring.open(found[name], name)) if found.get(name) else store
+                name: with_learned_secrets(store, keyring.open(found[name], name)) if found.get(name) else store
                 for name, store in self._config.items()
             }
             self._stamp = stamp
 
-    def _confirm(self, ring: Keyring, changed: bool) -> None:
+    def _confirm(self, keyring: Keyring, changed: bool) -> None:
         if changed or time.monotonic() - self._confirmed_at > CONFIRM_EVERY:
-            ring.receivers.confirm(self._name, self._version)
+            keyring.receivers.confirm(self._name, self._version)
             self._confirmed_at = time.monotonic()
 
     def _leave(self) -> None:
         with contextlib.suppress(RedisError, OSError):
-            assert self._ring is not None
-            self._ring.receivers.forget(self._name)
+            assert self._keyring is not None
+            self._keyring.receivers.forget(self._name)
 
 
-def _keyring(config: Config, client: Redis) -> Keyring | None:
-    """Loaded only where it is used: the cipher takes a while to import."""
+def _open_keyring(config: Config, client: Redis) -> Keyring | None:
+    """Imported only where it is used, because the cipher takes a while to import."""
     key = config.secrets.key.get_secret_value()
     if not key:
         return None

@@ -16,8 +16,8 @@ from receiver.inbox.model import pack
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
-ACCEPT_SLICE = 128
-"""Events that one script accepts: the server does nothing else meanwhile."""
+GROUP_SIZE = 128
+"""Deliveries in one group, which one script accepts: the server does nothing else meanwhile."""
 ACCEPT_BYTES = 256 * 1024
 """Bytes of bodies after which the next event is accepted by a script of its own, for the same reason."""
 NAMES_KEPT = 200
@@ -38,7 +38,7 @@ def groups_of(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
     group: list[Delivery] = []
     size = 0
     for one in deliveries:
-        if len(group) >= ACCEPT_SLICE or size >= ACCEPT_BYTES:
+        if len(group) >= GROUP_SIZE or size >= ACCEPT_BYTES:
             yield group
             group, size = [], 0
         group.append(one)

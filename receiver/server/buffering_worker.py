@@ -31,7 +31,7 @@ from gunicorn.http.message import Request
 from gunicorn.http.unreader import IterUnreader
 from gunicorn.workers.gthread import ThreadWorker
 
-from receiver.delivery.answers import refusal
+from receiver.delivery.answers import protocol_error
 from receiver.server.connection import Connection
 from receiver.server.request_framing import MAX_HEAD, Framing
 
@@ -212,7 +212,7 @@ class BufferingWorker(ThreadWorker):
     def _refuse(self, connection: Connection, status: HTTPStatus) -> None:
         self._held -= len(connection.framing)
         connection.framing = Framing(limit=connection.framing.limit)
-        self.reply(connection, refusal(status), goes_on=False)
+        self.reply(connection, protocol_error(status), goes_on=False)
 
     # Serving: in a thread, from memory
 
@@ -248,7 +248,7 @@ class BufferingWorker(ThreadWorker):
         except Exception:
             self.log.exception("a request could not be answered")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
-        return refusal(status), False
+        return protocol_error(status), False
 
     def _ends_well(self, connection: Connection) -> bool:
         """Whether the parser, too, finds the end of a chunked body where the framing found it.

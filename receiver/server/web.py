@@ -22,6 +22,7 @@ from receiver import logs
 from receiver.app import create_app
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerUnreachable, StorehooksError
+from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.ports import refuse_a_taken_port
@@ -34,7 +35,9 @@ WORKER_CLASSES = {"loop": LoopWorker, "threads": BufferingWorker}
 
 
 class WebServer(BaseApplication):
-    """gunicorn, told by our config and not by its command line."""
+    """gunicorn, set up from our config instead of its command line."""
+
+    pipeline: DeliveryPipeline
 
     def __init__(self, config: Config, explicit: str | None) -> None:
         self.config = config
@@ -52,7 +55,9 @@ class WebServer(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        return create_app(self.config)
+        """Called by gunicorn in each worker process; its worker class reads `pipeline` afterwards."""
+        self.pipeline = start_pipeline(self.config)
+        return create_app(self.pipeline, max_body=self.config.receiver.max_body)
 
     def _read_again(self) -> Config:
         try:

@@ -12,7 +12,7 @@ delivery may be lost in a power cut (synchronous NORMAL), one that was answered 
 
 from receiver.spool.database import FILE
 from receiver.spool.refused_deliveries import UNKNOWN, Refusal, Refusals, RefusedOf, look_at_refusals, open_refusals
-from receiver.spool.spooled_events import SpooledEvents, SpooledRow, glance_at_events, open_events
+from receiver.spool.spooled_events import SpooledEvents, SpooledRow, open_events, open_events_read_only
 
 __all__ = [
     "FILE",
@@ -22,8 +22,8 @@ __all__ = [
     "RefusedOf",
     "SpooledEvents",
     "SpooledRow",
-    "glance_at_events",
     "look_at_refusals",
     "open_events",
+    "open_events_read_only",
     "open_refusals",
 ]

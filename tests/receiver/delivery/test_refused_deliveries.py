@@ -234,8 +234,8 @@ def test_a_file_that_cannot_be_written_is_said_once_and_delays_no_answer(make_sy
     system.start("web")
     for number in range(5):
         assert system.post(as_the_store_signs(system)(number), "south").status_code == 401
-    eventually(lambda: "cannot be written down" in system.log("web"))
-    assert system.log("web").count("cannot be written down") == 1
+    eventually(lambda: "cannot be written" in system.log("web"))
+    assert system.log("web").count("cannot be written") == 1
 
 
 # Release
@@ -368,7 +368,7 @@ def test_what_gathers_in_memory_is_bounded_and_the_few_are_whole(stores: list[st
     gathered = RefusalBuffer(max_bytes=50_000, max_lines=60)
     for number, store in enumerate(stores):
         gathered.add(refusal(float(number), store))
-    every = gathered.everything()
+    every = gathered.all()
     assert len(every) == gathered.count <= 60
     assert sum(one.cost for one in every) <= 50_000
     if stores.count("b") <= 15:

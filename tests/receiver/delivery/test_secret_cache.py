@@ -34,7 +34,7 @@ def locksmith_of(system: System) -> SecretCache:
 
 
 def known(system: System, smith: SecretCache) -> list[bytes]:
-    store = smith.equipped(system.config.known_stores["north"])
+    store = smith.with_current_secrets(system.config.known_stores["north"])
     assert store is not None
     return [secret.key for secret in store.secrets]
 
@@ -46,23 +46,23 @@ def sealed_system(make_system: Callable[..., System]) -> System:
 
 def test_a_learned_secret_is_known_after_a_look_and_the_look_is_confirmed(sealed_system: System) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
-    smith.look()
+    smith.refresh()
     assert known(sealed_system, smith) == [b"test secret of one store"]
     version = ring.store([learned_secret(sealed_system.config.known_stores["north"], NEW, origin="created")])
     assert len(ring.receivers.behind(version)) == 1
-    smith.look()
+    smith.refresh()
     assert ring.receivers.behind(version) == []
     assert known(sealed_system, smith) == [b"new secret of the store", b"test secret of one store"]
-    assert not smith.unsure
+    assert not smith.may_be_incomplete
 
 
 def test_a_look_that_finds_nothing_new_costs_one_call(sealed_system: System) -> None:
     smith = locksmith_of(sealed_system)
-    smith.look()
+    smith.refresh()
     before = sealed_system.client.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
     others = sealed_system.client.info("stats")["total_commands_processed"]
     for _ in range(20):
-        smith.look()
+        smith.refresh()
     after = sealed_system.client.info("commandstats")["cmdstat_get"]["calls"]
     assert after - before == 20
     assert sealed_system.client.info("stats")["total_commands_processed"] - others <= 26  # and one confirmation
@@ -72,38 +72,38 @@ def test_while_a_secret_is_under_way_it_is_unsure_for_a_minute_at_most(
     sealed_system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
-    smith.look()
+    smith.refresh()
     ring.announce_change("north")
-    smith.look()
-    assert smith.unsure
+    smith.refresh()
+    assert smith.may_be_incomplete
     now = time.monotonic()
     for seconds in range(4, 60, 5):  # a look in time: a stall would make it unsure as well
         monkeypatch.setattr(room.time, "monotonic", lambda: now + seconds)  # noqa: B023  asked at once
-        smith.look()
-        assert smith.unsure
+        smith.refresh()
+        assert smith.may_be_incomplete
     monkeypatch.setattr(room.time, "monotonic", lambda: now + 61)
-    smith.look()
-    assert not smith.unsure
+    smith.refresh()
+    assert not smith.may_be_incomplete
     ring.announce_change("north")  # another one
-    smith.look()
-    assert smith.unsure
+    smith.refresh()
+    assert smith.may_be_incomplete
 
 
 def test_a_receiver_that_was_stopped_for_a_while_is_unsure_until_it_has_looked_again(
     sealed_system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smith = locksmith_of(sealed_system)
-    smith.look()
-    assert not smith.unsure
+    smith.refresh()
+    assert not smith.may_be_incomplete
     now = time.monotonic()
-    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.STALE + 0.1)
-    assert smith.unsure
-    assert room.STALE + room.CONFIRM_EVERY < LIVE_SECONDS, "whoever changes a secret still waits for it then"
-    smith.look()
-    assert smith.unsure, "somebody was judged by what was known before, and asks now"
-    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.STALE + room.GRACE + 0.2)
-    smith.look()
-    assert not smith.unsure
+    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.STALE_SECONDS + 0.1)
+    assert smith.may_be_incomplete
+    assert room.STALE_SECONDS + room.CONFIRM_EVERY < LIVE_SECONDS, "whoever changes a secret still waits for it then"
+    smith.refresh()
+    assert smith.may_be_incomplete, "somebody was judged by what was known before, and asks now"
+    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.STALE_SECONDS + room.GRACE_SECONDS + 0.2)
+    smith.refresh()
+    assert not smith.may_be_incomplete
 
 
 def test_when_it_has_ended_a_delivery_that_was_judged_before_gets_a_moment(
@@ -111,13 +111,13 @@ def test_when_it_has_ended_a_delivery_that_was_judged_before_gets_a_moment(
 ) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
     ring.announce_change("north")
-    smith.look()
+    smith.refresh()
     ring.withdraw_change("north")
-    smith.look()
-    assert smith.unsure
+    smith.refresh()
+    assert smith.may_be_incomplete
     now = time.monotonic()
-    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.GRACE + 0.1)
-    assert not smith.unsure
+    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.GRACE_SECONDS + 0.1)
+    assert not smith.may_be_incomplete
 
 
 def test_a_receiver_that_starts_without_redis_knows_what_was_learned_before(
@@ -125,16 +125,16 @@ def test_a_receiver_that_starts_without_redis_knows_what_was_learned_before(
 ) -> None:
     system = make_system(more=SEALED, url=own_redis.url)
     keyring_of(system).store([learned_secret(system.config.known_stores["north"], NEW, origin="created")])
-    locksmith_of(system).look()  # this is how the copy is written
+    locksmith_of(system).refresh()  # this is how the copy is written
     own_redis.kill()
     smith = locksmith_of(system)
-    smith.look()
+    smith.refresh()
     assert known(system, smith)[0] == b"new secret of the store"
-    assert smith.unsure
+    assert smith.may_be_incomplete
     own_redis.start()
-    smith.look()
-    assert smith.unsure, "whoever learned a secret meanwhile gets a moment to write it down"
-    eventually(lambda: not smith.unsure, room.LOOK_EVERY + room.GRACE + 1)
+    smith.refresh()
+    assert smith.may_be_incomplete, "whoever learned a secret meanwhile gets a moment to write it down"
+    eventually(lambda: not smith.may_be_incomplete, room.REFRESH_EVERY + room.GRACE_SECONDS + 1)
 
 
 def test_what_this_host_learned_while_redis_was_away_is_known_at_once(
@@ -142,14 +142,14 @@ def test_what_this_host_learned_while_redis_was_away_is_known_at_once(
 ) -> None:
     system = make_system(more=SEALED, url=own_redis.url)
     ring, smith = keyring_of(system), locksmith_of(system)
-    smith.look()
+    smith.refresh()
     own_redis.kill()
     with pytest.raises(RedisError):
         ring.store([learned_secret(system.config.known_stores["north"], NEW, origin="rotated")])
-    smith.look()
+    smith.refresh()
     assert known(system, smith)[0] == b"new secret of the store"
     own_redis.start()
-    smith.look()  # Redis still does not have it; the file does
+    smith.refresh()  # Redis still does not have it; the file does
     assert known(system, smith)[0] == b"new secret of the store"
 
 
@@ -158,20 +158,20 @@ def test_a_secret_that_redis_had_and_no_receiver_has_read_is_known_when_redis_go
 ) -> None:
     system = make_system(more=SEALED, url=own_redis.url)
     ring, smith = keyring_of(system), locksmith_of(system)
-    smith.look()
+    smith.refresh()
     ring.store([learned_secret(system.config.known_stores["north"], NEW, origin="rotated")])
     ring.store_pending()
     own_redis.kill()
-    smith.look()
+    smith.refresh()
     assert known(system, smith)[0] == b"new secret of the store"
 
 
 def test_a_redis_that_was_emptied_is_given_the_copy(sealed_system: System, redis: Redis) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
     ring.store([learned_secret(sealed_system.config.known_stores["north"], NEW, origin="created")])
-    smith.look()
+    smith.refresh()
     redis.delete(keys.SECRETS + "north", keys.SECRET_VERSIONS, keys.KEYRING_VERSION)
-    smith.look()
+    smith.refresh()
     assert known(sealed_system, smith)[0] == b"new secret of the store"
     assert [one.text for one in ring.secrets_of("north")] == [NEW]
 
@@ -181,9 +181,9 @@ def test_debris_in_the_keyring_harms_nothing_else(sealed_system: System) -> None
     ring.store([learned_secret(sealed_system.config.known_stores["north"], NEW, origin="created")])
     debris = {b"mark": b"\xff\xfe", b"\xff": b"{}", b"other": b"{}"}
     sealed_system.client.hset(keys.SECRETS + "north", mapping=debris)  # type: ignore[arg-type]
-    smith.look()
+    smith.refresh()
     assert known(sealed_system, smith)[0] == b"new secret of the store"
-    assert not smith.unsure
+    assert not smith.may_be_incomplete
 
 
 def test_a_version_that_is_no_number_leaves_it_unsure_and_alive(
@@ -191,32 +191,32 @@ def test_a_version_that_is_no_number_leaves_it_unsure_and_alive(
 ) -> None:
     smith = locksmith_of(sealed_system)
     sealed_system.client.set(keys.KEYRING_VERSION, b"\xff")
-    smith.look()
-    assert smith.unsure
+    smith.refresh()
+    assert smith.may_be_incomplete
     assert known(sealed_system, smith) == [b"test secret of one store"]
     sealed_system.client.set(keys.KEYRING_VERSION, 1)
     now = time.monotonic()
-    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.LOOK_EVERY + room.GRACE + 0.1)
-    smith.look()
-    assert not smith.unsure
+    monkeypatch.setattr(room.time, "monotonic", lambda: now + room.REFRESH_EVERY + room.GRACE_SECONDS + 0.1)
+    smith.refresh()
+    assert not smith.may_be_incomplete
 
 
 def test_a_host_that_cannot_write_its_copy_still_learns_and_writes_it_when_it_can(sealed_system: System) -> None:
     smith, ring = locksmith_of(sealed_system), keyring_of(sealed_system)
     version = ring.store([learned_secret(sealed_system.config.known_stores["north"], NEW, origin="created")])
     ring.files.copy_file.mkdir()  # a file cannot take a folder's name, not even root's
-    smith.look()
+    smith.refresh()
     assert known(sealed_system, smith)[0] == b"new secret of the store"
-    assert (smith.unsure, ring.receivers.behind(version)) == (False, [])
+    assert (smith.may_be_incomplete, ring.receivers.behind(version)) == (False, [])
     ring.files.copy_file.rmdir()
-    smith.look()
+    smith.refresh()
     assert ring.files.copy()[0] == version
 
 
 def test_without_a_key_there_is_nothing_to_look_at(system: System) -> None:
     smith = locksmith_of(system)
     smith.start()
-    assert not smith.unsure
+    assert not smith.may_be_incomplete
     assert system.client.exists(keys.RECEIVERS) == 0
 
 
@@ -283,7 +283,7 @@ def test_forged_requests_cost_the_server_no_calls(web: System) -> None:
     took = time.monotonic() - started
     after = stats("commandstats")
     reads = sum(after[name]["calls"] - before.get(name, {"calls": 0})["calls"] for name in ("cmdstat_get",))
-    assert reads <= 2 + took / OFTEN["receiver.delivery.secret_cache.LOOK_EVERY"], "only the looks that come round"
+    assert reads <= 2 + took / OFTEN["receiver.delivery.secret_cache.REFRESH_EVERY"], "only the looks that come round"
 
 
 def test_a_keyring_under_another_key_is_left_alone_and_config_still_counts(web: System) -> None:
@@ -309,4 +309,4 @@ def test_config_is_read_with_its_key_from_the_environment(tmp_path: Path) -> Non
     (tmp_path / "config.toml").write_text('[secrets]\nkey = "env:THE_KEY"\n')
     found = config_room.load(tmp_path / "config.toml", {"THE_KEY": KEY})
     assert KEY not in repr(found)
-    assert SecretCache(found, connect("redis://127.0.0.1:1", timeout=0.1)).unsure
+    assert SecretCache(found, connect("redis://127.0.0.1:1", timeout=0.1)).may_be_incomplete

@@ -1,4 +1,4 @@
-"""Handover: groups go to the inbox by a line on which nobody waits; when it breaks, nothing is lost and all is told."""
+"""Group commit: groups go to the inbox on a polled connection; if it breaks, no delivery is lost or left unanswered."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 from gunicorn.workers.gthread import PollableMethodQueue
 
 from receiver.contract.intake import Delivery
-from receiver.delivery.storage import DeliveryStorage, Stored
+from receiver.delivery.pipeline import open_storage
+from receiver.delivery.storage import DeliveryStorage, Outcomes, Stored
 from receiver.inbox import Inbox, connect, keys
 from receiver.inbox.redis.script_library import library
-from receiver.server.group_commit import GroupCommit, Outcomes
+from receiver.server.group_commit import GroupCommit
 from tests.support.harness import Server, System, eventually, own_server
 from tests.support.proxy import Proxy
 
@@ -24,42 +25,46 @@ TIMEOUT = 0.5
 
 
 class Loop:
-    """The part of the web process's loop that a handover knows: a poller, and calls from other threads."""
+    """The part of the web process's loop that a group commit uses: a poller, and calls from other threads."""
 
     def __init__(self, system: System, url: str) -> None:
-        self.keeping = DeliveryStorage(system.config, Inbox(connect(url, timeout=TIMEOUT)))
+        self.storage, self.drain = open_storage(system.config, Inbox(connect(url, timeout=TIMEOUT)))
         self.poller = selectors.DefaultSelector()
         self.calls = PollableMethodQueue()
         self.calls.init()
         self.poller.register(self.calls.fileno(), selectors.EVENT_READ, self.calls.run_callbacks)
-        self.handover = GroupCommit(self.keeping, self.poller, self.calls.defer, timeout=TIMEOUT)
+        self.commit = GroupCommit(self.storage, self.poller, self.calls.defer, timeout=TIMEOUT)
 
     def turn(self) -> None:
-        for key, _ in self.poller.select(self.handover.patience(0.02)):
+        for key, _ in self.poller.select(self.commit.poll_timeout(0.02)):
             key.data(key.fileobj)
-        self.handover.look()
+        self.commit.check_deadline()
 
     def close(self) -> None:
         self.poller.close()
         self.calls.close()
 
-    def keep(self, *deliveries: Delivery) -> list[str]:
-        """Hand a group over and turn until it is kept: where each is, and as what."""
-        told: list[Outcomes] = []
-        self.handover.keep(deliveries, told.append)
-        return self.until_told(told)
+    def store(self, *deliveries: Delivery) -> list[str]:
+        """Store a group and turn until it is stored; return the status and place of each delivery."""
+        outcomes: list[Outcomes] = []
+        self.commit.store(deliveries, outcomes.append)
+        return self.until_stored(outcomes)
 
-    def until_told(self, told: list[Outcomes]) -> list[str]:
+    def until_stored(self, outcomes: list[Outcomes]) -> list[str]:
         def done() -> bool:
             self.turn()
-            return bool(told)
+            return bool(outcomes)
 
         eventually(done)
-        (outcomes,) = told
-        return [f"{one.status} in {one.where}" if isinstance(one, Stored) else "nowhere" for one in outcomes]
+        (group,) = outcomes
+        return [f"{one.status} in {one.where}" if isinstance(one, Stored) else "not stored" for one in group]
 
     @property
-    def has_a_line(self) -> bool:
+    def breaker_is_open(self) -> bool:
+        return self.storage._breaker.is_open
+
+    @property
+    def is_connected(self) -> bool:
         return len(self.poller.get_map()) == 2  # it, and the calls
 
 
@@ -88,13 +93,13 @@ def own(server: Server, tmp_path: Path) -> Iterator[System]:
 
 @pytest.fixture
 def make_loop(own: System) -> Iterator[Callable[[str], Loop]]:
-    """One whose line is open: the first group opens it."""
+    """A loop whose polled connection is open: the first group opens it."""
     every: list[Loop] = []
 
     def make(url: str) -> Loop:
         every.append(Loop(own, url))
-        assert every[-1].keep(own.delivery()) == ["accepted in redis"]
-        assert every[-1].has_a_line
+        assert every[-1].store(own.delivery()) == ["accepted in redis"]
+        assert every[-1].is_connected
         return every[-1]
 
     yield make
@@ -107,198 +112,204 @@ def loop(make_loop: Callable[[str], Loop], server: Server) -> Loop:
     return make_loop(server.url)
 
 
-def test_a_group_is_kept_by_the_line_and_told_in_order(own: System, loop: Loop) -> None:
+def without_redis(system: System) -> DeliveryStorage:
+    return open_storage(system.config, Inbox(connect("unix:///nowhere", timeout=0.1)))[0]
+
+
+def test_a_group_is_stored_on_the_polled_connection_and_answered_in_order(own: System, loop: Loop) -> None:
     group = [own.delivery() for _ in range(3)]
-    waits = own.client.info("stats")["total_connections_received"]
-    assert loop.keep(*group) == ["accepted in redis"] * 3
-    assert loop.keep(group[1], own.delivery(), group[0]) == [
+    connections = own.client.info("stats")["total_connections_received"]
+    assert loop.store(*group) == ["accepted in redis"] * 3
+    assert loop.store(group[1], own.delivery(), group[0]) == [
         "duplicate in redis",
         "accepted in redis",
         "duplicate in redis",
     ]
-    assert own.client.info("stats")["total_connections_received"] == waits
+    assert own.client.info("stats")["total_connections_received"] == connections
     assert own.identity_holds()
     assert own.ledger.counters().total["accepted"] == 5
 
 
-def test_more_than_the_servers_buffers_take_goes_piece_by_piece(own: System, loop: Loop) -> None:
+def test_a_group_larger_than_the_servers_buffers_is_sent_in_pieces(own: System, loop: Loop) -> None:
     big = [own.delivery(data={"id": number, "text": "x" * 400_000}) for number in range(10)]
-    assert loop.keep(*big) == ["accepted in redis"] * 10
-    assert loop.has_a_line
+    assert loop.store(*big) == ["accepted in redis"] * 10
+    assert loop.is_connected
     bodies = {one.event.id: one.event.body for one in big}
-    kept = [own.ledger.event(name) for name in bodies]
-    assert [one.body for one in kept if one] == list(bodies.values())
+    stored = [own.ledger.event(name) for name in bodies]
+    assert [one.body for one in stored if one] == list(bodies.values())
 
 
-def test_a_server_that_takes_bytes_is_not_given_up_however_slow_the_loop_is(own: System, loop: Loop) -> None:
+def test_a_server_that_takes_bytes_does_not_time_out_if_the_loop_is_slow(own: System, loop: Loop) -> None:
     big = [own.delivery(data={"id": number, "text": "x" * 400_000}) for number in range(5)]
-    told: list[Outcomes] = []
+    outcomes: list[Outcomes] = []
     began = time.monotonic()
-    loop.handover.keep(big, told.append)
+    loop.commit.store(big, outcomes.append)
 
     def done() -> bool:
-        time.sleep(TIMEOUT / 4)  # it does something else
+        time.sleep(TIMEOUT / 4)  # the loop does other work
         loop.turn()
-        return bool(told)
+        return bool(outcomes)
 
     eventually(done)
     assert time.monotonic() - began > TIMEOUT
-    assert loop.until_told(told) == ["accepted in redis"] * 5
-    assert not loop.keeping.broken
+    assert loop.until_stored(outcomes) == ["accepted in redis"] * 5
+    assert not loop.breaker_is_open
 
 
-def test_a_reply_that_is_lost_loses_no_delivery(own: System, proxy: Proxy, make_loop: Callable[[str], Loop]) -> None:
+def test_a_lost_reply_loses_no_delivery(own: System, proxy: Proxy, make_loop: Callable[[str], Loop]) -> None:
     loop = make_loop(proxy.url)
     group = [own.delivery() for _ in range(3)]
     proxy.cut("accept")
-    assert loop.keep(*group) == ["accepted in spool"] * 3  # and in Redis: nobody could know
-    assert not loop.has_a_line
-    loop.keeping.look_round()  # brings them home, where they are found
-    assert loop.keep(*group) == ["duplicate in redis"] * 3
-    assert loop.has_a_line
+    assert loop.store(*group) == ["accepted in spool"] * 3  # and in Redis, which the receiver cannot know
+    assert not loop.is_connected
+    loop.drain.run_once()  # drains them, and the inbox finds them
+    assert loop.store(*group) == ["duplicate in redis"] * 3
+    assert loop.is_connected
     assert own.ledger.counters().total["accepted"] == 4
     assert own.identity_holds()
 
 
-def test_a_server_that_hangs_is_waited_for_once_and_no_longer_than_its_deadline(
+def test_a_hanging_server_is_waited_for_once_and_not_beyond_its_deadline(
     own: System, server: Server, loop: Loop
 ) -> None:
     assert server.process
-    group = [own.delivery(), own.delivery(data={"text": "x" * 800_000})]  # more than it takes while it hangs
+    group = [own.delivery(), own.delivery(data={"text": "x" * 800_000})]  # more than its buffers take while it hangs
     server.process.send(signal.SIGSTOP)
     try:
         began = time.monotonic()
-        assert loop.keep(*group) == ["accepted in spool"] * 2
+        assert loop.store(*group) == ["accepted in spool"] * 2
         first, began = time.monotonic() - began, time.monotonic()
-        assert loop.keep(own.delivery()) == ["accepted in spool"]
+        assert loop.store(own.delivery()) == ["accepted in spool"]
         second = time.monotonic() - began
     finally:
         server.process.send(signal.SIGCONT)
     assert TIMEOUT <= first < TIMEOUT + 0.4
     assert second < 0.4
-    loop.keeping.look_round()
-    assert loop.keep(own.delivery()) == ["accepted in redis"]
+    loop.drain.run_once()
+    assert loop.store(own.delivery()) == ["accepted in redis"]
     assert own.ledger.counters().total["accepted"] == 5
     assert own.identity_holds()
 
 
-def test_a_server_that_forgot_the_scripts_is_told_them_again(own: System, loop: Loop) -> None:
+def test_scripts_are_loaded_again_into_a_server_that_lost_them(own: System, loop: Loop) -> None:
     own.client.function_delete(library().name)
-    assert loop.keep(own.delivery(), own.delivery()) == ["accepted in redis"] * 2
-    assert loop.has_a_line
+    assert loop.store(own.delivery(), own.delivery()) == ["accepted in redis"] * 2
+    assert loop.is_connected
 
 
-def test_an_idle_line_that_the_server_closes_sends_nobody_to_the_spool(own: System, loop: Loop) -> None:
+def test_an_idle_connection_closed_by_the_server_does_not_open_the_breaker(own: System, loop: Loop) -> None:
     own.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     def noticed() -> bool:
         loop.turn()
-        return not loop.has_a_line
+        return not loop.is_connected
 
     eventually(noticed)
-    assert not loop.keeping.broken
+    assert not loop.breaker_is_open
 
 
-def test_a_line_that_cannot_be_opened_does_not_delay_every_group(
+def test_a_connection_that_cannot_be_opened_does_not_delay_every_group(
     own: System, proxy: Proxy, make_loop: Callable[[str], Loop]
 ) -> None:
     loop = make_loop(proxy.url)
     proxy.deaf = True
-    own.client.function_delete(library().name)  # breaks the line; the thread's connection stays
+    own.client.function_delete(library().name)  # closes the polled connection; the thread's stays
     began = time.monotonic()
     for _ in range(4):
-        assert loop.keep(own.delivery()) == ["accepted in redis"]
+        assert loop.store(own.delivery()) == ["accepted in redis"]
     took = time.monotonic() - began
-    assert not loop.has_a_line
-    assert took < 2 * TIMEOUT  # it was tried once
+    assert not loop.is_connected
+    assert took < 2 * TIMEOUT  # connecting was tried once
     proxy.deaf = False
 
     def again() -> bool:
-        return loop.keep(own.delivery()) == ["accepted in redis"] and loop.has_a_line
+        return loop.store(own.delivery()) == ["accepted in redis"] and loop.is_connected
 
     eventually(again)
 
 
-def test_what_the_server_has_against_one_is_not_the_others_fault(own: System, loop: Loop) -> None:
+def test_an_error_of_the_server_affects_only_the_delivery_that_caused_it(own: System, loop: Loop) -> None:
     one, other = own.delivery(), own.delivery()
-    spoilt = Delivery(event=own.delivery().event, theirs="order.created", content_hash="mark")
+    refused = Delivery(event=own.delivery().event, theirs="order.created", content_hash="mark")
     own.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
-    assert loop.keep(one, spoilt, other) == ["accepted in redis", "accepted in spool", "accepted in redis"]
-    assert not loop.keeping.broken
-    assert loop.has_a_line
-    assert own.ledger.counters().total["duplicates"] == 0, "nobody has sent anything twice"
+    assert loop.store(one, refused, other) == ["accepted in redis", "accepted in spool", "accepted in redis"]
+    assert not loop.breaker_is_open
+    assert loop.is_connected
+    assert own.ledger.counters().total["duplicates"] == 0, "no delivery was sent twice"
 
 
-def test_a_store_with_rows_in_the_spool_joins_them_and_other_stores_do_not(own: System, loop: Loop) -> None:
+def test_only_a_store_with_rows_in_the_spool_is_spooled(own: System, loop: Loop) -> None:
     first = own.delivery()
-    assert DeliveryStorage(own.config, Inbox(connect("unix:///nowhere", timeout=0.1))).keep_all([first])
-    assert loop.keep(own.delivery()) == ["accepted in spool"]
-    assert loop.keep(own.delivery(store="south")) == ["accepted in redis"]
-    loop.keeping.look_round()
-    assert loop.keep(own.delivery()) == ["accepted in redis"]
+    assert without_redis(own).store_all([first])
+    assert loop.store(own.delivery()) == ["accepted in spool"]
+    assert loop.store(own.delivery(store="south")) == ["accepted in redis"]
+    loop.drain.run_once()
+    assert loop.store(own.delivery()) == ["accepted in redis"]
 
 
-def test_a_spool_that_cannot_be_read_is_left_to_the_thread(own: System, loop: Loop) -> None:
+def test_an_unreadable_spool_does_not_stop_the_inbox(own: System, loop: Loop) -> None:
     own.config.data_dir.mkdir(parents=True, exist_ok=True)
-    (own.config.data_dir / "spool.sqlite3").write_bytes(b"this is no database" * 100)
-    assert loop.keep(own.delivery()) == ["accepted in redis"]
+    (own.config.data_dir / "spool.sqlite3").write_bytes(b"not a database" * 100)
+    assert loop.store(own.delivery()) == ["accepted in redis"]
 
 
-def test_a_data_dir_that_cannot_be_looked_into_is_left_to_the_thread(own: System, loop: Loop) -> None:
-    own.config.data_dir.write_text("this is no folder")
-    assert loop.keep(own.delivery()) == ["accepted in redis"]
+def test_an_unreadable_data_dir_does_not_stop_the_inbox(own: System, loop: Loop) -> None:
+    own.config.data_dir.write_text("not a folder")
+    assert loop.store(own.delivery()) == ["accepted in redis"]
 
 
-def test_what_cannot_even_be_sent_is_not_the_others_fault(own: System, loop: Loop) -> None:
+def test_a_delivery_that_cannot_be_encoded_affects_no_other(own: System, loop: Loop) -> None:
     event = own.delivery().event
-    for spoilt in (Delivery(event, theirs="\ud800"), Delivery(replace(event, headers={"a": "\ud800"}), theirs="")):
-        told = loop.keep(own.delivery(), spoilt, own.delivery())
-        assert told == ["accepted in redis", "nowhere", "accepted in redis"]
-        assert loop.keep(own.delivery()) == ["accepted in redis"]
-        assert loop.has_a_line
+    for bad in (Delivery(event, theirs="\ud800"), Delivery(replace(event, headers={"a": "\ud800"}), theirs="")):
+        stored = loop.store(own.delivery(), bad, own.delivery())
+        assert stored == ["accepted in redis", "not stored", "accepted in redis"]
+        assert loop.store(own.delivery()) == ["accepted in redis"]
+        assert loop.is_connected
 
 
-def test_a_loop_that_was_busy_for_longer_than_the_deadline_reads_the_reply_first(own: System, loop: Loop) -> None:
-    told: list[Outcomes] = []
+def test_a_loop_that_was_busy_past_the_deadline_reads_the_reply_first(own: System, loop: Loop) -> None:
+    outcomes: list[Outcomes] = []
     accepted = own.ledger.counters().total["accepted"]
-    loop.handover.keep([own.delivery()], told.append)
+    loop.commit.store([own.delivery()], outcomes.append)
     late = time.monotonic() + TIMEOUT
     eventually(lambda: time.monotonic() > late and own.ledger.counters().total["accepted"] > accepted)
-    loop.handover.look()
-    assert loop.until_told(told) == ["accepted in redis"]
-    assert not loop.keeping.broken
+    loop.commit.check_deadline()
+    assert loop.until_stored(outcomes) == ["accepted in redis"]
+    assert not loop.breaker_is_open
 
 
-def test_a_line_that_breaks_while_the_thread_keeps_a_group_is_noticed_once(own: System, loop: Loop) -> None:
-    """The thread's call and the end of the line are found in one look at the poller, in this order."""
-    assert DeliveryStorage(own.config, Inbox(connect("unix:///nowhere", timeout=0.1))).keep_all([own.delivery()])
+def test_a_connection_that_breaks_while_the_thread_stores_a_group_is_handled_once(own: System, loop: Loop) -> None:
+    """The thread's call and the end of the connection come from one poll, in this order."""
+    assert without_redis(own).store_all([own.delivery()])
     first: list[Outcomes] = []
     second: list[Outcomes] = []
 
-    def then(outcomes: Outcomes) -> None:
-        first.append(outcomes)
-        loop.handover.keep([own.delivery(store="south")], second.append)
+    def on_stored(group: Outcomes) -> None:
+        first.append(group)
+        loop.commit.store([own.delivery(store="south")], second.append)
 
-    loop.handover.keep([own.delivery()], then)
+    loop.commit.store([own.delivery()], on_stored)
     assert loop.poller.select(5)  # the thread is done
     own.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     eventually(lambda: len(loop.poller.select(0)) == 2)
-    assert loop.until_told(second) == ["accepted in spool"]
-    assert loop.until_told(first) == ["accepted in spool"]
+    assert loop.until_stored(second) == ["accepted in spool"]
+    assert loop.until_stored(first) == ["accepted in spool"]
 
 
-def test_a_reply_that_nobody_asked_for_is_nobodys(own: System, proxy: Proxy, make_loop: Callable[[str], Loop]) -> None:
+def test_an_unexpected_reply_is_not_taken_for_an_acknowledgement(
+    own: System, proxy: Proxy, make_loop: Callable[[str], Loop]
+) -> None:
     loop = make_loop(proxy.url)
     proxy.say(b"*1\r\n*2\r\n$8\r\naccepted\r\n$6\r\nothers\r\n")
     eventually(lambda: loop.poller.select(0))
     loop.turn()
-    told: list[Outcomes] = []
-    loop.handover.keep([own.delivery()], told.append)
-    assert loop.until_told(told) == ["accepted in redis"]
-    ((kept,),) = told
-    assert isinstance(kept, Stored)
-    assert own.status(kept.id) == "open"
-    assert not loop.keeping.broken
+    outcomes: list[Outcomes] = []
+    loop.commit.store([own.delivery()], outcomes.append)
+    assert loop.until_stored(outcomes) == ["accepted in redis"]
+    ((stored,),) = outcomes
+    assert isinstance(stored, Stored)
+    assert own.status(stored.id) == "open"
+    assert not loop.breaker_is_open
 
 
 @pytest.mark.parametrize(
@@ -309,15 +320,15 @@ def test_a_reply_that_nobody_asked_for_is_nobodys(own: System, proxy: Proxy, mak
     ],
     ids=["READONLY", "OOM"],
 )
-def test_a_server_that_takes_nothing_sends_all_to_the_spool_and_is_used_again(
+def test_deliveries_go_to_the_spool_while_the_server_refuses_all_writes(
     own: System, loop: Loop, wrong: tuple[str, ...], right: tuple[str, ...]
 ) -> None:
     before = own.ledger.counters().total["accepted"]
     own.client.execute_command(*wrong)
-    assert loop.keep(own.delivery(), own.delivery()) == ["accepted in spool"] * 2
-    assert not loop.has_a_line
+    assert loop.store(own.delivery(), own.delivery()) == ["accepted in spool"] * 2
+    assert not loop.is_connected
     own.client.execute_command(*right)
-    loop.keeping.look_round()
-    assert loop.keep(own.delivery()) == ["accepted in redis"]
-    assert loop.has_a_line
+    loop.drain.run_once()
+    assert loop.store(own.delivery()) == ["accepted in redis"]
+    assert loop.is_connected
     assert own.ledger.counters().total["accepted"] == before + 3

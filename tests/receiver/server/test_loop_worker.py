@@ -1,4 +1,4 @@
-"""The event loop: deliveries are kept in groups, and nothing a sender or a server does holds up the others."""
+"""The event loop: deliveries are stored in groups, and no slow sender or server delays the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from redis.exceptions import ResponseError
 
 from receiver.contract.compose import compose
 from receiver.contract.intake import Delivery, receive
-from receiver.delivery.storage import DeliveryStorage, NotStored, Stored
+from receiver.delivery.pipeline import open_storage
+from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import Accepted, keys
 from receiver.server.loop_worker import GROUP_BYTES, group_size
 from receiver.spool import open_events
@@ -56,12 +57,12 @@ def deliveries(system: System, count: int, store: str = "north") -> list[Deliver
 # Groups
 
 
-def test_what_one_group_holds_twice_is_a_duplicate_and_each_is_counted(system: System) -> None:
-    keeping = DeliveryStorage(system.config, system.inbox)
+def test_a_repeat_within_one_group_is_a_duplicate_and_each_is_counted(system: System) -> None:
+    storage, _ = open_storage(system.config, system.inbox)
     first, second = deliveries(system, 2)
     (south,) = deliveries(system, 1, store="south")
-    kept = keeping.keep_all([first, second, first, south, first])
-    assert [one.status for one in kept if isinstance(one, Stored)] == [
+    stored = storage.store_all([first, second, first, south, first])
+    assert [one.status for one in stored if isinstance(one, Stored)] == [
         "accepted",
         "accepted",
         "duplicate",
@@ -72,28 +73,28 @@ def test_what_one_group_holds_twice_is_a_duplicate_and_each_is_counted(system: S
     assert (counters.stores["north"]["accepted"], counters.stores["north"]["duplicates"]) == (2, 2)
     assert counters.stores["south"]["accepted"] == 1
     assert system.identity_holds()
-    assert {event.id for event in system.ledger.events(store="north")} == {one.id for one in kept[:2]}
+    assert {event.id for event in system.ledger.events(store="north")} == {one.id for one in stored[:2]}
 
 
-def test_a_group_stops_at_its_stores_quota_and_other_stores_go_on(system: System) -> None:
+def test_a_quota_limits_only_its_own_store_in_a_group(system: System) -> None:
     group = [*deliveries(system, 3), *deliveries(system, 1, store="south")]
     replies = system.inbox.accept(group, quotas={"north": 2})
     assert [reply.status for reply in replies] == ["accepted", "accepted", "full", "accepted"]
 
 
-def test_one_that_fails_does_not_fail_the_others(system: System) -> None:
+def test_an_error_affects_only_the_delivery_that_caused_it(system: System) -> None:
     one, other = deliveries(system, 2)
-    spoilt = Delivery(event=system.delivery().event, theirs="order.created", content_hash="mark")
+    refused = Delivery(event=system.delivery().event, theirs="order.created", content_hash="mark")
     system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
-    replies = system.inbox.accept_each([one, spoilt, other])
+    replies = system.inbox.accept_each([one, refused, other])
     assert [type(reply) for reply in replies] == [Accepted, ResponseError, Accepted]
-    keeping = DeliveryStorage(system.config, system.inbox)
-    kept = keeping.keep_all([one, spoilt])
-    assert [one.where for one in kept if isinstance(one, Stored)] == ["redis", "spool"]
-    assert not keeping.broken
+    storage, _ = open_storage(system.config, system.inbox)
+    stored = storage.store_all([one, refused])
+    assert [one.where for one in stored if isinstance(one, Stored)] == ["redis", "spool"]
+    assert not storage._breaker.is_open
 
 
-def test_a_group_of_more_than_one_script_takes_is_kept_in_order(system: System) -> None:
+def test_a_group_larger_than_one_script_is_stored_in_order(system: System) -> None:
     group = deliveries(system, 300)
     replies = system.inbox.accept(group)
     assert [reply.id for reply in replies] == [one.event.id for one in group]
@@ -101,26 +102,26 @@ def test_a_group_of_more_than_one_script_takes_is_kept_in_order(system: System) 
     assert [one.decode() for one in ready] == [one.event.id for one in group]
 
 
-def test_without_a_server_a_group_is_one_transaction_of_the_spool(system: System, tmp_path: Path) -> None:
+def test_without_redis_a_group_is_one_transaction_of_the_spool(system: System, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     with own_server(tmp_path / "own") as server:
-        keeping = DeliveryStorage(system.config, type(system.inbox)(server.client))
+        storage, _ = open_storage(system.config, type(system.inbox)(server.client))
     group = deliveries(system, 5)
-    kept = keeping.keep_all([*group, group[0]])
-    assert [(one.status, one.where) for one in kept if isinstance(one, Stored)] == [
+    stored = storage.store_all([*group, group[0]])
+    assert [(one.status, one.where) for one in stored if isinstance(one, Stored)] == [
         *[("accepted", "spool")] * 5,
         ("duplicate", "spool"),
     ]
-    rows = open_events(system.config.data_dir).oldest(10)  # in their order
+    rows = open_events(system.config.data_dir).oldest(10)
     assert [row.delivery.event.id for row in rows] == [one.event.id for one in group]
 
 
-def test_with_nowhere_to_keep_it_each_is_told_so(system: System, tmp_path: Path) -> None:
+def test_without_redis_and_spool_no_delivery_is_stored(system: System, tmp_path: Path) -> None:
     config = system.config
     receiver = config.receiver.model_copy(update={"spool": "off"})
     with own_server(tmp_path) as server:
-        keeping = DeliveryStorage(config.model_copy(update={"receiver": receiver}), type(system.inbox)(server.client))
-    assert [type(one) for one in keeping.keep_all(deliveries(system, 2))] == [NotStored] * 2
+        storage, _ = open_storage(config.model_copy(update={"receiver": receiver}), type(system.inbox)(server.client))
+    assert [type(one) for one in storage.store_all(deliveries(system, 2))] == [NotStored] * 2
 
 
 def test_a_group_is_bounded_in_bytes_but_never_empty(system: System) -> None:

@@ -46,8 +46,8 @@ def test_a_spooled_delivery_comes_back_as_it_was(system: System, tmp_path: Path)
     assert unpack_delivery(pack_delivery(delivery), delivery.event.body) == delivery
     events = open_events(tmp_path)
     assert [events.add([delivery]), events.add([delivery])] == [[True], [False]]
-    assert events.holds("north")
-    assert not events.holds("south")
+    assert events.has_rows("north")
+    assert not events.has_rows("south")
     (row,) = events.oldest(10)
     assert row.delivery == delivery
     events.delete([row.number])

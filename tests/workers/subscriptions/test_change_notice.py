@@ -47,9 +47,9 @@ def a_receiver(shop: Shop) -> Iterator[SecretCache]:
 
     def look() -> None:
         while not over.wait(0.02):
-            smith.look()
+            smith.refresh()
 
-    smith.look()
+    smith.refresh()
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     yield smith
@@ -73,18 +73,18 @@ def test_a_store_that_takes_longer_than_receivers_believe_a_word_is_still_told_o
     def slow(self: Webhooks, *given: Any, **named: Any) -> Any:
         answer, until = real(self, *given, **named), time.monotonic() + 2 * WINDOW
         while time.monotonic() < until:  # the new secret is in use, and its answer is on its way
-            sure.append(not smith.unsure)
+            sure.append(not smith.may_be_incomplete)
             time.sleep(0.02)
         return answer
 
     monkeypatch.setattr(Webhooks, "rotate_secret", slow)
     with a_receiver(shop) as smith:
-        eventually(lambda: not smith.unsure)
+        eventually(lambda: not smith.may_be_incomplete)
         assert rotate(shop) == ["", ""]
         assert len(sure) > 40
         assert not any(sure), f"sure at {sure.index(True)} of {len(sure)} moments"
         assert not is_under_way(shop)
-        eventually(lambda: not smith.unsure, 10, what="it is sure again when all is known")
+        eventually(lambda: not smith.may_be_incomplete, 10, what="it is sure again when all is known")
 
 
 def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(shop: Shop) -> None:
@@ -95,7 +95,7 @@ def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(s
         eventually(lambda: mark(shop) != first, what="it is said again")
         word.leave()
         last = mark(shop)
-        eventually(lambda: not smith.unsure, 10)
+        eventually(lambda: not smith.may_be_incomplete, 10)
         assert mark(shop) == last, "it stands for whoever looks next"
 
 
@@ -104,11 +104,11 @@ def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monke
     word = ChangeNotice(ring(shop), "demo")
     with a_receiver(shop) as smith:
         word.give()
-        eventually(lambda: smith.unsure)
-        eventually(lambda: not smith.unsure, 10)
+        eventually(lambda: smith.may_be_incomplete)
+        eventually(lambda: not smith.may_be_incomplete, 10)
         assert word._said > 2
         word.go_on()
-        eventually(lambda: smith.unsure, what="it goes on after all")
+        eventually(lambda: smith.may_be_incomplete, what="it goes on after all")
     word.take_back()
 
 

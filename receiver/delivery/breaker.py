@@ -1,0 +1,35 @@
+"""Breaker: whether the inbox should be asked to accept deliveries now."""
+
+from __future__ import annotations
+
+import time
+
+from redis import Redis
+
+OPEN_SECONDS = 1.0
+PRESSURE_BEGINS, PRESSURE_ENDS = 0.85, 0.75
+"""Fractions of the server's maxmemory: above the first, no delivery goes to the inbox; below the second, they do again.
+Well before maxmemory, because workers must still be able to write how runs ended."""
+
+
+class Breaker:
+    """Open for a moment after the inbox has failed, so that not every delivery waits for a timeout."""
+
+    def __init__(self) -> None:
+        self._open_until = 0.0
+        self.memory_pressure = False
+
+    @property
+    def is_open(self) -> bool:
+        return time.monotonic() < self._open_until
+
+    def trip(self) -> None:
+        self._open_until = time.monotonic() + OPEN_SECONDS
+
+    def check_server(self, client: Redis) -> None:
+        """Read the server's memory usage, and close the breaker: the server has just answered. Raises RedisError."""
+        memory = client.info("memory")
+        maximum = int(memory.get("maxmemory", 0))
+        limit = PRESSURE_ENDS if self.memory_pressure else PRESSURE_BEGINS
+        self.memory_pressure = bool(maximum) and int(memory["used_memory"]) / maximum > limit
+        self._open_until = 0.0

@@ -1,0 +1,131 @@
+"""Drain: moves the spool's rows to the inbox, oldest first, and publishes how many are left.
+
+One process of the host at a time does it. A row is deleted only after the inbox has acknowledged it. Accepting is
+idempotent, so a process that dies in between loses nothing and adds no event.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from redis.exceptions import RedisError
+
+from receiver import logs
+from receiver.config import Config
+from receiver.delivery.breaker import Breaker
+from receiver.delivery.inbox_access import InboxAccess
+from receiver.delivery.spool_access import SpoolAccess
+from receiver.inbox import Accepted
+from receiver.inbox.accept_batch import GROUP_SIZE
+from receiver.spool import SpooledRow
+
+RUN_EVERY = 0.5
+PUBLISH_EVERY = 1.0
+CHECK_AGE_EVERY = 60.0
+LOCK = "spool.lock"
+
+log = logs.get("drain")
+
+
+class SpoolDrain:
+    def __init__(self, config: Config, inbox: InboxAccess, spool: SpoolAccess, breaker: Breaker) -> None:
+        self._inbox = inbox
+        self._spool = spool
+        self._breaker = breaker
+        self._max_age = config.receiver.spool_age
+        self._lock_file = config.data_dir / LOCK
+        self._name = f"{socket.gethostname()}:{config.data_dir.resolve()}"
+        """A host may run two receivers, each with its own spool."""
+        self._check_age_at = self._publish_at = 0.0
+        self._problems = logs.ThrottledLog(log)
+
+    def start(self) -> None:
+        """Run in a thread until the process ends."""
+        threading.Thread(target=self._run_forever, name="spool", daemon=True).start()
+
+    def _run_forever(self) -> None:
+        pause = threading.Event()
+        while True:
+            try:
+                self.run_once()
+            except Exception as error:  # noqa: BLE001  rows stay in the spool until the next run
+                self._problems.info("the spool cannot be drained now", why=type(error).__name__)
+                if isinstance(error, sqlite3.Error):
+                    self._spool.reopen()
+            with suppress(Exception):
+                self._report_overdue_rows()
+            pause.wait(RUN_EVERY)
+
+    def run_once(self) -> None:
+        """Check the server, drain unless another process of this host does, and publish how many rows are left."""
+        self._breaker.check_server(self._inbox.client)
+        if not self._spool.exists():
+            return
+        with open(self._lock_file, "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            if not self._breaker.memory_pressure:
+                self.drain()
+                self._spool.events().release_free_pages()
+            self._publish()
+
+    def drain(self) -> int:
+        """Move every row that the inbox takes; return how many were moved."""
+        moved, last, blocked = 0, 0, set[str]()
+        events = self._spool.events()
+        while rows := events.oldest(GROUP_SIZE, after=last, except_stores=blocked):
+            last = rows[-1].number
+            done = []
+            for store in dict.fromkeys(row.store for row in rows):
+                done += self._move(store, [row for row in rows if row.store == store], blocked)
+            events.delete(done)
+            moved += len(done)
+            if time.monotonic() > self._publish_at:  # a long drain must not look like a stopped receiver
+                self._publish()
+        if moved:
+            log.info("spooled deliveries are in the inbox", events=moved, left=events.count())
+        return moved
+
+    def _move(self, store: str, rows: Sequence[SpooledRow], blocked: set[str]) -> list[int]:
+        """Send one store's rows to the inbox, in order; return the numbers of those that it took.
+
+        Rows that it does not take keep their place. The store is added to `blocked` if trying its next rows is useless.
+        """
+        readable = [(row.number, row.delivery) for row in rows if row.delivery]
+        if len(readable) < len(rows):
+            unreadable = next(row.number for row in rows if not row.delivery)
+            self._problems.error("a row of the spool cannot be read and stays there", store=store, number=unreadable)
+        if not readable:
+            return []
+        replies = self._inbox.accept_each([delivery for _, delivery in readable])
+        taken = [isinstance(reply, Accepted) and reply.status != "full" for reply in replies]
+        errors = [reply for reply in replies if isinstance(reply, RedisError)]
+        if errors:
+            why = type(errors[0]).__name__
+            self._problems.error("the inbox refuses rows of the spool; they stay there", store=store, why=why)
+        is_full = len(errors) + sum(taken) < len(taken)
+        if not any(taken) or is_full:
+            blocked.add(store)
+        return [number for (number, _), is_taken in zip(readable, taken, strict=True) if is_taken]
+
+    def _report_overdue_rows(self) -> None:
+        """Log rows older than `spool_age`. They are stored and drained like any other, but an operator must know."""
+        if time.monotonic() < self._check_age_at or not self._spool.exists():
+            return
+        self._check_age_at = time.monotonic() + CHECK_AGE_EVERY
+        count, oldest = self._spool.events().summary()
+        if count and time.time() - oldest > self._max_age:
+            log.error("deliveries wait in the spool for longer than spool_age", waiting=count, since=int(oldest))
+
+    def _publish(self) -> None:
+        self._publish_at = time.monotonic() + PUBLISH_EVERY
+        count, oldest = self._spool.events().summary()
+        self._inbox.publish_spool(self._name, count, oldest)

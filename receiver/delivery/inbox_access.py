@@ -1,0 +1,57 @@
+"""The inbox with this receiver's settings for accepting: deduplication window, quotas, acknowledgement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from receiver.config import Config
+from receiver.contract.intake import Delivery
+from receiver.inbox import Accepted, Inbox
+from receiver.inbox.accept_batch import AcceptBatch
+from receiver.inbox.redis.polled_connection import PolledConnection
+
+RECONNECT_SECONDS = 1.0
+
+
+class InboxAccess:
+    def __init__(self, config: Config, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._repeat_window = config.receiver.dedupe_window_unidentified
+        self._quotas = {name: store.max_stored for name, store in config.stores.items()}
+        self._waits_for_replica = config.redis.ack == "replica"
+        self._connect_after = 0.0
+
+    @property
+    def client(self) -> Redis:
+        return self._inbox.client
+
+    def accept_each(self, deliveries: Sequence[Delivery]) -> list[Accepted | RedisError]:
+        """Accept deliveries in one round trip. An error affects only the delivery that caused it."""
+        return self._inbox.accept_each(
+            deliveries,
+            repeat_window=self._repeat_window,
+            quotas=self._quotas,
+            replicas=int(self._waits_for_replica),
+        )
+
+    def batch(self, deliveries: Sequence[Delivery]) -> AcceptBatch:
+        """The calls that accept deliveries, for a connection from `open_connection`."""
+        return AcceptBatch(deliveries, self._repeat_window, self._quotas)
+
+    def open_connection(self) -> PolledConnection | None:
+        """A connection that never blocks; None where groups cannot be accepted over one. Opening it may block."""
+        if self._waits_for_replica or time.monotonic() < self._connect_after:  # WAIT blocks the connection
+            return None
+        try:
+            return PolledConnection(self._inbox.client)
+        except (RedisError, OSError):  # not with every group: it waits while a connection is tried
+            self._connect_after = time.monotonic() + RECONNECT_SECONDS
+            return None
+
+    def publish_spool(self, name: str, count: int, oldest: float) -> None:
+        """Write to the inbox how many deliveries this host's spool holds, and when the oldest arrived."""
+        self._inbox.publish_spool(name, count, oldest)

@@ -1,0 +1,42 @@
+"""The pipeline of a web process: everything that a delivery meets after it has been read, built from config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from receiver.config import Config
+from receiver.delivery.admission import Admission
+from receiver.delivery.breaker import Breaker
+from receiver.delivery.drain import SpoolDrain
+from receiver.delivery.inbox_access import InboxAccess
+from receiver.delivery.refusal_log import RefusalLog
+from receiver.delivery.secret_cache import SecretCache
+from receiver.delivery.spool_access import SpoolAccess
+from receiver.delivery.storage import DeliveryStorage
+from receiver.inbox import Inbox, connect_to
+from receiver.inbox.refusal_counts import RefusalCounts
+
+
+@dataclass(frozen=True)
+class DeliveryPipeline:
+    """What the Flask app and the event loop share, so that both treat a delivery alike."""
+
+    admission: Admission
+    storage: DeliveryStorage
+
+
+def start_pipeline(config: Config) -> DeliveryPipeline:
+    """Build the pipeline and start its threads. Call it in the process that serves: threads do not survive a fork."""
+    client = connect_to(config.redis, timeout=config.redis.timeout)
+    storage, drain = open_storage(config, Inbox(client))
+    drain.start()
+    secrets = SecretCache(config, client)
+    secrets.start()
+    refusals = RefusalLog(config.data_dir, config.receiver.refused)
+    return DeliveryPipeline(Admission(config.known_stores, secrets, RefusalCounts(client), refusals), storage)
+
+
+def open_storage(config: Config, inbox: Inbox) -> tuple[DeliveryStorage, SpoolDrain]:
+    """Storage and drain, which share the spool and the breaker."""
+    to_inbox, spool, breaker = InboxAccess(config, inbox), SpoolAccess(config), Breaker()
+    return DeliveryStorage(to_inbox, spool, breaker), SpoolDrain(config, to_inbox, spool, breaker)

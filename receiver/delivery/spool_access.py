@@ -1,0 +1,136 @@
+"""The host's spool file as the threads of one web process use it. The file may be missing, replaced or unreadable."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Sequence
+
+from receiver import logs
+from receiver.config import Config
+from receiver.contract.intake import Delivery
+from receiver.spool import FILE, SpooledEvents, open_events, open_events_read_only
+
+RESERVED_DISK_BYTES = 32 << 20
+NO_FILE = (0, 0)
+
+log = logs.get("spool")
+
+
+class SpoolAccess:
+    def __init__(self, config: Config) -> None:
+        self.enabled = config.receiver.spool == "on"
+        self.path = config.data_dir / FILE
+        self._path_text = str(self.path)
+        self._max_bytes = config.receiver.spool_bytes
+        self._has_many_stores = len(config.stores) > 1
+        self._quotas = {name: store.max_stored for name, store in config.stores.items() if store.max_stored}
+        self._local = threading.local()
+        self._read_only: SpooledEvents | None = None
+        self._read_only_inode = NO_FILE
+        self._problems = logs.ThrottledLog(log)
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def may_have_rows(self, store: str) -> bool:
+        """Whether the spool has rows of a store. Never blocks: returns True where the file is locked or unreadable."""
+        try:
+            inode = _inode(self._path_text)
+            if inode == NO_FILE:
+                return False
+            if self._read_only is None or self._read_only_inode != inode:
+                self._read_only, self._read_only_inode = open_events_read_only(self.path), inode
+            return self._read_only.has_rows(store)
+        except (sqlite3.Error, OSError):
+            self._read_only = None
+            return True
+
+    def has_rows(self, store: str) -> bool:
+        """Whether the spool has rows of a store. False for an unreadable file, which must not stop the inbox."""
+        try:
+            return self.exists() and self.events().has_rows(store)
+        except (sqlite3.Error, OSError) as error:
+            self._report_unreadable(error)
+            return False
+
+    def summary(self) -> tuple[int | None, float]:
+        """The number of rows and when the oldest arrived; None for the number where the file cannot be read."""
+        try:
+            return self.events().summary() if self.exists() else (0, 0.0)
+        except (sqlite3.Error, OSError) as error:
+            self._report_unreadable(error)
+            return None, 0.0
+
+    def obstacle(self) -> str:
+        """Why the spool cannot take a delivery now; empty if it can."""
+        if not self.enabled:
+            return "the inbox cannot take it, and the spool is off"
+        try:
+            return (
+                "" if self._free_bytes() > 0 else "the inbox cannot take it, and the spool or its disk is nearly full"
+            )
+        except (sqlite3.Error, OSError) as error:
+            self._report_unreadable(error)
+            return "the inbox cannot take it, and the spool cannot be read"
+
+    def add(self, deliveries: Sequence[Delivery]) -> list[bool | None]:
+        """Write deliveries in one transaction. False: it is here already. None: its store is over its limit."""
+        events = self.events()
+        fits = self._within_quotas(events, deliveries)
+        if self._has_many_stores:  # with one store, no space is reserved for others
+            fits = [*map(all, zip(fits, events.within_shares(deliveries, self._free_bytes()), strict=True))]
+        added = iter(events.add([one for one, one_fits in zip(deliveries, fits, strict=True) if one_fits]))
+        return [next(added) if one_fits else None for one_fits in fits]
+
+    def events(self) -> SpooledEvents:
+        """This thread's connection, because SQLite connections are not shared; always to the file that exists now."""
+        found: SpooledEvents | None = getattr(self._local, "events", None)
+        if found is not None and self._local.inode == _inode(self._path_text):
+            return found
+        if found is not None:
+            self._problems.error("the spool file was removed or replaced; rows not drained from it are lost")
+            found.close()
+            self._local.events = None
+        found = open_events(self.path.parent)
+        self._local.events, self._local.inode = found, _inode(self._path_text)
+        return found
+
+    def reopen(self) -> None:
+        """Forget this thread's connection after an error; the next use opens a new one."""
+        self._local.events = None
+
+    def _report_unreadable(self, error: Exception) -> None:
+        self.reopen()
+        self._problems.error("the spool cannot be read", why=str(error))
+
+    def _within_quotas(self, events: SpooledEvents, deliveries: Sequence[Delivery]) -> list[bool]:
+        """Which deliveries their stores may still add: `max_stored` limits rows here as it limits the inbox."""
+        stores = {one.event.store for one in deliveries}
+        left = {
+            store: quota - events.count_of(store, quota) for store, quota in self._quotas.items() if store in stores
+        }
+        fits = []
+        for one in deliveries:
+            remaining = left.get(one.event.store, 1)
+            fits.append(remaining > 0)
+            if one.event.store in left:
+                left[one.event.store] = remaining - 1
+        return fits
+
+    def _free_bytes(self) -> int:
+        """Bytes that rows may still take: of `spool_bytes`, and of the disk except for a reserve."""
+        folder = self.path.parent
+        disk = os.statvfs(folder if folder.exists() else folder.parent)
+        used = self.events().used_bytes() if self.exists() else 0
+        return min(disk.f_bavail * disk.f_frsize - RESERVED_DISK_BYTES, self._max_bytes - used)
+
+
+def _inode(file: str) -> tuple[int, int]:
+    """Identifies the file that has this name now."""
+    try:
+        found = os.stat(file)
+        return found.st_dev, found.st_ino
+    except FileNotFoundError:
+        return NO_FILE
