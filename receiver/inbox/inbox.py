@@ -185,7 +185,7 @@ class Inbox:
         pipeline = self.client.pipeline(transaction=True)
         pipeline.get(keys.DECLARATIONS_VERSION)
         pipeline.hgetall(keys.DECLARATIONS)
-        pipeline.hgetall(keys.SEEN)
+        pipeline.hgetall(keys.DECLARED_AT)
         pipeline.time()
         version, texts, seen, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
@@ -197,9 +197,9 @@ class Inbox:
         """Say how many deliveries wait on a host, and since when; `stats` adds them up."""
         self.client.hset(keys.SPOOLS, host, orjson.dumps({"count": count, "oldest": oldest, "at": time.time()}))
 
-    def set_aside(self, item: str, why: str) -> None:
-        """Note something that is none of ours, or cannot be read, for people to see."""
-        self.client.hset(keys.ASIDE, item, why)
+    def quarantine(self, item: str, why: str) -> None:
+        """Record an item that is damaged or not ours, for people to see."""
+        self.client.hset(keys.QUARANTINED, item, why)
 
 
 def _results(replies: list[Any]) -> list[bool] | RedisError:

@@ -1,56 +1,79 @@
-"""Every key in Redis, on one page. The scripts build the same names from `PREFIX`; see `lua/lib.lua`.
+"""Every key in Redis, on one page. The scripts in `lua/` build the same names from the prefix.
 
-    e:{id}         hash    an event. v store topic theirs delivery resource received occurred source data_path
-                           digest(of the body) state(open settled failed) open(runs under way) bad(runs failed) reason
-                           r:{handler}  a run: "state attempts losses queue token"; r: is the event not yet routed
-                           x:{handler}  how its last attempt went, JSON
-                           g:{handler}  "group retrying|failed": the failures it belongs to; p:{handler}  replays
-                           l:{handler}  "token late": its lease that lapsed last ("-" once that worker has spoken), and
-                                        how often a worker was only late with it
-    b:{id}         string  headers as a JSON line, then the raw body; trimmed before the record
-    o:{id}         hash    once marks of an event: "handler|key" -> "begun ms run" or "done result"
-    o:r:{store}:{kind}:{id}:{mark}, o:s:{store}:{mark}   the same for a resource and for a store, one key for each mark:
-                           each has its own age
-    st:{plugin}:{store}    hash    a plugin's state d:{store}:{m}  string  event id, for a short while: deliveries
-    that only their body identifies ready:{lane}   zset    work to do, in fair order between stores. A lane is a
-    handler; the lane "" is routing fair:{lane}    hash    virtual time of the lane (field "") and of each store in it
-    lanes          hash    lane -> RQ queue that is woken for it suspects       set     lanes where work is ready that
-    lost its worker before, as far as is known leased         zset    items by end of lease (ms) later          zset
-    items by due time (ms): retries, runs with a delay, and what waits for another run's effect held:{store}   zset
-    items of a paused store, in their order paused         set     "handler:NAME", "store:NAME"       resuming  set
-    stores whose held work is coming back limits         hash    handler -> its limit slots:{limit}  hash
-    "token|handler" -> event ids: what one claim took, which one child process does, holds one slot paces
-    hash    limit -> when its next run may begin (ms) shut           hash    limit, or h:{handler} -> Busy until (ms)
-    failed         zset    failed runs by time (ms) groups         zset    groups of failures by time of the last one
-    (ms) g:{group}      hash    handler error at first last example retrying failed; s:{store}, v:{version} counts
-    gr:{group}     zset    its runs, retrying or failed, by time of the last failure (ms) done           zset
-    settled events by time (ms): what retention may touch worn           string  time (ms) up to which settled events
-    have lost their bodies ix, ix:{store} zset    events by time of arrival (ms) n              hash    every counter
-    of every store, `name|store`; `name` where it is of no store t:{store}      hash    the names a store really
-    sends: n:{theirs} how often, l:{theirs} when last (ms); a bounded
-                           number of names, what is beyond it is counted under the empty name
-    decl, seen     hash    handler@version#mark -> declaration, and when it was last made (ms); the mark is of what it
-                           asks for; in seen, "@" is any worker
-    declv          string  grows whenever the declarations change, so that routing by old ones is noticed
-    replay:{name}  string  how far an interrupted replay has come
-    ring:{store}   hash    fingerprint -> a learned signing secret, sealed, with what is said of it; see keyring.py
-    rings          hash    store -> version of the keyring at its last change     ringv  string  the version
-    learning       hash    store -> a mark: its secret is under way, and a signature that fits nothing may fit soon;
-                           OWNER.NUMBER, the number grows for as long as its owner is at it
-    receivers      hash    receiver -> "version at": which version of the keyring it has read, and when it said so
-    check          zset    stores by when their subscriptions are looked at next (ms)
-    sub:{store}    string  what the last look found, JSON; see checks.py
-    sub:lock:{store}  string  who changes the store's subscriptions now; ends by itself
-    heals:{store}  list    what was mended at the store, JSON, the newest first
-    removed        set     stores that somebody removed: nothing of theirs is mended, whatever an old config says
-    spools         hash    host:data_dir -> what waits in its spool, JSON: count, oldest, at
-    aside          hash    item -> why it was set aside: debris and poison
-    leader         string  the housekeeper that saves the others the work
-    journal        channel outcomes, a list of them in each message
+Events
+    e:{id}          hash    An event: v store topic theirs delivery resource received occurred source data_path
+                            digest (of the body) state (open, settled, failed) open (number of open runs)
+                            bad (number of failed runs) reason. For each handler:
+                            r:{handler}  the run: "state attempts losses queue token". r: is the event before routing.
+                            x:{handler}  the result of the last attempt, as JSON.
+                            g:{handler}  "group retrying|failed": the group of failures that the run belongs to.
+                            p:{handler}  the number of replays.
+                            l:{handler}  "token late": the token of the last expired lease ("-" once that worker has
+                                         answered), and how often a worker was late with the run but alive.
+    b:{id}          string  The headers as a JSON line, then the raw body. Removed before the event's record is.
+    d:{store}:{m}   string  The event id of a delivery that only its body identifies, for a short time.
+    ix, ix:{store}  zset    Event ids by time of arrival (ms), of all stores and of one.
+    done            zset    Settled events by time (ms). Only these are removed by age.
+    bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
+    n               hash    Every counter: "name|store", or "name" where it belongs to no store.
+    t:{store}       hash    The event names that a store has sent: n:{name} how often, l:{name} when last (ms). The
+                            number of names is limited; the others are counted under the empty name.
 
-    rq:queue:{q}, rq:job:wake-{q}, rq:queues    the wake-up, written as RQ writes it
-    rq:workers, rq:worker:{name}                the workers that live, written by RQ; only read by us
-    storehooks_{digest}                         no key: the library of our functions; see library.py
+Work. A lane is the queue of one handler's runs; the lane "" holds events to be routed.
+    ready:{lane}    zset    Items that are ready, in fair order between stores.
+    fair:{lane}     hash    The virtual time of the lane (field "") and of each store in it.
+    lanes           hash    Lane -> the RQ queue that is woken for it.
+    suspects        set     Lanes with ready items that lost their worker before.
+    leased          zset    Leased items by end of the lease (ms).
+    later           zset    Items by due time (ms): retries, delayed runs, and runs that wait for another run's effect.
+    held:{store}    zset    Items of a paused store, in their order.
+    paused          set     "handler:NAME" and "store:NAME".
+    resuming        set     Stores whose held items are being moved back.
+    limits          hash    Handler -> the name of its limit.
+    slots:{limit}   hash    "token|handler" -> event ids. The runs of one claim, which one child process performs one
+                            after the other, hold one slot.
+    paces           hash    Limit -> when its next run may begin (ms).
+    busy            hash    Limit, or h:{handler} -> until when a handler asked for a pause with Busy (ms).
+    quarantined     hash    Item -> why it was quarantined: a damaged record, or a job that is not ours.
+
+Failures
+    failed          zset    Failed runs by time (ms).
+    groups          zset    Groups of failures by time of the last failure (ms).
+    g:{group}       hash    handler error at first last example retrying failed; s:{store} and v:{version} count runs.
+    gr:{group}      zset    The group's runs, retrying or failed, by time of the last failure (ms).
+    replay:{name}   string  How far an interrupted replay has come.
+
+Plugins
+    o:{id}          hash    The once marks of an event: "handler|key" -> "begun ms run" or "done result".
+    o:r:{store}:{kind}:{id}:{mark}, o:s:{store}:{mark}
+                    hash    The same for a resource and for a store, one key for each mark, since each has its own age.
+    st:{plugin}:{store}     hash    A plugin's state.
+
+Handlers and processes
+    declarations    hash    "handler@version#mark" -> the declaration, as JSON. The mark identifies what it asks for.
+    declared_at     hash    The same fields -> when last declared (ms). The field "@" is any worker.
+    declarations_version    string  Grows whenever the declarations change, so that routing by old ones is noticed.
+    leader          string  The housekeeper that does the work for all of them.
+    spools          hash    host:data_dir -> what waits in its spool, as JSON: count, oldest, at.
+    journal         channel Outcomes of runs, a list of them in each message.
+
+Stores
+    secrets:{store} hash    Fingerprint -> a learned signing secret, sealed; see keyring/.
+    secret_versions hash    Store -> the version of the keyring at its last change.
+    keyring_version string  The version of the keyring.
+    changing        hash    Store -> the mark of a change of its secret in progress: OWNER.NUMBER. The number grows
+                            while its owner is at work. Meanwhile a signature that matches no secret may soon match.
+    receivers       hash    Receiver -> "version at": the version of the keyring it has read, and when it confirmed.
+    check           zset    Stores by time of the next check of their subscriptions (ms).
+    sub:{store}     string  The result of the last check, as JSON; see subscription_checks.py.
+    sub:lock:{store}        string  The process that may change the store's subscriptions now. Expires.
+    repairs:{store} list    Repairs of the store's subscriptions, as JSON, the newest first.
+    removed         set     Removed stores. Their subscriptions are not repaired, even by a worker with an old config.
+
+Not ours
+    rq:queue:{q}, rq:job:wake-{q}, rq:queues    The wake-up, written as RQ writes it.
+    rq:workers, rq:worker:{name}                The live workers, written by RQ and only read here.
+    storehooks_{digest}                         Not a key: the library of our functions; see redis/script_library.py.
 
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
 ready, leased, later and held; every script moves it from one to another in one step.
@@ -71,7 +94,7 @@ LATER = PREFIX + "later"
 HELD = PREFIX + "held:"
 PAUSED = PREFIX + "paused"
 RESUMING = PREFIX + "resuming"
-SHUT = PREFIX + "shut"
+BUSY = PREFIX + "busy"
 SLOTS = PREFIX + "slots:"
 FAILED = PREFIX + "failed"
 GROUPS = PREFIX + "groups"
@@ -80,10 +103,10 @@ GROUP_RUNS = PREFIX + "gr:"
 CURSOR = PREFIX + "replay:"
 INDEX = PREFIX + "ix"
 COUNTERS = PREFIX + "n"
-NAMES = PREFIX + "t:"
-DECLARATIONS = PREFIX + "decl"
-SEEN = PREFIX + "seen"
-DECLARATIONS_VERSION = PREFIX + "declv"
+EVENT_NAMES = PREFIX + "t:"
+DECLARATIONS = PREFIX + "declarations"
+DECLARED_AT = PREFIX + "declared_at"
+DECLARATIONS_VERSION = PREFIX + "declarations_version"
 SECRETS = PREFIX + "secrets:"
 SECRET_VERSIONS = PREFIX + "secret_versions"
 KEYRING_VERSION = PREFIX + "keyring_version"
@@ -92,10 +115,10 @@ RECEIVERS = PREFIX + "receivers"
 CHECK = PREFIX + "check"
 CHECKED = PREFIX + "sub:"
 CHECK_LOCK = PREFIX + "sub:lock:"
-HEALS = PREFIX + "heals:"
+REPAIRS = PREFIX + "repairs:"
 REMOVED = PREFIX + "removed"
 SPOOLS = PREFIX + "spools"
-ASIDE = PREFIX + "aside"
+QUARANTINED = PREFIX + "quarantined"
 LEADER = PREFIX + "leader"
 JOURNAL = PREFIX + "journal"
 

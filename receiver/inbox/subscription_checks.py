@@ -134,15 +134,15 @@ class SubscriptionChecks:
     def healed(self, heal: Repair) -> None:
         """Write a heal down, and count it."""
         pipeline = self.client.pipeline(transaction=True)
-        pipeline.lpush(keys.HEALS + heal.store, orjson.dumps(asdict(heal)))
-        pipeline.ltrim(keys.HEALS + heal.store, 0, HEALS_KEPT - 1)
+        pipeline.lpush(keys.REPAIRS + heal.store, orjson.dumps(asdict(heal)))
+        pipeline.ltrim(keys.REPAIRS + heal.store, 0, HEALS_KEPT - 1)
         pipeline.hincrby(keys.COUNTERS, "heals", 1)
         pipeline.hincrby(keys.COUNTERS, f"heals|{heal.store}", 1)
         pipeline.execute()
 
     def heals(self, store: str, many: int = HEALS_KEPT) -> list[Repair]:
         """The newest first."""
-        found: Any = self.client.lrange(keys.HEALS + store, 0, many - 1)
+        found: Any = self.client.lrange(keys.REPAIRS + store, 0, many - 1)
         return [Repair(**orjson.loads(text)) for text in found]
 
     def heal_count(self, store: str = "") -> int:
@@ -151,7 +151,7 @@ class SubscriptionChecks:
 
     def last_deliveries(self, store: str) -> dict[str, float]:
         """When each of the store's names last came, in seconds since 1970."""
-        found: Any = self.client.hgetall(keys.NAMES + store)
+        found: Any = self.client.hgetall(keys.EVENT_NAMES + store)
         return {name[2:].decode(): int(at) / 1000 for name, at in found.items() if name.startswith(b"l:")}
 
     # Stores that go and come
@@ -173,7 +173,7 @@ class SubscriptionChecks:
 
     def forget(self, store: str) -> None:
         """What was found and mended at a store that is gone."""
-        self.client.delete(keys.CHECKED + store, keys.HEALS + store)
+        self.client.delete(keys.CHECKED + store, keys.REPAIRS + store)
 
 
 def _checked(text: bytes) -> Checked:

@@ -31,8 +31,8 @@ def leased_runs(system: System, many: int, limits: dict[str, Limit] | None = Non
     return list(system.inbox.claim({GREET: many}, room=many, limits=limits).runs)
 
 
-def set_aside(system: System) -> set[str]:
-    return {item.decode() for item in system.client.hkeys(keys.ASIDE)}
+def quarantined(system: System) -> set[str]:
+    return {item.decode() for item in system.client.hkeys(keys.QUARANTINED)}
 
 
 def test_a_claim_routes_past_a_damaged_event(system: System) -> None:
@@ -42,7 +42,7 @@ def test_a_claim_routes_past_a_damaged_event(system: System) -> None:
     routes = Routes(system.inbox.declarations().version, ROUTES)  # type: ignore[arg-type]
     _, claim = system.inbox.settle_and_claim((), {"": 8, GREET: 8}, room=8, routes=routes)
     assert [run.kept.id for run in claim.runs] == [good]
-    assert set_aside(system) == {bad}
+    assert quarantined(system) == {bad}
     assert system.client.zcard(keys.READY) == 0
 
 
@@ -55,7 +55,7 @@ def test_a_damaged_event_is_routed_by_nobody_and_the_others_of_its_batch_are(
     spoil(system, bad, damage)
     replies = system.inbox.route([(event, [(GREET, "default", True)]) for event in events], "0")
     assert replies == [["stale"], ["routed", GREET]]
-    assert set_aside(system) == {bad}
+    assert quarantined(system) == {bad}
     assert system.client.zrange(keys.LEASED, 0, -1) == [f"{good}|{GREET}".encode()]
 
 
@@ -68,7 +68,7 @@ def test_the_runs_behind_a_damaged_one_are_written(system: System, outcome: str,
     written = system.inbox.finish([Outcome(run, outcome, {"error": "E"}, 60) for run in runs])  # type: ignore[arg-type]
     untouched = outcome in ("retry", "busy") and "open" in damage  # they change no number of runs
     assert written == [untouched, True, True]
-    assert set_aside(system) == (set() if untouched else {runs[0].item})
+    assert quarantined(system) == (set() if untouched else {runs[0].item})
     assert system.client.zcard(keys.LEASED) == 0
     assert system.identity_holds()
 
@@ -87,7 +87,7 @@ def test_a_damaged_key_of_slots_costs_no_run_and_stops_no_claim(system: System) 
     assert system.inbox.finish([Outcome(run, "done") for run in runs]) == [True] * len(runs)
     ready_runs(system, 1)
     assert system.inbox.claim({GREET: 1}, room=1, limits=ERP).runs
-    assert set_aside(system) == {keys.SLOTS + "erp"}
+    assert quarantined(system) == {keys.SLOTS + "erp"}
 
 
 @pytest.mark.parametrize("damage", [{"store": None}, {"open": "x", "bad": "x"}])
@@ -103,18 +103,18 @@ def test_a_tick_moves_on_what_stands_behind_a_damaged_run(system: System, damage
     lapse(system.inbox)
     good = {run.item.encode() for run in (retried[1], lost[1])}
     assert good <= set(system.client.zrange(keys.READY + GREET, 0, -1))
-    assert lost[0].item in set_aside(system)
-    assert ("store" in damage) == (retried[0].item in set_aside(system)), "nothing is wrong with what a due run needs"
+    assert lost[0].item in quarantined(system)
+    assert ("store" in damage) == (retried[0].item in quarantined(system)), "nothing is wrong with what a due run needs"
     assert system.client.zcard(keys.LATER) == system.client.zcard(keys.LEASED) == 0
 
 
-def test_what_the_server_has_against_the_caller_sets_nothing_aside(system: System) -> None:
+def test_an_error_that_concerns_the_caller_quarantines_nothing(system: System) -> None:
     """It is true for every item: all of them would leave their lanes, and nothing is damaged."""
     ids = {system.accept(), system.accept()}
     routes = Routes(system.inbox.declarations().version, {("north", "order.created"): [(GREET, "default", False)]})
     with narrow_inbox(system, "-llen") as narrow, pytest.raises(ResponseError):
         narrow.settle_and_claim((), {"": 8}, room=8, routes=routes)
-    assert set_aside(system) == set()
+    assert quarantined(system) == set()
     assert {run.kept.id for run in system.inbox.claim({"": 8}, room=8).runs} == ids
 
 
@@ -151,7 +151,7 @@ def test_a_handler_is_retired_though_a_run_of_it_is_damaged(system: System, dama
     spoil(system, bad, damage)
     assert system.administration.retire(GREET) == 1
     assert system.run_of(good, GREET).status == "failed"
-    assert set_aside(system) == {f"{bad}|{GREET}"}
+    assert quarantined(system) == {f"{bad}|{GREET}"}
     assert system.client.zcard(keys.READY + GREET) == 0
     assert system.identity_holds()
 
@@ -161,10 +161,10 @@ def test_orphans_are_ended_past_a_damaged_one(system: System, damage: dict[str, 
     bad, good = ready_runs(system, 2)
     spoil(system, bad, damage)
     system.inbox.declare([])
-    system.client.hset(keys.SEEN, "shop.other@1#x", "yesterday")
+    system.client.hset(keys.DECLARED_AT, "shop.other@1#x", "yesterday")
     assert system.housekeeping.end_orphans(absent=0) == 1
     assert system.run_of(good, GREET).status == "failed"
-    assert set_aside(system) == {f"{bad}|{GREET}"}
+    assert quarantined(system) == {f"{bad}|{GREET}"}
     assert system.housekeeping.end_orphans(absent=0) == 0
 
 
@@ -172,7 +172,7 @@ def test_retire_leaves_everything_where_it_is_if_the_server_refuses(system: Syst
     ids = ready_runs(system, 2)
     with narrow_inbox(system, "-hset") as narrow, pytest.raises(ResponseError):
         Administration(narrow.client).retire(GREET)
-    assert set_aside(system) == set()
+    assert quarantined(system) == set()
     assert {item.decode() for item in system.client.zrange(keys.READY + GREET, 0, -1)} == {f"{i}|{GREET}" for i in ids}
 
 
@@ -185,7 +185,7 @@ def test_retention_goes_on_past_a_damaged_record(system: System, damage: dict[st
     system.client.set(keys.PREFIX + "worn", "never")
     assert system.housekeeping.trim(bodies=-1, records=-1)[:2] == (2, 2)
     assert system.status(good.kept.id) == "unknown"
-    assert set_aside(system) == {bad.kept.id}
+    assert quarantined(system) == {bad.kept.id}
     assert system.housekeeping.trim(bodies=-1, records=-1) == (0, 0, 0)
 
 
@@ -196,7 +196,7 @@ def test_old_failures_are_forgotten_past_a_damaged_one(system: System, damage: d
     spoil(system, bad.kept.id, damage)
     eventually(lambda: system.housekeeping.trim(bodies=1e6, records=1e6, failures=0.001)[2] == 2)
     assert system.status(good.kept.id) == "unknown"
-    assert set_aside(system) == {bad.item}
+    assert quarantined(system) == {bad.item}
     assert system.client.zcard(keys.FAILED) == 0
 
 
@@ -207,7 +207,7 @@ def test_a_store_with_too_many_is_trimmed_past_a_damaged_record(system: System, 
     spoil(system, bad.kept.id, damage)
     assert system.housekeeping.trim_store("north", keep=0, window=-1) == (2, 2)
     assert system.status(good.kept.id) == "unknown"
-    assert set_aside(system) == {bad.kept.id}
+    assert quarantined(system) == {bad.kept.id}
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, NO_RUN])
@@ -219,7 +219,7 @@ def test_the_held_work_of_a_store_comes_back_past_a_damaged_run(system: System, 
     for one in (ids[0], ids[2]):
         spoil(system, one, damage)
     assert system.administration.resume(store="north") == 1
-    assert set_aside(system) == {f"{ids[0]}|{GREET}"}
+    assert quarantined(system) == {f"{ids[0]}|{GREET}"}
     system.housekeeping.tick()
     assert [run.kept.id for run in system.inbox.claim({GREET: 3}, room=3).runs] == [ids[1]]
 

@@ -232,7 +232,7 @@ def test_row_17_a_worker_stopped_past_its_lease_cannot_settle_the_run(make_syste
     assert system.run_of(event_id, "shop.slow").attempts == 1
 
 
-def test_row_19_poison_is_set_aside_and_the_workers_live(make_system: Callable[..., System]) -> None:
+def test_row_19_poison_is_quarantined_and_the_workers_live(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO)
     bad = [system.accept() for _ in range(3)]
     system.client.hset(keys.EVENT + bad[0], "r:", "nonsense")
@@ -242,9 +242,9 @@ def test_row_19_poison_is_set_aside_and_the_workers_live(make_system: Callable[.
     worker, _ = system.start("worker", "housekeeper")
     assert system.settled(bad[2]) == "settled"
     assert system.settled(system.accept()) == "settled"
-    aside = {name.decode() for name in system.client.hkeys(keys.ASIDE)}
-    assert {bad[0], bad[1]} <= aside
-    eventually(lambda: system.client.hexists(keys.ASIDE, "rq:job:poison"))
+    quarantined = {name.decode() for name in system.client.hkeys(keys.QUARANTINED)}
+    assert {bad[0], bad[1]} <= quarantined
+    eventually(lambda: system.client.hexists(keys.QUARANTINED, "rq:job:poison"))
     assert worker.alive
 
 

@@ -215,8 +215,8 @@ def test_a_claim_is_bounded_in_bytes(system: System) -> None:
 def test_whoever_comes_back_first_routes_to_everybodys_handlers(system: System) -> None:
     ours, theirs = (Declaration(name, "1", ("*",), ("*",)) for name in ("a.one", "b.two"))
     system.inbox.declare([ours, theirs])
-    for name in system.client.hkeys(keys.SEEN):
-        system.client.hset(keys.SEEN, name, 1)
+    for name in system.client.hkeys(keys.DECLARED_AT):
+        system.client.hset(keys.DECLARED_AT, name, 1)
     system.inbox.declare([ours])
     assert {one.handler for one in system.inbox.declarations().handlers} == {"a.one", "b.two"}
 

@@ -456,8 +456,8 @@ def test_a_handler_that_went_long_ago_does_not_come_back_when_all_workers_were_a
     shop.declare("product.created", name="crm.note")
     shop.declare("customer.created")
     ages = {b"old": 30 * 86400, b"crm": 180, b"sho": 120, b"@": 120}
-    for name in shop.system.client.hkeys(keys.SEEN):
-        shop.system.client.hset(keys.SEEN, name, int((time.time() - ages[name[:3]]) * 1000))
+    for name in shop.system.client.hkeys(keys.DECLARED_AT):
+        shop.system.client.hset(keys.DECLARED_AT, name, int((time.time() - ages[name[:3]]) * 1000))
     shop.declare("customer.created")
     present = {one.handler for one in handlers_of(shop.system.client).present}
     assert present == {"shop.note", "crm.note"}, "only what was there when all went away"

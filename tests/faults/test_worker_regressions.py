@@ -137,7 +137,7 @@ def test_two_runs_at_one_effect_hold_up_nobody_else(make_system: Callable[..., S
     eventually((system.folder / "begun").exists)
     second = system.accept("order.paid", data={"id": 1, "slow": False})
     eventually(lambda: (run := system.run_of(second, "shop.book")) and "another run" in (run.error or ""))
-    assert not system.client.exists(keys.SHUT)
+    assert not system.client.exists(keys.BUSY)
     assert system.settled(system.accept("order.paid", data={"id": 2, "slow": False})) == "settled"
     assert system.status(first) == system.status(second) == "open"
     (system.folder / "go").touch()
@@ -167,7 +167,7 @@ def test_a_run_whose_handler_one_worker_lacks_is_done_by_another_at_once(make_sy
     eventually(lambda: "does not have the handler" in system.log("worker"))
     eventually(lambda: system.client.zcard(keys.READY + "shop.book") == 1, 2, what="it is ready for others")
     assert system.run_of(event, "shop.book").attempts == 0
-    assert not system.client.exists(keys.SHUT)
+    assert not system.client.exists(keys.BUSY)
     system.start("worker", "housekeeper")
     assert system.settled(event, 4) == "settled"
     assert system.log("worker").count("does not have the handler") == 1, "it was not offered to the first again"
@@ -208,7 +208,7 @@ def test_after_a_deploy_the_new_version_says_where_and_when(system: System) -> N
     new = Declaration("shop.greet", "1.10", ("order.*",), ("*",), "new", {"delay": 3600})
     for one in (old, new):
         system.inbox.declare([one])
-        declared = int(max(system.client.hvals(keys.SEEN)))
+        declared = int(max(system.client.hvals(keys.DECLARED_AT)))
         eventually(lambda seen=declared: now_ms(system) > seen)
     assert system.inbox.declarations().handlers[-1].version == "1.10"
     assert wanted_by(system.inbox.declarations().handlers, topic="order.paid", store="north")["shop.greet"] == new
@@ -223,10 +223,12 @@ def test_versions_that_were_replaced_are_forgotten_and_what_was_last_asked_for_i
     system.inbox.declare([now, replaced, wanted_more, long_gone])
     days = {b"shop.greet@1": 2, b"shop.greet@2": 2, b"shop.old@3": 91, b"shop.greet@3": 0, b"@": 0}
     for name in system.client.hkeys(keys.DECLARATIONS):
-        system.client.hset(keys.SEEN, name, now_ms(system) - days[name.partition(b"#")[0]] * 86_400_000)
+        system.client.hset(keys.DECLARED_AT, name, now_ms(system) - days[name.partition(b"#")[0]] * 86_400_000)
     system.inbox.declare([now])
     assert [one for one, _ in system.ledger.declared()] == [now, wanted_more]
-    assert not [name for name in system.client.hkeys(keys.SEEN) if name.startswith((b"shop.old@", b"shop.greet@1"))]
+    assert not [
+        name for name in system.client.hkeys(keys.DECLARED_AT) if name.startswith((b"shop.old@", b"shop.greet@1"))
+    ]
 
 
 def test_a_second_body_is_known_after_the_first_is_gone_by_age(system: System) -> None:

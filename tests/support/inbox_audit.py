@@ -39,7 +39,7 @@ class Books:
         self._held = [keys.HELD + store for store in stores]
         sets = [*self._lanes, *self._held, keys.LEASED, keys.LATER, keys.FAILED, DONE, keys.INDEX]
         indexes = [keys.index_of(store) for store in stores]
-        records, self._bodies, members, slots, self._aside = self._read([*sets, *indexes], keys.SLOTS + limit)
+        records, self._bodies, members, slots, self._quarantined = self._read([*sets, *indexes], keys.SLOTS + limit)
         self._records: dict[str, dict[str, str]] = records
         self._members: dict[str, list[str]] = members
         self._slots: dict[str, str] = slots
@@ -56,7 +56,7 @@ class Books:
             pipeline.hgetall(keys.EVENT + event).exists(keys.BODY + event)
         for name in sets:
             pipeline.zrange(name, 0, -1)
-        pipeline.hgetall(slots).hlen(keys.ASIDE)
+        pipeline.hgetall(slots).hlen(keys.QUARANTINED)
         told = iter(pipeline.execute())
         pairs = [(event, _text(next(told)), next(told)) for event in self._stores]
         records = {event: record for event, record, _ in pairs}
@@ -81,7 +81,7 @@ class Books:
                 for item in self._members[name]:
                     places.setdefault(item, []).append(state)
         assert places == {one.name: [one.state] for one in self.items if one.state in OPEN}
-        assert self._aside == 0
+        assert self._quarantined == 0
 
     def what_is_closed_is_listed_as_it_ended(self) -> None:
         assert set(self._members[keys.FAILED]) == {one.name for one in self.items if one.state == "failed"}

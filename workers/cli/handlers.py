@@ -193,7 +193,7 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
         declared={one.handler: one for one in inbox.declarations().handlers},
         loaded={one.handler: one for one in _loaded_here(config)},
         paused=frozenset(Administration(client).paused()),
-        shut=ledger.shut_limits(),
+        shut=ledger.busy_limits(),
         full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
         absent=HandlerQueries(client).absent(),
     )

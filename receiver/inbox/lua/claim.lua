@@ -25,7 +25,7 @@ local routes, places, fields
 
 local function begin_claim()
   token, lease_end, room = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
-  version = redis.call('GET', P .. 'declv') or '0'
+  version = redis.call('GET', P .. 'declarations_version') or '0'
   first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
   taken, again, size, left, free_slots = {}, 0, 0, {}, 0
   routes, places, fields = {}, {}, {}
@@ -123,7 +123,7 @@ end
 
 local function take_item(item, id, lane, score, run, about)
   if not run or run.state ~= 'ready' then
-    set_aside(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
+    quarantine(item, 'found ready while its record says ' .. (run and run.state or 'nothing'))
   elseif not hold_if_paused(item, id, lane, run, about[3], score) then
     lease_item(item, id, lane, run, about)
   end
@@ -135,13 +135,13 @@ end
 
 -- How many of a limit's runs may begin now, of `want`.
 local function allowed(lane, want, limit, concurrency, spacing, burst)
-  local shut = redis.call('HGET', P .. 'shut', limit ~= '' and limit or 'h:' .. lane)
+  local shut = redis.call('HGET', P .. 'busy', limit ~= '' and limit or 'h:' .. lane)
   if shut then
     if tonumber(shut) > NOW then
       open_again_in(tonumber(shut) - NOW)
       return 0
     end
-    redis.call('HDEL', P .. 'shut', limit ~= '' and limit or 'h:' .. lane)
+    redis.call('HDEL', P .. 'busy', limit ~= '' and limit or 'h:' .. lane)
   end
   if limit == '' then return want end
   if concurrency > 0 then
@@ -211,7 +211,7 @@ local function read_lane(lane, ready, want)
       else
         last = found[at + 1]
         local ok, problem = pcall(take_item, item, id, lane, last, run, about)
-        if not ok then ok, refused = pcall(set_aside_or_raise, item, problem) end
+        if not ok then ok, refused = pcall(quarantine_or_raise, item, problem) end
         if not ok then break end
         gone[#gone + 1] = item
         alone = suspect and #taken == 1

@@ -3,14 +3,14 @@
 -- ARGV  1 how long a declaration counts (ms)  then for each handler: handler, "handler@version#mark", queue, JSON
 -- gives the version of the declarations; it grows when one is new, changed or back after its time
 return function()
-  local seen, latest, changed = redis.call('HGETALL', P .. 'seen'), 0, false
+  local seen, latest, changed = redis.call('HGETALL', P .. 'declared_at'), 0, false
   for at = 2, #seen, 2 do latest = math.max(latest, tonumber(seen[at])) end
   if latest < NOW - 60000 then
     -- Everybody was away. Whoever comes back first must not route as if the others' handlers had never been. What had
     -- gone before the others went stays gone.
     for at = 1, #seen, 2 do
       if tonumber(seen[at + 1]) >= latest - tonumber(ARGV[1]) then
-        redis.call('HSET', P .. 'seen', seen[at], NOW)
+        redis.call('HSET', P .. 'declared_at', seen[at], NOW)
         seen[at + 1] = NOW
       end
     end
@@ -27,22 +27,22 @@ return function()
   for at = 1, #seen, 2 do
     local when = tonumber(seen[at + 1])
     if when < NOW - 90 * DAY or (when < NOW - DAY and when < newest[asked_for(seen[at])]) then
-      redis.call('HDEL', P .. 'decl', seen[at])
-      redis.call('HDEL', P .. 'seen', seen[at])
+      redis.call('HDEL', P .. 'declarations', seen[at])
+      redis.call('HDEL', P .. 'declared_at', seen[at])
     end
   end
 
-  redis.call('HSET', P .. 'seen', '@', NOW)
+  redis.call('HSET', P .. 'declared_at', '@', NOW)
   for at = 2, #ARGV, 4 do
     local handler, name, queue, text = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-    local last = tonumber(redis.call('HGET', P .. 'seen', name) or 0)
-    if redis.call('HGET', P .. 'decl', name) ~= text or last < NOW - tonumber(ARGV[1]) then
-      redis.call('HSET', P .. 'decl', name, text)
+    local last = tonumber(redis.call('HGET', P .. 'declared_at', name) or 0)
+    if redis.call('HGET', P .. 'declarations', name) ~= text or last < NOW - tonumber(ARGV[1]) then
+      redis.call('HSET', P .. 'declarations', name, text)
       changed = true
     end
-    redis.call('HSET', P .. 'seen', name, NOW)
+    redis.call('HSET', P .. 'declared_at', name, NOW)
     redis.call('HSET', P .. 'lanes', handler, queue)
   end
-  if changed then redis.call('INCR', P .. 'declv') end
-  return redis.call('GET', P .. 'declv') or '0'
+  if changed then redis.call('INCR', P .. 'declarations_version') end
+  return redis.call('GET', P .. 'declarations_version') or '0'
 end

@@ -5,7 +5,7 @@
 --       busy (no attempt, ready at once, and the handler's limit is shut for everyone until the delay is over);
 --       wait (no attempt, due after the delay, and nothing is shut)
 -- gives for each run "ok" or "stale" (the token no longer fits and nothing was changed, or its record is damaged and
---       it was set aside)
+--       it was quarantined)
 local told -- those that ended, for the journal
 
 -- The run ended well: its field, how it went, and the event's own state, in one write.
@@ -30,7 +30,7 @@ end
 
 local function give_back(id, handler, run, outcome, detail, delay)
   if outcome == 'busy' then
-    redis.call('HSET', P .. 'shut', limit_of(handler) or 'h:' .. handler, NOW + tonumber(delay))
+    redis.call('HSET', P .. 'busy', limit_of(handler) or 'h:' .. handler, NOW + tonumber(delay))
     redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   end
   run.state = 'ready'
@@ -68,7 +68,7 @@ local function finish(item, token, outcome, detail, delay)
     return 'stale'
   end
   local ok, problem = pcall(write_end, item, id, handler, run, about, outcome, detail, delay)
-  if not ok then set_aside_or_raise(item, problem) end
+  if not ok then quarantine_or_raise(item, problem) end
   gather('ZREM', P .. 'leased', item)
   pcall(free_slot, id, handler, run.queue, token) -- whoever needs a slot finds those that nobody holds any more
   return ok and 'ok' or 'stale'

@@ -69,18 +69,18 @@ local function call(script, keys, arguments)
   return type(problem) == 'table' and problem or redis.error_reply(tostring(problem))
 end
 
-local function set_aside(item, why)
-  redis.call('HSET', P .. 'aside', item, why)
+local function quarantine(item, why)
+  redis.call('HSET', P .. 'quarantined', item, why)
 end
 
--- What went wrong with one item of many. What its record holds concerns it alone: it is set aside and shown, and the
+-- What went wrong with one item of many. What its record holds concerns it alone: it is quarantined and shown, and the
 -- others go on. What the server has against the caller (NOPERM, OOM, READONLY) concerns all of them, and is raised.
-local function set_aside_or_raise(item, problem)
+local function quarantine_or_raise(item, problem)
   local why = type(problem) == 'table' and problem.err or tostring(problem)
   local code = string.match(why, '^%-?(%u+) ') -- the server's; an error of Lua has none
   local its_own = not code or code == 'WRONGTYPE' or string.find(why, 'not an integer', 1, true)
   if not its_own then error(problem, 0) end
-  set_aside(item, why)
+  quarantine(item, why)
 end
 
 local function item_of(id, handler)
@@ -179,7 +179,7 @@ local function slots_taken(limit, most)
   local slots = P .. 'slots:' .. limit
   local held = redis.pcall('HLEN', slots)
   if type(held) == 'table' then -- damaged, and nothing is lost with it
-    set_aside(slots, held.err)
+    quarantine(slots, held.err)
     redis.call('UNLINK', slots)
     return 0
   end
@@ -227,9 +227,9 @@ local function is_paused(whose)
 end
 
 local function is_shut(handler)
-  if anything_shut == nil then anything_shut = redis.call('EXISTS', P .. 'shut') == 1 end
+  if anything_shut == nil then anything_shut = redis.call('EXISTS', P .. 'busy') == 1 end
   if not anything_shut then return false end
-  return tonumber(redis.call('HGET', P .. 'shut', limit_of(handler) or 'h:' .. handler) or 0) > NOW
+  return tonumber(redis.call('HGET', P .. 'busy', limit_of(handler) or 'h:' .. handler) or 0) > NOW
 end
 
 -- Whether a new run of a handler may begin at once: nobody paused it or said Busy, and no older one waits.
@@ -278,7 +278,7 @@ local function take_held(store, most)
     local run = read_run(id, handler)
     redis.call('ZREM', held, item)
     if not run or run.state ~= 'held' then
-      set_aside(item, 'found in held while its record says ' .. (run and run.state or 'nothing'))
+      quarantine(item, 'found in held while its record says ' .. (run and run.state or 'nothing'))
     else
       run.state = 'ready'
       write_run(id, handler, run)
@@ -418,10 +418,10 @@ local function move_each(set, state, items, move)
     local store = run and redis.call('HGET', P .. 'e:' .. id, 'store')
     local says = debris(state, run, store)
     if says then
-      set_aside(item, 'found in ' .. state .. ' while its record says ' .. says)
+      quarantine(item, 'found in ' .. state .. ' while its record says ' .. says)
     else
       local ok, problem = pcall(move, id, handler, run, store)
-      if ok then moved = moved + 1 else set_aside_or_raise(item, problem) end
+      if ok then moved = moved + 1 else quarantine_or_raise(item, problem) end
     end
     gather('ZREM', set, item)
   end
@@ -460,9 +460,9 @@ local function forget(id)
 end
 
 -- The same for what may be damaged: then it is shown, and is no longer where it was found, a member of `set`.
-local function forget_or_set_aside(id, set, member)
+local function forget_or_quarantine(id, set, member)
   local ok, problem = pcall(forget, id)
   if ok then return end
-  set_aside_or_raise(member, problem)
+  quarantine_or_raise(member, problem)
   redis.call('ZREM', set, member)
 end

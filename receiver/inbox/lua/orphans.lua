@@ -6,7 +6,7 @@
 return function()
   local absent, slice, ended = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
   local newest, latest = {}, 0
-  local seen = redis.call('HGETALL', P .. 'seen')
+  local seen = redis.call('HGETALL', P .. 'declared_at')
   for at = 1, #seen, 2 do
     local handler = string.match(seen[at], '^([^@]*)@') or seen[at]
     local when = tonumber(seen[at + 1]) or 0

@@ -6,11 +6,11 @@
 -- gives {the next cursor ("0" at the end of the place), how many became failures}
 return function()
   local handler, place = ARGV[1], ARGV[2]
-  for _, name in ipairs(redis.call('HKEYS', P .. 'decl')) do
+  for _, name in ipairs(redis.call('HKEYS', P .. 'declarations')) do
     if string.match(name, '^([^@]*)@') == handler then
-      redis.call('HDEL', P .. 'decl', name)
-      redis.call('HDEL', P .. 'seen', name)
-      redis.call('INCR', P .. 'declv')
+      redis.call('HDEL', P .. 'declarations', name)
+      redis.call('HDEL', P .. 'declared_at', name)
+      redis.call('INCR', P .. 'declarations_version')
     end
   end
   redis.call('SREM', P .. 'paused', 'handler:' .. handler)

@@ -4,7 +4,7 @@
 --       then for each event: token, id, how many handlers, and for each of these: handler, queue, and "1" to lease it
 --       to the caller, "0" to leave it ready, or ">ms": it is due so long after the event's arrival
 -- gives for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token no
---       longer fits, or its record is damaged and it was set aside) or {"reroute"} (the declarations have changed). A
+--       longer fits, or its record is damaged and it was quarantined) or {"reroute"} (the declarations have changed). A
 --       run that may not begin at once, because its handler is paused or shut or an older run of it waits, is left
 --       ready, whatever was asked.
 local lease_end, up_to_date
@@ -31,7 +31,7 @@ local function route(token, id, first, many)
   local store, open, had, answer, fields = now[2], tonumber(now[3] or 1), 0, { 'routed' }, {}
   gather('ZREM', P .. 'leased', id)
   if not store or not open then
-    set_aside(id, 'its record names no store, or no number of open runs')
+    quarantine(id, 'its record names no store, or no number of open runs')
     return { 'stale' }
   end
   for at = 0, many - 1 do
@@ -63,7 +63,7 @@ end
 
 return function()
   lease_end = NOW + tonumber(ARGV[2])
-  up_to_date = ARGV[1] == (redis.call('GET', P .. 'declv') or '0')
+  up_to_date = ARGV[1] == (redis.call('GET', P .. 'declarations_version') or '0')
 
   local answers, at = {}, 3
   while at <= #ARGV do

@@ -3,13 +3,13 @@
 -- duplicate mark inside its window.
 -- ARGV  1 how many at most  2 keep bodies for (ms)  3 keep records for (ms; not less than the duplicate window)
 --       4 keep failures for (ms, 0 = until dealt with)
--- gives {bodies, records, failures} removed or, damaged, set aside; as long as one of them equals the slice there may be more
+-- gives {bodies, records, failures} removed or, damaged, quarantined; as long as one of them equals the slice there may be more
 return function()
   local slice = tonumber(ARGV[1])
   local bodies, records, failures = 0, 0, 0
 
   -- Settled events stand in `done` by the time they closed. `worn` is the time up to which bodies are gone.
-  local found = redis.pcall('GET', P .. 'worn')
+  local found = redis.pcall('GET', P .. 'bodies_removed_until')
   local worn = type(found) == 'string' and tonumber(found) or 0 -- damaged it is as good as none, and written anew
   local until_ = NOW - tonumber(ARGV[2])
   if until_ > worn then
@@ -23,12 +23,12 @@ return function()
       end
     end
     for at = 1, #found, 2 do bodies = bodies + redis.call('UNLINK', P .. 'b:' .. found[at]) end
-    redis.call('SET', P .. 'worn', last + 1)
+    redis.call('SET', P .. 'bodies_removed_until', last + 1)
     if #found == 2 * slice then bodies = slice end
   end
 
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'done', '-inf', NOW - tonumber(ARGV[3]), 'LIMIT', 0, slice)) do
-    forget_or_set_aside(id, P .. 'done', id)
+    forget_or_quarantine(id, P .. 'done', id)
     records = records + 1
   end
 
@@ -38,7 +38,7 @@ return function()
       local id = split(item)
       local state = redis.pcall('HGET', P .. 'e:' .. id, 'state')
       if state == 'failed' or type(state) == 'table' then
-        forget_or_set_aside(id, P .. 'failed', item)
+        forget_or_quarantine(id, P .. 'failed', item)
         failures = failures + 1
       end
     end

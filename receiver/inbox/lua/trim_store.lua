@@ -2,7 +2,7 @@
 -- trim_store: keep at most so many events of one store. Only settled ones go, oldest first, and none whose duplicate
 -- mark is still needed.
 -- ARGV  1 store  2 how many to keep  3 how many to look at  4 the duplicate window (ms)  5 how many to pass over
--- gives {how many were looked at, how many were removed or, damaged, set aside}
+-- gives {how many were looked at, how many were removed or, damaged, quarantined}
 return function()
   local store, removed = ARGV[1], 0
   local index = P .. 'ix:' .. store
@@ -14,7 +14,7 @@ return function()
   for _, id in ipairs(found) do
     local state = redis.pcall('HGET', P .. 'e:' .. id, 'state')
     if state == 'settled' or type(state) == 'table' then
-      forget_or_set_aside(id, index, id)
+      forget_or_quarantine(id, index, id)
       removed = removed + 1
     end
   end

@@ -65,13 +65,13 @@ class ActivityQueries:
         names = list(stores)
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
-            pipeline.hgetall(keys.NAMES + name)
+            pipeline.hgetall(keys.EVENT_NAMES + name)
         last = {name: _last(fields) for name, fields in zip(names, pipeline.execute(), strict=True)}
         return {name: from_ms(str(at)) for name, at in last.items() if at}
 
-    def set_aside(self) -> int:
-        """How many things nobody could read."""
-        return int(self.client.hlen(keys.ASIDE))
+    def quarantined(self) -> int:
+        """The number of quarantined items: damaged records and jobs that are not ours."""
+        return int(self.client.hlen(keys.QUARANTINED))
 
     def footprint(self) -> Footprint:
         now = self._now()

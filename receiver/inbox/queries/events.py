@@ -107,7 +107,7 @@ class EventQueries:
         """Everything that workers have ever declared, each with when that was last; the newest first."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.hgetall(keys.DECLARATIONS)
-        pipeline.hgetall(keys.SEEN)
+        pipeline.hgetall(keys.DECLARED_AT)
         texts, seen = pipeline.execute()
         found = [(read_declaration(text), from_ms(seen.get(name, b"0"))) for name, text in texts.items()]
         return sorted(found, key=lambda pair: (pair[1], pair[0].handler), reverse=True)
@@ -123,9 +123,9 @@ class EventQueries:
                 total[name] += int(value)
         return Counters(total, dict(stores))
 
-    def shut_limits(self) -> dict[str, datetime]:
+    def busy_limits(self) -> dict[str, datetime]:
         """The limits, or h:HANDLER, that somebody said Busy of, and until when."""
-        found: Any = self.client.hgetall(keys.SHUT)
+        found: Any = self.client.hgetall(keys.BUSY)
         now: Any = self.client.time()
         until = {_decoded(name): int(ms) for name, ms in found.items()}
         return {name: from_ms(str(ms)) for name, ms in until.items() if ms > now[0] * 1000}
@@ -135,7 +135,7 @@ class EventQueries:
 
     def names(self, store: str) -> list[SeenName]:
         """The event names a store has really sent, the most frequent first."""
-        found = {_decoded(name): int(value) for name, value in self.client.hgetall(keys.NAMES + store).items()}
+        found = {_decoded(name): int(value) for name, value in self.client.hgetall(keys.EVENT_NAMES + store).items()}
         names = [
             SeenName(name[2:], many, from_ms(str(found.get("l:" + name[2:], 0))))
             for name, many in found.items()

@@ -58,7 +58,7 @@ class HandlerQueries:
         """When each handler was last named, all that are declared or have a lane, and the server's time in ms: read in
         one moment."""
         pipeline = self.client.pipeline(transaction=True)
-        pipeline.hgetall(keys.SEEN)
+        pipeline.hgetall(keys.DECLARED_AT)
         pipeline.hkeys(keys.LANES)
         pipeline.hkeys(keys.DECLARATIONS)
         pipeline.time()

@@ -276,7 +276,7 @@ def test_events_of_one_store_keep_their_order(system: System) -> None:
 
 
 @pytest.mark.parametrize("poison", ["missing", "wrong type", "junk"])
-def test_a_poisoned_event_is_set_aside_and_the_next_one_is_served(system: System, redis: Redis, poison: str) -> None:
+def test_a_poisoned_event_is_quarantined_and_the_next_one_is_served(system: System, redis: Redis, poison: str) -> None:
     bad, good = system.accept(), system.accept()
     if poison == "missing":
         redis.delete(keys.EVENT + bad)
@@ -287,7 +287,7 @@ def test_a_poisoned_event_is_set_aside_and_the_next_one_is_served(system: System
         redis.hset(keys.EVENT + bad, "r:", "what is this")
     claim = system.inbox.claim({"": 2}, room=2)
     assert [run.event.id for run in claim.runs] == [good]
-    assert redis.hexists(keys.ASIDE, bad)
+    assert redis.hexists(keys.QUARANTINED, bad)
 
 
 def test_what_the_server_has_against_one_delivery_of_a_group_does_not_touch_the_others(

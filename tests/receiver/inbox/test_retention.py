@@ -113,8 +113,8 @@ def test_runs_of_the_only_handler_are_orphans_though_the_worker_has_none_left(sy
     system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
     event_id = system.accept()
     route(system.inbox, claim_one(system.inbox), ("shop.greet", "default", False))
-    for name in system.client.hkeys(keys.SEEN):
-        system.client.hset(keys.SEEN, name, int((time.time() - 40) * 1000))
+    for name in system.client.hkeys(keys.DECLARED_AT):
+        system.client.hset(keys.DECLARED_AT, name, int((time.time() - 40) * 1000))
     system.inbox.declare([])
     assert HandlerQueries(system.client).absent()["shop.greet"].waiting == 1
     assert system.housekeeping.end_orphans(absent=30) == 1

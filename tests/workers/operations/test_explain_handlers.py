@@ -168,7 +168,7 @@ def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
         eventually(
             lambda name=name: (one := shop.run_of(event_id, f"shop.{name}")) and one.status in ("done", "dropped")
         )
-    eventually(shop.ledger.shut_limits)
+    eventually(shop.ledger.busy_limits)
     shop.plugin.write_text(PLUGIN + "@router.on('order.*')\ndef new(event, ctx):\n    pass\n")
     told = {one["handler"].removeprefix("shop."): one for one in json.loads(_explained(shop, event_id, "--json"))}
     assert {name: one["reason"] for name, one in told.items()} == {
@@ -200,8 +200,10 @@ def test_a_handler_taken_out_of_the_plugins_is_told_with_the_command_that_ends_i
     shop.inbox.declare([declared("shop.gone"), declared("shop.quiet", topics="product.*")])
     event_id = shop.accept()
     eventually(lambda: shop.run_of(event_id, "shop.gone"))
-    for name in (name for name in shop.client.hkeys(keys.SEEN) if name.startswith((b"shop.gone", b"shop.quiet"))):
-        shop.client.hset(keys.SEEN, name, int((time.time() - 30) * 1000))
+    for name in (
+        name for name in shop.client.hkeys(keys.DECLARED_AT) if name.startswith((b"shop.gone", b"shop.quiet"))
+    ):
+        shop.client.hset(keys.DECLARED_AT, name, int((time.time() - 30) * 1000))
     told = {one["handler"]: one for one in json.loads(_explained(shop, event_id, "--json"))}
     assert told["shop.gone"]["reason"] == "absent"
     assert told["shop.gone"]["why"].startswith("no worker has this handler any more, since ")

@@ -338,7 +338,7 @@ def test_ten_minutes_of_busy_burn_no_attempt_and_hold_up_nobody(make_system: Cal
     closed = system.folder / "closed"
     closed.touch()
     ids = [system.accept("order.busy") for _ in range(20)]
-    eventually(lambda: system.client.hexists(keys.SHUT, "h:shop.busy"))
+    eventually(lambda: system.client.hexists(keys.BUSY, "h:shop.busy"))
     good = system.accept(data={"id": 1})
     assert system.settled(good, within=2) == "settled"
     eventually(lambda: system.log("worker") is not None and system.client.zcard(keys.READY + "shop.busy") >= 19)

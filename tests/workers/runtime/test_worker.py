@@ -288,11 +288,11 @@ def test_the_server_may_be_killed_and_come_back(make_system: Callable[..., Syste
     assert shop.settled(shop.accept()) == "settled"
 
 
-def test_a_job_that_is_not_ours_is_set_aside_and_never_run(shop: System) -> None:
+def test_a_job_that_is_not_ours_is_quarantined_and_never_run(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     shop.client.hset("rq:job:evil", mapping={"data": '["os.system", null, ["touch /tmp/storehooks-pwned"], {}]'})
     shop.client.rpush("rq:queue:default", "evil")
-    eventually(lambda: shop.client.hexists(keys.ASIDE, "rq:job:evil"))
+    eventually(lambda: shop.client.hexists(keys.QUARANTINED, "rq:job:evil"))
     assert shop.settled(shop.accept()) == "settled"
     assert not os.path.exists("/tmp/storehooks-pwned")
     assert worker.alive

@@ -99,7 +99,7 @@ def test_what_is_not_wanted_any_more_is_deleted_by_a_person_and_anothers_never(s
     near = hooks.create(topic="order.paid", url=shop.url + "-test")
     shop.declare("order.*")
     shop.apply()
-    shop.system.client.delete(keys.DECLARATIONS, keys.SEEN)
+    shop.system.client.delete(keys.DECLARATIONS, keys.DECLARED_AT)
     shop.declare("order.paid")
     gentle = shop.cli("subscriptions", "apply", "--yes", "--no-delete")
     assert "nothing to do" in gentle.output

@@ -157,16 +157,16 @@ def test_a_worker_without_one_plugin_makes_the_look_delete_nothing(shop: Shop) -
     shop.declare("customer.created", name="crm.note")
     look(shop)
     client = shop.system.client
-    for name in client.hkeys(keys.SEEN):  # the worker that had crm.note was replaced by one without, an hour ago
+    for name in client.hkeys(keys.DECLARED_AT):  # the worker that had crm.note was replaced by one without, an hour ago
         if name.startswith(b"crm"):
-            client.hset(keys.SEEN, name, int((time.time() - 3600) * 1000))
+            client.hset(keys.DECLARED_AT, name, int((time.time() - 3600) * 1000))
     checked = look(shop)
     assert [(one["action"], one["topic"]) for one in checked.left] == [("delete", "customer.created")]
     assert "deleted in 6 d 22 h" in checked.left[0]["why"]
     assert shop.topics() == ["customer.created", "order.paid"]
-    for name in client.hkeys(keys.SEEN):
+    for name in client.hkeys(keys.DECLARED_AT):
         if name.startswith(b"crm"):
-            client.hset(keys.SEEN, name, int((time.time() - 8 * A_DAY) * 1000))
+            client.hset(keys.DECLARED_AT, name, int((time.time() - 8 * A_DAY) * 1000))
     assert look(shop).left == ()
     assert shop.topics() == ["order.paid"], "a handler that has been gone for prune_after is gone"
 
@@ -257,7 +257,7 @@ def test_a_foreign_subscription_survives_everything(shop: Shop) -> None:
     hooks.update(next(i for i, (topic, _) in shop.listed().items() if topic == "order.created"), enabled=False)
     look(shop)
     assert shop.cli("subscriptions", "rotate", "--yes", "--store", "demo").exit_code == 0
-    shop.system.client.delete(keys.DECLARATIONS, keys.SEEN)
+    shop.system.client.delete(keys.DECLARATIONS, keys.DECLARED_AT)
     shop.declare("product.created")
     assert shop.apply().exit_code == 0
     look(shop)

@@ -111,7 +111,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         spools=events.spools(),
         failed=sum(group.failed for group in groups),
         retrying=sum(group.retrying for group in groups),
-        quarantined=activity.set_aside(),
+        quarantined=activity.quarantined(),
         footprint=activity.footprint(),
         unconfirmed=unconfirmed_operations(client, config.stores),
         checked=SubscriptionChecks(client).last(list(config.stores)),

@@ -172,8 +172,8 @@ class Worker(RQWorker):
         if is_wake_up(job_id):
             self._hungry = True
         else:
-            log.warning("a job that is not ours was set aside", job=job_id[:64])
-            self._at_server(lambda: self.inbox.set_aside(f"rq:job:{job_id}", "not a job of ours"))
+            log.warning("a job that is not ours was quarantined", job=job_id[:64])
+            self._at_server(lambda: self.inbox.quarantine(f"rq:job:{job_id}", "not a job of ours"))
 
     # Child processes
 
