@@ -1,4 +1,7 @@
-"""Compose: a delivery as a store would send it; the reverse of intake. For `send`, the sandbox and tests."""
+"""Compose: makes a signed delivery as a store would send it; the reverse of intake.
+
+`send`, the sandbox and tests use it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from receiver.contract.topics import their_names
 
 
 class Request(NamedTuple):
+    """Headers and body of a delivery."""
+
     headers: dict[str, str]
     body: bytes
 
@@ -21,65 +26,65 @@ class Request(NamedTuple):
 def compose(
     store: Store, *, topic: str, delivery_id: str, data: Any, now: float, occurred: float | None = None
 ) -> Request:
-    """Put each part where the store's scheme looks for it first, and sign the whole.
+    """Write each part to the first source of the store's scheme, and sign the delivery with the store's first secret.
 
-    What is sent again says when it occurred, so that its body is the one it had before.
-    The topic is written as the store would write it, where its scheme has a name for it.
+    `occurred` is given when a delivery is sent again, so that its body stays the same.
+    The topic is written by the store's own name, if the scheme has one.
     """
     scheme = store.scheme
     draft = _Draft(scheme)
     moment = datetime.fromtimestamp(int(occurred or now), UTC).isoformat().replace("+00:00", "Z")
-    draft.put_data(data)
-    draft.put("topic", next(iter(their_names(topic, scheme.topics)), topic))
-    draft.put("id", delivery_id)
-    draft.put_time(now)
-    draft.put("occurred", moment)
-    draft.put("store", store.domain or store.name)
+    draft.write_data(data)
+    draft.write("topic", next(iter(their_names(topic, scheme.topics)), topic))
+    draft.write("id", delivery_id)
+    draft.write_timestamp(now)
+    draft.write("occurred", moment)
+    draft.write("store", store.domain or store.name)
     if isinstance(data, dict) and "id" in data:
-        draft.put("resource_id", data["id"])
-    draft.put_signed_parts(delivery_id)
+        draft.write("resource_id", data["id"])
+    draft.write_signed_parts(delivery_id)
     body = orjson.dumps(draft.document)
     signature = sign(scheme, secret=store.secrets[0], headers=draft.headers, body=body, now=now, url=store.url)
     return Request({**draft.headers, **signature}, body)
 
 
 class _Draft:
-    """A delivery that is being written: what stands somewhere already is not overwritten."""
+    """A delivery in the making. A value that is already set is not overwritten."""
 
     def __init__(self, scheme: Scheme) -> None:
         self._scheme = scheme
         self.headers: dict[str, str] = {"content-type": "application/json"}
         self.document: dict[str, Any] = {}
 
-    def put(self, what: str, value: Any) -> None:
-        """Write a part where its first source reads it, unless one of its sources finds something."""
+    def write(self, what: str, value: Any) -> None:
+        """Write a part to its first source, unless one of its sources already has a value."""
         parts = self._scheme.event.parts[what]
         if parts and all(read_part(part, self.headers, self.document) is None for part in parts):
-            self._put_at(parts[0], value)
+            self._write_at(parts[0], value)
 
-    def put_data(self, data: Any) -> None:
-        """The resource: at its place, or, where that is the body itself, as the body."""
+    def write_data(self, data: Any) -> None:
+        """Write the resource to its first source, which may be the whole body."""
         kind, path = next(iter(self._scheme.event.parts["data"]), ("body", ""))
         if kind == "json":
-            self._put_at((kind, path), dict(data) if isinstance(data, dict) else data)
+            self._write_at((kind, path), dict(data) if isinstance(data, dict) else data)
         elif isinstance(data, dict):
             self.document = dict(data)
 
-    def put_time(self, now: float) -> None:
-        """A time that is read from the body must be there before it is signed."""
+    def write_timestamp(self, now: float) -> None:
+        """Write the timestamp, if the scheme reads it from the body: it must be there before the body is signed."""
         part = self._scheme.timestamp_source
         if part[0] == "json":
             text = format_timestamp(self._scheme, now)
-            self._put_at(part, int(text) if text.isdigit() else text)
+            self._write_at(part, int(text) if text.isdigit() else text)
 
-    def put_signed_parts(self, delivery_id: str) -> None:
-        """Whatever else is signed must be there: where nothing says what, it is the delivery's id."""
+    def write_signed_parts(self, delivery_id: str) -> None:
+        """Fill every other signed header or field that is missing with the delivery id."""
         for kind, name in self._scheme.signed_parts:
             missing = kind in ("header", "json") and read_part((kind, name), self.headers, self.document) is None
             if missing and (kind, name) != self._scheme.timestamp_source:
-                self._put_at((kind, name), delivery_id)
+                self._write_at((kind, name), delivery_id)
 
-    def _put_at(self, part: Part, value: Any) -> None:
+    def _write_at(self, part: Part, value: Any) -> None:
         kind, path = part
         if kind == "header":
             self.headers.setdefault(path, str(value))

@@ -1,4 +1,4 @@
-"""Intake: (headers, body, store, now) -> Event, or DeliveryRefused. Verify the bytes, then read them."""
+"""Intake: verifies a delivery's raw bytes, then reads its event. Raises DeliveryRefused."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE, Event, event_id, follow
 from receiver.contract.signing.grammar import Part
 from receiver.contract.signing.signatures import Headers, Scheme, read_part, verify
-from receiver.contract.stores import Store, claims_another_store
+from receiver.contract.stores import Store, names_another_store
 from receiver.contract.topics import translate
 
 MAX_ID = 200
 MAX_TOPIC = 100
 MAX_DEPTH = 200
-"""Nesting that `json` reads from any depth of a handler's own calls; orjson alone would let 1024 pass."""
-KEPT_HEADERS = 64
-NEVER_KEPT = frozenset(("authorization", "proxy-authorization", "cookie"))
+"""The depth of nesting that `json` can read even from deep inside a handler's calls; orjson would allow 1024."""
+MAX_HEADERS = 64
+NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie"))
 _CREDENTIAL = re.compile(r"secret|token|passw|credential|private|auth|jwt|session|(api|access)[_-]?key")
-_PROOF = re.compile(r"signature|hmac|digest|sha\d")
+_SIGNATURE = re.compile(r"signature|hmac|digest|sha\d")
 
 _CONTAINERS = (dict, list)
 _NUMBERS = (int, float)
 _BOM = b"\xef\xbb\xbf"
-_MILLISECONDS = 10**11  # later than this in seconds is the year 5138
+_MILLISECONDS = 10**11  # a larger number is milliseconds: as seconds it would be after the year 5138
 _DIGITS = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
-_NO_SUBSTANCE = re.compile(
+_THIN_KEY = re.compile(
     r"(.*[_-])?(id|ids|key|uuid|guid|hash)|.*[a-z](Id|Ids|ID|Key|Uuid|Hash)"
     r"|type|event|topic|scope|action|entity|operation|resource|producer|store|shop|merchant"
     r"|timestamp|(.*_)?(at|time|date)"
@@ -44,27 +44,27 @@ _NO_SUBSTANCE = re.compile(
 
 @dataclass(frozen=True)
 class Delivery:
-    """An event that was let in, with what the inbox needs to know beside it."""
+    """An accepted delivery: its event, and what the inbox needs to store it."""
 
     event: Event
     theirs: str
-    """The topic as the store wrote it."""
+    """The store's own name of the topic."""
     content_hash: str = ""
-    """Set where nothing but the content identifies the delivery; equal marks are one for a short while."""
+    """The hash of topic and body, if the delivery has no id: equal ones count as duplicates for a short time."""
     unreadable: str = ""
-    """Why a genuine delivery could not be understood; it is kept all the same."""
+    """Why a genuine delivery cannot be read; empty if it can. It is stored in both cases."""
     signed_with: str = ""
-    """The fingerprint of the secret that fits."""
+    """The fingerprint of the matching secret."""
     first_id: str = ""
-    """Where the body is part of the identity: the event's id if no other body came under this delivery id."""
+    """The event's id if this is the first body under its delivery id. Empty if the body does not count for the id."""
 
 
 def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook") -> Delivery:
-    """Let a delivery in, or raise DeliveryRefused. A genuine delivery is never refused for its content."""
+    """Verify and read a delivery, or raise DeliveryRefused. A genuine delivery is never refused for its content."""
     scheme = store.scheme
     proof = verify(scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
     document, problem = read_document(body)
-    if claims_another_store(store, headers, document):
+    if names_another_store(store, headers, document):
         raise DeliveryRefused("wrong-store", "the delivery names another store")
     read = _Reader(scheme, headers, body, document)
     theirs = read.text("topic")
@@ -74,7 +74,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
     delivery_id = read.text("id")
     data_path = _data_path(scheme.event.parts["data"], document)
     key = _duplicate_key(scheme, delivery_id, body)
-    mark = "" if delivery_id or _is_thin(follow(document, data_path)) else _content_mark(theirs, body)
+    content_hash = "" if delivery_id or _is_thin(follow(document, data_path)) else _content_hash(theirs, body)
     return Delivery(
         event=Event(
             id=event_id(store.name, key),
@@ -90,7 +90,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
             data_path=data_path,
         ),
         theirs=_bounded(theirs, MAX_TOPIC),
-        content_hash=mark,
+        content_hash=content_hash,
         unreadable=problem,
         signed_with=proof.secret.fingerprint,
         first_id=event_id(store.name, _id_key(delivery_id)) if delivery_id and scheme.dedupe != "id" else "",
@@ -98,7 +98,10 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
 
 
 def read_document(body: bytes) -> tuple[Any, str]:
-    """The JSON in a body, or why there is none. What passes here, `event.payload` can read."""
+    """Return the JSON of a body, and an empty text or the reason why it cannot be read.
+
+    `event.payload` can read every body that is valid here.
+    """
     if not body:
         return None, "the body is empty"
     try:
@@ -113,7 +116,7 @@ def read_document(body: bytes) -> tuple[Any, str]:
 
 
 def _deeper_than(limit: int, document: Any) -> bool:
-    """Level by level, because recursion is what deep nesting breaks."""
+    """Whether a document is nested deeper. Works level by level: recursion fails on deep nesting."""
     level = [document]
     for _ in range(limit):
         level = [
@@ -128,7 +131,7 @@ def _deeper_than(limit: int, document: Any) -> bool:
 
 
 class _Reader:
-    """Reads an event's parts from where the scheme says they stand."""
+    """Reads the parts of an event from the sources of its scheme."""
 
     def __init__(self, scheme: Scheme, headers: Headers, body: bytes, document: Any) -> None:
         self._parts, self._headers, self._body, self._document = scheme.event.parts, headers, body, document
@@ -141,21 +144,21 @@ class _Reader:
         return None
 
     def text(self, what: str) -> str:
-        """Scalars as text; anything else is not an id or a name."""
+        """Return a string or number as text; empty for other values, which cannot be an id or a name."""
         value = self.first(what)
         if isinstance(value, str):
             return value
         return str(value) if isinstance(value, _NUMBERS) and not isinstance(value, bool) else ""
 
     def _exact(self, part: Part) -> Any:
-        """orjson reads whole numbers beyond 64 bits as floats, and two ids could become one."""
+        """Read the value with all its digits: orjson reads integers beyond 64 bits as floats, so ids could collide."""
         return follow(json.loads(self._body), part[1])
 
 
 def _duplicate_key(scheme: Scheme, delivery_id: str, body: bytes) -> bytes:
-    """What two deliveries of one event have in common, and nothing else has.
+    """Return the bytes that are equal for two deliveries of one event and differ for all others.
 
-    Running twice is allowed, losing an update is not: an id counts alone only where it is signed.
+    An update must never be lost as a false duplicate: the delivery id counts alone only if it is signed.
     """
     if not delivery_id:
         return b"once\0" + secrets.token_bytes(16)
@@ -168,26 +171,26 @@ def _id_key(delivery_id: str) -> bytes:
     return b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
 
 
-def _content_mark(theirs: str, body: bytes) -> str:
-    """For deliveries without an id: the same name and the same body, soon after, are a repetition."""
+def _content_hash(theirs: str, body: bytes) -> str:
+    """Hash topic and body: without a delivery id, an equal hash soon afterwards is a duplicate."""
     named = hashlib.sha256(theirs.encode("utf-8", "surrogatepass") + b"\0" + body)
     return named.hexdigest()[:32]
 
 
 def _is_thin(data: Any) -> bool:
-    """Whether the resource is only named, not shown: ids, names of kinds, times.
+    """Whether the payload is thin: it has only ids, types and times of the resource, not its content.
 
-    Such a body is the same after every change, so it is never taken for a repetition.
+    A thin body is equal after every change, so it never counts as a duplicate.
     """
     if not isinstance(data, dict):
         return not data
     return len(data) <= 12 and all(
-        _NO_SUBSTANCE.fullmatch(key) and not isinstance(value, _CONTAINERS) for key, value in data.items()
+        _THIN_KEY.fullmatch(key) and not isinstance(value, _CONTAINERS) for key, value in data.items()
     )
 
 
 def _data_path(sources: tuple[Part, ...], document: Any) -> str:
-    """The first place that holds an object; the whole document where none does."""
+    """Return the path of the first source that is an object; empty, the whole document, if none is."""
     for kind, path in sources:
         if kind == "body":
             return ""
@@ -198,18 +201,17 @@ def _data_path(sources: tuple[Part, ...], document: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def is_credential(name: str) -> bool:
-    """Whether a header, by its name, is there to let somebody in: a proxy's, say. A signature is not."""
-    return name in NEVER_KEPT or bool(_CREDENTIAL.search(name) and not _PROOF.search(name))
+    """Whether a header, by its name, holds a credential, such as a proxy's token. A signature is not a credential."""
+    return name in NEVER_STORED or bool(_CREDENTIAL.search(name) and not _SIGNATURE.search(name))
 
 
 def stored_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
-    """What is kept of a request's headers: a bounded number, and no credential.
+    """Return the headers to store: at most MAX_HEADERS, without credentials.
 
-    What the store's scheme reads is kept whatever its name: a delivery can be verified again.
+    Headers that the store's scheme reads are stored under any name, so that the delivery can be verified again.
     """
-    wanted = [name for name in headers if not is_credential(name) or (name in reads and name not in NEVER_KEPT)]
-    kept = {name: headers[name] for name in wanted}
-    return kept if len(kept) <= KEPT_HEADERS else dict(list(kept.items())[:KEPT_HEADERS])
+    wanted = [name for name in headers if not is_credential(name) or (name in reads and name not in NEVER_STORED)]
+    return {name: headers[name] for name in wanted[:MAX_HEADERS]}
 
 
 def _bounded(text: str, limit: int) -> str:
@@ -217,7 +219,7 @@ def _bounded(text: str, limit: int) -> str:
 
 
 def _time(value: Any) -> datetime | None:
-    """A time in any of the usual forms, in UTC; None where it is none."""
+    """Parse a time in any usual form to UTC; None if it is not a time."""
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = float(value)
     try:

@@ -1,9 +1,9 @@
-"""Store: one sender of deliveries, as the receiver needs to know it; and which one a delivery names."""
+"""Store: the scheme, secrets and domain of one sender, and the search for the store that a delivery names."""
 
 from __future__ import annotations
 
 import secrets as entropy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,46 +13,47 @@ import orjson
 from receiver.contract.signing.grammar import Part
 from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Headers, Scheme, Secret, read_part
 
-MAX_CLAIM = 255
+MAX_DOMAIN = 255
 
 
 @dataclass(frozen=True)
 class Store:
+    """One store, with all that verification needs."""
+
     name: str
     scheme: Scheme
     secrets: tuple[Secret, ...] = field(repr=False)
     url: str = ""
-    """What the store was told to send to; part of the signed content in some schemes."""
+    """The URL that the store sends to. Some schemes sign it."""
     domain: str = ""
-    """What the store calls itself at its scheme's `store` sources: a domain, a shop's id."""
+    """The name that the store sends at its scheme's `store` sources: a domain or a shop id."""
 
     @cached_property
-    def claim(self) -> str:
-        return _as_claim(self.domain)
+    def normalised_domain(self) -> str:
+        return _normalise(self.domain)
 
 
 def decoy() -> Store:
-    """Stands in for a store nobody configured, so that an unknown name costs the same work."""
+    """Return a store with a random secret. It is used for an unknown store, so that the answer takes as long."""
     return Store(name="?", scheme=STANDARD_WEBHOOKS, secrets=(Secret(entropy.token_bytes(24)),))
 
 
 class StoreIndex:
-    """Finds the store that a delivery to the shared URL names. Built once for a config, asked often."""
+    """Finds the store that a delivery to `POST /webhooks` names. Built once for each config."""
 
-    def __init__(self, stores: Mapping[str, Store] | Iterable[Store]) -> None:
-        every = stores.values() if isinstance(stores, Mapping) else stores
+    def __init__(self, stores: Mapping[str, Store]) -> None:
         self._stores: dict[tuple[Part, str], Store] = {}
         self._parts: dict[Part, None] = {}
-        for store in every:
-            if store.claim:
+        for store in stores.values():
+            if store.normalised_domain:
                 for part in store.scheme.event.parts["store"]:
                     self._parts[part] = None
-                    self._stores.setdefault((part, store.claim), store)
+                    self._stores.setdefault((part, store.normalised_domain), store)
 
     def find(self, headers: Headers, body: bytes) -> Store | None:
-        """The store that is named, or None. Nothing is verified yet: whoever is found must still fit.
+        """Return the store that is named, or None. The delivery must still be verified with that store's secrets.
 
-        Headers are looked at first; the body is parsed only where some store is named in bodies.
+        Headers are read first. The body is parsed only if some scheme names its store in the body.
         """
         document: Any = None
         for kind in ("header", "json"):
@@ -60,23 +61,18 @@ class StoreIndex:
             if parts and kind == "json":
                 document = _parse(body)
             for part in parts:
-                claim = _as_claim(read_part(part, headers, document))
-                if claim and (store := self._stores.get((part, claim))):
+                domain = _normalise(read_part(part, headers, document))
+                if domain and (store := self._stores.get((part, domain))):
                     return store
         return None
 
 
-def find_store(headers: Headers, body: bytes, stores: Mapping[str, Store] | Iterable[Store]) -> Store | None:
-    """The store that a delivery to `POST /webhooks` names, or None; see StoreIndex for many deliveries."""
-    return StoreIndex(stores).find(headers, body)
-
-
-def claims_another_store(store: Store, headers: Headers, document: Any) -> bool:
-    """Whether the delivery names a store, and not this one. Naming it in one of the places is enough."""
-    if not store.claim:
+def names_another_store(store: Store, headers: Headers, document: Any) -> bool:
+    """Whether the delivery names a store, and never this one. One source that names this store is enough."""
+    if not store.normalised_domain:
         return False
-    claims = [_as_claim(read_part(part, headers, document)) for part in store.scheme.event.parts["store"]]
-    return any(claims) and store.claim not in claims
+    named = [_normalise(read_part(part, headers, document)) for part in store.scheme.event.parts["store"]]
+    return any(named) and store.normalised_domain not in named
 
 
 def _parse(body: bytes) -> Any:
@@ -86,10 +82,10 @@ def _parse(body: bytes) -> Any:
         return None
 
 
-def _as_claim(value: Any) -> str:
-    """`https://Shop.example/` and `shop.example` are one name; a number is its digits."""
+def _normalise(value: Any) -> str:
+    """Return one form for `https://Shop.example/` and `shop.example`; a number becomes its digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    if not isinstance(value, str) or len(value) > MAX_CLAIM:
+    if not isinstance(value, str) or len(value) > MAX_DOMAIN:
         return ""
     return value.strip().lower().removeprefix("https://").removeprefix("http://").rstrip("/")

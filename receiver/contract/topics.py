@@ -1,4 +1,4 @@
-"""Topics: `resource.action`, lower case, resource singular, action in the past tense."""
+"""Topics: translates a store's event names to `resource.action`, lower case, singular, past tense, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Literal
 
 PROBE = "storehooks-probe.sent"
-"""Our own event, by which we see that our public URL takes deliveries. It goes to no handler."""
+"""The topic of the probe: an event that storehooks sends to its own public URL to test it. No handler gets it."""
 MappedBy = Literal["config", "preset", "rule"]
 
 _SEPARATORS = re.compile(r"[/.:\s]+")
@@ -17,7 +17,7 @@ _WORD_ENDS = re.compile(r"[_-]+|(?<=[a-z0-9])(?=[A-Z])")
 _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 _MAX_LENGTH = 100
 
-# Only words known to be verbs are put in the past: `customer.login` is no verb, and must not be bent.
+# Only known verbs are put in the past tense: in `customer.login`, login is not a verb.
 _REGULAR = """
     abandon accept activate add approve archive assign authorize award capture change charge close complete
     confirm create decline deactivate delete deliver disable dispatch edit enable enter expire export fail
@@ -44,41 +44,41 @@ _IRREGULAR = {
 }
 
 
-def _regular(verb: str) -> str:
+def _past_tense(verb: str) -> str:
     return verb + ("d" if verb.endswith("e") else "ed")
 
 
-_PAST = {**{verb: _regular(verb) for verb in _REGULAR.split()}, **_IRREGULAR}
+_PAST_TENSE = {**{verb: _past_tense(verb) for verb in _REGULAR.split()}, **_IRREGULAR}
 
 
 def normalise(name: str) -> str:
-    """Our word for a store's event name where no map has it: `orders/create` -> `order.created`."""
+    """Return the topic for a store's event name by rule: `orders/create` -> `order.created`."""
     words = [word for word in _SEPARATORS.split(name[:_MAX_LENGTH].strip()) if word]
     if len(words) == 1:
-        words = _in_two(words[0])
+        words = _split_word(words[0])
     words = [_UNSAFE.sub("-", word.lower()) for word in words]
     if len(words) < 2:
         return "".join(words)
     *resources, action = words
-    return ".".join([*map(_singular, resources), _PAST.get(action, action)])[:_MAX_LENGTH]
+    return ".".join([*map(_singular, resources), _PAST_TENSE.get(action, action)])[:_MAX_LENGTH]
 
 
 def translate(name: str, mapping: Mapping[str, str]) -> str:
-    """The topic for a store's event name: the scheme's map first, then the rule."""
+    """Return the topic for a store's event name: by the scheme's map, else by the rule."""
     return mapping.get(name) or _by_rule(name[:_MAX_LENGTH])
 
 
 def mapped_by(name: str, mapping: Mapping[str, str], configured: Iterable[str]) -> MappedBy:
-    """What decides over a store's event name: a line of the config, the preset, or the rule."""
+    """Return what maps a store's event name: a line of the config, the preset, or the rule."""
     if name not in mapping:
         return "rule"
     return "config" if name in configured else "preset"
 
 
 def their_names(topic: str, mapping: Mapping[str, str]) -> tuple[str, ...]:
-    """The store's names for a topic or a pattern (`order.*`); a topic that no name maps to is its own name.
+    """Return the store's names for a topic or a pattern (`order.*`). A topic that is not in the map is its own name.
 
-    A pattern that no name maps to has no names: nobody knows what the store would call them.
+    A pattern that matches nothing in the map has no names: the store's names for it are unknown.
     """
     names = tuple(theirs for theirs, ours in mapping.items() if matches(topic, ours))
     if names or any(letter in topic for letter in "*?["):
@@ -87,7 +87,7 @@ def their_names(topic: str, mapping: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a handler that asked for `pattern` (`order.*`, `*`) wants `topic`."""
+    """Whether a pattern (`order.*`, `*`) matches a topic."""
     return fnmatchcase(topic, pattern)
 
 
@@ -96,8 +96,8 @@ def _by_rule(name: str) -> str:
     return normalise(name)
 
 
-def _in_two(word: str) -> list[str]:
-    """`ORDER_CREATED`, `order-created` and `OrderCreated` are a resource and an action too."""
+def _split_word(word: str) -> list[str]:
+    """Split `ORDER_CREATED`, `order-created` or `OrderCreated` into resource and action."""
     *resource, action = [part for part in _WORD_ENDS.split(word) if part] or [""]
     return ["_".join(resource), action] if resource else [action]
 

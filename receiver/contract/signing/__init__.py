@@ -1,4 +1,4 @@
-"""How stores sign: the scheme grammar, signing and verifying, and the presets of known stores.
+"""Signs and verifies deliveries: the grammar of schemes, the algorithms, and the presets of known stores.
 
 Law of this room: pure. It imports `receiver.contract` and the standard library only.
 """

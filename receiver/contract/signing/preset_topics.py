@@ -1,14 +1,14 @@
-"""The names that stores give to what happens to products, orders and customers, and ours for them.
+"""Maps from the stores' event names for products, orders and customers to topics.
 
-Only data. Each map is read forwards when a delivery arrives and backwards to subscribe, so a name that
-is spelled like ours is listed too. Where two of their names mean one thing, both stand here.
+Only data. A map translates a delivery's event name to a topic, and a topic to event names when subscribing. So a name
+that is spelled like its topic is listed, too, and so are two names with the same meaning.
 """
 
 from __future__ import annotations
 
 
 def _same(*names: str) -> dict[str, str]:
-    """Names that are ours already."""
+    """Map names that are spelled like their topics."""
     return {name: name for name in names}
 
 
@@ -115,7 +115,7 @@ NUVEMSHOP = {
     "app/uninstalled": "app.uninstalled",
 }
 
-# `written` does not say whether something was made or changed: the operation stands in the payload.
+# `written` does not say whether something was created or changed: the payload names the operation.
 SHOPWARE = {
     "product.written": "product.updated",
     "product.deleted": "product.deleted",
@@ -176,7 +176,7 @@ SALLA = {
     "app.uninstalled": "app.uninstalled",
 }
 
-# A catalogue change of Square names no product: it says that something in the catalogue is new.
+# A catalogue event of Square names no product: it only says that the catalogue has changed.
 SQUARE = {
     "catalog.version.updated": "product.catalogue_updated",
     "inventory.count.updated": "product.inventory_updated",
@@ -193,7 +193,7 @@ SQUARE = {
     "customer.custom_attribute.deleted": "customer.custom_attribute_deleted",
 }
 
-# Stripe sells no orders; what comes nearest is a checkout that was finished.
+# Stripe has no orders; a completed checkout is the nearest.
 STRIPE = {
     **_same("product.created", "product.updated", "product.deleted"),
     **_same("price.created", "price.updated", "price.deleted"),
@@ -214,7 +214,7 @@ SPREE = {
     **_same("customer.created", "customer.updated", "customer.deleted"),
 }
 
-# A transaction is what Paddle calls an order.
+# Paddle calls an order a transaction.
 PADDLE = {
     **_same("product.created", "product.updated", "product.imported"),
     **_same("price.created", "price.updated", "price.imported"),

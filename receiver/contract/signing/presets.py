@@ -1,6 +1,6 @@
 """Presets: the schemes of known stores. Only data; `scheme show NAME` and docs/schemes.md print it.
 
-What a vendor documents is taken as it is; where its words are not enough, a comment says what was assumed.
+They follow the vendors' documentation. Where it is incomplete, a comment says what is assumed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STANDARD_WEBHOOKS = Scheme(
     dedupe="id",
 )
 
-# The same under the names it had before it was a standard.
+# The same scheme under the header names it had before it became a standard.
 SVIX = replace(
     STANDARD_WEBHOOKS,
     name="svix",
@@ -51,7 +51,7 @@ SHOPIFY = Scheme(
     topics=topics.SHOPIFY,
 )
 
-# When a webhook is made, WooCommerce sends one unsigned ping (`webhook_id=1`). It is refused; no harm done.
+# When a webhook is made, WooCommerce sends one unsigned ping (`webhook_id=1`). It is refused, which does no harm.
 WOOCOMMERCE = Scheme(
     name="woocommerce",
     headers=("X-WC-Webhook-Signature",),
@@ -67,8 +67,8 @@ WOOCOMMERCE = Scheme(
     topics=topics.WOOCOMMERCE,
 )
 
-# BigCommerce speaks Standard Webhooks with the app's client secret, taken as text, as the key. Hooks that do
-# not belong to an app come unsigned, with headers of one's own choice at most: those cannot be let in.
+# BigCommerce uses Standard Webhooks; the key is the app's client secret as text. Webhooks that do not belong to an
+# app are not signed and can only have custom headers: they are refused.
 # Its payload holds ids only. Whether a retry keeps its webhook-id is not documented, hence id+body.
 BIGCOMMERCE = replace(
     STANDARD_WEBHOOKS,
@@ -103,7 +103,7 @@ NUVEMSHOP = Scheme(
     topics=topics.NUVEMSHOP,
 )
 
-# The time stands in the signed body, written anew at each attempt (Shopware 6.4.1 and later).
+# The timestamp is in the signed body and is new at each attempt (Shopware 6.4.1 and later).
 SHOPWARE = Scheme(
     name="shopware",
     headers=("shopware-shop-signature",),
@@ -131,7 +131,7 @@ SHOPWARE = Scheme(
     topics=topics.SHOPWARE,
 )
 
-# For the strategy "signature"; under "token" Salla sends the bare secret, which proves nothing of the body.
+# For the strategy "signature"; under "token" Salla sends the secret itself, which does not authenticate the body.
 SALLA = Scheme(
     name="salla",
     headers=("X-Salla-Signature",),
@@ -147,7 +147,7 @@ SALLA = Scheme(
     topics=topics.SALLA,
 )
 
-# The notification URL is signed as it was written at Square, to the last slash: see [stores.NAME] url.
+# The notification URL is signed exactly as it was entered at Square, including a last slash: see [stores.NAME] url.
 SQUARE = Scheme(
     name="square",
     headers=("x-square-hmacsha256-signature",),
@@ -194,7 +194,7 @@ STRIPE = Scheme(
     topics=topics.STRIPE,
 )
 
-# No store, but the form that many copy. The older X-Hub-Signature is SHA-1 and is not read.
+# Not a store, but many stores copy this form. The older X-Hub-Signature is SHA-1 and is not read.
 GITHUB = Scheme(
     name="github",
     headers=("X-Hub-Signature-256",),
@@ -211,7 +211,7 @@ GITHUB = Scheme(
     ),
 )
 
-# Its events only: slash commands come as forms and are kept as unreadable, and the one-time challenge
+# Events only: slash commands are sent as forms and are stored as unreadable, and the one-time challenge
 # (`url_verification`) is not answered; confirm the URL with another endpoint first.
 SLACK = Scheme(
     name="slack",

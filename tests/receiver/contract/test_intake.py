@@ -19,7 +19,7 @@ from receiver.contract.event import event_id
 from receiver.contract.intake import MAX_DEPTH, Delivery, receive
 from receiver.contract.signing.grammar import Scheme, Sources
 from receiver.contract.signing.signatures import PRESETS
-from receiver.contract.stores import Store, StoreIndex, find_store
+from receiver.contract.stores import Store, StoreIndex
 from tests.support.deliveries import BODY, KEY, NOW, URL, send
 
 BODY_ONLY = PRESETS["hex-body"]
@@ -350,12 +350,11 @@ STORES = {
     ],
 )
 def test_the_shared_url_finds_the_store_that_is_named(headers: dict[str, str], body: bytes, name: str | None) -> None:
-    found = find_store(headers, body, STORES)
+    found = StoreIndex(STORES).find(headers, body)
     assert (found.name if found else None) == name
-    assert StoreIndex(STORES.values()).find(headers, body) is found
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(st.sampled_from(["x-shopify-shop-domain", "x"]), st.text(max_size=20)), bodies)
 def test_no_unverified_content_can_upset_the_search_for_a_store(headers: dict[str, str], body: bytes) -> None:
-    find_store(headers, body, STORES)
+    StoreIndex(STORES).find(headers, body)

@@ -32,7 +32,7 @@ def test_a_products_price_is_a_decimal_from_its_string() -> None:
 
 @pytest.mark.parametrize("price", ["NaN", "1e5", " 1.00", "1,00", "\u0663.00", "", None, True, "1_0.00", ["1.00"]])
 def test_what_is_no_amount_is_refused(price: Any) -> None:
-    with pytest.raises(RecordError, match="price of this product is no amount"):
+    with pytest.raises(RecordError, match="price of this product is not an amount"):
         _ = Product({"price": price}).price
 
 
@@ -61,7 +61,7 @@ def test_a_missing_field_says_what_is_there_and_what_to_set() -> None:
     with pytest.raises(RecordError) as caught:
         _ = Subscription({"id": 3, "address": "x"}, {}, hint).url
     assert str(caught.value) == (
-        "this subscription has no field 'url', it has id, address; if it has another name there, "
+        "this subscription has no field 'url'; its fields are id, address; if the store uses another name, "
         'set [stores.north.catalogue.webhooks] fields = {url = "..."}'
     )
 
@@ -100,5 +100,5 @@ def test_whether_a_subscription_is_on_may_be_said_in_words(told: object, enabled
 
 @pytest.mark.parametrize("told", [None, "archived", 7, ["on"]])
 def test_a_word_that_says_neither_is_not_taken_for_on(told: object) -> None:
-    with pytest.raises(RecordError, match="enabled of this subscription says neither on nor off"):
+    with pytest.raises(RecordError, match="enabled of this subscription is neither true nor false"):
         _ = Subscription({"id": 3, "enabled": told}).enabled
