@@ -21,7 +21,7 @@ from workers.storeapi.sandbox.misbehaviour import Misbehaviour
 from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import Shop
 from workers.storeapi.sandbox.state import SandboxState
-from workers.storeapi.sandbox.tokens import Registration, Tokens
+from workers.storeapi.sandbox.tokens import AppRegistration, TokenIssuer
 
 TOKEN = "a token of all"
 _store: contextvars.ContextVar[str] = contextvars.ContextVar("store")
@@ -54,7 +54,7 @@ class Stores:
             _store.set(name)
             self.states.each[name] = SandboxState(":memory:")
             self.states.insert("webhook", shop.subscription("order.paid", config.public_url_of(name)))
-        self.app = create_app(shop, Tokens(shop, Registration(token=TOKEN)), "/oauth/token", lambda _: None)
+        self.app = create_app(shop, TokenIssuer(shop, AppRegistration(token=TOKEN)), "/oauth/token", lambda _: None)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         _, store, *rest = environ["PATH_INFO"].split("/")

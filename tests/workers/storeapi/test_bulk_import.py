@@ -77,7 +77,7 @@ def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: Sandbox
     report = [json.loads(line) for line in importer.report_file.read_text().splitlines()]
     assert [(one["row"], one["error"]) for one in report] == [
         (2, "not JSON"),
-        (3, 'price is an amount like "19.90"'),
+        (3, 'price must be an amount like "19.90"'),
         (4, "not an object"),
         (5, "the line is longer than 1,048,576 bytes"),
     ]

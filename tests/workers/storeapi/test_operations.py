@@ -98,7 +98,7 @@ def _(client: Client) -> None:
     rows = [{"name": "A", "price": "1.00"}, {"name": "", "price": "1.00"}, {"name": "C", "price": Decimal("3")}]
     done = client.products.bulk_import(rows)
     assert done["accepted"] == 2
-    assert done["refused"] == [{"row": 1, "error": "name is text"}]
+    assert done["refused"] == [{"row": 1, "error": "name must be text"}]
 
 
 @operation("products.get_import")

@@ -100,7 +100,7 @@ def test_a_fault_is_not_tried_again_where_it_might_do_it_twice(sandbox: SandboxR
     assert len(statuses(sandbox)) == 1
     assert caught.value.status in (500, 502, 503)
     assert caught.value.request_id.startswith("req-")
-    assert "something went wrong here" in caught.value.excerpt
+    assert "internal error" in caught.value.excerpt
     assert caught.value.operation == "products.create"
     assert caught.value.store == "demo"
 

@@ -22,9 +22,9 @@ from workers.storeapi.sandbox import orders, webhooks
 from workers.storeapi.sandbox.misbehaviour import CHANCES, Misbehaviour
 from workers.storeapi.sandbox.process import make_shop as shop_of
 from workers.storeapi.sandbox.shop import TOPICS, SandboxCall, Shop
-from workers.storeapi.sandbox.shopper import Shopper, stock_the_shelves
+from workers.storeapi.sandbox.shopper import Shopper, add_initial_records
 from workers.storeapi.sandbox.state import SandboxState
-from workers.storeapi.sandbox.webhook_sender import Due, Sender
+from workers.storeapi.sandbox.webhook_sender import DueDelivery, WebhookSender
 
 from receiver.contract.event import UNREADABLE  # isort: skip
 
@@ -88,7 +88,7 @@ def make_shop(url: str, scheme: Scheme = STANDARD_WEBHOOKS, **misbehave: float |
     text = secret_for(scheme)
     store = Store("demo", scheme, (Secret(scheme.key_of(text)),), url=url, domain="demo.example")
     shop = Shop(SandboxState(":memory:"), bundled_catalogue(), store, Misbehaviour(7, misbehave), secret=text)
-    stock_the_shelves(shop)
+    add_initial_records(shop)
     shop.subscribe()
     return shop
 
@@ -103,12 +103,12 @@ def sell(shop: Shop, many: int = 1) -> list[int]:
 
 
 @pytest.fixture
-def sending() -> Iterator[Callable[..., Sender]]:
+def sending() -> Iterator[Callable[..., WebhookSender]]:
     """Starts senders that are stopped with the test."""
-    started: list[Sender] = []
+    started: list[WebhookSender] = []
 
-    def start(shop: Shop, retries: tuple[float, ...] = (0.01, 0.01), disable_after: int = 2) -> Sender:
-        started.append(Sender(shop, retries=retries, disable_after=disable_after))
+    def start(shop: Shop, retries: tuple[float, ...] = (0.01, 0.01), disable_after: int = 2) -> WebhookSender:
+        started.append(WebhookSender(shop, retries=retries, disable_after=disable_after))
         started[-1].start()
         return started[-1]
 
@@ -118,7 +118,7 @@ def sending() -> Iterator[Callable[..., Sender]]:
 
 
 def settled(shop: Shop) -> bool:
-    return not shop.state.execute("SELECT 1 FROM outbox WHERE state = 'waiting'")
+    return not shop.state.execute("SELECT 1 FROM webhook_outbox WHERE state = 'waiting'")
 
 
 def events_of(shop: Shop, hook: Hook) -> list[Any]:
@@ -132,10 +132,10 @@ def events_of(shop: Shop, hook: Hook) -> list[Any]:
 def test_a_delivery_that_is_tried_again_has_the_body_it_had_before() -> None:
     """Else the receiver, which knows a delivery by id and body, would take it for another event."""
     shop = make_shop("https://hooks.example/webhooks/demo")
-    sender = Sender(shop, retries=(), disable_after=1)
-    subscription = next(iter(shop.state.every("webhook")))
+    sender = WebhookSender(shop, retries=(), disable_after=1)
+    subscription = next(iter(shop.state.all_of("webhook")))
     long_ago = time.time() - 3600
-    due = Due(1, subscription["id"], subscription["topic"], {"id": 1001}, "msg_1", "", 0, long_ago)
+    due = DueDelivery(1, subscription["id"], subscription["topic"], {"id": 1001}, "msg_1", "", 0, long_ago)
     event = receive(*sender.request(subscription, due), store=shop.store, now=time.time()).event
     assert event.occurred_at is not None
     assert event.occurred_at.timestamp() == int(long_ago)
@@ -144,10 +144,12 @@ def test_a_delivery_that_is_tried_again_has_the_body_it_had_before() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_delivery_verifies_in_every_scheme(scheme: Scheme) -> None:
     shop = make_shop("https://hooks.example/webhooks/demo", scheme)
-    sender = Sender(shop, retries=(), disable_after=1)
-    subscription = next(one for one in shop.state.every("webhook") if one["topic"] == shop.their_topic("order.created"))
+    sender = WebhookSender(shop, retries=(), disable_after=1)
+    subscription = next(
+        one for one in shop.state.all_of("webhook") if one["topic"] == shop.store_topic("order.created")
+    )
     data = {"id": 1001, "status": "new", "total": "42.00"}
-    due = Due(1, subscription["id"], subscription["topic"], data, "msg_1", "", 0, time.time())
+    due = DueDelivery(1, subscription["id"], subscription["topic"], data, "msg_1", "", 0, time.time())
     request = sender.request(subscription, due)
     event = receive(request.headers, request.body, store=shop.store, now=time.time()).event
     assert event.topic == "order.created"
@@ -157,7 +159,7 @@ def test_a_delivery_verifies_in_every_scheme(scheme: Scheme) -> None:
         receive(request.headers, request.body, store=forged, now=time.time())
 
 
-def test_every_change_is_told_once_in_its_order(hook: Hook, sending: Callable[..., Sender]) -> None:
+def test_every_change_is_told_once_in_its_order(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
     shop = make_shop(hook.url)
     sending(shop)
     ids = sell(shop, 5)
@@ -180,7 +182,9 @@ def test_a_change_that_fails_tells_nobody(hook: Hook) -> None:
     assert shop.state.count("order") == 0
 
 
-def test_a_delivery_is_repeated_under_its_id_until_it_is_answered(hook: Hook, sending: Callable[..., Sender]) -> None:
+def test_a_delivery_is_repeated_under_its_id_until_it_is_answered(
+    hook: Hook, sending: Callable[..., WebhookSender]
+) -> None:
     shop = make_shop(hook.url)
     hook.answer = 503
     sending(shop, retries=(0.01,) * 3 + (0.2,) * 50)
@@ -188,29 +192,29 @@ def test_a_delivery_is_repeated_under_its_id_until_it_is_answered(hook: Hook, se
     eventually(lambda: len(hook.got) >= 4)
     hook.answer = 200
     eventually(lambda: settled(shop))
-    assert shop.state.execute("SELECT state FROM outbox") == [("done",)]
+    assert shop.state.execute("SELECT state FROM webhook_outbox") == [("done",)]
     assert len({event.delivery_id for event in events_of(shop, hook)}) == 1
 
 
-def test_a_subscription_is_disabled_after_repeated_failures(hook: Hook, sending: Callable[..., Sender]) -> None:
+def test_a_subscription_is_disabled_after_repeated_failures(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
     shop = make_shop(hook.url)
     hook.answer = 500
     sending(shop, disable_after=2)
     sell(shop, 2)
     eventually(lambda: settled(shop))
-    state = {one["topic"]: one["enabled"] for one in shop.state.every("webhook")}
+    state = {one["topic"]: one["enabled"] for one in shop.state.all_of("webhook")}
     assert state.pop("order.created") is False
     assert all(state.values())
     sell(shop)
     assert settled(shop), "nobody is told any more"
 
 
-def test_the_delivery_log_says_what_became_of_each(hook: Hook, sending: Callable[..., Sender]) -> None:
+def test_the_delivery_log_says_what_became_of_each(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
     shop = make_shop(hook.url)
     sending(shop)
     sell(shop)
     eventually(lambda: settled(shop))
-    subscription = next(one for one in shop.state.every("webhook") if one["topic"] == "order.created")
+    subscription = next(one for one in shop.state.all_of("webhook") if one["topic"] == "order.created")
     call = SandboxCall(bundled_catalogue().get("webhooks", "list_deliveries"), {"id": subscription["id"]})
     (told,) = webhooks.list_deliveries(shop, call)
     assert (told["state"], told["answered"], told["attempts"]) == ("done", "200", 1)
@@ -223,7 +227,7 @@ def test_the_delivery_log_says_what_became_of_each(hook: Hook, sending: Callable
 def test_each_pathology_strikes_by_its_chance_and_the_same_for_the_same_seed(name: str) -> None:
     def struck(seed: int, chance: float) -> list[int]:
         bad = Misbehaviour(seed, {name: chance})
-        return [n for n in range(2000) if bad.strikes(name, n)]
+        return [n for n in range(2000) if bad.happens(name, n)]
 
     assert struck(1, 0.1) == struck(1, 0.1)
     assert struck(1, 0.1) != struck(2, 0.1)
@@ -238,7 +242,7 @@ def test_what_strikes_does_not_depend_on_what_else_is_on() -> None:
     assert lost
 
 
-def test_a_duplicate_comes_twice_under_one_id(hook: Hook, sending: Callable[..., Sender]) -> None:
+def test_a_duplicate_comes_twice_under_one_id(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
     shop = make_shop(hook.url, duplicate=1)
     sending(shop)
     sell(shop)
@@ -251,10 +255,10 @@ def test_a_lost_delivery_never_comes_though_it_happened(hook: Hook) -> None:
     shop = make_shop(hook.url, lose=1)
     sell(shop, 3)
     assert settled(shop)
-    assert (shop.state.number("events"), shop.state.count("order")) == (3, 3)
+    assert (shop.state.counter("events"), shop.state.count("order")) == (3, 3)
 
 
-def test_reordered_deliveries_overtake_each_other(hook: Hook, sending: Callable[..., Sender]) -> None:
+def test_reordered_deliveries_overtake_each_other(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
     shop = make_shop(hook.url, reorder=1, reorder_by="300ms")
     sending(shop)
     ids = sell(shop, 10)
@@ -267,12 +271,12 @@ def test_reordered_deliveries_overtake_each_other(hook: Hook, sending: Callable[
 def test_a_late_delivery_is_due_hours_later(hook: Hook) -> None:
     shop = make_shop(hook.url, late=1, late_by="3h")
     sell(shop)
-    ((due,),) = shop.state.execute("SELECT due FROM outbox")
+    ((due,),) = shop.state.execute("SELECT due FROM webhook_outbox")
     assert due - time.time() == pytest.approx(3 * 3600, abs=5)
 
 
 def test_unknown_topics_huge_and_malformed_payloads_are_signed_all_the_same(
-    hook: Hook, sending: Callable[..., Sender]
+    hook: Hook, sending: Callable[..., WebhookSender]
 ) -> None:
     for name in ("unknown_topic", "huge", "malformed"):
         shop = make_shop(hook.url, huge_size="300KB", **{name: 1.0})
@@ -291,13 +295,13 @@ def test_unknown_topics_huge_and_malformed_payloads_are_signed_all_the_same(
 
 @pytest.mark.parametrize(("name", "gone"), [("rotate", False), ("disable", True), ("delete", True)])
 def test_a_subscription_changes_without_a_word(
-    hook: Hook, sending: Callable[..., Sender], name: str, gone: bool
+    hook: Hook, sending: Callable[..., WebhookSender], name: str, gone: bool
 ) -> None:
     shop = make_shop(hook.url, **{name: 1.0})
     sending(shop)
     sell(shop)
     eventually(lambda: settled(shop))
-    eventually(lambda: shop.state.every("webhook") != [] and _changed(shop, name))
+    eventually(lambda: shop.state.all_of("webhook") != [] and _changed(shop, name))
     sell(shop)
     eventually(lambda: settled(shop))
     assert len(hook.got) == (1 if gone else 2)
@@ -307,7 +311,7 @@ def test_a_subscription_changes_without_a_word(
 
 
 def _changed(shop: Shop, name: str) -> bool:
-    found = next((one for one in shop.state.every("webhook") if one["topic"] == "order.created"), None)
+    found = next((one for one in shop.state.all_of("webhook") if one["topic"] == "order.created"), None)
     if name == "delete":
         return found is None
     assert found is not None
@@ -317,10 +321,10 @@ def _changed(shop: Shop, name: str) -> bool:
 def test_the_shopper_does_the_same_for_the_same_seed() -> None:
     def seen(seed: int) -> list[Any]:
         shop = make_shop("http://127.0.0.1:9/")
-        shop.pathologies.seed = seed
-        shopper = Shopper(shop, every=0, most=30)
+        shop.misbehaviour.seed = seed
+        shopper = Shopper(shop, interval=0, max_events=30)
         shopper.run()
-        return shop.state.execute("SELECT topic, data FROM outbox ORDER BY id")
+        return shop.state.execute("SELECT topic, data FROM webhook_outbox ORDER BY id")
 
     assert seen(1) == seen(1)
     assert seen(1) != seen(2)
@@ -330,16 +334,16 @@ def test_the_shopper_does_the_same_for_the_same_seed() -> None:
 
 def test_a_burst_is_many_customers_at_once() -> None:
     shop = make_shop("http://127.0.0.1:9/", burst=1, burst_size=25)
-    shopper = Shopper(shop, every=60)
+    shopper = Shopper(shop, interval=60)
     shopper.start()
-    eventually(lambda: shop.state.number("events") >= 25, 5)
+    eventually(lambda: shop.state.counter("events") >= 25, 5)
     shopper.stop()
 
 
 def test_config_says_how_it_misbehaves(tmp_path: Path, server_url: str) -> None:
     run = SandboxRun(tmp_path, server_url, sandbox="seed = 99\nmisbehave = { lose = 0.5, late_by = '2h' }")
     shop = shop_of(run.config, "demo", SandboxState(":memory:"))
-    assert (shop.pathologies.seed, shop.pathologies.values["lose"], shop.pathologies.seconds("late_by")) == (
+    assert (shop.misbehaviour.seed, shop.misbehaviour.values["lose"], shop.misbehaviour.seconds("late_by")) == (
         99,
         0.5,
         7200,
@@ -368,7 +372,7 @@ def test_the_sandbox_never_loads_the_client() -> None:
 
 
 def test_what_happens_in_the_sandbox_is_handled_behind_the_receiver(make_system: Callable[..., System]) -> None:
-    """The whole way: an order through the API, a signed webhook, the receiver, a handler."""
+    """The check_integer way: an order through the API, a signed webhook, the receiver, a handler."""
     system = make_system(plugin=PLUGIN)
     system.start("web", "worker", "housekeeper")
     store = f'url = "http://127.0.0.1:{system.port}/webhooks/north"'

@@ -1,6 +1,5 @@
-"""The sandbox: a sandbox store. A real HTTP server that serves the catalogue, sends signed webhooks, and misbehaves
-on request.
+"""The sandbox store: a real HTTP server that serves the catalogue, sends signed webhooks, and misbehaves on request.
 
-Law of this room: it imports `receiver.contract` and the catalogue, never the client of the store's API: what both
-believe of the API they take from the catalogue, and nothing else.
+Law of this room: it imports `receiver.contract`, the config and the catalogue, never the client. The catalogue is all
+that the sandbox and the client share.
 """

@@ -1,4 +1,4 @@
-"""Customers: profiles, addresses and metadata."""
+"""Customers: the customer operations of the sandbox store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workers.storeapi.sandbox.products import import_rows
-from workers.storeapi.sandbox.shop import Listing, Problem, SandboxCall, Shop, words
+from workers.storeapi.sandbox.shop import ErrorAnswer, Listing, SandboxCall, Shop, check_text
 from workers.storeapi.sandbox.state import Json
 
 
@@ -15,9 +15,9 @@ def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
 
 
 def create(shop: Shop, call: SandboxCall) -> Json:
-    made = shop.state.insert("customer", new_customer(call.body))
-    shop.emit("customer.created", made)
-    return made
+    customer = shop.state.insert("customer", new_customer(call.body))
+    shop.emit("customer.created", customer)
+    return customer
 
 
 def get(shop: Shop, call: SandboxCall) -> Json:
@@ -26,16 +26,16 @@ def get(shop: Shop, call: SandboxCall) -> Json:
 
 def update(shop: Shop, call: SandboxCall) -> Json:
     changed = {**get(shop, call), **{k: v for k, v in call.body.items() if k not in ("id", "metadata")}}
-    words(changed["name"], "name")
-    return shop.keep("customer", changed, "customer.updated")
+    check_text(changed["name"], "name")
+    return shop.save("customer", changed, "customer.updated")
 
 
 def delete(shop: Shop, call: SandboxCall) -> None:
-    gone = get(shop, call)
-    for address in shop.state.every("address", gone["id"]):
+    customer = get(shop, call)
+    for address in shop.state.all_of("address", customer["id"]):
         shop.state.delete("address", address["id"])
-    shop.state.delete("customer", gone["id"])
-    shop.emit("customer.deleted", gone)
+    shop.state.delete("customer", customer["id"])
+    shop.emit("customer.deleted", customer)
 
 
 def list_addresses(shop: Shop, call: SandboxCall) -> Listing:
@@ -44,10 +44,10 @@ def list_addresses(shop: Shop, call: SandboxCall) -> Listing:
 
 def add_address(shop: Shop, call: SandboxCall) -> Json:
     customer = get(shop, call)
-    words(call.body["city"], "city")
-    made = shop.state.insert("address", _without_id(call.body) | {"customer_id": customer["id"]}, customer["id"])
+    check_text(call.body["city"], "city")
+    address = shop.state.insert("address", _without_id(call.body) | {"customer_id": customer["id"]}, customer["id"])
     shop.emit("customer.updated", customer)
-    return made
+    return address
 
 
 def update_address(shop: Shop, call: SandboxCall) -> Json:
@@ -64,9 +64,9 @@ def delete_address(shop: Shop, call: SandboxCall) -> None:
 def update_metadata(shop: Shop, call: SandboxCall) -> Json:
     customer, given = get(shop, call), call.body["metadata"]
     if not isinstance(given, dict):
-        raise Problem(422, "metadata is an object")
+        raise ErrorAnswer(422, "metadata must be an object")
     merged = {name: value for name, value in {**customer["metadata"], **given}.items() if value is not None}
-    return shop.keep("customer", {**customer, "metadata": merged}, "customer.updated")
+    return shop.save("customer", {**customer, "metadata": merged}, "customer.updated")
 
 
 def bulk_import(shop: Shop, call: SandboxCall) -> Json:
@@ -74,7 +74,7 @@ def bulk_import(shop: Shop, call: SandboxCall) -> Json:
 
 
 def new_customer(body: Mapping[str, Any]) -> Json:
-    return {"email": "", "metadata": {}, **_without_id(body), "name": words(body.get("name"), "name")}
+    return {"email": "", "metadata": {}, **_without_id(body), "name": check_text(body.get("name"), "name")}
 
 
 def _address(shop: Shop, call: SandboxCall) -> Json:

@@ -1,5 +1,7 @@
-"""Answers: records in the store's envelope and by the store's names, a page at a time. Three ways of paging are
-served at once: by number, by cursor, and by link; the query says which."""
+"""Envelope: puts records into the store's envelope, with the store's field names, a page at a time.
+
+Three paging styles are served at once, by page number, cursor and link; the query selects one.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +10,29 @@ from typing import Any
 from urllib.parse import urlencode
 
 from workers.storeapi.catalogue import Operation
-from workers.storeapi.sandbox.shop import Listing, Problem, Shop
+from workers.storeapi.sandbox.shop import ErrorAnswer, Listing, Shop
 from workers.storeapi.sandbox.state import Json
 
-LARGEST_PAGE = 1000
+MAX_PAGE_SIZE = 1000
 
 
 def enveloped(shop: Shop, operation: Operation, result: Any) -> Json:
-    """A record, or a list of them that is not paged."""
+    """The document of a record, or of a list that is not paged."""
     names = shop.catalogue.fields.get(operation.group, {})
     document: Json = {}
     if isinstance(result, list):
         _put(document, shop.catalogue.envelope.total, len(result))
-        result = [_by_their_names(one, names) for one in result]
+        result = [_with_store_names(record, names) for record in result]
     else:
-        result = _by_their_names(result, names)
+        result = _with_store_names(result, names)
     _put(document, shop.catalogue.envelope.data, result)
     return document
 
 
 def listed(shop: Shop, operation: Operation, listing: Listing, query: Mapping[str, str], address: str) -> Json:
-    """A page of records, with what leads to the next one."""
+    """The document of a page of records, with the cursor and the link of the next page."""
     paging, envelope = shop.catalogue.paging, shop.catalogue.envelope
-    size = min(_number(query, paging.size_param, paging.size), LARGEST_PAGE)
+    size = min(_number(query, paging.size_param, paging.size), MAX_PAGE_SIZE)
     document: Json = {}
     total = shop.state.count(listing.kind, listing.parent)
     newest_first = query.get("sort") == "-id"
@@ -47,13 +49,13 @@ def listed(shop: Shop, operation: Operation, listing: Listing, query: Mapping[st
         if not newest_first:
             _put(document, paging.next_cursor, str(found[-1]["id"]) if more and found else None)
     names = shop.catalogue.fields.get(operation.group, {})
-    _put(document, envelope.data, [_by_their_names(listing.show(one), names) for one in found])
+    _put(document, envelope.data, [_with_store_names(listing.show(record), names) for record in found])
     _put(document, envelope.total, total)
     return document
 
 
 def _after_cursor(shop: Shop, listing: Listing, query: Mapping[str, str], size: int, document: Json) -> list[Json]:
-    """Records after the one the cursor names: what is added meanwhile comes at the end, and nothing shifts."""
+    """Records after the one that the cursor names: new records come at the end, and no record moves to another page."""
     paging = shop.catalogue.paging
     after = _number(query, paging.cursor_param, 0)
     found = shop.state.after(listing.kind, listing.parent, id_=after, limit=size + 1)
@@ -67,11 +69,11 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**12:
-        raise Problem(422, f"{name} is a number from 1")
+        raise ErrorAnswer(422, f"{name} must be a number of at least 1")
     return int(text)
 
 
-def _by_their_names(record: Json, names: Mapping[str, str]) -> Json:
+def _with_store_names(record: Json, names: Mapping[str, str]) -> Json:
     return {names.get(name, name): value for name, value in record.items()}
 
 

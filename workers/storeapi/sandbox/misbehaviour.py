@@ -1,7 +1,7 @@
-"""Pathologies: how the sandbox store misbehaves, each by a chance of its own, seeded and repeatable. Pure.
+"""Misbehaviour: the faults of the sandbox store, each with its own probability, seeded and repeatable. Pure.
 
-Whether the nth thing is struck depends on the seed, the pathology's name and n alone: not on time, threads, or
-which other pathologies are on.
+Whether a fault happens to the nth delivery or request depends only on the seed, the fault's name and n: not on time,
+threads, or which other faults are on.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from receiver.contract.errors import ConfigError
 
 CHANCES = {
     # deliveries
-    "duplicate": "a delivery is sent twice, with the same id",
-    "reorder": "a delivery waits, and others overtake it",
+    "duplicate": "a delivery is sent twice with the same id",
+    "reorder": "a delivery is delayed, and later ones overtake it (reorder_by)",
     "late": "a delivery is sent hours later (late_by)",
     "lose": "a delivery is never sent",
-    "unknown_topic": "a topic nobody has heard of",
-    "huge": "a payload of megabytes (huge_size)",
-    "malformed": "a payload that is no JSON, signed all the same",
-    "rotate": "the secret changes after a delivery, and nobody is told",
-    "disable": "the subscription is switched off after a delivery, and nobody is told",
-    "delete": "the subscription is deleted after a delivery, and nobody is told",
+    "unknown_topic": "a delivery has an unknown topic",
+    "huge": "a payload has megabytes (huge_size)",
+    "malformed": "a payload is not JSON, with a valid signature",
+    "rotate": "the secret changes after a delivery, without notice",
+    "disable": "the subscription is disabled after a delivery, without notice",
+    "delete": "the subscription is deleted after a delivery, without notice",
     # the shopper
-    "burst": "many customers at once (burst_size)",
+    "burst": "the shopper makes many events at once (burst_size)",
     # the API
-    "too_many": "429 (retry_after: seconds, or -1 for no header)",
-    "fault": "500, 502 or 503",
-    "slow": "an answer that takes long (slow_by)",
-    "drop": "the connection is closed before the answer",
-    "revoke": "401: the token is not good any more",
-    "redirect": "302 to another host (elsewhere)",
-    "foreign_link": "the next page is at another host (elsewhere)",
-    "endless": "an answer of two gigabytes",
+    "too_many": "the API answers 429 (retry_after: seconds, or -1 for no header)",
+    "fault": "the API answers 500, 502 or 503",
+    "slow": "the API answers late (slow_by)",
+    "drop": "the API closes the connection before it answers",
+    "revoke": "the API revokes the token and answers 401",
+    "redirect": "the API answers 302 to another host (elsewhere)",
+    "foreign_link": "the link to the next page leads to another host (elsewhere)",
+    "endless": "the API answers with two gigabytes",
 }
 AMOUNTS: dict[str, float | str] = {
     "late_by": "3h",
@@ -54,15 +54,15 @@ AMOUNTS: dict[str, float | str] = {
 TWO_GIGABYTES = 2 << 30
 
 
-class Planned(NamedTuple):
-    """One sending of an event: how long it waits, and what is wrong with it."""
+class PlannedDelivery(NamedTuple):
+    """One delivery of an event: its delay, and its defect if it has one."""
 
     delay: float
-    twist: str = ""
+    defect: str = ""
 
 
 class Misbehaviour:
-    """What is on, and how much. Changed while running, by `set`."""
+    """The faults that are on, and their settings. `set` changes them while the sandbox runs."""
 
     def __init__(self, seed: int, values: Mapping[str, float | str] | None = None) -> None:
         self.seed = seed
@@ -72,13 +72,13 @@ class Misbehaviour:
         self.set(values or {})
 
     def set(self, values: Mapping[str, float | str]) -> None:
-        """Change some; a wrong name or value changes none."""
+        """Change some faults. An unknown name or a wrong value raises ConfigError, and changes none."""
         for name, value in values.items():
             _check(name, value)
         self._values |= {name: value if name in AMOUNTS else float(value) for name, value in values.items()}
 
     def clear(self) -> None:
-        """Behave, and count from the beginning again."""
+        """Turn every fault off, and restart the counts."""
         with self._lock:
             self._values = dict(AMOUNTS)
             self._counts.clear()
@@ -87,28 +87,28 @@ class Misbehaviour:
     def values(self) -> dict[str, float | str]:
         return dict(self._values)
 
-    def strikes(self, name: str, n: int | None = None) -> bool:
-        """Whether the nth is struck; without n, the next one of its kind."""
+    def happens(self, name: str, n: int | None = None) -> bool:
+        """Whether the fault happens to the nth delivery or request; without n, to the next one."""
         chance = float(self._values.get(name, 0))
         if n is None:
             with self._lock:
                 self._counts[name] += 1
                 n = self._counts[name]
-        return chance > 0 and self._roll(name, n) < chance
+        return chance > 0 and self._draw(name, n) < chance
 
-    def _roll(self, name: str, n: int) -> float:
+    def _draw(self, name: str, n: int) -> float:
         digest = hashlib.blake2b(f"{self.seed}|{name}|{n}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / (1 << 64)
 
-    def plan(self, n: int) -> list[Planned]:
-        """How the nth event is sent: not at all, once, twice, late, spoilt."""
-        if self.strikes("lose", n):
+    def plan(self, n: int) -> list[PlannedDelivery]:
+        """The deliveries of the nth event: none, one or two, each with its delay and defect."""
+        if self.happens("lose", n):
             return []
-        twist = next((name for name in ("unknown_topic", "huge", "malformed") if self.strikes(name, n)), "")
-        delay = self.seconds("late_by") if self.strikes("late", n) else 0.0
-        if self.strikes("reorder", n):
-            delay += self._roll("reorder_by", n) * self.seconds("reorder_by")
-        return [Planned(delay, twist)] * (2 if self.strikes("duplicate", n) else 1)
+        defect = next((name for name in ("unknown_topic", "huge", "malformed") if self.happens(name, n)), "")
+        delay = self.seconds("late_by") if self.happens("late", n) else 0.0
+        if self.happens("reorder", n):
+            delay += self._draw("reorder_by", n) * self.seconds("reorder_by")
+        return [PlannedDelivery(delay, defect)] * (2 if self.happens("duplicate", n) else 1)
 
     def seconds(self, name: str) -> float:
         return parse_duration(self._values[name])
@@ -125,11 +125,11 @@ class Misbehaviour:
 
 def _check(name: str, value: float | str) -> None:
     if name not in CHANCES and name not in AMOUNTS:
-        near = difflib.get_close_matches(name, [*CHANCES, *AMOUNTS], n=1, cutoff=0.5)
-        raise ConfigError(f"sandbox.misbehave.{name} is unknown{f'; did you mean {near[0]}?' if near else ''}")
+        close = difflib.get_close_matches(name, [*CHANCES, *AMOUNTS], n=1, cutoff=0.5)
+        raise ConfigError(f"sandbox.misbehave.{name} is unknown{f'; did you mean {close[0]}?' if close else ''}")
     try:
         if name in CHANCES and not 0 <= float(value) <= 1:
-            raise ValueError("not a chance; write a number from 0 to 1")
+            raise ValueError("not a probability; write a number from 0 to 1")
         if name.endswith(("_by", "_life", "_claims")):
             parse_duration(value)
         elif name == "huge_size":

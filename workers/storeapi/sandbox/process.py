@@ -1,4 +1,4 @@
-"""Run: the sandbox as a process. gunicorn serves it; the sender and the shopper are threads beside it."""
+"""Process: runs the sandbox store. gunicorn serves the API; the webhook sender and the shopper are threads."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.sandbox.misbehaviour import Misbehaviour
 from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import Shop
-from workers.storeapi.sandbox.shopper import Shopper, stock_the_shelves
+from workers.storeapi.sandbox.shopper import Shopper, add_initial_records
 from workers.storeapi.sandbox.state import SandboxState
-from workers.storeapi.sandbox.tokens import Registration, Tokens
-from workers.storeapi.sandbox.webhook_sender import Sender
+from workers.storeapi.sandbox.tokens import AppRegistration, TokenIssuer
+from workers.storeapi.sandbox.webhook_sender import WebhookSender
 
 THREADS = 16
 
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """How one run of the sandbox differs from another."""
+    """The options of `storehooks sandbox`."""
 
     store: str
-    every: float | None = 2.0
-    """Seconds between two steps of the shopper; None without one."""
+    interval: float | None = 2.0
+    """Seconds between two events of the shopper; None: no shopper."""
     events: int | None = None
     products: int = 40
     subscribe: bool = True
@@ -41,12 +41,12 @@ class SandboxOptions:
 
 
 class SandboxServer(BaseApplication):
-    """One process: the state, the sender and the shopper are there once."""
+    """gunicorn with one worker process, because there is one state, one webhook sender and one shopper."""
 
     def __init__(self, config: Config, options: SandboxOptions) -> None:
         self._config = config
         self._options = options
-        self._threads: list[Sender | Shopper] = []
+        self._threads: list[WebhookSender | Shopper] = []
         self._state: SandboxState | None = None
         super().__init__()
 
@@ -72,28 +72,28 @@ class SandboxServer(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        """Called in the process that serves, so that files and threads are its own."""
+        """Called in the worker process, which must open the files and start the threads itself."""
         config, options = self._config, self._options
         path = options.file or config.data_dir / f"sandbox-{options.store}.sqlite3"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._state = SandboxState(path)
         shop = make_shop(config, options.store, self._state)
 
-        def open_shop(products: int | None = None) -> None:
-            stock_the_shelves(shop, options.products if products is None else products)
+        def set_up_shop(products: int | None = None) -> None:
+            add_initial_records(shop, options.products if products is None else products)
             if options.subscribe:
                 shop.subscribe()
 
-        open_shop()
+        set_up_shop()
         self._start(shop)
-        registration = registration_of(config, options.store)
-        return create_app(shop, Tokens(shop, registration), registration.path, open_shop)
+        registration = app_registration(config, options.store)
+        return create_app(shop, TokenIssuer(shop, registration), registration.path, set_up_shop)
 
     def _start(self, shop: Shop) -> None:
         settings, options = self._config.sandbox, self._options
-        self._threads = [Sender(shop, retries=settings.retries, disable_after=settings.disable_after)]
-        if options.every is not None:
-            self._threads.append(Shopper(shop, every=options.every, most=options.events))
+        self._threads = [WebhookSender(shop, retries=settings.retries, disable_after=settings.disable_after)]
+        if options.interval is not None:
+            self._threads.append(Shopper(shop, interval=options.interval, max_events=options.events))
         for thread in self._threads:
             thread.start()
 
@@ -107,22 +107,22 @@ class SandboxServer(BaseApplication):
 def make_shop(config: Config, store: str, state: SandboxState) -> Shop:
     given = config.stores[store].signing_secrets
     secret = given[0].value.get_secret_value() if given else ""
-    pathologies = Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)
-    return Shop(state, configured_catalogue(config, store), config.known_stores[store], pathologies, secret=secret)
+    misbehaviour = Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)
+    return Shop(state, configured_catalogue(config, store), config.known_stores[store], misbehaviour, secret=secret)
 
 
-def registration_of(config: Config, store: str) -> Registration:
-    """What the store's own `auth` says; without one, the sandbox's own credentials."""
+def app_registration(config: Config, store: str) -> AppRegistration:
+    """The application that the store's `auth` in config describes; without one, the default credentials."""
     auth = config.stores[store].auth
     if not auth.client_id:
-        return Registration(token=auth.token.get_secret_value())
-    path = urlsplit(auth.url).path or Registration.path
-    return Registration(auth.client_id, auth.client_secret.get_secret_value(), auth.token.get_secret_value(), path)
+        return AppRegistration(token=auth.token.get_secret_value())
+    path = urlsplit(auth.url).path or AppRegistration.path
+    return AppRegistration(auth.client_id, auth.client_secret.get_secret_value(), auth.token.get_secret_value(), path)
 
 
 def run(config: Config, options: SandboxOptions) -> None:
-    """Until a signal comes."""
-    Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)  # a wrong one is said here, not in a child
+    """Run until a signal."""
+    Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)  # report a wrong value here, not in the worker process
     configured_catalogue(config, options.store)
     refuse_a_taken_port(config.sandbox.bind, key="[sandbox] bind")
     SandboxServer(config, options).run()

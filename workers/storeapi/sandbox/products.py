@@ -1,11 +1,19 @@
-"""Products: what the sandbox store sells, with variants and stock."""
+"""Products: the product operations of the sandbox store, with variants and inventory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from workers.storeapi.sandbox.shop import Listing, Problem, SandboxCall, Shop, amount, whole, words
+from workers.storeapi.sandbox.shop import (
+    ErrorAnswer,
+    Listing,
+    SandboxCall,
+    Shop,
+    check_amount,
+    check_integer,
+    check_text,
+)
 from workers.storeapi.sandbox.state import Json
 
 
@@ -14,9 +22,9 @@ def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
 
 
 def create(shop: Shop, call: SandboxCall) -> Json:
-    made = shop.state.insert("product", new_product(call.body))
-    shop.emit("product.created", made)
-    return made
+    product = shop.state.insert("product", new_product(call.body))
+    shop.emit("product.created", product)
+    return product
 
 
 def get(shop: Shop, call: SandboxCall) -> Json:
@@ -24,15 +32,15 @@ def get(shop: Shop, call: SandboxCall) -> Json:
 
 
 def update(shop: Shop, call: SandboxCall) -> Json:
-    return shop.keep("product", {**get(shop, call), **changes(call.body)}, "product.updated")
+    return shop.save("product", {**get(shop, call), **checked_fields(call.body)}, "product.updated")
 
 
 def delete(shop: Shop, call: SandboxCall) -> None:
-    gone = get(shop, call)
-    for variant in shop.state.every("variant", gone["id"]):
+    product = get(shop, call)
+    for variant in shop.state.all_of("variant", product["id"]):
         shop.state.delete("variant", variant["id"])
-    shop.state.delete("product", gone["id"])
-    shop.emit("product.deleted", gone)
+    shop.state.delete("product", product["id"])
+    shop.emit("product.deleted", product)
 
 
 def bulk_import(shop: Shop, call: SandboxCall) -> Json:
@@ -52,18 +60,22 @@ def get_inventory(shop: Shop, call: SandboxCall) -> Json:
 
 
 def set_inventory(shop: Shop, call: SandboxCall) -> Json:
-    return inventory(_stocked(shop, get(shop, call), whole(call.body["stock"], "stock")))
+    return inventory(_set_stock(shop, get(shop, call), check_integer(call.body["stock"], "stock")))
 
 
 def adjust_inventory(shop: Shop, call: SandboxCall) -> Json:
     product = get(shop, call)
-    return inventory(_stocked(shop, product, product["stock"] + whole(call.body["by"], "by")))
+    return inventory(_set_stock(shop, product, product["stock"] + check_integer(call.body["by"], "by")))
 
 
 def set_inventory_bulk(shop: Shop, call: SandboxCall) -> list[Json]:
-    rows = rows_of(call.body["inventory"])
+    rows = check_rows(call.body["inventory"])
     return [
-        inventory(_stocked(shop, shop.find("product", whole(row.get("id"), "id")), whole(row.get("stock"), "stock")))
+        inventory(
+            _set_stock(
+                shop, shop.find("product", check_integer(row.get("id"), "id")), check_integer(row.get("stock"), "stock")
+            )
+        )
         for row in rows
     ]
 
@@ -74,10 +86,15 @@ def list_variants(shop: Shop, call: SandboxCall) -> Listing:
 
 def create_variant(shop: Shop, call: SandboxCall) -> Json:
     product = get(shop, call)
-    body = {"name": words(call.body["name"], "name"), "price": product["price"], "stock": 0, **changes(call.body)}
-    made = shop.state.insert("variant", {"product_id": product["id"], **body}, product["id"])
+    body = {
+        "name": check_text(call.body["name"], "name"),
+        "price": product["price"],
+        "stock": 0,
+        **checked_fields(call.body),
+    }
+    variant = shop.state.insert("variant", {"product_id": product["id"], **body}, product["id"])
     shop.emit("product.updated", product)
-    return made
+    return variant
 
 
 def get_variant(shop: Shop, call: SandboxCall) -> Json:
@@ -85,7 +102,7 @@ def get_variant(shop: Shop, call: SandboxCall) -> Json:
 
 
 def update_variant(shop: Shop, call: SandboxCall) -> Json:
-    variant = shop.state.put("variant", {**get_variant(shop, call), **changes(call.body)})
+    variant = shop.state.put("variant", {**get_variant(shop, call), **checked_fields(call.body)})
     shop.emit("product.updated", get(shop, call))
     return variant
 
@@ -96,57 +113,57 @@ def delete_variant(shop: Shop, call: SandboxCall) -> None:
 
 
 def set_variant_inventory(shop: Shop, call: SandboxCall) -> Json:
-    variant = {**get_variant(shop, call), "stock": _positive(whole(call.body["stock"], "stock"))}
+    variant = {**get_variant(shop, call), "stock": _check_stock(check_integer(call.body["stock"], "stock"))}
     shop.state.put("variant", variant)
     shop.emit("product.updated", get(shop, call))
     return inventory(variant)
 
 
-# What several of them need
+# Shared by several operations
 
 
 def new_product(body: Mapping[str, Any]) -> Json:
-    checked = {"name": words(body.get("name"), "name"), "price": amount(body.get("price"))}
-    return {"stock": 0, **body, **checked, **changes({k: v for k, v in body.items() if k == "stock"})}
+    checked = {"name": check_text(body.get("name"), "name"), "price": check_amount(body.get("price"))}
+    return {"stock": 0, **body, **checked, **checked_fields({k: v for k, v in body.items() if k == "stock"})}
 
 
-def changes(body: Mapping[str, Any]) -> Json:
-    """Fields to set, checked; `id` is not for the caller to choose."""
-    checks: dict[str, Any] = {"name": words, "price": amount, "stock": whole}
-    kept = {name: value for name, value in body.items() if name != "id"}
-    return {name: checks[name](value, name) if name in checks else value for name, value in kept.items()}
+def checked_fields(body: Mapping[str, Any]) -> Json:
+    """The fields to set, checked. The caller cannot set `id`."""
+    checks: dict[str, Any] = {"name": check_text, "price": check_amount, "stock": check_integer}
+    given = {name: value for name, value in body.items() if name != "id"}
+    return {name: checks[name](value, name) if name in checks else value for name, value in given.items()}
 
 
 def inventory(product: Json) -> Json:
     return {"id": product["id"], "sku": product.get("sku"), "stock": product["stock"]}
 
 
-def _stocked(shop: Shop, product: Json, stock: int) -> Json:
-    return shop.keep("product", {**product, "stock": _positive(stock)}, "product.updated")
+def _set_stock(shop: Shop, product: Json, stock: int) -> Json:
+    return shop.save("product", {**product, "stock": _check_stock(stock)}, "product.updated")
 
 
-def _positive(stock: int) -> int:
+def _check_stock(stock: int) -> int:
     if stock < 0:
-        raise Problem(409, "stock cannot be less than none")
+        raise ErrorAnswer(409, "stock cannot be negative")
     return stock
 
 
-def rows_of(value: Any) -> list[Json]:
+def check_rows(value: Any) -> list[Json]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
-        raise Problem(422, "the rows are a list of objects")
+        raise ErrorAnswer(422, "the rows must be a list of objects")
     return value
 
 
 def import_rows(shop: Shop, kind: str, rows: Any, new: Any) -> Json:
-    """Keep the rows that fit; say of each other one why not."""
+    """Insert the valid rows. The result lists each refused row with its error."""
     good, refused = [], []
-    for number, row in enumerate(rows_of(rows)):
+    for number, row in enumerate(check_rows(rows)):
         try:
             good.append(new({name: value for name, value in row.items() if name != "id"}))
-        except Problem as problem:
-            refused.append({"row": number, "error": str(problem)})
-    made = shop.state.insert_many(kind, good)
+        except ErrorAnswer as error:
+            refused.append({"row": number, "error": str(error)})
+    inserted = shop.state.insert_many(kind, good)
     if shop.state.count("webhook"):
-        for record in made:
+        for record in inserted:
             shop.emit(f"{kind}.created", record)
-    return shop.state.insert("import", {"status": "done", "accepted": len(made), "refused": refused})
+    return shop.state.insert("import", {"status": "done", "accepted": len(inserted), "refused": refused})

@@ -1,4 +1,4 @@
-"""Shop: the sandbox store itself. It does operations, keeps what they change, and tells its subscribers."""
+"""Shop: what every operation of the sandbox store uses: its records, its webhooks and its subscriptions."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ TOPICS = (
 _AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,2})?")
 
 
-class Problem(Exception):
-    """An answer with an error."""
+class ErrorAnswer(Exception):
+    """The operation failed; the API answers with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class Problem(Exception):
 
 @dataclass
 class SandboxCall:
-    """A request, understood: parameters of the path, the query, and the body by our names."""
+    """A parsed request: path parameters, query, and the body with storehooks' field names."""
 
     operation: Operation
     path: Mapping[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class SandboxCall:
 
 @dataclass
 class Listing:
-    """An answer with many records of a kind."""
+    """The result of an operation that lists records of one kind."""
 
     kind: str
     parent: int = 0
@@ -69,96 +69,96 @@ class Listing:
 
 class Shop:
     def __init__(
-        self, state: SandboxState, catalogue: Catalogue, store: Store, pathologies: Misbehaviour, *, secret: str = ""
+        self, state: SandboxState, catalogue: Catalogue, store: Store, misbehaviour: Misbehaviour, *, secret: str = ""
     ) -> None:
         self.state = state
         self.catalogue = catalogue
         self.store = store
-        self.pathologies = pathologies
+        self.misbehaviour = misbehaviour
         self.first_secret = secret
-        self.news = threading.Event()
-        """Set when there may be something to send."""
+        self.work_queued = threading.Event()
+        """Set when there may be a webhook to send."""
 
-    # What operations use
+    # Used by the operations
 
     def find(self, kind: str, id_: int, parent: int | None = None) -> Json:
-        found = self.state.get(kind, id_, parent)
-        if found is None:
-            raise Problem(404, f"there is no {kind} {id_}")
-        return found
+        record = self.state.get(kind, id_, parent)
+        if record is None:
+            raise ErrorAnswer(404, f"there is no {kind} {id_}")
+        return record
 
-    def keep(self, kind: str, record: Json, topic: str) -> Json:
-        """A record that has changed, and the word about it."""
+    def save(self, kind: str, record: Json, topic: str) -> Json:
+        """Store a changed record, and send its webhook."""
         self.state.put(kind, record)
         self.emit(topic, record)
         return record
 
     def emit(self, topic: str, data: Mapping[str, Any]) -> None:
-        """Tell every subscriber, in the same transaction as the change; the pathologies have their say."""
-        n = self.state.add("events")
-        theirs = self.their_topic(topic)
+        """Queue the webhooks of an event, in the same transaction as the change. Faults apply to each delivery."""
+        n = self.state.increment("events")
+        store_topic = self.store_topic(topic)
         now = time.time()
-        for subscription in self.state.every("webhook"):
-            if subscription["enabled"] and subscription["topic"] in (theirs, "*"):
+        for subscription in self.state.all_of("webhook"):
+            if subscription["enabled"] and subscription["topic"] in (store_topic, "*"):
                 delivery = f"msg_{secrets.token_hex(10)}"
-                for planned in self.pathologies.plan(n):
-                    self.queue(subscription["id"], theirs, data, delivery, planned.twist, now, planned.delay)
+                for planned in self.misbehaviour.plan(n):
+                    self.queue(subscription["id"], store_topic, data, delivery, planned.defect, now, planned.delay)
 
     def queue(
         self,
         subscription: int,
-        theirs: str,
+        store_topic: str,
         data: Mapping[str, Any],
         delivery: str,
-        twist: str,
+        defect: str,
         occurred: float,
         delay: float = 0.0,
     ) -> int:
         self.state.execute(
-            "INSERT INTO outbox (subscription, topic, data, delivery, twist, due, occurred) "
+            "INSERT INTO webhook_outbox (subscription, topic, data, delivery, defect, due, occurred) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             subscription,
-            theirs,
+            store_topic,
             orjson.dumps(data),
             delivery,
-            twist,
+            defect,
             occurred + delay,
             occurred,
         )
-        self.news.set()
+        self.work_queued.set()
         return int(self.state.execute("SELECT last_insert_rowid()")[0][0])
 
-    def their_topic(self, topic: str) -> str:
-        """The store's own name for what happened, as its scheme has it."""
+    def store_topic(self, topic: str) -> str:
+        """The store's own name of a topic, as its scheme maps it."""
         return their_names(topic, self.store.scheme.topics)[0]
 
     def signed_by(self, subscription: Json) -> Store:
-        """The store as it signs for one subscription."""
+        """The store with the secret and URL of one subscription, to sign its deliveries."""
         key = self.store.scheme.key_of(subscription["secret"])
         return replace(self.store, secrets=(Secret(key=key),), url=subscription["url"])
 
     def fresh_secret(self) -> str:
-        """A new signing secret, written as the store's scheme wants it."""
+        """A new signing secret, in the format of the store's scheme."""
         scheme, key = self.store.scheme, secrets.token_bytes(24)
         in_base64 = scheme.secret_encoding.startswith("base")
         return scheme.secret_prefix + (base64.b64encode(key).decode() if in_base64 else key.hex())
 
-    # Setting up
+    # Setup
 
     def subscribe(self) -> None:
-        """The subscriptions of whoever runs this sandbox: every topic, to the configured receiver."""
+        """Subscribe the configured receiver to every topic. Replaces the subscriptions of an earlier start."""
         with self.state.transaction():
-            for old in self.state.every("webhook"):
+            for old in self.state.all_of("webhook"):
                 if old.get("own"):
                     self.state.delete("webhook", old["id"])
             for topic in TOPICS:
-                self.state.insert("webhook", self.subscription(self.their_topic(topic), self.store.url) | {"own": True})
+                self.state.insert("webhook", self.subscription(self.store_topic(topic), self.store.url) | {"own": True})
 
     def subscription(self, topic: str, url: str) -> Json:
         secret = self.first_secret or self.fresh_secret()
         return {"topic": topic, "url": url, "enabled": True, "secret": secret, "failures": 0}
 
-    # Misbehaving now
+    # Actions of `storehooks sandbox do`
 
     def rotate_all(self) -> None:
         self._each_subscription(lambda one: self.state.put("webhook", one | {"secret": self.fresh_secret()}))
@@ -174,25 +174,25 @@ class Shop:
 
     def _each_subscription(self, do: Callable[[Json], Any]) -> None:
         with self.state.transaction():
-            for subscription in self.state.every("webhook"):
+            for subscription in self.state.all_of("webhook"):
                 do(subscription)
 
 
-def amount(value: Any, name: str = "price") -> str:
-    """Money as the API carries it, or 422."""
+def check_amount(value: Any, name: str = "price") -> str:
+    """An amount of money as the API writes it, or 422."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if not _AMOUNT.fullmatch(text):
-        raise Problem(422, f'{name} is an amount like "19.90"')
+        raise ErrorAnswer(422, f'{name} must be an amount like "19.90"')
     return f"{Decimal(text):.2f}"
 
 
-def whole(value: Any, name: str) -> int:
+def check_integer(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 10**9:
-        raise Problem(422, f"{name} is a whole number")
+        raise ErrorAnswer(422, f"{name} must be an integer")
     return value
 
 
-def words(value: Any, name: str) -> str:
+def check_text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 10_000:
-        raise Problem(422, f"{name} is text")
+        raise ErrorAnswer(422, f"{name} must be text")
     return value

@@ -1,4 +1,4 @@
-"""The shopper: realistic traffic, the same for the same seed. Every step is an operation, and tells one event."""
+"""Shopper: makes realistic traffic, the same for the same seed. Every step is one operation and makes one event."""
 
 from __future__ import annotations
 
@@ -18,97 +18,97 @@ FIRST_ORDER = 1001
 Step = Callable[[], object]
 
 
-def stock_the_shelves(shop: Shop, many: int = PRODUCTS) -> None:
-    """A new store's first products and customers. Nobody is told: there was nobody to tell."""
-    chance = random.Random(shop.pathologies.seed)  # noqa: S311  believable, not secret
+def add_initial_records(shop: Shop, products: int = PRODUCTS) -> None:
+    """Add the products and customers of a new store, without webhooks: there are no subscriptions yet."""
+    rng = random.Random(shop.misbehaviour.seed)  # noqa: S311  realistic, not secret
     with shop.state.transaction():
-        if shop.state.number("last product"):
+        if shop.state.counter("last product"):
             return
-        goods = (samples.product(number, chance) for number in range(1, many + 1))
-        shop.state.insert_many("product", ({**one, "sku": f"SKU-{one['id']}", "stock": 100} for one in goods))
-        people = (samples.customer(number, chance) for number in range(1, CUSTOMERS + 1))
-        shop.state.insert_many("customer", ({**one, "metadata": {}} for one in people))
-        shop.state.add("last order", FIRST_ORDER - 1)
+        new_products = (samples.product(number, rng) for number in range(1, products + 1))
+        shop.state.insert_many("product", ({**one, "sku": f"SKU-{one['id']}", "stock": 100} for one in new_products))
+        new_customers = (samples.customer(number, rng) for number in range(1, CUSTOMERS + 1))
+        shop.state.insert_many("customer", ({**one, "metadata": {}} for one in new_customers))
+        shop.state.increment("last order", FIRST_ORDER - 1)
 
 
 class Shopper(threading.Thread):
-    """Buys every so often, until told to stop or for so many events."""
+    """A thread that makes an event at each interval, until it is stopped or has made `max_events`."""
 
-    def __init__(self, shop: Shop, *, every: float, most: int | None = None) -> None:
+    def __init__(self, shop: Shop, *, interval: float, max_events: int | None = None) -> None:
         super().__init__(daemon=True, name="shopper")
         self._shop = shop
-        self._every = every
-        self._most = most
+        self._interval = interval
+        self._max_events = max_events
         self._stopping = threading.Event()
-        self._chance = random.Random(shop.pathologies.seed)  # noqa: S311
+        self._rng = random.Random(shop.misbehaviour.seed)  # noqa: S311
 
     def run(self) -> None:
-        hurry = 0
+        burst_left = 0
         for number, step in enumerate(self.steps()):
-            if self._stopping.is_set() or (self._most is not None and number >= self._most):
+            if self._stopping.is_set() or (self._max_events is not None and number >= self._max_events):
                 return
             with self._shop.state.transaction():
                 step()
-            hurry = max(0, hurry - 1) or self._in_a_burst(number)
-            if not hurry:
-                self._stopping.wait(self._every)
+            burst_left = max(0, burst_left - 1) or self._new_burst(number)
+            if not burst_left:
+                self._stopping.wait(self._interval)
 
-    def _in_a_burst(self, number: int) -> int:
-        """How many come at once from here on: none, mostly."""
-        struck = self._shop.pathologies.strikes("burst", number)
-        return self._shop.pathologies.number("burst_size") if struck else 0
+    def _new_burst(self, number: int) -> int:
+        """Number of events that follow without a pause; mostly 0."""
+        misbehaviour = self._shop.misbehaviour
+        return misbehaviour.number("burst_size") if misbehaviour.happens("burst", number) else 0
 
     def stop(self) -> None:
         self._stopping.set()
         self.join(2)
 
     def steps(self) -> Iterator[Step]:
-        """What happens, for ever: someone buys; then a price changes, someone registers, or the order goes on."""
+        """Without end: an order is created; then a price changes, a customer registers, or the order is paid."""
         while True:
             order: list[Json] = []
-            yield lambda order=order: order.append(self._buy())  # type: ignore[misc]
-            match self._chance.randint(1, 3):
+            yield lambda order=order: order.append(self._create_order())  # type: ignore[misc]
+            match self._rng.randint(1, 3):
                 case 1:
-                    yield self._change_a_price
+                    yield self._change_price
                 case 2:
-                    yield self._register
+                    yield self._register_customer
                 case _:
-                    yield lambda order=order: self._go_on(order[0])  # type: ignore[misc]
+                    yield lambda order=order: self._pay(order[0])  # type: ignore[misc]
 
     def _call(self, group: str, name: str, body: Json, **path: int) -> SandboxCall:
         return SandboxCall(self._shop.catalogue.get(group, name), path, {}, body)
 
-    def _buy(self) -> Json:
+    def _create_order(self) -> Json:
         lines = [
-            {"product_id": self._product(), "quantity": self._chance.randint(1, 3)}
-            for _ in range(self._chance.randint(1, 3))
+            {"product_id": self._pick_product(), "quantity": self._rng.randint(1, 3)}
+            for _ in range(self._rng.randint(1, 3))
         ]
-        customer = self._some("customer", CUSTOMERS)
-        who = {} if customer is None else {"customer_id": customer}
-        return orders.create(self._shop, self._call("orders", "create", {"lines": lines, **who}))
+        customer = self._pick("customer", CUSTOMERS)
+        buyer = {} if customer is None else {"customer_id": customer}
+        return orders.create(self._shop, self._call("orders", "create", {"lines": lines, **buyer}))
 
-    def _go_on(self, order: Json) -> Json:
+    def _pay(self, order: Json) -> Json:
         body = {"status": "paid"}
         return orders.update_status(self._shop, self._call("orders", "update_status", body, id=order["id"]))
 
-    def _change_a_price(self) -> Json:
-        body = {"price": samples.price(self._chance)}
-        return products.update(self._shop, self._call("products", "update", body, id=self._product()))
+    def _change_price(self) -> Json:
+        body = {"price": samples.price(self._rng)}
+        return products.update(self._shop, self._call("products", "update", body, id=self._pick_product()))
 
-    def _register(self) -> Json:
-        person = samples.customer(self._shop.state.number("last customer") + 1, self._chance)
-        return customers.create(self._shop, self._call("customers", "create", person))
+    def _register_customer(self) -> Json:
+        customer = samples.customer(self._shop.state.counter("last customer") + 1, self._rng)
+        return customers.create(self._shop, self._call("customers", "create", customer))
 
-    def _product(self) -> int:
-        """One that is there; somebody may have deleted it through the API."""
-        found = self._some("product", PRODUCTS)
+    def _pick_product(self) -> int:
+        """The id of a product that exists. If all were deleted through the API, a new one."""
+        found = self._pick("product", PRODUCTS)
         if found is None:
-            body = {"name": "Mug", "price": samples.price(self._chance)}
+            body = {"name": "Mug", "price": samples.price(self._rng)}
             found = int(self._shop.state.insert("product", {"stock": 1, **body})["id"])
         return found
 
-    def _some(self, kind: str, many: int) -> int | None:
-        wanted = self._chance.randint(1, many)
+    def _pick(self, kind: str, highest: int) -> int | None:
+        wanted = self._rng.randint(1, highest)
         rows = self._shop.state.after(kind, 0, id_=wanted - 1, limit=1) or self._shop.state.after(
             kind, 0, id_=0, limit=1
         )

@@ -1,4 +1,4 @@
-"""State: what the sandbox store knows, in one SQLite file. Records are JSON, by kind, id and parent."""
+"""State: the records of the sandbox store in one SQLite file, as JSON, by kind, id and parent."""
 
 from __future__ import annotations
 
@@ -20,35 +20,33 @@ CREATE INDEX IF NOT EXISTS by_parent ON records (kind, parent, id);
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, n INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS once (key TEXT PRIMARY KEY, status INTEGER, body BLOB) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tokens (token TEXT PRIMARY KEY, ends REAL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS outbox (
-    id INTEGER PRIMARY KEY, subscription INTEGER, topic TEXT, data BLOB, delivery TEXT, twist TEXT, due REAL,
+CREATE TABLE IF NOT EXISTS webhook_outbox (
+    id INTEGER PRIMARY KEY, subscription INTEGER, topic TEXT, data BLOB, delivery TEXT, defect TEXT, due REAL,
     attempts INTEGER DEFAULT 0, state TEXT DEFAULT 'waiting', answered TEXT DEFAULT '', occurred REAL DEFAULT 0);
-CREATE INDEX IF NOT EXISTS by_due ON outbox (state, due, id);
-CREATE INDEX IF NOT EXISTS by_subscription ON outbox (subscription, id);
+CREATE INDEX IF NOT EXISTS webhook_outbox_by_due ON webhook_outbox (state, due, id);
+CREATE INDEX IF NOT EXISTS webhook_outbox_by_subscription ON webhook_outbox (subscription, id);
 """
 
 
 class SandboxState:
-    """One connection for all threads, one thread at a time; a change and its events are one transaction."""
+    """One connection, which threads use one at a time. A change and its webhooks are one transaction."""
 
     def __init__(self, path: Path | str) -> None:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + _SCHEMA)
-        if "occurred" not in {column[1] for column in self._db.execute("PRAGMA table_info(outbox)")}:  # an older file
-            self._db.execute("ALTER TABLE outbox ADD COLUMN occurred REAL DEFAULT 0")
         self._lock = threading.RLock()
         self._depth = 0
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing; may be nested."""
+        """Commit at the end, or roll back on an error. May be nested."""
         with self._lock:
             if self._depth == 0:
                 self._db.execute("BEGIN IMMEDIATE")
             self._depth += 1
             try:
                 yield
-            except BaseException:  # an interrupt, too, must leave no half of it
+            except BaseException:  # an interrupt, too, must roll back
                 self._depth -= 1
                 if self._depth == 0:
                     self._db.execute("ROLLBACK")
@@ -62,9 +60,9 @@ class SandboxState:
             return self._db.execute(statement, values).fetchall()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         with self.transaction():
-            for table in ("records", "counters", "once", "tokens", "outbox"):
+            for table in ("records", "counters", "once", "tokens", "webhook_outbox"):
                 self.execute(f"DELETE FROM {table}")  # noqa: S608
 
     def close(self) -> None:
@@ -73,31 +71,31 @@ class SandboxState:
 
     # Counters
 
-    def add(self, name: str, by: int = 1) -> int:
-        """Count up; gives the new count."""
+    def increment(self, name: str, by: int = 1) -> int:
+        """Increase a counter; return its new value."""
         with self.transaction():
             self.execute("INSERT INTO counters VALUES (?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n", name, by)
-            return self.number(name)
+            return self.counter(name)
 
-    def number(self, name: str) -> int:
+    def counter(self, name: str) -> int:
         found = self.execute("SELECT n FROM counters WHERE name = ?", name)
         return int(found[0][0]) if found else 0
 
     # Records
 
     def insert(self, kind: str, body: Mapping[str, Any], parent: int = 0) -> Json:
-        """Keep a new record; gives it with its id, which is never used again."""
+        """Store a new record; return it with its id. Ids are never reused."""
         return self.insert_many(kind, [body], parent)[0]
 
     def insert_many(self, kind: str, bodies: Iterable[Mapping[str, Any]], parent: int = 0) -> list[Json]:
         with self.transaction():
-            first = self.number(f"last {kind}") + 1
-            made = [{"id": first + at, **body} for at, body in enumerate(bodies)]
-            rows = [(kind, one["id"], parent, orjson.dumps(one)) for one in made]
+            first = self.counter(f"last {kind}") + 1
+            records = [{"id": first + at, **body} for at, body in enumerate(bodies)]
+            rows = [(kind, record["id"], parent, orjson.dumps(record)) for record in records]
             self._db.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
-            self.add(f"last {kind}", len(made))
-            self.add(f"{kind} of {parent}", len(made))
-        return made
+            self.increment(f"last {kind}", len(records))
+            self.increment(f"{kind} of {parent}", len(records))
+        return records
 
     def get(self, kind: str, id_: int, parent: int | None = None) -> Json | None:
         found = self.execute("SELECT body, parent FROM records WHERE kind = ? AND id = ?", kind, id_)
@@ -114,27 +112,27 @@ class SandboxState:
         with self.transaction():
             for (parent,) in self.execute("SELECT parent FROM records WHERE kind = ? AND id = ?", kind, id_):
                 self.execute("DELETE FROM records WHERE kind = ? AND id = ?", kind, id_)
-                self.add(f"{kind} of {parent}", -1)
+                self.increment(f"{kind} of {parent}", -1)
 
     def count(self, kind: str, parent: int = 0) -> int:
-        return self.number(f"{kind} of {parent}")
+        return self.counter(f"{kind} of {parent}")
 
-    def every(self, kind: str, parent: int = 0) -> list[Json]:
+    def all_of(self, kind: str, parent: int = 0) -> list[Json]:
         found = self.execute("SELECT body FROM records WHERE kind = ? AND parent = ? ORDER BY id", kind, parent)
         return [orjson.loads(body) for (body,) in found]
 
     def place(self, kind: str, body: Json) -> None:
-        """Have a record under the id it names, whatever was there: for whoever sets a scene."""
+        """Insert or replace a record under the id it names, for tests."""
         with self.transaction():
             if self.get(kind, body["id"]) is not None:
                 self.put(kind, body)
                 return
             self.execute("INSERT INTO records VALUES (?, ?, 0, ?)", kind, body["id"], orjson.dumps(body))
-            self.add(f"{kind} of 0")
-            self.add(f"last {kind}", max(0, body["id"] - self.number(f"last {kind}")))
+            self.increment(f"{kind} of 0")
+            self.increment(f"last {kind}", max(0, body["id"] - self.counter(f"last {kind}")))
 
     def records(self) -> dict[str, list[Json]]:
-        """Everything of the store itself, by kind: what two runs of something can be compared by."""
+        """Every record except subscriptions, by kind: tests compare two runs with it."""
         found = self.execute("SELECT kind, body FROM records WHERE kind <> 'webhook' ORDER BY kind, id")
         kinds: dict[str, list[Json]] = {}
         for kind, body in found:

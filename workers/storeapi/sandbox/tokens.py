@@ -1,4 +1,4 @@
-"""Tokens: OAuth 2.0 client credentials, from the store's side; with ends that are kept, or not."""
+"""Tokens: the token endpoint of the sandbox store (OAuth 2.0 client credentials)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from workers.storeapi.sandbox.shop import Shop
 
 
 @dataclass(frozen=True)
-class Registration:
-    """The application the developer portal knows, and what it may use instead of a token request."""
+class AppRegistration:
+    """The registered application. `token`, if set, is accepted without a token request."""
 
     client_id: str = "sandbox"
     client_secret: str = field(default="sandbox-secret", repr=False)
@@ -23,41 +23,41 @@ class Registration:
     path: str = "/oauth/token"
 
 
-class Tokens:
-    def __init__(self, shop: Shop, registration: Registration) -> None:
+class TokenIssuer:
+    def __init__(self, shop: Shop, registration: AppRegistration) -> None:
         self._shop = shop
-        self._known = registration
+        self._app = registration
 
     def issue(self, authorization: str, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """Status and body of an answer of the token endpoint (RFC 6749, sections 5.1 and 5.2)."""
-        self._shop.state.add("token requests")
+        """Status and body of the token endpoint's response (RFC 6749, sections 5.1 and 5.2)."""
+        self._shop.state.increment("token requests")
         if form.get("grant_type") != "client_credentials":
             return 400, {"error": "unsupported_grant_type"}
-        if not self._is_known(*_credentials(authorization, form)):
+        if not self._is_registered(*_credentials(authorization, form)):
             return 401, {"error": "invalid_client"}
-        token, life = secrets.token_urlsafe(24), self._shop.pathologies.seconds("token_life")
+        token, life = secrets.token_urlsafe(24), self._shop.misbehaviour.seconds("token_life")
         self._shop.state.execute("INSERT INTO tokens VALUES (?, ?)", token, time.time() + life)
-        claims = self._shop.pathologies.seconds("token_claims")
-        told = {"access_token": token, "token_type": "Bearer", "expires_in": int(claims)}
-        return 200, told | ({"scope": form["scope"]} if "scope" in form else {})
+        claimed = self._shop.misbehaviour.seconds("token_claims")
+        body = {"access_token": token, "token_type": "Bearer", "expires_in": int(claimed)}
+        return 200, body | ({"scope": form["scope"]} if "scope" in form else {})
 
     def accepts(self, authorization: str) -> bool:
         kind, _, token = authorization.partition(" ")
         if kind != "Bearer":
             return False
-        if self._known.token and hmac.compare_digest(token.encode(), self._known.token.encode()):
+        if self._app.token and hmac.compare_digest(token.encode(), self._app.token.encode()):
             return True
         found = self._shop.state.execute("SELECT ends FROM tokens WHERE token = ?", token)
         return bool(found) and found[0][0] > time.time()
 
-    def _is_known(self, client_id: str, client_secret: str) -> bool:
+    def _is_registered(self, client_id: str, client_secret: str) -> bool:
         return hmac.compare_digest(
-            f"{client_id}\0{client_secret}".encode(), f"{self._known.client_id}\0{self._known.client_secret}".encode()
+            f"{client_id}\0{client_secret}".encode(), f"{self._app.client_id}\0{self._app.client_secret}".encode()
         )
 
 
 def _credentials(authorization: str, form: dict[str, str]) -> tuple[str, str]:
-    """From HTTP Basic, or from the body."""
+    """client_id and client_secret from HTTP Basic, or from the form."""
     if authorization.startswith("Basic "):
         try:
             name, _, secret = b64decode(authorization[6:]).decode().partition(":")

@@ -1,4 +1,4 @@
-"""Deliveries: sends what is in the outbox, signed, with retries; gives up on a subscriber that never answers."""
+"""Webhook sender: sends the queued deliveries, signed and with retries; disables a subscription that keeps failing."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from workers.storeapi.sandbox.shop import Shop
 from workers.storeapi.sandbox.state import Json
 
 SEND_SECONDS = 5.0
-LOOK_EVERY = 0.25
-KEPT = 50_000
-"""How many ended deliveries are kept for the log."""
+POLL_SECONDS = 0.25
+LOG_SIZE = 50_000
+"""Number of finished deliveries that stay in the log."""
 
 
 @dataclass(frozen=True)
-class Due:
+class DueDelivery:
+    """A row of the outbox that is to be sent now."""
+
     id: int
     subscription: int
     topic: str
     data: Any
     delivery: str
-    twist: str
+    defect: str
     attempts: int
     occurred: float
 
 
-class Sender(threading.Thread):
-    """One thread, so that deliveries leave in the order of their times."""
+class WebhookSender(threading.Thread):
+    """One thread, so that deliveries are sent in the order of their due times."""
 
     def __init__(self, shop: Shop, *, retries: Sequence[float], disable_after: int) -> None:
         super().__init__(daemon=True, name="sender")
@@ -51,32 +53,32 @@ class Sender(threading.Thread):
         while not self._stopping.is_set():
             due = self._next()
             if due is None:
-                self._shop.news.wait(LOOK_EVERY)
-                self._shop.news.clear()
+                self._shop.work_queued.wait(POLL_SECONDS)
+                self._shop.work_queued.clear()
             else:
                 self._deliver(due)
         self._http.close()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._shop.news.set()
+        self._shop.work_queued.set()
         self.join(SEND_SECONDS + 1)
 
-    def _next(self) -> Due | None:
+    def _next(self) -> DueDelivery | None:
         found = self._shop.state.execute(
-            "SELECT id, subscription, topic, data, delivery, twist, attempts, occurred FROM outbox "
+            "SELECT id, subscription, topic, data, delivery, defect, attempts, occurred FROM webhook_outbox "
             "WHERE state = 'waiting' AND due <= ? ORDER BY due, id LIMIT 1",
             time.time(),
         )
         if not found:
             return None
         id_, subscription, topic, data, *rest = found[0]
-        return Due(id_, subscription, topic, orjson.loads(data), *rest)
+        return DueDelivery(id_, subscription, topic, orjson.loads(data), *rest)
 
-    def _deliver(self, due: Due) -> None:
+    def _deliver(self, due: DueDelivery) -> None:
         subscription = self._shop.state.get("webhook", due.subscription)
         if subscription is None or not subscription["enabled"]:
-            self._end(due, "dropped", "the subscription is gone or disabled")
+            self._finish(due, "dropped", "the subscription is deleted or disabled")
             return
         answered = self._send(subscription, due)
         if answered.startswith("2"):
@@ -84,60 +86,60 @@ class Sender(threading.Thread):
         else:
             self._failed(due, subscription, answered)
 
-    def _send(self, subscription: Json, due: Due) -> str:
-        """The status of the answer, or why there is none."""
+    def _send(self, subscription: Json, due: DueDelivery) -> str:
+        """The status of the response, or the name of the error."""
         request = self.request(subscription, due)
         try:
             return str(self._http.post(subscription["url"], headers=request.headers, content=request.body).status_code)
         except httpx2.HTTPError as error:
             return type(error).__name__
 
-    def request(self, subscription: Json, due: Due) -> Request:
-        """Composed and signed when it is sent: a retry is signed anew, under the same id and with the same body."""
+    def request(self, subscription: Json, due: DueDelivery) -> Request:
+        """The request of a delivery, signed now: a retry has a new signature, and the same id and body."""
         store, now = self._shop.signed_by(subscription), time.time()
         topic, data = due.topic, due.data
-        if due.twist == "unknown_topic":
+        if due.defect == "unknown_topic":
             topic = "warehouse.flooded"
-        if due.twist == "huge":
-            data = {**data, "padding": "x" * self._shop.pathologies.size("huge_size")}
+        if due.defect == "huge":
+            data = {**data, "padding": "x" * self._shop.misbehaviour.size("huge_size")}
         request = compose(store, topic=topic, delivery_id=due.delivery, data=data, now=now, occurred=due.occurred)
-        return _malformed(store, request, now) if due.twist == "malformed" else request
+        return _malformed(store, request, now) if due.defect == "malformed" else request
 
-    def _succeeded(self, due: Due, subscription: Json, answered: str) -> None:
-        self._end(due, "done", answered)
+    def _succeeded(self, due: DueDelivery, subscription: Json, answered: str) -> None:
+        self._finish(due, "done", answered)
         if subscription["failures"]:
             self._change(due.subscription, failures=0)
-        self._silent_changes(due)
+        self._change_without_notice(due)
 
-    def _failed(self, due: Due, subscription: Json, answered: str) -> None:
+    def _failed(self, due: DueDelivery, subscription: Json, answered: str) -> None:
         if due.attempts < len(self._retries):
             again = time.time() + self._retries[due.attempts]
-            statement = "UPDATE outbox SET attempts = attempts + 1, due = ?, answered = ? WHERE id = ?"
+            statement = "UPDATE webhook_outbox SET attempts = attempts + 1, due = ?, answered = ? WHERE id = ?"
             self._shop.state.execute(statement, again, answered, due.id)
             return
-        self._end(due, "failed", answered)
+        self._finish(due, "failed", answered)
         failures = subscription["failures"] + 1
         self._change(due.subscription, failures=failures)
         if failures >= self._disable_after:
             self._change(due.subscription, enabled=False)
 
-    def _end(self, due: Due, state: str, answered: str) -> None:
-        statement = "UPDATE outbox SET attempts = attempts + 1, state = ?, answered = ? WHERE id = ?"
+    def _finish(self, due: DueDelivery, state: str, answered: str) -> None:
+        statement = "UPDATE webhook_outbox SET attempts = attempts + 1, state = ?, answered = ? WHERE id = ?"
         self._shop.state.execute(statement, state, answered, due.id)
-        self._shop.state.execute("DELETE FROM outbox WHERE id < ? AND state <> 'waiting'", due.id - KEPT)
+        self._shop.state.execute("DELETE FROM webhook_outbox WHERE id < ? AND state <> 'waiting'", due.id - LOG_SIZE)
 
-    def _silent_changes(self, due: Due) -> None:
-        """What a store does to a subscription without a word."""
-        bad = self._shop.pathologies
-        if bad.strikes("rotate", due.id):
+    def _change_without_notice(self, due: DueDelivery) -> None:
+        """The faults that change a subscription after a delivery."""
+        bad = self._shop.misbehaviour
+        if bad.happens("rotate", due.id):
             self._change(due.subscription, secret=self._shop.fresh_secret())
-        if bad.strikes("disable", due.id):
+        if bad.happens("disable", due.id):
             self._change(due.subscription, enabled=False)
-        if bad.strikes("delete", due.id):
+        if bad.happens("delete", due.id):
             self._shop.state.delete("webhook", due.subscription)
 
     def _change(self, subscription: int, **fields: Any) -> None:
-        """Read again before it is written: the API may have changed it while we were sending."""
+        """Read it again before writing: the API may have changed it during the delivery."""
         with self._shop.state.transaction():
             found = self._shop.state.get("webhook", subscription)
             if found is not None:
@@ -145,7 +147,7 @@ class Sender(threading.Thread):
 
 
 def _malformed(store: Store, request: Request, now: float) -> Request:
-    """A body cut short, signed as if nothing were wrong. A scheme that signs a field of the body cannot do that."""
+    """A truncated body with a valid signature. A scheme that signs a field of the body cannot sign it: unchanged."""
     body = request.body[:-7] + b'"\xff'
     signature = {name.lower() for name in store.scheme.headers}
     headers = {name: value for name, value in request.headers.items() if name not in signature}

@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what, and what became of the telling."""
+"""Webhooks: the subscription operations of the sandbox store, and its delivery log."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from workers.storeapi.sandbox.shop import TOPICS, Listing, Problem, SandboxCall, Shop, words
+from workers.storeapi.sandbox.shop import TOPICS, ErrorAnswer, Listing, SandboxCall, Shop, check_text
 from workers.storeapi.sandbox.state import Json
 
-NEWEST = 200
-"""How many deliveries are listed."""
+MAX_LISTED = 200
+"""Number of deliveries that list_deliveries returns, the newest."""
 
 
 def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
-    return Listing("webhook", show=public)
+    return Listing("webhook", show=_without_secret)
 
 
 def create(shop: Shop, call: SandboxCall) -> Json:
     body = call.body
-    made = shop.subscription(_topic(shop, body["topic"]), _url(body["url"]))
-    made["enabled"] = bool(body.get("enabled", True))
+    subscription = shop.subscription(_topic(shop, body["topic"]), _url(body["url"]))
+    subscription["enabled"] = bool(body.get("enabled", True))
     if "secret" in body:
-        made["secret"] = words(body["secret"], "secret")
-    return without_marks(shop.state.insert("webhook", made))
+        subscription["secret"] = check_text(body["secret"], "secret")
+    return _without_internal_fields(shop.state.insert("webhook", subscription))
 
 
 def get(shop: Shop, call: SandboxCall) -> Json:
-    return public(shop.find("webhook", call.path["id"]))
+    return _without_secret(shop.find("webhook", call.path["id"]))
 
 
 def update(shop: Shop, call: SandboxCall) -> Json:
@@ -36,7 +36,7 @@ def update(shop: Shop, call: SandboxCall) -> Json:
     changed = {name: check(call.body[name]) for name, check in checks.items() if name in call.body}
     if changed.get("enabled"):
         changed["failures"] = 0
-    return public(shop.state.put("webhook", {**shop.find("webhook", call.path["id"]), **changed}))
+    return _without_secret(shop.state.put("webhook", {**shop.find("webhook", call.path["id"]), **changed}))
 
 
 def delete(shop: Shop, call: SandboxCall) -> None:
@@ -44,7 +44,7 @@ def delete(shop: Shop, call: SandboxCall) -> None:
 
 
 def list_topics(shop: Shop, call: SandboxCall) -> list[Json]:  # noqa: ARG001
-    return [{"topic": shop.their_topic(topic)} for topic in TOPICS]
+    return [{"topic": shop.store_topic(topic)} for topic in TOPICS]
 
 
 def send_test(shop: Shop, call: SandboxCall) -> Json:
@@ -56,38 +56,38 @@ def send_test(shop: Shop, call: SandboxCall) -> Json:
 
 
 def rotate_secret(shop: Shop, call: SandboxCall) -> Json:
-    """The answer shows the new secret; no other answer does."""
+    """The response shows the new secret. Only this one and that of `create` do."""
     found = shop.find("webhook", call.path["id"])
-    return without_marks(shop.state.put("webhook", {**found, "secret": shop.fresh_secret()}))
+    return _without_internal_fields(shop.state.put("webhook", {**found, "secret": shop.fresh_secret()}))
 
 
 def list_deliveries(shop: Shop, call: SandboxCall) -> list[Json]:
     found = shop.state.execute(
-        "SELECT id, delivery, topic, state, attempts, answered FROM outbox WHERE subscription = ? "
+        "SELECT id, delivery, topic, state, attempts, answered FROM webhook_outbox WHERE subscription = ? "
         "ORDER BY id DESC LIMIT ?",
         shop.find("webhook", call.path["id"])["id"],
-        NEWEST,
+        MAX_LISTED,
     )
     names = ("id", "delivery_id", "topic", "state", "attempts", "answered")
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def without_marks(subscription: Json) -> Json:
+def _without_internal_fields(subscription: Json) -> Json:
     return {name: value for name, value in subscription.items() if name not in ("own", "failures")}
 
 
-def public(subscription: Json) -> Json:
-    return {name: value for name, value in without_marks(subscription).items() if name != "secret"}
+def _without_secret(subscription: Json) -> Json:
+    return {name: value for name, value in _without_internal_fields(subscription).items() if name != "secret"}
 
 
 def _topic(shop: Shop, value: Any) -> str:
-    known = [shop.their_topic(topic) for topic in TOPICS]
+    known = [shop.store_topic(topic) for topic in TOPICS]
     if value not in known and value != "*":
-        raise Problem(422, f"there is no topic {str(value)[:60]!r}; there are {', '.join(known)}")
+        raise ErrorAnswer(422, f"unknown topic {str(value)[:60]!r}; known: {', '.join(known)}")
     return str(value)
 
 
 def _url(value: Any) -> str:
-    if urlsplit(words(value, "url")).scheme not in ("http", "https"):
-        raise Problem(422, "url is an address that begins with https://")
+    if urlsplit(check_text(value, "url")).scheme not in ("http", "https"):
+        raise ErrorAnswer(422, "url must begin with http:// or https://")
     return str(value)
