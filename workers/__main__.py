@@ -10,6 +10,7 @@ from receiver.config import load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
+from receiver.process_files import hold
 from workers.plugins.loading import judge_elsewhere
 from workers.runtime.supervisor import Supervisor, behind_the_queue
 
@@ -30,6 +31,7 @@ def main() -> int:
         return 2
     log = logs.get("supervisor")
     supervisor = Supervisor(say=log.warning, patience=config.workers.drain + 5)
+    hold(config.data_dir, "worker")  # from here on HUP is handled
     for program in behind_the_queue(config):
         supervisor.start(program)
     supervisor.run()

@@ -26,6 +26,7 @@ from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.ports import refuse_a_taken_port
+from receiver.process_files import hold
 from receiver.server.buffering_worker import CONNECTIONS, BufferingWorker
 from receiver.server.loop_worker import LoopWorker
 
@@ -87,7 +88,8 @@ def settings(config: Config) -> dict[str, Any]:
         "control_socket_disable": True,  # gunicorn opens one in the home directory by default
         "logger_class": QuietLogger,
         "proc_name": "storehooks web",
-        "post_fork": die_with_the_master,
+        "when_ready": lambda _server: hold(config.data_dir, "web"),
+        "post_fork": lambda _server, _worker: begin_worker(config),
     }
 
 
@@ -101,9 +103,10 @@ class QuietLogger(Logger):
         self.access_log.disabled = True
 
 
-def die_with_the_master(server: Any, worker: Any) -> None:  # noqa: ARG001  gunicorn's signature
-    """A killed master must not leave processes that go on serving an old config."""
+def begin_worker(config: Config) -> None:
+    """First in each worker process. A killed master must not leave processes that go on serving an old config."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    hold(config.data_dir, "web-worker")
 
 
 def refuse_an_unusable_server(client: Redis, config: Config) -> None:

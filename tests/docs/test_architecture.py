@@ -14,7 +14,15 @@ import workers
 from tests.support.programs import ROOT
 
 EDGE = ("receiver.app", "receiver.server", "receiver.delivery")
-SHARED = ("receiver.contract", "receiver.config", "receiver.inbox", "receiver.spool", "receiver.logs", "receiver.ports")
+SHARED = (
+    "receiver.contract",
+    "receiver.config",
+    "receiver.inbox",
+    "receiver.spool",
+    "receiver.logs",
+    "receiver.ports",
+    "receiver.process_files",
+)
 FLASK_ROOMS = ("workers.console", "workers.storeapi.sandbox")
 
 

@@ -24,7 +24,6 @@ from tests.support.sandbox_shop import Shop
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, eventually_came
 from tests.workers.subscriptions.test_repair import look
 from workers.operations.replay import Selection, fitting
-from workers.runtime.reload_signal import module_of
 from workers.storeapi.client import Client
 from workers.storeapi.errors import (
     ApiError,
@@ -468,22 +467,6 @@ def test_a_replay_gives_a_probe_to_no_handler() -> None:
     assert fitting(Selection(), "e1", fields)
     for selection in (Selection(), Selection(handler="shop.note"), Selection(handler="shop.late")):
         assert fitting(selection, "e1", {**fields, b"topic": PROBE.encode()}) == []
-
-
-@pytest.mark.parametrize(
-    ("command", "module"),
-    [
-        ("/usr/bin/python3.11 -m workers.runtime.worker --config c", "workers.runtime.worker"),
-        ("python -X dev -W error -u -m receiver.server.web --config c", "receiver.server.web"),
-        ("grep -m workers.runtime.worker --config c", ""),
-        ("tail -f python -m workers --config c", ""),
-        ("python3 watch.py -m workers --config c", ""),
-        ("python3 -c pass -m workers --config c", ""),
-        ("python3 -m", ""),
-    ],
-)
-def test_only_a_python_that_runs_our_module_is_ours_to_signal(command: str, module: str) -> None:
-    assert module_of(command.split())[0] == module
 
 
 def test_a_probe_is_back_only_if_it_is_that_probe(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

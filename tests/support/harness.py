@@ -195,12 +195,13 @@ class System:
     def start(
         self, *names: str, env: dict[str, str] | None = None, quicker: dict[str, float] | None = None
     ) -> list[Process]:
-        """Start processes by name: web, worker, housekeeper; with these times instead of their own."""
+        """Start processes by name: web, worker, housekeeper, supervisor; with these times instead of their own."""
         env = {QUICKER: json.dumps(OFTEN | (quicker or {})), **(env or {})}
         modules = {
             "web": "receiver.server.web",
             "worker": "workers.runtime.worker",
             "housekeeper": "workers.runtime.housekeeper",
+            "supervisor": "workers",
         }
         started = []
         for name in names:

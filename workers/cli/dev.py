@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO
 
 import click
 from redis.exceptions import RedisError
@@ -24,6 +21,7 @@ from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.ports import refuse_a_taken_port
+from receiver.process_files import AlreadyHeld, hold_alone
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
@@ -53,35 +51,18 @@ def dev(no_sandbox: bool, events: int | None) -> None:
     if config.stores and not no_sandbox:
         refuse_a_taken_port(config.sandbox.bind, key="[sandbox] bind")
     handlers = judge_elsewhere(config)
-    with only_one(config.data_dir):
-        Dev(config, handlers, started, events).run(sandbox=not no_sandbox)
+    refuse_a_second_dev(config.data_dir)
+    Dev(config, handlers, started, events).run(sandbox=not no_sandbox)
 
 
-@contextlib.contextmanager
-def only_one(data_dir: Path) -> Iterator[None]:
-    """One `storehooks dev` for a data directory; the kernel frees the lock however we end."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    path = data_dir / "dev.lock"
-    with open(path, "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.seek(0)
-            raise ConfigError(
-                f"another `storehooks dev` (process {lock.read().strip() or '?'}) uses {data_dir}; "
-                "stop it, or set [redis] data_dir"
-            ) from None
-        _write_pid(lock)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _write_pid(lock: IO[str]) -> None:
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+def refuse_a_second_dev(data_dir: Path) -> None:
+    """One `storehooks dev` for a data directory; the kernel frees its lock however this process ends."""
+    try:
+        hold_alone(data_dir, "dev")
+    except AlreadyHeld as other:
+        raise ConfigError(
+            f"another `storehooks dev` (process {other.pid or '?'}) uses {data_dir}; stop it, or set [redis] data_dir"
+        ) from None
 
 
 class Dev:

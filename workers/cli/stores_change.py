@@ -25,7 +25,7 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
 from workers.cli.options import Span, choose_store, connect_server, load_config, with_config
 from workers.operations.store_files import Draft, as_toml, file_of, place_for
-from workers.runtime.reload_signal import reload, wait_until_read
+from workers.runtime.reload import reload
 
 if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none
     from workers.subscriptions.apply import Subscriber
@@ -197,16 +197,16 @@ def _test_the_token(config: Config, name: str, steps: Steps) -> None:
 
 
 def _have_it_read(config: Config, steps: Steps, no_reload: bool) -> None:
-    told = [] if no_reload else reload(config)
-    if told:
-        names = ", ".join(f"{one.name} {one.pid}" for one in told)
-        steps.tell("read_again_by", names, [{"name": one.name, "pid": one.pid} for one in told])
-        if not wait_until_read(told, PATIENCE):
+    reloaded = None if no_reload else reload(config.data_dir)
+    if reloaded and reloaded.signalled:
+        names = ", ".join(f"{one.role} {one.pid}" for one in reloaded.signalled)
+        steps.tell("read_again_by", names, [{"name": one.role, "pid": one.pid} for one in reloaded.signalled])
+        if not reloaded.wait(PATIENCE):
             steps.left.append(f"the web here still serves the old config after {PATIENCE:.0f} s; its log says why")
-        if told[0].name != "dev":
+        if reloaded.signalled[0].role != "dev":
             steps.tell("other_hosts", "where there are any: the same change of their file, then HUP to web and worker")
     else:
-        steps.tell("read_again_by", "nobody: no process with this config runs here", [])
+        steps.tell("read_again_by", "no process: none on this host uses this data_dir", [])
         steps.left.append("HUP to `storehooks web` and `storehooks worker`, on each host: they read the config again")
 
 

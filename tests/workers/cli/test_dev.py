@@ -97,7 +97,8 @@ def test_a_signal_ends_dev_cleanly(dev: DevRun, number: signal.Signals) -> None:
     assert process.wait(10) == 0
     assert "nothing left running" in process.output()
     assert [pid for pid in below if not gone(pid)] == []
-    assert sorted(path.name for path in dev.data.iterdir()) == ["logs", "redis", "sandbox-north.sqlite3"]
+    assert sorted(path.name for path in dev.data.iterdir()) == ["logs", "redis", "run", "sandbox-north.sqlite3"]
+    assert list((dev.data / "run").iterdir()) == []
 
 
 def test_when_dev_is_killed_everything_it_started_is_gone_within_two_seconds(dev: DevRun) -> None:

@@ -21,6 +21,7 @@ from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Outcome
 from receiver.inbox.subscription_checks import SubscriptionChecks
+from receiver.process_files import held
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import (
     OTHER_SECRET,
@@ -34,7 +35,6 @@ from tests.support.harness import (
 )
 from workers.cli import storehooks
 from workers.operations.store_files import Draft, as_toml, file_of, place_for
-from workers.runtime.reload_signal import dev_of
 from workers.storeapi import client_for_store
 from workers.subscriptions.apply import handlers_of
 from workers.subscriptions.repair import SubscriptionCheck
@@ -47,8 +47,6 @@ router = Router("erp")
 def export(event, ctx):
     return "exported"
 """
-EXECUTED = {"PYTHONNODEBUGRANGES": "1"}
-"""Processes with a command line of their own, by which they are known."""
 SANDBOX = """
 [redis]
 url = "{redis}"
@@ -72,7 +70,7 @@ class Market:
     def __init__(self, folder: Path, url: str) -> None:
         (folder / "data").mkdir()
         self.system = System(folder, url, plugin=PLUGIN)
-        self.system.start("web", "worker", "housekeeper", env=EXECUTED)
+        self.system.start("web", "supervisor")
         self.port = free_port()
         config = folder / "sandbox.toml"
         values = {"redis": url, "data": folder / "sandbox-data", "port": self.system.port, "sandbox": self.port}
@@ -123,14 +121,14 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
 
 
 def test_a_store_is_added_and_removed_without_a_restart(market: Market) -> None:
-    web = market.system.processes[0].pid
+    web, supervisor = (process.pid for process in market.system.processes[:2])
     foreign = market.api.webhooks.create(topic="order.created", url="https://mailer.example.net/hook")
     done = market.add("--json")
     told = json.loads(done.stdout)
     assert done.exit_code == 0, done.output
     assert told["left"] == []
-    assert {one["name"] for one in told["read_again_by"]} == {"web", "worker", "housekeeper"}
-    assert web in {one["pid"] for one in told["read_again_by"]}
+    assert {one["name"] for one in told["read_again_by"]} == {"web", "worker"}
+    assert [one["pid"] for one in told["read_again_by"]] == [web, supervisor]
     assert told["other_hosts"] == "where there are any: the same change of their file, then HUP to web and worker"
     assert told["subscriptions"] == ["order.created", "order.paid"]
     assert market.system.settled(told["test_event"]) == "settled"
@@ -366,7 +364,7 @@ def test_dev_reads_a_new_store_without_a_restart(tmp_path: Path) -> None:
         eventually(lambda: answer() == 200, what="the receiver knows the store")
     finally:
         dev.stop()
-    assert dev_of(tmp_path / "data") is None
+    assert list(held(tmp_path / "data")) == []
 
 
 # The file alone

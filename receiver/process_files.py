@@ -1,0 +1,131 @@
+"""Process files: each long-running process holds a locked file in `data_dir/run`, so that others can find it.
+
+The lock says that the process still runs: the kernel releases it however the process ends. These are POSIX locks,
+which a forked child does not inherit. The kernel also reports the process id of the holder, as this process sees it:
+0 or less for a process on another host or in another container. The id inside the file is only for people who read it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import secrets
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from receiver import logs
+
+FOLDER = "run"
+_FLOCK = "hhqqi"
+"""struct flock of fcntl(2): type, whence, start, length, pid."""
+
+
+class AlreadyHeld(Exception):
+    """Another process holds the file."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        super().__init__(f"held by process {pid}")
+
+
+@dataclass(frozen=True)
+class ProcessFile:
+    """A file that a process on this host holds."""
+
+    role: str
+    pid: int
+    path: Path
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the same process still holds it. Its id is then not reused."""
+        return _holder(self.path) == self.pid
+
+
+def hold(data_dir: Path, role: str) -> None:
+    """Hold a file of this role until this process ends. Any number of processes may have the same role.
+
+    A process that cannot write the file works all the same, but other processes cannot find it.
+    """
+    folder = data_dir.resolve() / FOLDER
+    try:
+        list(held(data_dir))  # removes the files of processes that were killed
+        _lock(folder / f"{role}-{secrets.token_hex(4)}.lock", wait=True)
+    except OSError as error:
+        logs.get("processes").warning(
+            "no process file; `storehooks stores add` and `remove` cannot reload this process", why=str(error)
+        )
+
+
+def hold_alone(data_dir: Path, role: str) -> None:
+    """Hold the only file of this role until this process ends. Raises AlreadyHeld where another process holds it."""
+    path = data_dir.resolve() / FOLDER / f"{role}.lock"
+    try:
+        _lock(path, wait=False)
+    except BlockingIOError:
+        raise AlreadyHeld(_holder(path) or 0) from None
+
+
+def held(data_dir: Path) -> Iterator[ProcessFile]:
+    """The files that processes on this host hold now. Files of processes that were killed are removed."""
+    for path in sorted((data_dir / FOLDER).glob("*.lock")):
+        role, _, _ = path.stem.rpartition("-")
+        with suppress(OSError):  # removed meanwhile, or not ours to read
+            pid = _holder(path)
+            if pid is None and role:
+                _remove_unheld(path)
+            elif pid is not None and pid > 0:
+                yield ProcessFile(role or path.stem, pid, path)
+
+
+def _lock(path: Path, *, wait: bool) -> None:
+    """Create and lock the file, and leave it open. It may be removed before it is locked; then it is created again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, descriptor):
+                break
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    atexit.register(_remove_own, path, os.getpid())
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_own(path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child runs its parent's exit functions
+        path.unlink(missing_ok=True)
+
+
+def _remove_unheld(path: Path) -> None:
+    """Under a lock, so that no process locks it between the check and the removal."""
+    with open(path, "r+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+
+
+def _holder(path: Path) -> int | None:
+    """The process that holds a file, None if there is none. Never asked of a file that this process itself holds:
+    the kernel does not report it, and closing the file here would release it."""
+    try:
+        with open(path, "rb") as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    except FileNotFoundError:
+        return None
+    return None if kind == fcntl.F_UNLCK else pid
