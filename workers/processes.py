@@ -49,7 +49,7 @@ def wait_for(pidfd: int, seconds: float) -> bool:
     return bool(select.select([pidfd], [], [], seconds)[0])
 
 
-def death_words(code: int) -> str:
+def describe_exit(code: int) -> str:
     """How a process ended, from its exit code as Python gives it."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 

@@ -68,9 +68,9 @@ def test_row_18_bad_company_fails_with_the_right_reasons_and_harms_nobody(
     assert took < LEASE_MS / 1000, f"the good one took {took:.1f} s: it stood behind a bad one"
     assert system.settled(event_id, within=60) == "failed"
     errors = {run.handler: run.error for run in system.ledger.event(event_id).runs}
-    assert errors["shop.hangs"] == "RunTimeout: the handler's time was up"
+    assert errors["shop.hangs"] == "RunTimeout: the handler's timeout has passed"
     assert errors["shop.aborts"] == "its process was killed by SIGABRT"
-    assert "its process held" in errors["shop.eats"]
+    assert "its process used" in errors["shop.eats"]
     assert errors["shop.kills_its_parent"].startswith("lost-worker")
     assert errors["shop.raises"] == "KeyError: 'vat_id'"
     eventually(lambda: len([pid for pid in children_of(workers.pid) if comm(pid).startswith("sh-worker")]) == 2)

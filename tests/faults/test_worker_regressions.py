@@ -178,7 +178,10 @@ def test_a_worker_whose_horses_lack_a_handler_asks_for_it_again_after_a_while(
 ) -> None:
     system = make_system(plugin=LACKING)
     system.start(
-        "worker", "housekeeper", env={"LACKING": "yes"}, quicker={"workers.runtime.worker.batch_sizes.LACKS_FOR": 1.0}
+        "worker",
+        "housekeeper",
+        env={"LACKING": "yes"},
+        quicker={"workers.runtime.worker.batch_sizes.ABSENT_SECONDS": 1.0},
     )
     event = system.accept("order.paid")
     eventually(lambda: system.log("worker").count("does not have the handler") == 2, 15)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from receiver.config import Config
-from workers.processes import Signals, become_a_child, death_words, name_process, wait_for
+from workers.processes import Signals, become_a_child, describe_exit, name_process, wait_for
 
 STEADY = 5.0
 """A child that lived this long starts again without a pause."""
@@ -127,7 +127,7 @@ class Supervisor:
             self.start(program, falls)
 
     def _fell(self, child: _Child) -> None:
-        words = death_words(self._reap(child))
+        words = describe_exit(self._reap(child))
         falls = 0 if time.monotonic() - child.started > STEADY else child.falls + 1
         pause = min(LONGEST_PAUSE, 0.1 * 2 ** (falls - FREE_FALLS)) if falls >= FREE_FALLS else 0.0
         log = f"; see {child.program.output}" if child.program.output and falls > 1 else ""

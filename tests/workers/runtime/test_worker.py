@@ -180,7 +180,7 @@ def test_busy_waits_and_burns_no_attempt(shop: System) -> None:
         ("order.abort", "abort", "its process was killed by SIGABRT"),
         ("order.hang", "hang", "killed: still running 2 s after its timeout of 0.5 s"),
         ("order.slow", "slow", "RunTimeout"),
-        ("order.eats", "eats", "killed: its process held"),
+        ("order.eats", "eats", "killed: its process used"),
     ],
 )
 def test_a_handler_that_misbehaves_fails_alone(

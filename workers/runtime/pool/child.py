@@ -1,9 +1,8 @@
 """The child process: a forked process that serves many runs. The only place where plugin code runs.
 
-It holds no lease and writes nothing to the inbox: it tells its worker how each run ended. It may be
-killed at any time. A run is begun only with a ticket read from a pipe; the worker takes the unread
-tickets back when it wants the rest of a batch done elsewhere, and the kernel gives each ticket to one
-reader only.
+It holds no lease and writes nothing to the inbox: it reports to its worker how each run ended. It may be killed at any
+time. It begins a run only with a ticket read from a pipe. The worker takes the unread tickets back when another child
+process is to do the rest of a batch; the kernel gives each ticket to one reader only.
 """
 
 from __future__ import annotations
@@ -45,12 +44,57 @@ log = logs.get("child")
 
 
 class RunTimeout(BaseException):
-    """Raised in a handler whose time is up. Not an Exception, so that `except Exception` lets it pass."""
+    """Raised in a handler when its timeout passes. Not an Exception, so that `except Exception` does not catch it."""
+
+
+def serve(config: Config, channel: socket.socket, tickets: int, stopped: Callable[[], bool]) -> None:
+    """Load the plugins, then perform batches of runs until the worker closes the channel."""
+    logs.setup("child")
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed child process flushes nothing
+    signal.signal(signal.SIGALRM, _raise_timeout)
+    # A service manager may send SIGTERM to every process. Stopping is the worker's decision; and a handler's own
+    # subprocesses must not inherit an ignored signal.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        executor = RunExecutor(config, loading.load(config), stopped)
+    except PluginError as error:
+        channel.sendall(messages.pack_message({"broken": str(error)}))
+        return
+    channel.sendall(messages.pack_message({"ready": True}))
+    reader = TicketReader(tickets)
+    with channel.makefile("rb") as stream:
+        while (received := messages.read_runs(stream)) is not None:
+            batch, runs = received
+            for run in runs:
+                if not reader.take(batch):
+                    break
+                channel.sendall(messages.pack_result(run.item, executor.perform(run)))
+    executor.shut_down()
+
+
+class TicketReader:
+    """Reads the tickets that the worker wrote, one for each run. A ticket of the next batch is saved for that."""
+
+    def __init__(self, tickets: int) -> None:
+        self._tickets = tickets
+        self._saved: int | None = None
+
+    def take(self, batch: int) -> bool:
+        """Take a ticket for one run of a batch. False: the worker took the rest of that batch back."""
+        if self._saved is None:
+            try:
+                self._saved = os.read(self._tickets, 1)[0]
+            except (BlockingIOError, IndexError):
+                return False
+        if self._saved != batch:
+            return False
+        self._saved = None
+        return True
 
 
 @dataclass
-class Harness:
-    """A plugin in this child process: its router, and what its startup returned."""
+class LoadedPlugin:
+    """A plugin in this child process: its router, and what its startup function returned."""
 
     router: Router
     version: str
@@ -61,20 +105,22 @@ class Harness:
 
 
 class RunExecutor:
-    def __init__(self, config: Config, loaded: list[loading.Plugin], stopped: Callable[[], bool]) -> None:
+    """Calls handlers, one run at a time, and turns what they return or raise into results."""
+
+    def __init__(self, config: Config, plugins: list[loading.Plugin], stopped: Callable[[], bool]) -> None:
         self._config = config
         self._stopped = stopped
         self._inbox = Inbox(connect_to(config.redis, timeout=EFFECT_SECONDS))
         self._clients: dict[str, Client] = {}
-        self._harnesses: list[Harness] = []
-        self._handlers: dict[str, tuple[Handler, Harness, float]] = {}
-        for plugin in loaded:
-            files = frozenset(handler.file for handler in plugin.handlers)
-            harness = Harness(plugin.router, plugin.version, files)
-            self._harnesses.append(harness)
-            for handler in plugin.handlers:
+        self._plugins: list[LoadedPlugin] = []
+        self._handlers: dict[str, tuple[Handler, LoadedPlugin, float]] = {}
+        for one in plugins:
+            files = frozenset(handler.file for handler in one.handlers)
+            plugin = LoadedPlugin(one.router, one.version, files)
+            self._plugins.append(plugin)
+            for handler in one.handlers:
                 timeout = float(handler.timeout or config.workers.timeout)
-                self._handlers[handler.name] = (handler, harness, timeout)
+                self._handlers[handler.name] = (handler, plugin, timeout)
 
     def perform(self, run: Run) -> RunResult:
         """Do one run and return how it ended."""
@@ -86,51 +132,38 @@ class RunExecutor:
     def _call(self, run: Run) -> RunResult:
         if run.handler not in self._handlers:
             return RunResult(Ending.ABSENT, {})
-        handler, harness, timeout = self._handlers[run.handler]
+        handler, plugin, timeout = self._handlers[run.handler]
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout)
             try:
                 untrue = conditions.false_part(handler.when, run.event)
-                returned = handler.function(run.event, self._context(run, harness, timeout)) if not untrue else None
+                returned = handler.function(run.event, self._context(run, plugin, timeout)) if not untrue else None
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
-            result = _result_of_error(error, harness.files)
+            result = _result_of_error(error, plugin.files)
         else:
             if untrue:
                 skipped = {"result": shorten(f"skipped: {untrue}"), "reason": "skipped"}
                 result = RunResult(Ending.DROPPED, skipped)
             else:
-                result = RunResult(Ending.DONE, {"result": _as_result(returned)})
-        result.detail["version"] = harness.version
+                result = RunResult(Ending.DONE, {"result": _storable(returned)})
+        result.detail["version"] = plugin.version
         return result
 
-    def _effects_for(self, timeout: float) -> Effects:
-        """Where effects are remembered; the connection is made in this process, when first used."""
-        return KeptEffects(self._inbox, keep=self._config.retention.once, at_work=timeout + HALF_A_MINUTE)
-
-    def _client_of(self, store: str) -> Client:
-        """The client of a store's API, made when a handler first asks for it and kept for the life of this child
-        process."""
-        if store not in self._clients:
-            from workers.storeapi import client_for_store
-
-            self._clients[store] = client_for_store(self._config, store, self._inbox.client)
-        return self._clients[store]
-
-    def _context(self, run: Run, harness: Harness, timeout: float) -> Context:
-        if not harness.started:
-            if harness.router.startup_function is not None:
-                general = plugin_settings.build(self._config, harness.router, "")
-                harness.resource = harness.router.startup_function(general)
-            harness.started = True
+    def _context(self, run: Run, plugin: LoadedPlugin, timeout: float) -> Context:
+        if not plugin.started:
+            if plugin.router.startup_function is not None:
+                general = plugin_settings.build(self._config, plugin.router, "")
+                plugin.resource = plugin.router.startup_function(general)
+            plugin.started = True
         store = run.event.store
-        if store not in harness.settings:
-            harness.settings[store] = plugin_settings.build(self._config, harness.router, store)
+        if store not in plugin.settings:
+            plugin.settings[store] = plugin_settings.build(self._config, plugin.router, store)
         return Context(
             store=store,
-            settings=harness.settings[store],
-            resource=harness.resource,
+            settings=plugin.settings[store],
+            resource=plugin.resource,
             attempt=run.attempts + 1,
             replay=run.replays > 0,
             handler=run.handler,
@@ -142,71 +175,38 @@ class RunExecutor:
             stopped=self._stopped,
         )
 
+    def _effects_for(self, timeout: float) -> Effects:
+        """Where effects are recorded; the connection is made in this process, when first used."""
+        return KeptEffects(self._inbox, keep=self._config.retention.once, at_work=timeout + HALF_A_MINUTE)
+
+    def _client_of(self, store: str) -> Client:
+        """The client of a store's API, made at its first use and reused as long as this process lives."""
+        if store not in self._clients:
+            from workers.storeapi import client_of
+
+            self._clients[store] = client_of(self._config, store, self._inbox.client)
+        return self._clients[store]
+
     def shut_down(self) -> None:
-        """Let the plugins that were started put away what they hold. What goes wrong there hurts nobody any more."""
-        for harness in self._harnesses:
-            if not harness.started or harness.router.shutdown_function is None:
+        """Call the shutdown function of every plugin that was started. An error there is only logged."""
+        for plugin in self._plugins:
+            if not plugin.started or plugin.router.shutdown_function is None:
                 continue
             try:
                 signal.setitimer(signal.ITIMER_REAL, SHUTDOWN_SECONDS)
-                harness.router.shutdown_function(harness.resource)
+                plugin.router.shutdown_function(plugin.resource)
             except BaseException as error:  # noqa: BLE001  plugins raise anything
-                log.warning("a shutdown went wrong", plugin=harness.router.name, why=type(error).__name__)
+                log.warning("plugin shutdown failed", plugin=plugin.router.name, why=type(error).__name__)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def main(config: Config, channel: socket.socket, tickets: int, stopped: Callable[[], bool]) -> None:
-    """Load the plugins, then serve batches until the worker closes the channel."""
-    logs.setup("child")
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed child process flushes nothing
-    signal.signal(signal.SIGALRM, _time_is_up)
-    # A service manager may send SIGTERM to every process. Stopping is the worker's decision; and a handler's own
-    # subprocesses must not inherit an ignored signal.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        child_process = RunExecutor(config, loading.load(config), stopped)
-    except PluginError as error:
-        channel.sendall(messages.pack_message({"broken": str(error)}))
-        return
-    channel.sendall(messages.pack_message({"ready": True}))
-    purse = TicketReader(tickets)
-    with channel.makefile("rb") as stream:
-        while (given := messages.read_runs(stream)) is not None:
-            number, batch = given
-            for run in batch:
-                if not purse.pay(number):
-                    break
-                channel.sendall(messages.pack_result(run.item, child_process.perform(run)))
-    child_process.shut_down()
-
-
-class TicketReader:
-    """The tickets this child process has read. One that belongs to the next batch is kept for it."""
-
-    def __init__(self, tickets: int) -> None:
-        self._tickets = tickets
-        self._held: int | None = None
-
-    def pay(self, batch: int) -> bool:
-        """Pay for one run of a batch. False: the worker took the rest of that batch back."""
-        if self._held is None:
-            try:
-                self._held = os.read(self._tickets, 1)[0]
-            except (BlockingIOError, IndexError):
-                return False
-        if self._held != batch:
-            return False
-        self._held = None
-        return True
-
-
-def _time_is_up(_signal: int, _frame: FrameType | None) -> None:
-    raise RunTimeout("the handler's time was up")
+def _raise_timeout(_signal: int, _frame: FrameType | None) -> None:
+    raise RunTimeout("the handler's timeout has passed")
 
 
 def _result_of_error(error: BaseException, files: frozenset[str]) -> RunResult:
-    """What an exception from a handler means: it asked for an ending, or the attempt failed."""
+    """What an exception from a handler means: the handler asked for an ending, or the attempt failed."""
     match error:
         case Drop():
             return RunResult(Ending.DROPPED, {"result": shorten(error.why)})
@@ -223,15 +223,15 @@ def _result_of_error(error: BaseException, files: frozenset[str]) -> RunResult:
 
 
 def _seconds(after: Any) -> float | None:
-    """What a handler gave as `after=`: within reason, and nothing where it is no number."""
+    """What a handler gave as `after=`, within bounds; None where it is not a number."""
     try:
         return None if after is None else max(0.0, min(float(after), LONGEST_AFTER))
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _as_result(value: Any) -> Any:
-    """What the journal shows: numbers as they are where JSON has them, anything else as short text."""
+def _storable(value: Any) -> Any:
+    """A handler's result as it is stored: numbers as they are where JSON has them, anything else as short text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) and abs(value) < 1 << 53:

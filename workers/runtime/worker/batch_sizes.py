@@ -1,28 +1,30 @@
-"""Pace: which handlers are fast, and so how many runs of each a worker may take. Pure.
+"""Which handlers are fast, and so how many runs of each a worker claims and gives to one child process. Pure.
 
-A handler known to be fast is claimed in batches. Any other, and any not yet measured, gets a child process
-alone. One handler holds at most half of a worker's child processes, so that a slow one cannot hold them all.
+A handler known to be fast is claimed in batches. A run of any other, and of one not measured yet, has a child process
+to itself. One handler holds at most half of a worker's child processes, so that a slow one cannot hold them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+from receiver.inbox.keys import ROUTING_LANE
 
 BATCH_SECONDS = 0.05
 SLOT_SECONDS = 0.3
 """How much work one slot of a limit is given at once. A run that waits behind another waits for the limit anyway."""
 LARGEST_BATCH = 64
 FAST = 0.010
-KNOWN_AFTER = 8
-SLOT_KNOWN_AFTER = 3
+MEASURED_AFTER = 8
+SLOT_MEASURED_AFTER = 3
 WEIGHT = 0.1
 SLOWEST = 60.0
-ROUTES_AT_ONCE = 64
+EVENTS_TO_ROUTE = 64
 LONG = 0.1
-"""A run of a batch that takes longer than this holds up the rest, which then goes elsewhere."""
-LACKS_FOR = 5.0
-"""How long no run is claimed of a handler that a child process did not have. Another worker may have it."""
+"""A run of a batch that takes longer than this delays the rest, which then goes to another child process."""
+ABSENT_SECONDS = 5.0
+"""How long no run of a handler is claimed after a child process did not have it. Another worker may have it."""
 
 
 @dataclass
@@ -33,51 +35,66 @@ class _Measure:
 
 class BatchSizes:
     def __init__(self, child_processes: int) -> None:
-        self._most_horses = max(1, child_processes // 2)
+        self._most_processes = max(1, child_processes // 2)
         self._measures: dict[str, _Measure] = {}
-        self._lacking: dict[str, float] = {}
-        """Handlers that are declared here and that a child process did not have, and until when none is claimed."""
+        self._absent_until: dict[str, float] = {}
+        """Handlers that are declared here and that a child process did not have; none is claimed until then."""
+        self._turn = 0
 
     def measured(self, handler: str, seconds: float) -> None:
-        """A run ended after so long. The mean follows; what is far off counts, but not for ever."""
-        known = self._measures.setdefault(handler, _Measure())
-        known.runs += 1
-        weight = max(WEIGHT, 1 / known.runs)
-        known.mean += weight * (min(seconds, SLOWEST) - known.mean)
+        """A run ended after this time. The mean follows; an outlier counts, but not for ever."""
+        measure = self._measures.setdefault(handler, _Measure())
+        measure.runs += 1
+        weight = max(WEIGHT, 1 / measure.runs)
+        measure.mean += weight * (min(seconds, SLOWEST) - measure.mean)
 
-    def lacks(self, handler: str, now: float) -> bool:
-        """A child process did not have it. Gives whether that is news."""
-        news = self._lacking.get(handler, now) <= now
-        self._lacking[handler] = now + LACKS_FOR
+    def absent(self, handler: str, now: float) -> bool:
+        """A child process did not have this handler. Whether that is news."""
+        news = self._absent_until.get(handler, now) <= now
+        self._absent_until[handler] = now + ABSENT_SECONDS
         return news
 
     def proven(self, handler: str) -> bool:
-        """Whether a run of this handler has ever ended in this worker."""
+        """Whether a run of this handler has ended in this worker before."""
         return handler in self._measures
 
     def batch(self, handler: str) -> int:
         """How many runs of a handler one child process is given at once."""
-        known = self._measures.get(handler)
-        if known is None or known.runs < KNOWN_AFTER or known.mean > FAST:
+        measure = self._measures.get(handler)
+        if measure is None or measure.runs < MEASURED_AFTER or measure.mean > FAST:
             return 1
-        return min(LARGEST_BATCH, int(BATCH_SECONDS / max(known.mean, 1e-6)))
+        return min(LARGEST_BATCH, int(BATCH_SECONDS / max(measure.mean, 1e-6)))
 
-    def behind_each_other(self, handler: str) -> int:
-        """How many runs of a handler one slot of its limit is given at once: so many as are done in a moment."""
-        known = self._measures.get(handler)
-        if known is None or known.runs < SLOT_KNOWN_AFTER or known.mean > LONG:
+    def slot_batch(self, handler: str) -> int:
+        """How many runs of a handler one slot of its limit is given at once: as many as are done in SLOT_SECONDS."""
+        measure = self._measures.get(handler)
+        if measure is None or measure.runs < SLOT_MEASURED_AFTER or measure.mean > LONG:
             return 1
-        return max(1, min(LARGEST_BATCH, int(SLOT_SECONDS / max(known.mean, 1e-6))))
+        return max(1, min(LARGEST_BATCH, int(SLOT_SECONDS / max(measure.mean, 1e-6))))
 
     def quotas(
-        self, handlers: Iterable[str], *, idle: int, holding: Mapping[str, int], now: float = 0.0
+        self, handlers: Iterable[str], *, idle: int, busy: Mapping[str, int], now: float = 0.0
     ) -> dict[str, int]:
-        """How many runs of each handler may be claimed now, given the idle child processes and those it holds."""
-        found = {}
+        """How many runs of each handler may be claimed now, by the idle child processes and those busy with it."""
+        quotas = {}
         for handler in handlers:
-            if self._lacking.get(handler, now) > now:
+            if self._absent_until.get(handler, now) > now:
                 continue
-            child_processes = min(idle, self._most_horses - holding.get(handler, 0))
-            if child_processes > 0:
-                found[handler] = child_processes * self.batch(handler)
-        return found
+            processes = min(idle, self._most_processes - busy.get(handler, 0))
+            if processes > 0:
+                quotas[handler] = processes * self.batch(handler)
+        return quotas
+
+    def lanes(self, quotas: Mapping[str, int], *, slotted: Collection[str]) -> dict[str, int]:
+        """The lanes to claim from, and how much of each. Each time another lane is first."""
+        most = {name: self.slot_batch(name) if name in slotted else quota for name, quota in quotas.items()}
+        most = {ROUTING_LANE: EVENTS_TO_ROUTE, **most}
+        self._turn += 1
+        names = list(most)
+        first = self._turn % len(names)
+        return {name: most[name] for name in names[first:] + names[:first]}
+
+    @property
+    def suspects_first(self) -> bool:
+        """Whether the lanes from `lanes` begin with runs that lost a worker before: every other time."""
+        return self._turn % 2 == 0

@@ -1,4 +1,4 @@
-"""New config: HUP reads it and has the plugins judged, beside the work; a bad one is refused, and the old stays."""
+"""Reload on HUP: read the new config and validate its plugins while the work goes on. A bad config is refused."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from workers.plugins.loading import ValidationProcess
 log = logs.get("worker")
 
 
-class NewConfig:
-    """While a judge is at work, its descriptor is in the selector; when that is readable, ask for the verdict."""
+class ConfigReload:
+    """While plugins are validated, a descriptor is in the selector; when that is readable, ask for the result."""
 
     def __init__(self, selector: BaseSelector) -> None:
         self._selector = selector
-        self._judge: ValidationProcess | None = None
+        self._validation: ValidationProcess | None = None
 
     def begin(self, path: Path | None) -> bool:
-        """False while another one is under way: it is to be asked again after that."""
-        if self._judge is not None:
+        """Begin a reload. False while another one is under way: try again after that."""
+        if self._validation is not None:
             return False
         try:
-            self._judge = ValidationProcess(load_from_environment(str(path) if path else None))
+            self._validation = ValidationProcess(load_from_environment(str(path) if path else None))
         except StorehooksError as error:
-            _refused(error)
+            _log_refusal(error)
         else:
-            self._selector.register(self._judge, EVENT_READ, self)
+            self._selector.register(self._validation, EVENT_READ, self)
         return True
 
-    def verdict(self) -> tuple[Config, list[Declaration]] | None:
-        """The new config and its handlers, or None if they are no good."""
-        assert self._judge is not None
-        judge, self._judge = self._judge, None
-        self._selector.unregister(judge)
+    def result(self) -> tuple[Config, list[Declaration]] | None:
+        """The new config and its handlers, or None if they are not valid."""
+        assert self._validation is not None
+        validation, self._validation = self._validation, None
+        self._selector.unregister(validation)
         try:
-            return judge.config, judge.verdict()
+            return validation.config, validation.verdict()
         except StorehooksError as error:
-            _refused(error)
+            _log_refusal(error)
             return None
 
 
-def _refused(error: StorehooksError) -> None:
+def _log_refusal(error: StorehooksError) -> None:
     log.error("reload refused, the old config and plugins stay", why=str(error))

@@ -1,6 +1,7 @@
-"""The signpost: which runs an event is given, by what all workers have declared.
+"""Which handlers an event is routed to, by what all workers have declared.
 
-It is asked about events whose route was not sent along with the claim that brought them.
+Routes that were found are sent along with each claim, so that the claim routes such events by itself. Only events
+whose route was not sent along are routed here.
 """
 
 from __future__ import annotations
@@ -10,60 +11,97 @@ from dataclasses import replace
 
 from receiver.inbox import Declaration, Inbox, Routes, Run, keys
 from receiver.inbox.model import Declarations, Wanted
-from workers.runtime.worker.routes import RouteTable
+from workers.plugins.router import wanted_by
+
+MOST_ROUTES = 16
+MOST_HANDLERS = 16
+"""With more handlers, no routes are sent along with a claim: such events take one more step."""
 
 
 class EventRouter:
-    """Declares our handlers, reads everybody's, and routes by those."""
+    """Declares this worker's handlers, reads the declarations of all workers, and routes events by those."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self.adopt((), limited=())
 
     def adopt(self, handlers: Collection[Declaration], *, limited: Collection[str]) -> None:
-        """From now on these are ours, and those of them have a limit."""
-        self._mine = handlers
+        """Use these as this worker's handlers; `limited` names those that have a limit."""
+        self._handlers = handlers
         self._limited = limited
-        self._known = RouteTable(Declarations("", ()), limited=limited)
+        self._table = RouteTable(Declarations("", ()), limited=limited)
 
     def declare_and_read(self) -> None:
-        self._inbox.declare(self._mine)
-        self._learn(self._inbox.declarations())
+        self._inbox.declare(self._handlers)
+        self._use(self._inbox.declarations())
 
     @property
     def routes(self) -> Routes:
-        """What a claim may route by itself."""
-        return self._known.routes
+        """The routes that a claim may apply by itself."""
+        return self._table.routes
 
     def route(self, events: Sequence[Run], version: str, room: dict[str, int]) -> tuple[list[Run], list[Run]]:
-        """Give each event its runs. Back come those leased to us, as far as there is room, and the events that are to
-        be routed again: what was declared has changed since."""
-        if version != self._known.version:
-            self._learn(self._inbox.declarations())
+        """Create the runs of each event. Returns those leased to this worker, at most `room` of each handler, and the
+        events to route again, because the declarations have changed since."""
+        if version != self._table.version:
+            self._use(self._inbox.declarations())
         decisions = [(event, self._decide(event, room)) for event in events]
-        replies = self._inbox.route(decisions, self._known.version)
+        replies = self._inbox.route(decisions, self._table.version)
         leased: list[Run] = []
         again: list[Run] = []
-        for event, (word, *handlers) in zip(events, replies, strict=True):
-            if word == "routed":
+        for event, (reply, *handlers) in zip(events, replies, strict=True):
+            if reply == "routed":
                 leased += (_run_of(event, name) for name in handlers)
-            elif word == "reroute":
+            elif reply == "reroute":
                 again.append(event)
         return leased, again
 
     def _decide(self, event: Run, room: dict[str, int]) -> list[Wanted]:
         chosen: list[Wanted] = []
-        for name, queue, how in self._known.route(store=event.kept.store, topic=event.kept.topic):
+        for name, queue, how in self._table.route(store=event.kept.store, topic=event.kept.topic):
             chosen.append((name, queue, room.get(name, 0) > 0 if how is True else how))
             room[name] = room.get(name, 0) - (how is True)
         return chosen
 
-    def _learn(self, declared: Declarations) -> None:
-        """By these declarations events are routed from now on."""
-        if declared != self._known.declared:  # of one version, fewer are left when one was not declared for long
-            self._known = RouteTable(declared, limited=self._limited)
+    def _use(self, declared: Declarations) -> None:
+        """Route by these declarations from now on."""
+        if declared != self._table.declared:  # one version has fewer when a handler was not declared for long
+            self._table = RouteTable(declared, limited=self._limited)
+
+
+class RouteTable:
+    """The declarations that events are routed by, and the routes found by them last. No I/O."""
+
+    def __init__(self, declared: Declarations, *, limited: Collection[str]) -> None:
+        self.declared = declared
+        self.version = declared.version
+        self._limited = limited
+        self._found: dict[tuple[str, str], list[Wanted]] = {}
+        self.routes = Routes()
+
+    def route(self, *, store: str, topic: str) -> list[Wanted]:
+        """The handlers that such an event is routed to, each with its queue and how its run begins; see `Wanted`."""
+        found = self._found.get((store, topic))
+        if found is None:
+            wanted = wanted_by(self.declared.handlers, topic=topic, store=store)
+            found = [(name, one.queue, self._how(one)) for name, one in wanted.items()]
+            self._remember(store, topic, found)
+        return found
+
+    def _how(self, wanted: Declaration) -> bool | float:
+        """Its delay, where it has one. A limit is applied when a run is claimed, so such a run is not leased here."""
+        return float(wanted.details.get("delay", 0)) or wanted.handler not in self._limited
+
+    def _remember(self, store: str, topic: str, found: list[Wanted]) -> None:
+        """Remember the latest routes. A route without handlers is not sent along: `route` settles such an event."""
+        while len(self._found) >= MOST_ROUTES:
+            del self._found[next(iter(self._found))]
+        self._found[store, topic] = found
+        handlers = {name for one in self._found.values() for name, _, _ in one}
+        sent = {pair: one for pair, one in self._found.items() if one} if len(handlers) <= MOST_HANDLERS else {}
+        self.routes = Routes(self.version, sent)
 
 
 def _run_of(event: Run, handler: str) -> Run:
-    """The run of an event that was routed and leased to us at once, under the same token."""
+    """The run of an event that was routed and leased to this worker at once, under the same token."""
     return replace(event, item=keys.run_item(event.kept.id, handler), handler=handler, attempts=0, losses=0, replays=0)

@@ -33,9 +33,9 @@ def drain() -> None:
 
 
 class WakeUpListener:
-    """A BLPOP that is sent and not waited for. `armed` while it is out; `rung` reads the answer.
+    """A BLPOP that is sent without waiting for its reply. `armed` until the reply has come; `read` reads it.
 
-    Its connection stays in the selector it was given: what happens there while nothing is out is its end.
+    Its connection stays in the selector it was given. Where that reports it while not armed, the connection was lost.
     """
 
     def __init__(self, client: Redis, queues: list[str], selector: BaseSelector) -> None:
@@ -49,9 +49,9 @@ class WakeUpListener:
         self.armed = False
 
     def arm(self) -> bool:
-        """Start waiting. False when the server does not answer; it is tried again a little later."""
+        """Start waiting for a wake-up. False when the server does not answer; a later call tries again."""
         if self.armed and time.monotonic() - self._armed_at > WAIT_SECONDS + OVERDUE:
-            self.drop()  # the answer is overdue: this connection leads nowhere
+            self.drop()  # the reply is overdue: this connection is dead
         if self._connection and self._connection.outdated:
             self.drop()
             self._not_before = 0.0
@@ -73,14 +73,14 @@ class WakeUpListener:
         self._selector.register(self._watched, EVENT_READ, self)
 
     def listen_to(self, queues: list[str]) -> None:
-        """From now on wait on these queues."""
+        """Wait on these queues from now on."""
         if queues != self._queues:
             self._queues = queues
             self.drop()
             self._not_before = 0.0
 
-    def rung(self) -> str | None:
-        """The id of the job that was waiting, or None when the wait simply ended."""
+    def read(self) -> str | None:
+        """The id of the job that was in a queue, or None when the wait timed out."""
         if self._connection is None or not self.armed:
             self.drop()
             return None
@@ -90,7 +90,7 @@ class WakeUpListener:
             self.drop()
             return None
         match replies:
-            case []:  # a part of one; the rest follows
+            case []:  # part of a reply; the rest follows
                 return None
             case [None]:
                 self.armed = False
@@ -98,12 +98,12 @@ class WakeUpListener:
             case [[_, bytes(job_id)]]:
                 self.armed = False
                 return job_id.decode("utf-8", "replace")
-            case _:  # an error, or what nobody asked for
+            case _:  # an error, or a reply to no request
                 self.drop()
                 return None
 
     def drop(self) -> None:
-        """Forget the connection; the next `arm` makes a new one."""
+        """Close the connection; the next `arm` opens a new one."""
         self.armed = False
         self._not_before = time.monotonic() + TRY_AGAIN_AFTER
         if self._watched is not None:

@@ -1,4 +1,4 @@
-"""The stable: real child processes, and no server."""
+"""The pool: real child processes, and no server."""
 
 from __future__ import annotations
 
@@ -34,54 +34,56 @@ def runs_of(*ids: str) -> list[Run]:
 
 
 @contextmanager
-def one_horse(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildPool]:
-    """A stable whose one child process is at the first of these runs."""
-    stable = ChildPool(system.config, 1)
+def pool_at_work(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildPool]:
+    """A pool whose one child process is busy with the first of these runs."""
+    pool = ChildPool(system.config, 1)
     try:
         monkeypatch.setattr(logging.root, "handlers", [])  # a child process closes the files that pytest writes to
-        stable.fill()
-        eventually(lambda: stable.poll() and stable.idle, 20, what="the child process is ready")
-        assert stable.give(runs)
+        pool.fill()
+        eventually(lambda: pool.poll() and pool.idle, 20, what="the child process is ready")
+        process = pool.idle_child()
+        assert process is not None
+        process.give(runs)
         eventually((system.folder / f"begun-{runs[0].kept.id}").exists)
-        yield stable
+        yield pool
     finally:
-        stable.close()
+        pool.close()
 
 
-def all_that_happens(stable: ChildPool) -> tuple[list[tuple[Run, RunResult]], list[Run]]:
+def results_of(pool: ChildPool) -> tuple[list[tuple[Run, RunResult]], list[Run]]:
     ended, returned = [], []
 
     def nothing_is_left() -> bool:
-        more, back = stable.poll()
+        more, back = pool.poll()
         ended.extend(more)
         returned.extend(back)
-        return not stable.busy
+        return not pool.busy
 
     eventually(nothing_is_left)
     return ended, returned
 
 
-def test_the_rest_of_a_batch_that_was_lost_is_not_handed_back_to_be_begun(
+def test_the_rest_of_a_batch_with_a_lost_lease_is_not_returned(
     make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was dispatched again, under tokens that no longer fit."""
+    """It was dispatched again, under tokens that were no longer valid."""
     runs = runs_of("a", "b", "c")
-    with one_horse(make_system(plugin=SLOW), runs, monkeypatch) as stable:
-        stable.kill_runs({run.item for run in runs})
-        ended, returned = all_that_happens(stable)
+    with pool_at_work(make_system(plugin=SLOW), runs, monkeypatch) as pool:
+        pool.kill_runs({run.item for run in runs})
+        ended, returned = results_of(pool)
     assert [(run.item, result.ending) for run, result in ended] == [(run.item, "lost") for run in runs]
     assert returned == []
 
 
-def test_what_was_just_taken_back_is_still_ours_to_renew_and_to_lose(
+def test_the_leases_of_runs_just_taken_back_are_still_renewed_and_can_be_lost(
     make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = runs_of("a", "b", "c")
-    with one_horse(make_system(plugin=SLOW), runs, monkeypatch) as stable:
-        stable.take_back_the_rest(longer_than=0)
-        assert sorted(run.item for run in stable.runs()) == sorted(run.item for run in runs)
-        stable.kill_runs({"b|shop.greet"})
-        stable.kill_all()
-        ended, returned = all_that_happens(stable)
+    with pool_at_work(make_system(plugin=SLOW), runs, monkeypatch) as pool:
+        pool.take_back_waiting(longer_than=0)
+        assert sorted(run.item for run in pool.runs()) == sorted(run.item for run in runs)
+        pool.kill_runs({"b|shop.greet"})
+        pool.kill_all()
+        ended, returned = results_of(pool)
     assert [result.ending for _, result in ended] == ["stopped"]
     assert [run.item for run in returned] == ["c|shop.greet"]

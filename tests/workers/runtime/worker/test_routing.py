@@ -1,42 +1,96 @@
-"""Which runs events are given, on a real server, while other workers come with other handlers."""
+"""Which handlers an event is routed to: by the route table alone, and on a real server."""
 
 from __future__ import annotations
 
+from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration
+from receiver.inbox.model import Declarations
 from tests.support.harness import System
-from workers.runtime.worker.routing import EventRouter
+from workers.runtime.worker.routing import MOST_HANDLERS, MOST_ROUTES, EventRouter, RouteTable
 
 
 def declared(handler: str) -> Declaration:
     return Declaration(handler, "1", ("*",), ("*",))
 
 
-def signpost_of(system: System, *handlers: str, limited: tuple[str, ...] = ()) -> EventRouter:
-    one = EventRouter(system.inbox)
-    one.adopt([declared(name) for name in handlers], limited=limited)
-    one.declare_and_read()
-    return one
+def router_of(system: System, *handlers: str, limited: tuple[str, ...] = ()) -> EventRouter:
+    router = EventRouter(system.inbox)
+    router.adopt([declared(name) for name in handlers], limited=limited)
+    router.declare_and_read()
+    return router
 
 
-def test_an_event_is_routed_again_when_another_worker_came_with_its_handler(system: System) -> None:
-    event_id, signpost = system.accept(), signpost_of(system, "shop.greet")
+def test_an_event_is_routed_again_when_another_worker_has_declared_a_handler(system: System) -> None:
+    event_id, router = system.accept(), router_of(system, "shop.greet")
     claim = system.inbox.claim({"": 1}, room=1)
     system.inbox.declare([declared("shop.count")])
-    assert signpost.route(claim.runs, claim.version, {"shop.greet": 1}) == ([], list(claim.runs))
-    leased, again = signpost.route(claim.runs, "", {"shop.greet": 1})
+    assert router.route(claim.runs, claim.version, {"shop.greet": 1}) == ([], list(claim.runs))
+    leased, again = router.route(claim.runs, "", {"shop.greet": 1})
     assert (leased[0].item, leased[0].token) == (f"{event_id}|shop.greet", claim.runs[0].token)
     assert (len(leased), again) == (1, [])
     runs = {run.handler: run.status for run in system.ledger.event(event_id).runs}
     assert runs == {"shop.greet": "running", "shop.count": "waiting"}
 
 
-def test_no_more_runs_are_leased_than_there_is_room_for_and_none_that_have_a_limit(system: System) -> None:
-    signpost = signpost_of(system, "shop.greet", "shop.slow", limited=("shop.slow",))
+def test_runs_are_leased_only_as_far_as_there_is_room_and_never_those_with_a_limit(system: System) -> None:
+    router = router_of(system, "shop.greet", "shop.slow", limited=("shop.slow",))
     for _ in range(3):
         system.accept()
     claim = system.inbox.claim({"": 3}, room=3)
-    leased, again = signpost.route(claim.runs, claim.version, {"shop.greet": 2, "shop.slow": 2})
+    leased, again = router.route(claim.runs, claim.version, {"shop.greet": 2, "shop.slow": 2})
     assert [run.handler for run in leased] == ["shop.greet", "shop.greet"]
     assert again == []
     (waiting,) = system.inbox.claim({"shop.greet": 9}, room=9).runs
     assert waiting.event.id == claim.runs[2].event.id
+
+
+def table_of(*handlers: str, limited: tuple[str, ...] = (), delay: float = 0, topic: str = "order.*") -> RouteTable:
+    details = {"delay": delay}
+    declared = tuple(Declaration(name, "1", (topic,), ("*",), "default", details) for name in handlers)
+    return RouteTable(Declarations("7", declared), limited=limited)
+
+
+def test_a_route_is_found_once_and_then_sent_along() -> None:
+    table = table_of("shop.one", "shop.two", limited=("shop.two",))
+    assert table.routes.wanted == {}
+    route = table.route(store="north", topic="order.created")
+    assert route == [("shop.one", "default", True), ("shop.two", "default", False)]
+    assert table.routes.version == "7"
+    assert list(table.routes.arguments())[:3] == ["north", "order.created", 2]
+    assert list(table.routes.arguments())[3:] == ["shop.one", "default", "1", "shop.two", "default", "0"]
+
+
+def test_a_route_without_handlers_is_not_sent_along() -> None:
+    table = table_of("shop.one")
+    assert table.route(store="north", topic="product.updated") == []
+    assert table.routes.wanted == {}
+
+
+def test_a_delay_is_sent_along_with_and_without_a_limit() -> None:
+    table = table_of("shop.one", "shop.two", limited=("shop.two",), delay=1.5)
+    assert table.route(store="north", topic="order.created") == [
+        ("shop.one", "default", 1.5),
+        ("shop.two", "default", 1.5),
+    ]
+    assert list(table.routes.arguments())[3:] == ["shop.one", "default", ">1500", "shop.two", "default", ">1500"]
+
+
+def test_a_probe_is_routed_to_no_handler_and_not_sent_along() -> None:
+    table = table_of("shop.one", topic="*")
+    assert table.route(store="north", topic="order.created") != []
+    assert table.route(store="north", topic=PROBE) == []
+    assert list(table.routes.wanted) == [("north", "order.created")]
+
+
+def test_only_the_latest_routes_are_remembered() -> None:
+    table = table_of("shop.one")
+    for number in range(MOST_ROUTES + 5):
+        table.route(store=f"store{number}", topic="order.created")
+    assert len(table.routes.wanted) == MOST_ROUTES
+    assert (f"store{MOST_ROUTES + 4}", "order.created") in table.routes.wanted
+
+
+def test_with_too_many_handlers_no_route_is_sent_along() -> None:
+    table = table_of(*(f"shop.handler{number}" for number in range(MOST_HANDLERS + 1)))
+    assert len(table.route(store="north", topic="order.created")) == MOST_HANDLERS + 1
+    assert table.routes.wanted == {}

@@ -1,0 +1,256 @@
+"""One child process, as its worker sees it: start it, give it batches, read its results, kill it, reap it."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from receiver import logs
+from receiver.inbox import Run
+from receiver.inbox.outcomes import Ending, RunResult
+from workers.processes import become_a_child, describe_exit, name_process
+from workers.runtime.pool import messages
+from workers.runtime.pool.messages import MessageReader
+
+GRACE = 2.0
+"""Seconds that a run may go on past its timeout before its child process is killed."""
+LOAD_SECONDS = 60.0
+SEND_SECONDS = 1.0
+"""Seconds that a child process may take to accept a batch. An idle one reads at once, a stopped one never."""
+RUNS_BEFORE_RECYCLING = 5_000
+RECYCLED = "recycled"
+
+EndedRun = tuple[Run, RunResult]
+
+log = logs.get("pool")
+
+
+class ChildProcess:
+    """While it lives, its channel and its pidfd are in the selector of the pool, with this object as their data."""
+
+    def __init__(
+        self, pid: int, channel: socket.socket, tickets: tuple[int, int], selector: selectors.BaseSelector
+    ) -> None:
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.batch: deque[Run] = deque()
+        """Runs given and not yet ended, in order; the first is under way."""
+        self.ready = False
+        self.outdated = False
+        """Whether it loaded an old config. It is replaced when it is idle."""
+        self._channel = channel
+        self._tickets_out, self._tickets_in = tickets
+        self._selector = selector
+        self._messages = MessageReader()
+        self._batch_number = 0
+        """Which batch this is, written on its tickets."""
+        self._started = time.monotonic()
+        self._run_began = 0.0
+        self._served = 0
+        self._end_reason = ""
+        """Why the worker ended it, where it did: an Ending, RECYCLED, or a sentence."""
+        selector.register(channel, selectors.EVENT_READ, self)
+        selector.register(self.pidfd, selectors.EVENT_READ, self)
+
+    @classmethod
+    def start(cls, serve: Callable[[socket.socket, int], None], selector: selectors.BaseSelector) -> ChildProcess:
+        """Fork a process that calls `serve` with its end of the channel and the pipe it reads tickets from."""
+        ours, theirs = socket.socketpair()
+        tickets_out, tickets_in = os.pipe()
+        os.set_blocking(tickets_out, False)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _serve_and_exit(serve, theirs, tickets_out, parent)
+        theirs.close()
+        ours.settimeout(SEND_SECONDS)
+        return cls(pid, ours, (tickets_out, tickets_in), selector)
+
+    @property
+    def idle(self) -> bool:
+        return self.ready and not self.batch and not self._end_reason
+
+    @property
+    def handler(self) -> str:
+        """The handler whose run is under way; empty if none is."""
+        return self.batch[0].handler if self.batch else ""
+
+    def give(self, runs: Sequence[Run]) -> None:
+        """Send a batch of runs of one handler, with a ticket for each run. It must be idle."""
+        self.batch.extend(runs)
+        self._run_began = time.monotonic()
+        self._batch_number = (self._batch_number + 1) % 256
+        try:
+            os.write(self._tickets_in, bytes([self._batch_number]) * len(runs))
+            self._channel.sendall(messages.pack_runs(self._batch_number, runs))
+        except OSError:  # it has just died, or reads nothing; its runs are returned when it is reaped
+            self.kill(Ending.STOPPED)
+
+    def read_results(self) -> list[EndedRun]:
+        """The runs that ended since the last call. Then it is recycled, if it has served enough runs."""
+        try:
+            piece = self._channel.recv(1 << 16)
+        except OSError:
+            piece = b""
+        if not piece:  # it closed its end; its pidfd reports its death
+            self._stop_listening()
+            return []
+        ended = self._results_in(piece)
+        self.recycle_if_due()
+        return ended
+
+    def take_back(self) -> list[Run]:
+        """Read the tickets that it has not used; those runs, the last of the batch, were not begun and are returned."""
+        try:
+            unused = len(os.read(self._tickets_out, 4096))
+        except BlockingIOError:
+            return []
+        return [self.batch.pop() for _ in range(unused)][::-1]
+
+    def take_back_if_slow(self, seconds: float) -> list[Run]:
+        """Take back the rest of the batch, if the run under way has taken longer than this."""
+        slow = len(self.batch) > 1 and time.monotonic() - self._run_began > seconds
+        return self.take_back() if slow else []
+
+    def recycle_if_due(self) -> None:
+        """Let it end, if it is idle, and has served enough runs or loaded an old config."""
+        due = self.outdated or self._served >= RUNS_BEFORE_RECYCLING
+        if due and not self.batch and not self._end_reason:
+            self._end_reason = RECYCLED
+            self._run_began = time.monotonic()
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the channel. An idle child process then shuts its plugins down and exits."""
+        self._stop_listening()
+        self._channel.close()
+
+    def kill_if_overdue(self, timeout_of: Callable[[str], float], memory: int) -> None:
+        """Kill it if its run is past its timeout and grace, if it uses too much memory, or if it does not load or
+        end in time."""
+        now = time.monotonic()
+        if not self.ready and self._started < now - LOAD_SECONDS:
+            self.kill(f"it had not loaded its plugins after {LOAD_SECONDS:g} s")
+        if self._end_reason == RECYCLED and now - self._run_began > SEND_SECONDS + GRACE:
+            self.kill("killed: it was recycled and did not end")
+        if not self.batch or self._end_reason:
+            return
+        timeout = timeout_of(self.handler)
+        if now - self._run_began > timeout + GRACE:
+            self.kill(f"killed: still running {GRACE:g} s after its timeout of {timeout:g} s")
+        elif (used := _resident_bytes(self.pid)) > memory:
+            self.kill(f"killed: its process used {used >> 20} MB of memory, the limit is {memory >> 20} MB")
+
+    def kill(self, reason: str) -> None:
+        """Kill it with everything it started. Its death is noticed like any other, and `reap` then reports it."""
+        if self._end_reason in ("", RECYCLED):
+            self._end_reason = reason
+            self._send_kill()
+
+    def reap(self) -> tuple[list[EndedRun], list[Run]]:
+        """It is dead: read its last messages, end the run under way, and return the results and the runs not begun.
+
+        Where the worker lost a run's lease, it has most likely lost the leases of the whole batch: all of it ends.
+        """
+        ended, returned = self._last_results(), []
+        if self._end_reason == Ending.LOST:
+            ended += [(run, RunResult(Ending.LOST, {})) for run in self.batch]
+            self.batch.clear()
+        else:
+            returned = self.take_back()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # what it left running; its pid is not reused before waitpid
+        _, status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if self.batch:
+            ended.append((self.batch.popleft(), _result_of_death(self._end_reason, code)))
+        if self._end_reason != RECYCLED:
+            log.info("child process ended", pid=self.pid, why=self._end_reason or describe_exit(code))
+        returned.extend(self.batch)
+        self.close()
+        return ended, returned
+
+    def close(self) -> None:
+        """Close its descriptors. It was reaped."""
+        self.hang_up()
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(self.pidfd)
+        for descriptor in (self.pidfd, self._tickets_in, self._tickets_out):
+            os.close(descriptor)
+
+    def _last_results(self) -> list[EndedRun]:
+        ended: list[EndedRun] = []
+        with contextlib.suppress(OSError):
+            self._channel.setblocking(False)
+            while piece := self._channel.recv(1 << 16):
+                ended += self._results_in(piece)
+        return ended
+
+    def _results_in(self, piece: bytes) -> list[EndedRun]:
+        ended: list[EndedRun] = []
+        try:
+            for message in self._messages.feed(piece):
+                self._read_message(message, ended)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.kill("killed: something else than its child process wrote to the worker")
+        return ended
+
+    def _read_message(self, message: dict[str, Any], ended: list[EndedRun]) -> None:
+        if message.get("ready"):
+            self.ready = True
+        elif "broken" in message:
+            log.error("a child process could not load the plugins", why=message["broken"])
+        elif self.batch and self.batch[0].item == message["item"]:
+            result = messages.read_result(message)
+            ended.append((self.batch.popleft(), result))
+            self._run_began = time.monotonic()
+            self._served += 1
+
+    def _send_kill(self) -> None:
+        """To the process group, and to the process itself: a new one does not lead its group yet."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def _stop_listening(self) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(self._channel)
+
+
+def _serve_and_exit(
+    serve: Callable[[socket.socket, int], None], channel: socket.socket, tickets: int, parent: int
+) -> None:
+    """In the child. It leads a session of its own, so that it can be killed with all it started."""
+    code = 1
+    try:
+        become_a_child(parent, keep={channel.fileno(), tickets})
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then stops its child processes
+        name_process("child")
+        serve(channel, tickets)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _result_of_death(reason: str, code: int) -> RunResult:
+    """A kill by the worker because of a lost lease, or to stop, burns no attempt; any other death does."""
+    if isinstance(reason, Ending):
+        return RunResult(reason, {})
+    return RunResult(Ending.DIED, {"error": reason or f"its process {describe_exit(code)}"})
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except (OSError, IndexError):
+        return 0

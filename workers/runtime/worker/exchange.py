@@ -1,0 +1,189 @@
+"""The exchange between a worker and the inbox: outcomes are written, runs are claimed, and events are routed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from receiver import logs
+from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
+from receiver.inbox.outcomes import OutcomeKind, RunResult
+from workers.runtime.pool.pool import ChildPool
+from workers.runtime.worker.batch_sizes import LARGEST_BATCH, BatchSizes
+from workers.runtime.worker.outcomes import outcome_of
+from workers.runtime.worker.routing import EventRouter
+from workers.runtime.worker.waiting_runs import WaitingRuns
+from workers.runtime.worker.wake_ups import WakeUpListener, is_wake_up
+
+GATHER_SECONDS = 0.001
+"""How long an outcome waits to be written with others, while its child process goes on with the rest of a batch."""
+UNREACHABLE_PAUSE = 0.25
+"""Seconds without a call to the server after it did not answer."""
+LONGEST_WAIT = 0.1
+
+log = logs.get("worker")
+
+
+class InboxExchange:
+    def __init__(
+        self, inbox: Inbox, pool: ChildPool, waiting: WaitingRuns, batch_sizes: BatchSizes, wake_ups: WakeUpListener
+    ) -> None:
+        self.inbox = inbox
+        self.router = EventRouter(inbox)
+        self.expects_work = True
+        """Whether a claim may find work: after a wake-up, after the end of a run, and at each heartbeat."""
+        self.stopping = False
+        self._pool = pool
+        self._waiting = waiting
+        self._batch_sizes = batch_sizes
+        self._wake_ups = wake_ups
+        self._handlers: Mapping[str, Declaration] = {}
+        self._limits: Mapping[str, Limit] = {}
+        self._outcomes: list[Outcome] = []
+        self._write_by = 0.0
+        self._limit_opens_at: float | None = None
+        self._unreachable_until = 0.0
+
+    def adopt(self, handlers: Mapping[str, Declaration], limits: Mapping[str, Limit]) -> None:
+        """Claim runs of these handlers from now on. `limits` has the limit of each handler that has one."""
+        self._handlers, self._limits = handlers, limits
+        self.router.adopt(list(handlers.values()), limited=limits)
+
+    # When to exchange
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether outcomes are not in the inbox yet."""
+        return bool(self._outcomes)
+
+    @property
+    def _unreachable(self) -> bool:
+        """Whether the server did not answer a moment ago."""
+        return time.monotonic() < self._unreachable_until
+
+    @property
+    def _wants_work(self) -> bool:
+        return not (self.stopping or self._waiting or self._waiting.guarded) and self._pool.idle > 0
+
+    @property
+    def _more_to_come(self) -> bool:
+        """Whether more outcomes are worth waiting for, so that they are written together."""
+        return len(self._outcomes) < LARGEST_BATCH and self._pool.in_batches
+
+    def seconds_until_due(self) -> float:
+        """How long the worker may sleep: until outcomes are to be written or a limit opens, at most LONGEST_WAIT."""
+        if self._unreachable:
+            return LONGEST_WAIT
+        if self._outcomes:
+            return max(0.0, self._write_by - time.monotonic()) if self._more_to_come else 0.0
+        if self.expects_work and self._wants_work:
+            return 0.0
+        if self._limit_opens_at is None:
+            return LONGEST_WAIT
+        left = self._limit_opens_at - time.monotonic()
+        if left <= 0:
+            self._limit_opens_at = None
+            self.expects_work = True
+        return min(LONGEST_WAIT, max(0.0, left))
+
+    def listen(self) -> None:
+        """Wait for a wake-up, if this worker could take work and does not expect any."""
+        if self._wants_work and not self.expects_work:
+            self._wake_ups.arm()
+
+    def read_wake_up(self) -> None:
+        job_id = self._wake_ups.read()
+        if job_id is None:
+            return
+        if is_wake_up(job_id):
+            self.expects_work = True
+        else:
+            log.warning("quarantined an RQ job that is not a wake-up", job=job_id[:64])
+            self.try_at_server(lambda: self.inbox.quarantine(f"rq:job:{job_id}", "not a job of ours"))
+
+    # What is written and claimed
+
+    def record(self, run: Run, result: RunResult) -> None:
+        """Have the outcome of a run written with the next exchange."""
+        if not self._outcomes:
+            self._write_by = time.monotonic() + GATHER_SECONDS
+        self._outcomes.append(outcome_of(run, result, self._handlers.get(run.handler)))
+        self.expects_work = True
+
+    def release(self, runs: Iterable[Run]) -> None:
+        """Give runs back to the inbox, for any worker."""
+        self._outcomes.extend(Outcome(run, OutcomeKind.RELEASE) for run in runs)
+
+    def hold(self, runs: Iterable[Run]) -> None:
+        """Let runs wait for an idle child process; while the worker stops, release them."""
+        if self.stopping:
+            self.release(runs)
+        else:
+            self._waiting.add(runs)
+
+    def write_and_claim(self) -> None:
+        """Write outcomes and claim runs for the idle child processes: one round trip, and one more to route events."""
+        claims = self.expects_work and self._wants_work
+        if self._unreachable or not (self._outcomes or claims):
+            return
+        if not claims and self._more_to_come and time.monotonic() < self._write_by:
+            return
+        outcomes, self._outcomes = self._outcomes, []
+        try:
+            if not claims:
+                self.inbox.finish(outcomes)
+                return
+            lanes = self._batch_sizes.lanes(self._quotas(), slotted=self._waiting.slotted)
+            written, claim = self.inbox.settle_and_claim(
+                outcomes,
+                lanes,
+                room=LARGEST_BATCH * self._pool.idle,
+                limits=self._limits,
+                routes=self.router.routes,
+                suspects_first=self._batch_sizes.suspects_first,
+            )
+            outcomes = outcomes if isinstance(written, RedisError) else []
+            self.expects_work = bool(claim.runs)
+            self._limit_opens_at = time.monotonic() + claim.again_in if claim.again_in else None
+            self.hold(run for run in claim.runs if run.handler)
+            self._route([run for run in claim.runs if not run.handler], claim.version)
+            if isinstance(written, RedisError):
+                raise written
+        except RedisError as error:
+            self._outcomes = outcomes + self._outcomes  # may be written twice: the second is stale, and no error
+            self._server_failed(error)
+        self._waiting.dispatch(unwritten=self.unwritten)
+
+    def _route(self, events: list[Run], version: str) -> None:
+        """Create the runs of each event; hold those of this worker's handlers that it has room for."""
+        while events:
+            leased, events = self.router.route(events, version, self._waiting.room(self._quotas()))
+            self.hold(leased)
+            version = ""
+
+    def _quotas(self) -> dict[str, int]:
+        """How many runs of each handler this worker can take."""
+        busy = self._pool.by_handler()
+        return self._batch_sizes.quotas(self._handlers, idle=self._pool.idle, busy=busy, now=time.monotonic())
+
+    # When the server does not answer
+
+    def try_at_server(self, call: Callable[[], Any]) -> Any:
+        """Call the server for something that can wait. None if the server did not answer."""
+        try:
+            return None if self._unreachable else call()
+        except RedisError as error:
+            self._server_failed(error)
+            return None
+
+    def _server_failed(self, error: RedisError) -> None:
+        if isinstance(error, ResponseError):
+            log.error("the Redis server refused a script", why=str(error)[:300])
+        elif not self._unreachable:
+            log.warning("the Redis server does not answer", why=type(error).__name__)
+        self._wake_ups.drop()
+        self._unreachable_until = time.monotonic() + UNREACHABLE_PAUSE
+        self.expects_work = True
