@@ -273,7 +273,7 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
 
     config = load_config_or_defaults()
     trials = CertificationRun(
-        config, _target(config, which), seed=seed, only=_known_scenarios(only), told=_progress(json_)
+        config, _target(config, which), seed=seed, only=_known_scenarios(only), on_scenario=_progress(json_)
     )
     results = trials.run()
     if json_:
@@ -293,8 +293,7 @@ def _target(config: Config, which: str) -> Target:
     found = judge_one(config, which)
     if not found:
         raise ConfigError(f"{which} has no handlers, so there is nothing to certify")
-    told = [{"topics": one.topics, "handler": one.handler} for one in found]
-    return target_of(which, found[0].version, found[0].details["plugin"], told)
+    return target_of(which, found)
 
 
 def _known_scenarios(only: tuple[str, ...]) -> tuple[str, ...]:

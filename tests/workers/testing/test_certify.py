@@ -1,4 +1,4 @@
-"""Certification finds what is wrong with a plugin, passes what is right, and a seed brings it back."""
+"""Certification finds faulty plugins, passes correct ones, and a seed reproduces each finding."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from receiver.contract.errors import PluginError
 from workers.cli import storehooks
 from workers.plugins.loading import judge_one
 from workers.testing.certify import end_state, report, scenarios
-from workers.testing.certify.runner import CertificationRun, Results, ScenarioFinding, target_of
+from workers.testing.certify.runner import CertificationRun, Results, ScenarioFinding, Target, target_of
 
-EVERY = ("product.*", "order.*", "customer.*")
+ALL_TOPICS = ("product.*", "order.*", "customer.*")
 
-TWICE = """
+NOT_IDEMPOTENT = """
 from workers import Router
 router = Router("twice")
 @router.on("order.paid")
@@ -27,14 +27,14 @@ def note(event, ctx):
     with open("paid.txt", "a") as file:
         file.write(f"{event.data['id']}\\n")
 """
-OLDER = """
+NOT_ORDER_SAFE = """
 from workers import Router
 router = Router("older")
 @router.on("product.*")
 def remember(event, ctx):
     ctx.state.set(f"price of {event.data['id']}", event.data["price"])
 """
-CAREFUL = """
+CORRECT = """
 from workers import Router
 router = Router("careful")
 @router.on("order.paid", "order.created")
@@ -56,13 +56,11 @@ def certified(folder: Path, text: str, *only: str, seed: int = 7) -> Results:
     plugin.write_text(text)
     (folder / "config.toml").write_text("")
     config = config_room.load(folder / "config.toml", {})
-    found = judge_one(config, str(plugin))
-    told = [{"topics": one.topics, "handler": one.handler} for one in found]
-    target = target_of(str(plugin), found[0].version, found[0].details["plugin"], told)
+    target = target_of(str(plugin), judge_one(config, str(plugin)))
     return CertificationRun(config, target, seed=seed, only=only).run()
 
 
-# On the rig
+# On a local system
 
 
 def command(folder: Path, *arguments: str) -> Result:
@@ -70,80 +68,81 @@ def command(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(storehooks, ["handlers", "certify", *arguments, "--config", str(folder / "config.toml")])
 
 
-def test_an_effect_that_is_not_idempotent_and_one_that_depends_on_the_order_are_found(
+def test_a_handler_that_is_not_idempotent_and_one_that_depends_on_the_order_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both in one plugin, since a rig takes seconds to start; each alone, and in every way, is a slow test.
+    """Both are in one plugin, because a local system takes seconds to start. A slow test runs each alone.
 
-    Whoever writes a plugin has a folder with the plugin, and perhaps no config.
+    There is no config: a plugin can be certified in a folder that contains only the plugin.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STOREHOOKS_CONFIG", raising=False)
-    (tmp_path / "plugin.py").write_text(TWICE + OLDER[OLDER.index("@router") :])
-    chosen = [word for name in ("redelivered", "shuffled", "missing-fields") for word in ("--only", name)]
+    (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT + NOT_ORDER_SAFE[NOT_ORDER_SAFE.index("@router") :])
+    chosen = [part for name in ("redelivered", "shuffled", "missing-fields") for part in ("--only", name)]
     done = CliRunner().invoke(storehooks, ["handlers", "certify", "plugin.py", "--json", "--seed", "9", *chosen])
     assert done.exit_code == 1, done.output
-    told = json.loads(done.stdout)
-    found = {one["scenario"]: one for one in told["findings"]}
+    result = json.loads(done.stdout)
+    found = {finding["scenario"]: finding for finding in result["findings"]}
     assert set(found) == {"redelivered", "shuffled", "missing-fields"}
     assert found["redelivered"]["examples"] == ["+ paid.txt: 1001", "+ paid.txt: 1002", "+ paid.txt: 1003"]
     assert "+ ctx.state: price of 1 =" in found["shuffled"]["examples"][0]
     assert "twice.remember, product.created without price: KeyError: 'price'" in found["missing-fields"]["examples"]
-    assert (told["idempotent"], told["order_safe"], told["seed"]) == (False, False, 9)
+    assert (result["idempotent"], result["order_safe"], result["seed"]) == (False, False, 9)
     assert found["redelivered"]["reproduce"].endswith("certify plugin.py --seed 9 --only redelivered")
-    assert told["memory_mb"] > 10
-    assert told["ms_longest"] >= told["ms_per_event"] > 0
+    assert result["memory_mb"] > 10
+    assert result["ms_longest"] >= result["ms_per_event"] > 0
 
 
-def test_wrong_use_is_said(tmp_path: Path) -> None:
-    (tmp_path / "plugin.py").write_text(TWICE)
+def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT)
     assert "--only late2: there are repeated, replayed," in str(
         command(tmp_path, str(tmp_path / "plugin.py"), "--only", "late2").exception
     )
     assert "there is no such file" in str(command(tmp_path, str(tmp_path / "nothing.py")).exception)
     assert "no plugin is called nothing" in str(command(tmp_path, "nothing").exception)
-    (tmp_path / "empty.py").write_text(TWICE[: TWICE.index("@router")])
+    (tmp_path / "empty.py").write_text(NOT_IDEMPOTENT[: NOT_IDEMPOTENT.index("@router")])
     assert "has no handlers" in str(command(tmp_path, str(tmp_path / "empty.py")).exception)
 
 
-def test_the_report_says_what_to_do_and_not_more_than_was_tried() -> None:
-    target = target_of("shop.py", "1.2", "shop", [{"topics": ["order.*"], "handler": "shop.note"}])
-    results = Results(target, 7, 3, passed={"clean": "in order", "late": "late"})
+def test_the_report_shows_the_command_to_reproduce_and_claims_only_what_was_run() -> None:
+    target = Target("shop.py", "shop", "1.2", ("order.*",), ("shop.note",))
+    results = Results(target, 7, 3, completed={"clean": "in order", "late": "late"})
     assert (report.is_idempotent(results), report.is_order_safe(results)) == (None, None)
-    results.findings.append(ScenarioFinding("late", "the end differs", ("+ a.txt: 1",)))
+    results.findings.append(ScenarioFinding("late", "the end state differs", ("+ a.txt: 1",)))
     text = "\n".join(report.lines(results))
     assert "ok    clean" in text
     assert "FAIL  late" in text
-    assert "again: storehooks handlers certify shop.py --seed 7 --only late" in text
-    assert "idempotent      not known\norder-safe      no" in text
+    assert "reproduce: storehooks handlers certify shop.py --seed 7 --only late" in text
+    assert "idempotent      unknown\norder-safe      no" in text
 
 
-def verdicts(*findings: str, without: tuple[str, ...] = ()) -> tuple[bool | None, bool | None]:
-    """Of a plugin that does not use the store's API, where all but some scenarios were run."""
-    target = target_of("shop.py", "1.2", "shop", [{"topics": ["order.*"], "handler": "shop.note"}])
-    there = tuple(one.name for one in scenarios.scenarios(scenarios.sequence(EVERY, 7), 7, uses_api=False))
-    passed = {name: "" for name in ("clean", *there) if name not in without}
-    results = Results(
-        target, 7, 3, passed=passed, apply=there, findings=[ScenarioFinding(name, "") for name in findings]
+def properties(*findings: str, without: tuple[str, ...] = ()) -> tuple[bool | None, bool | None]:
+    """idempotent and order-safe, for a plugin that does not use the store's API."""
+    target = Target("shop.py", "shop", "1.2", ("order.*",), ("shop.note",))
+    applicable = tuple(
+        scenario.name for scenario in scenarios.scenarios(scenarios.sequence(ALL_TOPICS, 7), 7, uses_api=False)
     )
+    completed = {name: "" for name in ("clean", *applicable) if name not in without}
+    found = [ScenarioFinding(name, "") for name in findings]
+    results = Results(target, 7, 3, completed=completed, applicable=applicable, findings=found)
     return report.is_idempotent(results), report.is_order_safe(results)
 
 
-def test_a_yes_needs_all_that_there_is_and_bases_that_are_clean() -> None:
-    assert verdicts() == (True, True)
-    assert verdicts(without=("restarted",)) == (None, True)
-    assert verdicts(without=("repeated",)) == (None, None)
-    assert verdicts("clean") == (None, None)
-    assert verdicts("repeated", "killed") == (None, None), "two equal runs end differently"
-    assert verdicts("killed") == (False, True)
-    assert verdicts("late", without=("repeated", "shuffled")) == (None, False)
+def test_a_yes_needs_all_scenarios_and_baselines_without_findings() -> None:
+    assert properties() == (True, True)
+    assert properties(without=("restarted",)) == (None, True)
+    assert properties(without=("repeated",)) == (None, None)
+    assert properties("clean") == (None, None)
+    assert properties("repeated", "killed") == (None, None), "two equal runs end in different states"
+    assert properties("killed") == (False, True)
+    assert properties("late", without=("repeated", "shuffled")) == (None, False)
 
 
-def test_beside_what_is_in_doubt_an_effect_that_was_done_twice_is_still_found() -> None:
+def test_repeated_effects_are_found_even_if_other_runs_failed_in_doubt() -> None:
     clean = Counter({"paid.txt: 1001": 1, "paid.txt: 1002": 1, "ctx.state: n = 2": 1})
-    left_to_a_person = Counter({"paid.txt: 1001": 1, "ctx.state: n = 1": 1})
-    assert end_state.repeats(left_to_a_person, clean) == []
-    assert end_state.repeats(left_to_a_person + Counter({"paid.txt: 1001": 1}), clean) == ["+ paid.txt: 1001"]
+    failed_in_doubt = Counter({"paid.txt: 1001": 1, "ctx.state: n = 1": 1})
+    assert end_state.repeats(failed_in_doubt, clean) == []
+    assert end_state.repeats(failed_in_doubt + Counter({"paid.txt: 1001": 1}), clean) == ["+ paid.txt: 1001"]
 
 
 @pytest.mark.slow
@@ -151,65 +150,66 @@ def test_beside_what_is_in_doubt_an_effect_that_was_done_twice_is_still_found() 
 @pytest.mark.parametrize(
     ("text", "idempotent", "order_safe", "failing"),
     [
-        (TWICE, False, True, {"replayed", "redelivered", "killed", "restarted"}),
-        (OLDER, True, False, {"shuffled", "missing-fields"}),
-        (CAREFUL, True, True, set()),
+        (NOT_IDEMPOTENT, False, True, {"replayed", "redelivered", "killed", "restarted"}),
+        (NOT_ORDER_SAFE, True, False, {"shuffled", "missing-fields"}),
+        (CORRECT, True, True, set()),
     ],
-    ids=["twice", "older", "careful"],
+    ids=["not-idempotent", "not-order-safe", "correct"],
 )
 def test_every_scenario(tmp_path: Path, text: str, idempotent: bool, order_safe: bool, failing: set[str]) -> None:
     results = certified(tmp_path, text)
-    told = list(report.lines(results))
-    print(told[0], *told[-4:], sep="\n")
-    assert {one.scenario for one in results.findings} == failing
+    lines = list(report.lines(results))
+    print(lines[0], *lines[-4:], sep="\n")
+    assert {finding.scenario for finding in results.findings} == failing
     assert (report.is_idempotent(results), report.is_order_safe(results)) == (idempotent, order_safe)
-    assert len(results.passed) >= 10
+    assert len(results.completed) >= 10
 
 
-def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
+def test_a_plugin_that_cannot_be_certified_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="no plugin is called nothing_there; loaded are: none"):
         judge_one(config_room.load(None, {}), "nothing_there")
-    target = target_of("x", "1", "x", [{"topics": ["order.flown"], "handler": "x.y"}])
-    with pytest.raises(PluginError, match="wants no topic of which there are samples"):
+    target = Target("x", "x", "1", ("order.flown",), ("x.y",))
+    with pytest.raises(PluginError, match="no samples of its topics"):
         CertificationRun(config_room.load(None, {}), target, seed=1)
 
 
-# The plan
+# Scenarios
 
 
-def test_the_same_seed_is_the_same_plan() -> None:
-    assert scenarios.sequence(EVERY, 7) == scenarios.sequence(EVERY, 7)
-    assert scenarios.sequence(EVERY, 7) != scenarios.sequence(EVERY, 8)
-    assert scenarios.scenarios(scenarios.sequence(EVERY, 7), 7, uses_api=True) == scenarios.scenarios(
-        scenarios.sequence(EVERY, 7), 7, uses_api=True
+def test_the_same_seed_gives_the_same_scenarios() -> None:
+    assert scenarios.sequence(ALL_TOPICS, 7) == scenarios.sequence(ALL_TOPICS, 7)
+    assert scenarios.sequence(ALL_TOPICS, 7) != scenarios.sequence(ALL_TOPICS, 8)
+    assert scenarios.scenarios(scenarios.sequence(ALL_TOPICS, 7), 7, uses_api=True) == scenarios.scenarios(
+        scenarios.sequence(ALL_TOPICS, 7), 7, uses_api=True
     )
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_resource_lives_in_order_and_is_shuffled_out_of_it(seed: int) -> None:
-    steps = scenarios.sequence(EVERY, seed)
+def test_the_events_of_each_resource_are_in_order_and_shuffled_out_of_order(seed: int) -> None:
+    steps = scenarios.sequence(ALL_TOPICS, seed)
     assert [step.at for step in steps] == sorted(step.at for step in steps)
-    shuffled = next(one for one in scenarios.scenarios(steps, seed, uses_api=False) if one.name == "shuffled")
+    planned = scenarios.scenarios(steps, seed, uses_api=False)
+    shuffled = next(scenario for scenario in planned if scenario.name == "shuffled")
     assert Counter(step.delivery for step in shuffled.steps) == Counter(step.delivery for step in steps)
-    lives: dict[tuple[str, int], list[float]] = defaultdict(list)
+    times_by_resource: dict[tuple[str, int], list[float]] = defaultdict(list)
     for step in shuffled.steps:
-        lives[step.topic.partition(".")[0], step.data["id"]].append(step.at)
-    assert len(lives) == 9
-    assert all(times != sorted(times) for times in lives.values())
+        times_by_resource[step.topic.partition(".")[0], step.data["id"]].append(step.at)
+    assert len(times_by_resource) == 9
+    assert all(times != sorted(times) for times in times_by_resource.values())
 
 
-def test_no_two_versions_of_a_product_are_alike_and_the_store_holds_the_last() -> None:
+def test_all_versions_of_a_product_differ_and_the_store_has_the_last() -> None:
     steps = [step for step in scenarios.sequence(("product.*",), 7) if step.data["id"] == 1]
     assert len({json.dumps(step.data) for step in steps}) == len(steps) == 4
-    assert scenarios.scene(steps)["product"] == [steps[-1].data]
+    assert scenarios.final_records(steps)["product"] == [steps[-1].data]
 
 
-def test_a_topic_nobody_knows_is_tried_with_an_id() -> None:
+def test_an_unknown_topic_is_sent_with_an_id_only() -> None:
     assert {step.topic for step in scenarios.sequence(("cart.abandoned",), 7)} == {"cart.abandoned"}
     assert [step.data for step in scenarios.sequence(("order.flown",), 7)] == []
 
 
-def test_fields_are_left_out_one_by_one() -> None:
+def test_fields_are_removed_one_at_a_time() -> None:
     steps = scenarios.sequence(("customer.created",), 7)
     missing = scenarios.scenarios(steps, 7, uses_api=False)[-1]
     assert [sorted({"email", "metadata", "name"} - set(step.data)) for step in missing.steps] == [
@@ -219,10 +219,10 @@ def test_fields_are_left_out_one_by_one() -> None:
     ]
 
 
-# What is left
+# End states
 
 
-def test_ends_are_compared_without_times_ids_and_order(tmp_path: Path, redis: Redis) -> None:
+def test_end_states_are_compared_without_times_ids_and_order(tmp_path: Path, redis: Redis) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     for folder, when in ((first, "2026-11-15T10:00:00Z"), (second, "2026-11-15T11:30:00.5+01:00")):
         folder.mkdir()
@@ -231,12 +231,12 @@ def test_ends_are_compared_without_times_ids_and_order(tmp_path: Path, redis: Re
     before = {"order": [{"id": 1, "status": "new"}]}
     after = {"order": [{"id": 1, "status": "paid"}], "comment": [{"id": 5, "text": "x"}]}
     again = {"order": [{"id": 1, "status": "paid"}], "comment": [{"id": 9, "text": "x"}, {"id": 10, "text": "x"}]}
-    one = end_state.end_state(after, before, first, redis)
-    assert 'store: order 1 is {"id":1,"status":"paid"}' in one
-    assert end_state.differences(end_state.end_state(after, before, second, redis), one) == []
-    assert end_state.differences(end_state.end_state(again, before, second, redis), one) == [
+    clean = end_state.end_state(after, before, first, redis)
+    assert 'store: order 1 is {"id":1,"status":"paid"}' in clean
+    assert end_state.differences(end_state.end_state(after, before, second, redis), clean) == []
+    assert end_state.differences(end_state.end_state(again, before, second, redis), clean) == [
         '+ store: a new comment {"text":"x"}'
     ]
     redis.hset("sh:st:shop:demo", "seen", "4")
-    assert end_state.differences(end_state.end_state(after, {}, first, redis), one) != []
-    assert "+ ctx.state: seen = 4" in end_state.differences(end_state.end_state(after, before, first, redis), one)
+    assert end_state.differences(end_state.end_state(after, {}, first, redis), clean) != []
+    assert "+ ctx.state: seen = 4" in end_state.differences(end_state.end_state(after, before, first, redis), clean)

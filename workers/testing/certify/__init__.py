@@ -1,15 +1,15 @@
-"""Certification: does a plugin bear what stores and machines do to it?
+"""Certification: tests a plugin against duplicates, reordering, delays and crashes.
 
-One sequence of events is given to the plugin in the real pipeline, cleanly; then again and again with something
-wrong: doubled, out of order, late, with kills, with lost answers, with fields too many or too few. What must be
-the same is what is left at the end: the sandbox store's records, the files in the working folder, and `ctx.state`.
+The plugin handles one sequence of events in the real pipeline, first without faults and then once for each scenario:
+duplicated, reordered, late, with killed processes, lost answers, unknown or missing fields. The end state must be the
+same each time: the sandbox store's records, the files in the working directory, and `ctx.state`.
 
-    plan      pure: which events, and what goes wrong with them, all by one seed
-    wrapped   the plugin as the workers load it: measured, and killed where the plan says so
-    observe   what is left at the end, and how two ends differ
-    trials    runs the plan on the rig
-    report    what it found
+    scenarios       pure: the events and the faults, all determined by one seed
+    wrapped_plugin  the plugin as the workers load it: measured, and killed where the scenario says so
+    end_state       the state after a scenario, and the differences between two states
+    runner          runs the scenarios on a local system
+    report          the results as text and JSON
 
-Law of this room: the same seed gives the same events and the same mishaps. Nothing leaves the rig but what the
-plugin itself sends elsewhere: certify with settings made for testing.
+Law of this room: the same seed gives the same events and the same faults. Nothing leaves the local system except what
+the plugin itself sends elsewhere: certify with settings for testing.
 """

@@ -1,4 +1,4 @@
-"""Observe: what is left at the end of a run, as lines that can be compared; times and delivery ids left out."""
+"""The end state of a scenario as comparable lines, without timestamps and delivery ids."""
 
 from __future__ import annotations
 
@@ -30,50 +30,53 @@ _SHOWN = 160
 def end_state(
     records: Mapping[str, list[dict[str, Any]]], before: Mapping[str, list[dict[str, Any]]], files: Path, client: Redis
 ) -> Lines:
-    """The store's records, the files, and `ctx.state`, each as lines; their order does not count."""
-    found = Counter(_of_the_store(records, before))
-    found.update(_of_files(files))
-    found.update(_of_the_state(client))
-    merged: Lines = Counter()
-    for line, many in found.items():
-        merged[_steady(line)] += many
-    return merged
+    """The store's records, the files and `ctx.state` as lines. The order of lines does not matter."""
+    lines = Counter(_store_lines(records, before))
+    lines.update(_file_lines(files))
+    lines.update(_state_lines(client))
+    masked: Lines = Counter()
+    for line, count in lines.items():
+        masked[_mask_volatile(line)] += count
+    return masked
 
 
 def differences(after: Lines, clean: Lines) -> list[str]:
-    """What is there too often, and what is missing, as lines for people."""
-    more = [f"+ {line[:_SHOWN]}" + (f"   ({many} times)" if many > 1 else "") for line, many in (after - clean).items()]
-    less = [f"- {line[:_SHOWN]}" + (f"   ({many} times)" if many > 1 else "") for line, many in (clean - after).items()]
-    return [*sorted(more), *sorted(less)]
+    """Surplus lines, marked +, and missing lines, marked -."""
+    return [*_marked("+", after - clean), *_marked("-", clean - after)]
 
 
 def repeats(after: Lines, clean: Lines) -> list[str]:
-    """What is there more often than it should be, of what should be there."""
-    return differences(Counter({line: many for line, many in after.items() if line in clean}) | clean, clean)
+    """Lines of the clean run that occur more often than there."""
+    return differences(Counter({line: count for line, count in after.items() if line in clean}) | clean, clean)
 
 
-def _steady(line: str) -> str:
-    for pattern, word in _VOLATILE:
-        line = pattern.sub(word, line)
+def _marked(mark: str, lines: Lines) -> list[str]:
+    times = {line: f"   ({count} times)" if count > 1 else "" for line, count in lines.items()}
+    return sorted(f"{mark} {line[:_SHOWN]}{suffix}" for line, suffix in times.items())
+
+
+def _mask_volatile(line: str) -> str:
+    for pattern, placeholder in _VOLATILE:
+        line = pattern.sub(placeholder, line)
     return line
 
 
-def _of_the_store(
+def _store_lines(
     records: Mapping[str, list[dict[str, Any]]], before: Mapping[str, list[dict[str, Any]]]
 ) -> Iterator[str]:
-    """What has changed, by id; what is new, without the id it happened to get."""
-    for kind, many in records.items():
-        known = {one["id"]: one for one in before.get(kind, [])}
-        for one in many:
-            if one["id"] not in known:
-                yield f"store: a new {kind} {_json({name: value for name, value in one.items() if name != 'id'})}"
-            elif one != known[one["id"]]:
-                yield f"store: {kind} {one['id']} is {_json(one)}"
-        for gone in known.keys() - {one["id"] for one in many}:
-            yield f"store: {kind} {gone} is gone"
+    """Changed records with their ids, and new records without: their ids depend on the order of creation."""
+    for kind, current in records.items():
+        known = {record["id"]: record for record in before.get(kind, [])}
+        for record in current:
+            if record["id"] not in known:
+                yield f"store: a new {kind} {_json({name: value for name, value in record.items() if name != 'id'})}"
+            elif record != known[record["id"]]:
+                yield f"store: {kind} {record['id']} is {_json(record)}"
+        for deleted in known.keys() - {record["id"] for record in current}:
+            yield f"store: {kind} {deleted} is deleted"
 
 
-def _of_files(folder: Path) -> Iterator[str]:
+def _file_lines(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.name.endswith(("-wal", "-shm", "-journal", ".pyc")):
             continue
@@ -88,7 +91,7 @@ def _of_files(folder: Path) -> Iterator[str]:
             yield f"{name}: {hashlib.sha256(content).hexdigest()[:12]}"
 
 
-def _of_the_state(client: Redis) -> Iterator[str]:
+def _state_lines(client: Redis) -> Iterator[str]:
     for key in client.scan_iter(f"{STATE}*"):
         values: Any = client.hgetall(key)
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Report: what certification found, for people and for scripts. Pure."""
+"""The results of certification as text and JSON. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from workers.formatting import counted
 from workers.testing.certify.runner import Results
-from workers.testing.certify.scenarios import BASES, IDEMPOTENCE, ORDER
+from workers.testing.certify.scenarios import BASELINES, IDEMPOTENCE, ORDER
 
 
 def is_idempotent(results: Results) -> bool | None:
-    return _none_in(results, IDEMPOTENCE)
+    return _passes(results, IDEMPOTENCE)
 
 
 def is_order_safe(results: Results) -> bool | None:
-    return _none_in(results, ORDER)
+    return _passes(results, ORDER)
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -31,8 +31,10 @@ def as_json(results: Results) -> dict[str, Any]:
         "memory_mb": results.memory_mb,
         "ms_per_event": results.ms_per_event,
         "ms_longest": results.ms_longest,
-        "scenarios": list(results.passed),
-        "findings": [{**asdict(one), "reproduce": reproduce(results, one.scenario)} for one in results.findings],
+        "scenarios": list(results.completed),
+        "findings": [
+            {**asdict(finding), "reproduce": reproduce(results, finding.scenario)} for finding in results.findings
+        ],
         "notes": results.notes,
         "seconds": round(results.seconds, 1),
     }
@@ -40,7 +42,7 @@ def as_json(results: Results) -> dict[str, Any]:
 
 def reproduce(results: Results, scenario: str) -> str:
     only = "" if scenario == "clean" else f" --only {scenario}"
-    return f"storehooks handlers certify {results.target.which} --seed {results.seed}{only}"
+    return f"storehooks handlers certify {results.target.source} --seed {results.seed}{only}"
 
 
 def lines(results: Results) -> Iterator[str]:
@@ -49,30 +51,30 @@ def lines(results: Results) -> Iterator[str]:
     figures = f"{counted(len(target.handlers), 'handler')}, {counted(results.events, 'event')}, seed {results.seed}"
     yield f"{target.name} {target.version}: {figures}, in {results.seconds:.0f} s"
     yield ""
-    for name, what in results.passed.items():
-        found = [one for one in results.findings if one.scenario == name]
-        yield f"{'FAIL' if found else 'ok  '}  {name:<15} {what}"
-        for one in found:
-            yield f"      {'':<15} {one.what}:"
-            yield from (f"      {'':<15}   {example}" for example in one.examples)
-            yield f"      {'':<15} again: {reproduce(results, name)}"
+    for name, description in results.completed.items():
+        findings = [finding for finding in results.findings if finding.scenario == name]
+        yield f"{'FAIL' if findings else 'ok  '}  {name:<15} {description}"
+        for finding in findings:
+            yield f"      {'':<15} {finding.what}:"
+            yield from (f"      {'':<15}   {example}" for example in finding.examples)
+            yield f"      {'':<15} reproduce: {reproduce(results, name)}"
     yield ""
     yield from (f"note  {note}" for note in results.notes)
-    yield f"idempotent      {_word(is_idempotent(results))}"
-    yield f"order-safe      {_word(is_order_safe(results))}"
-    yield f"worst memory    {results.memory_mb:.0f} MB"
-    yield f"time per event  {results.ms_per_event:.1f} ms, at most {results.ms_longest:.1f} ms"
+    yield f"idempotent      {_answer(is_idempotent(results))}"
+    yield f"order-safe      {_answer(is_order_safe(results))}"
+    yield f"peak memory     {results.memory_mb:.0f} MB"
+    yield f"time per event  {results.ms_per_event:.1f} ms on average, {results.ms_longest:.1f} ms at most"
 
 
-def _none_in(results: Results, names: tuple[str, ...]) -> bool | None:
-    """None where it cannot be told: not all was tried, or already equal or clean runs went wrong."""
-    found = {one.scenario for one in results.findings}
-    if found & set(names) and "repeated" not in found:
+def _passes(results: Results, names: tuple[str, ...]) -> bool | None:
+    """Whether these scenarios have no findings. None if some were not run, or if a baseline scenario failed."""
+    failed = {finding.scenario for finding in results.findings}
+    if failed & set(names) and "repeated" not in failed:
         return False
-    there = set(names) & set(results.apply)
-    all_tried = there and {*BASES, *there} <= results.passed.keys()
-    return True if all_tried and not found & {*BASES, *names} else None
+    applicable = set(names) & set(results.applicable)
+    all_run = applicable and {*BASELINES, *applicable} <= results.completed.keys()
+    return True if all_run and not failed & {*BASELINES, *names} else None
 
 
-def _word(verdict: bool | None) -> str:
-    return {True: "yes", False: "no", None: "not known"}[verdict]
+def _answer(passes: bool | None) -> str:
+    return {True: "yes", False: "no", None: "unknown"}[passes]

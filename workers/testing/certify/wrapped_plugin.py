@@ -1,7 +1,7 @@
-"""The plugin as the rig's workers load it: each handler measured, and its process killed where the plan says so.
+"""The plugin as the workers of a certification load it: each handler measured, and killed where the scenario says so.
 
-It is named in the rig's `[workers] plugins`. What is to happen stands in a file that `$CERTIFY_CONTROL` names; it is
-read when a child process is born.
+The config names this module in `[workers] plugins`. The environment variable CERTIFY_CONTROL names the control file,
+which each child process reads when it starts.
 """
 
 from __future__ import annotations
@@ -27,151 +27,156 @@ from workers.plugins.router import Handler, Router
 from workers.testing.certify.scenarios import kill_after
 
 CONTROL = "CERTIFY_CONTROL"
-SOON = 0.05
+MEASUREMENTS = "measurements"
+KILLED_MARK = "killed-"
+RETRY_SECONDS = 0.05
 
 
 class Control:
-    """What the trial wants of this process."""
+    """The control file: what the scenario wants of this process."""
 
     def __init__(self, path: Path) -> None:
-        told = json.loads(path.read_text())
-        self.config = told["config"]
-        self.plugin: str = told["plugin"]
-        self.folder = Path(told["folder"])
-        self.files = Path(told["files"])
-        self.seed: int = told["seed"]
-        self.kill: str = told["kill"]
-        self.restarts: list[str] = told["restarts"]
-        self.retries: tuple[float, ...] = tuple(told["retries"])
+        values = json.loads(path.read_text())
+        self.config = values["config"]
+        self.plugin: str = values["plugin"]
+        self.folder = Path(values["folder"])
+        self.files = Path(values["files"])
+        self.seed: int = values["seed"]
+        self.kill: str = values["kill"]
+        self.restarts: list[str] = values["restarts"]
+        self.retries: tuple[float, ...] = tuple(values["retries"])
 
-    def note(self, **line: Any) -> None:
-        """One line in the journal of measurements; short appends of several processes do not mix."""
-        descriptor = os.open(self.folder / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    def record(self, **measurement: Any) -> None:
+        """Append one line to the measurements. Short appends of several processes do not mix."""
+        descriptor = os.open(self.folder / MEASUREMENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, json.dumps(measurement).encode() + b"\n")
         os.close(descriptor)
 
 
-class Fuse:
-    """Counts the effects of one run, and kills after the one that was planned; each run at most once."""
+class KillSwitch:
+    """Counts the effects of one run and kills the process after the planned one. Each run is killed at most once."""
 
     def __init__(self, control: Control, event: Event, handler: str) -> None:
         self._control = control
         self._count = 0
         mark = hashlib.sha256(f"{event.id}|{handler}".encode()).hexdigest()[:16]
-        self._mark = control.folder / f"died-{mark}"
+        self._mark = control.folder / f"{KILLED_MARK}{mark}"
         planned = control.kill == "child process" or (
             control.kill == "worker" and event.delivery_id in control.restarts
         )
-        self._armed = planned and not self._mark.exists()
+        self._enabled = planned and not self._mark.exists()
         self._after = kill_after(control.seed, f"{event.delivery_id}|{handler}")
 
     def effect(self) -> None:
         self._count += 1
         if self._count == self._after:
-            self._burn()
+            self.kill()
 
-    def end(self) -> None:
-        self._burn()
-
-    def _burn(self) -> None:
-        if not self._armed:
+    def kill(self) -> None:
+        if not self._enabled:
             return
         self._mark.touch()
         os.kill(os.getpid() if self._control.kill == "child process" else os.getppid(), signal.SIGKILL)
-        signal.pause()  # until the worker's death reaches us
+        signal.pause()  # until this process is killed together with the worker
 
 
-class ObservedHandler:
-    """Stands before something with effects, and tells the fuse when one has happened."""
+class EffectProxy:
+    """Wraps an object whose methods have effects, and reports each effect to the kill switch."""
 
-    def __init__(self, target: Any, is_effect: Callable[[str], bool], fuse: Fuse, deep: bool = False) -> None:
-        self._target, self._is_effect, self._fuse, self._deep = target, is_effect, fuse, deep
+    def __init__(
+        self, target: Any, is_effect: Callable[[str], bool], kill_switch: KillSwitch, nested: bool = False
+    ) -> None:
+        self._target, self._is_effect, self._kill_switch, self._nested = target, is_effect, kill_switch, nested
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        if self._deep and not callable(found):
-            return ObservedHandler(found, self._is_effect, self._fuse)
-        if not callable(found) or not self._is_effect(name):
-            return found
+        attribute = getattr(self._target, name)
+        if self._nested and not callable(attribute):
+            return EffectProxy(attribute, self._is_effect, self._kill_switch)
+        if not callable(attribute) or not self._is_effect(name):
+            return attribute
 
-        @functools.wraps(found)
-        def told(*args: Any, **named: Any) -> Any:
-            result = found(*args, **named)
-            self._fuse.effect()
+        @functools.wraps(attribute)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            result = attribute(*args, **kwargs)
+            self._kill_switch.effect()
             return result
 
-        return told
+        return counted
 
 
 class ObservedContext(Context[Any]):
-    """A context whose effects are counted. `once` has two places to die: after the call, and after its mark."""
+    """A context whose effects are counted. `once` counts two: the call, and the mark after it."""
 
-    fuse: Fuse
+    kill_switch: KillSwitch
 
-    def once(self, key: str, call: Callable[..., Any], /, *args: Any, **how: Any) -> Any:
-        def told(*given: Any, **named: Any) -> Any:
-            result = call(*given, **named)
-            self.fuse.effect()
+    def once(self, key: str, call: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        def counted(*call_args: Any, **call_kwargs: Any) -> Any:
+            result = call(*call_args, **call_kwargs)
+            self.kill_switch.effect()
             return result
 
-        found = super().once(key, told, *args, **how)
-        self.fuse.effect()
-        return found
+        result = super().once(key, counted, *args, **options)
+        self.kill_switch.effect()
+        return result
 
     @property
     def api(self) -> Any:
-        return ObservedHandler(super().api, lambda name: not name.startswith(("get", "list")), self.fuse, deep=True)
+        return EffectProxy(super().api, _is_api_write, self.kill_switch, nested=True)
 
     @property
     def state(self) -> Any:
-        return ObservedHandler(super().state, lambda name: name != "get", self.fuse)
+        return EffectProxy(super().state, lambda name: name != "get", self.kill_switch)
 
 
-def watched(ctx: Context[Any], fuse: Fuse) -> ObservedContext:
+def _is_api_write(operation: str) -> bool:
+    return not operation.startswith(("get", "list"))
+
+
+def observe(ctx: Context[Any], kill_switch: KillSwitch) -> ObservedContext:
     fields = {field.name: getattr(ctx, field.name) for field in dataclasses.fields(ctx)}
-    made = ObservedContext(**fields)
-    object.__setattr__(made, "fuse", fuse)
-    return made
+    observed = ObservedContext(**fields)
+    object.__setattr__(observed, "kill_switch", kill_switch)
+    return observed
 
 
-def wrap(handler: Handler, control: Control) -> Callable[[Event, Context[Any]], Any]:
-    """The handler's function, measured; what it wants tried later is tried soon."""
+def wrap_handler(handler: Handler, control: Control) -> Callable[[Event, Context[Any]], Any]:
+    """The handler's function, measured. The delays of Retry and Busy are shortened."""
 
     @functools.wraps(handler.function)
     def measured(event: Event, ctx: Context[Any]) -> Any:
-        fuse = Fuse(control, event, handler.name)
+        kill_switch = KillSwitch(control, event, handler.name)
         started = time.perf_counter()
         try:
-            result = handler.function(event, watched(ctx, fuse))
-        except (Retry, Busy) as word:
-            raise type(word)(word.why, after=SOON if not control.retries else control.retries[0]) from None
+            result = handler.function(event, observe(ctx, kill_switch))
+        except (Retry, Busy) as error:
+            raise type(error)(error.why, after=RETRY_SECONDS if not control.retries else control.retries[0]) from None
         finally:
             took = (time.perf_counter() - started) * 1000
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            control.note(handler=handler.name, delivery=event.delivery_id, ms=round(took, 3), kb=memory)
-        fuse.end()
+            control.record(handler=handler.name, delivery=event.delivery_id, ms=round(took, 3), kb=memory)
+        kill_switch.kill()
         return result
 
     return measured
 
 
-def wrapped(control: Control) -> Router:
-    """The plugin under its own name: same settings and startup; no limits, no delays, every store."""
+def wrap_plugin(control: Control) -> Router:
+    """The plugin under its own name, with its settings and startup, but without limits, delays and `stores`."""
     config = load(Path(control.config) if control.config else None, os.environ)
     plugin = loading.load_one(config, control.plugin)
-    made = Router(plugin.name, settings=plugin.router.settings)
-    made.startup_function, made.shutdown_function = plugin.router.startup_function, plugin.router.shutdown_function
+    router = Router(plugin.name, settings=plugin.router.settings)
+    router.startup_function, router.shutdown_function = plugin.router.startup_function, plugin.router.shutdown_function
     for handler in plugin.handlers:
-        made.on(
+        router.on(
             *handler.topics,
             when=handler.when,
             retries=control.retries or 0,
             timeout=handler.timeout,
             name=handler.own_name,
-        )(wrap(handler, control))
+        )(wrap_handler(handler, control))
     os.chdir(control.files)
-    return made
+    return router
 
 
 if CONTROL in os.environ:
-    router = wrapped(Control(Path(os.environ[CONTROL])))
+    router = wrap_plugin(Control(Path(os.environ[CONTROL])))
