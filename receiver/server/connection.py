@@ -1,4 +1,4 @@
-"""A connection of a sender, as the loop sees it: its socket, its state, and the request that is arriving or served."""
+"""A sender's connection as the event loop sees it: its socket, its state, and the request being read or served."""
 
 from __future__ import annotations
 
@@ -8,30 +8,60 @@ from typing import Any
 from receiver.server.request_framing import Framing
 from receiver.server.request_head import Head
 
+RECEIVE_BYTES = 64 * 1024
+
 
 class Connection:
-    """One sender, and what has come of its next request."""
-
     def __init__(self, sock: socket.socket, client: Any, server: Any, limit: int) -> None:
         self.sock, self.client, self.server = sock, client, server
         self.address = client[0] if isinstance(client, tuple) else str(client)
         self.framing = Framing(limit=limit)
         self.state: dict[Connection, None] | None = None
-        """Those that are in the same state; None while it is served."""
+        """All connections in the same state; None while a request is served."""
         self.deadline = 0.0
         self.watched = 0
         self.request, self.complete, self.chunked = b"", False, False
         self.head: Head | None = None
-        """Of the request, where it has been read already."""
-        self.held = 0
+        """The request's head, if it has been read already."""
+        self.request_bytes = 0
         """Bytes of the request that is being served."""
-        self.answer, self.goes_on = b"", False
-        self.drained = 0
+        self.answer, self.keep_alive = b"", False
+        self.discarded_bytes = 0
         self.closed = False
 
-    def take(self) -> None:
-        """Make what has come the request to serve; what follows it begins the next."""
+    def take_request(self) -> None:
+        """Make the bytes read so far the request to serve; bytes after it begin the next one."""
         self.request, rest = self.framing.split()
         self.complete, self.chunked = self.framing.complete, self.framing.chunked
-        self.held = len(self.request)
+        self.request_bytes = len(self.request)
         self.framing = Framing(rest, limit=self.framing.limit)
+
+    def take_whole(self, data: bytes, head: Head) -> None:
+        """Make bytes that are exactly one request the request to serve."""
+        self.request, self.complete, self.chunked = data, True, False
+        self.request_bytes, self.head = len(data), head
+
+    def discard_unread(self) -> int:
+        """Drop the bytes of a request that is not complete; return how many they were."""
+        size = len(self.framing)
+        self.framing = Framing(limit=self.framing.limit)
+        return size
+
+    def receive(self) -> bytes | None:
+        """What has arrived; empty at the end of the stream, None if nothing has arrived yet."""
+        try:
+            return self.sock.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return b""
+
+    def send(self) -> None:
+        """Send as much of the answer as the socket takes now; `answer` is what is left."""
+        try:
+            sent = self.sock.send(self.answer)
+            self.answer = self.answer[sent:]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:  # the sender has closed the connection
+            self.answer, self.keep_alive = b"", False

@@ -42,6 +42,8 @@ class PendingAnswer(NamedTuple):
 
 
 class LoopWorker(BufferingWorker):
+    read_head = staticmethod(read_head)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._group: list[tuple[PendingAnswer, Delivery]] = []
@@ -57,16 +59,6 @@ class LoopWorker(BufferingWorker):
 
     # Verifying, in the loop
 
-    def take_in(self, connection: Connection, data: bytes) -> None:
-        """A delivery that arrives in one piece, as nearly all do, needs no buffering."""
-        head = None if connection.framing else read_head(data)
-        if head is None or head.length > self._limits.max_body:
-            super().take_in(connection, data)
-            return
-        connection.request, connection.complete, connection.chunked = data, True, False
-        connection.held, connection.head = len(data), head
-        self.make_ready(connection)
-
     def serve(self, ready: list[Connection]) -> None:
         """Each step for all requests, then the next step: the processor's caches then save a fifth of the work."""
         requests = [(connection, self._read(connection)) for connection in ready]
@@ -76,7 +68,7 @@ class LoopWorker(BufferingWorker):
                 try:
                     self._admit(*read)
                 except Exception:  # noqa: BLE001  logged there
-                    self.give_up_on(connection)
+                    self.io.abort(connection)
 
     def _admit(self, pending: PendingAnswer, incoming: IncomingDelivery) -> None:
         admitted = self._admission.admit(incoming)
@@ -102,7 +94,7 @@ class LoopWorker(BufferingWorker):
 
     def _read_with_gunicorn(self, connection: Connection) -> tuple[PendingAnswer, IncomingDelivery] | None:
         """Reads a delivery that `read_head` does not, with gunicorn's parser."""
-        request = self.parse(connection)
+        request = self.parser.parse(connection)
         path = _PATH.fullmatch(request.path)
         if path is None or request.method != "POST":
             return None
@@ -115,7 +107,7 @@ class LoopWorker(BufferingWorker):
         """The last bytes of the request, by the length that the parser has verified; a chunked body must be read."""
         if length:
             return connection.request[len(connection.request) - int(length) :]
-        body = read_body(request.body.read, length, self._limits.max_body)
+        body = read_body(request.body.read, length, self.limits.max_body)
         if request.unreader.read():
             raise BodyUnreadable("The chunked body ends too early.")
         return body
@@ -140,12 +132,12 @@ class LoopWorker(BufferingWorker):
             try:
                 self._answer(pending, self._admission.answer(delivery, stored))
             except Exception:  # noqa: BLE001  logged there
-                self.give_up_on(pending.connection)
+                self.io.abort(pending.connection)
 
     def _answer(self, pending: PendingAnswer, answer: Answer) -> None:
         closes = pending.closes or not self.alive
         data = to_bytes(answer, now=time.time(), close=closes, minor=pending.minor)
-        self.reply(pending.connection, data, goes_on=not closes)
+        self.io.reply(pending.connection, data, keep_alive=not closes)
 
 
 def group_size(deliveries: list[Delivery]) -> int:

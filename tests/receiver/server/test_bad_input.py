@@ -310,7 +310,10 @@ def test_more_half_sent_requests_than_there_may_be_connections_hold_up_nobody(sy
     """Whoever is given up for another has a while to read why, but not at the other's cost."""
     system.start(
         "web",
-        quicker={"receiver.server.buffering_worker.CONNECTIONS": 40, "receiver.server.buffering_worker.SPARE": 10},
+        quicker={
+            "receiver.server.buffering_worker.CONNECTIONS": 40,
+            "receiver.server.buffering_worker.LINGERING_CONNECTIONS": 10,
+        },
     )
     assert_nobody_waits_for_half_senders(system, many=100)
 

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from receiver.config import load
-from receiver.server.buffering_worker import PlainRequest
 from receiver.server.loop_worker import lower_case_headers
 from receiver.server.request_head import MOST_FIELDS, read_head
+from receiver.server.request_parser import PlainRequest
 from receiver.server.web import settings
 from tests.support.programs import ROOT
 
