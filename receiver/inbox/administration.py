@@ -31,9 +31,10 @@ class Administration:
         again: bool = False,
         cursor: tuple[str, str] = ("", ""),
     ) -> list[str]:
-        """Have runs done again; with `make`, also by a handler that had none; with `again`, effects too.
+        """Make ended runs ready again; with `make`, also create runs for a handler that had none; with `again`, also
+        repeat effects of `ctx.once`.
 
-        The cursor of a replay is kept in the same step.
+        `cursor` is a replay's name and its position, stored in the same step.
         """
         name, value = cursor
         parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
@@ -41,6 +42,19 @@ class Administration:
             self.client, [ScriptCall("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
         )
         return [reply.decode() for reply in replies]
+
+    def replay_position(self, name: str) -> str:
+        """Where an interrupted replay stopped; empty if there was none."""
+        position: Any = self.client.get(keys.CURSOR + name)
+        return (position or b"").decode()
+
+    def end_replay(self, name: str) -> None:
+        """Forget the position: the replay has come to its end."""
+        self.client.delete(keys.CURSOR + name)
+
+    def make_due(self, items: Sequence[str]) -> None:
+        """Make delayed runs and retries due at once; the next tick makes them ready."""
+        self.client.zadd(keys.LATER, dict.fromkeys(items, 1), xx=True)
 
     def pause(self, *, handler: str = "", store: str = "") -> bool:
         """Let no more work of a handler or a store begin. False if it was paused already."""

@@ -156,15 +156,6 @@ class Inbox:
         (lost,) = script_runner.run(self._server, [ScriptCall("renew", [LEASE_MS, *pairs])])
         return {item.decode() for item in lost}
 
-    def once(
-        self, step: str, place: str, field: str, item: str, *, keep: float, more: Sequence[Argument] = ()
-    ) -> list[Any]:
-        """Mark that an effect begins, has ended or did not happen; see `lua/once.lua`."""
-        (reply,) = script_runner.run(
-            self._server, [ScriptCall("once", [step, place, field, item, int(keep * 1000), *more])]
-        )
-        return [reply[0].decode(), *reply[1:]]
-
     def declare(self, handlers: Iterable[Declaration]) -> str:
         """Say which handlers this worker has; give the version of all declarations."""
         parts: list[Argument] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,6 +104,64 @@ def test_imports_point_left(module: str, path: Path) -> None:
 )
 def test_a_forbidden_import_is_noticed(module: str, line: str) -> None:
     assert broken_rules(module, line)
+
+
+WRITES = re.compile(
+    r"[hmp]?set(ex|nx|range)?|[hx]?del|delete|unlink|[sxz]add|[lsz]rem\w*|[lr]push\w*|b?[lr]pop\w*|b?lm(ove|pop)|ltrim|spop"
+    r"|b?zm?pop\w*|[hz]?incr\w*|decr\w*|p?expire\w*|persist|append|rename\w*|eval\w*|fcall|register_script|script_load"
+    r"|function_\w+|flush\w+|publish|execute_command"
+)
+WRITERS = ("receiver.inbox", "workers.storeapi")
+"""The rooms that write to Redis. The store's API has keys of its own: tokens and rate limits."""
+
+
+def redis_writes(module: str, source: str) -> list[str]:
+    """Calls of writing commands on something named like a client of Redis, outside the rooms that may."""
+    if inside(module, *WRITERS):
+        return []
+    calls = (node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return [
+        ast.unparse(call)
+        for call in calls
+        if isinstance(call, ast.Attribute) and WRITES.fullmatch(call.attr) and _is_redis(call.value)
+    ]
+
+
+def _is_redis(value: ast.expr) -> bool:
+    """`client`, `self._redis`, `inbox.client`, `client.pipeline()`, `connect_to(...)`."""
+    if isinstance(value, ast.Call):
+        return _is_redis(value.func)
+    name = value.attr if isinstance(value, ast.Attribute) else value.id if isinstance(value, ast.Name) else ""
+    return name.strip("_") in (
+        "client",
+        "redis",
+        "pipeline",
+        "pipe",
+        "Redis",
+        "connect",
+        "connect_to",
+        "connect_server",
+    )
+
+
+@pytest.mark.parametrize(("module", "path"), modules().items())
+def test_only_the_inbox_writes_its_keys(module: str, path: Path) -> None:
+    assert redis_writes(module, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "inbox.client.hset(key, field, value)",
+        "self._redis.delete(key)",
+        "client.pipeline(transaction=True).zadd(key, {})",
+        "connect_to(settings, timeout=1).set(key, value)",
+    ],
+)
+def test_a_write_outside_the_inbox_is_noticed(line: str) -> None:
+    assert redis_writes("workers.operations.replay", line)
+    assert redis_writes("receiver.inbox.inbox", line) == []
+    assert redis_writes("workers.operations.replay", "fields.set(name, value); parts.append(client.get(key))") == []
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -18,12 +18,13 @@ from receiver.inbox.keyring.host_files import KeyringFiles
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import LearnedSecret, orphaned
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
+from receiver.inbox.queries.runs import EventRuns, PastRun
 from receiver.inbox.subscription_checks import Occupied, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.sandbox_shop import Shop
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, eventually_came
 from tests.workers.subscriptions.test_repair import look
-from workers.operations.replay import Selection, fitting
+from workers.operations.replay import Selection, matching_runs
 from workers.storeapi.client import Client
 from workers.storeapi.errors import (
     ApiError,
@@ -463,10 +464,10 @@ def test_a_handler_that_went_long_ago_does_not_come_back_when_all_workers_were_a
 
 
 def test_a_replay_gives_a_probe_to_no_handler() -> None:
-    fields = {b"topic": b"order.paid", b"r:shop.note": b"done x"}
-    assert fitting(Selection(), "e1", fields)
+    event = EventRuns("e1", "order.paid", {"shop.note": PastRun("done")})
+    assert matching_runs(Selection(), event)
     for selection in (Selection(), Selection(handler="shop.note"), Selection(handler="shop.late")):
-        assert fitting(selection, "e1", {**fields, b"topic": PROBE.encode()}) == []
+        assert matching_runs(selection, replace(event, topic=PROBE)) == []
 
 
 def test_a_probe_is_back_only_if_it_is_that_probe(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,14 @@ import click
 import orjson
 
 from receiver.contract.errors import ConfigError, NotFound
-from receiver.inbox import EventQueries, Inbox, keys
+from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
+from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
 from workers.cli.options import Moment, Noun, Rate, connect_server, load_config, with_config
 from workers.formatting import counted
-from workers.operations.replay import Replay, Selection, fitting
+from workers.operations.replay import Replay, Selection, matching_runs
 
 
 @click.group(cls=Noun)
@@ -171,10 +172,10 @@ def replay_events(
 
 
 def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
-    fields: dict[Any, Any] = inbox.client.hgetall(keys.EVENT + event_id)
-    if not fields:
+    event = RunQueries(inbox.client).of_event(event_id)
+    if event is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
-    return fitting(selection, event_id, fields)
+    return matching_runs(selection, event)
 
 
 def _summary_json(event: EventSummary) -> dict[str, Any]:

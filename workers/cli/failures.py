@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -12,6 +11,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
 from receiver.inbox.model import Declarations
 from receiver.inbox.queries.failures import Failure, FailureGroup
+from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
 from workers.cli.options import Noun, Rate, connect_server, load_config, with_config
 from workers.formatting import counted
@@ -130,11 +130,11 @@ def _chosen_items(reader: FailureQueries, group: str | None, event_id: str | Non
         raise ConfigError("say which: --group GROUP or --event ID; `storehooks failures` lists them")
     if group:
         return _page(reader, _the_group(reader, group))
-    fields: dict[Any, Any] = reader.client.hgetall(keys.EVENT + str(event_id))
-    marked = [name.decode()[2:] for name in fields if name.startswith(b"g:")]
-    if not marked:
+    event = RunQueries(reader.client).of_event(str(event_id))
+    items = event.failures() if event else []
+    if not items:
         raise NotFound(f"event {str(event_id)[:64]!r} has no failed run; `storehooks failures` lists them")
-    return [keys.run_item(str(event_id), handler) for handler in sorted(marked)]
+    return items
 
 
 def _page(reader: FailureQueries, group: FailureGroup) -> list[str]:

@@ -17,11 +17,12 @@ import orjson
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
-from receiver.inbox import Inbox, connect_to
+from receiver.inbox import connect_to
+from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending
 from workers.plugins import conditions, loading, plugin_settings
 from workers.plugins.context import Context
-from workers.plugins.effects import AtWork, Effects, KeptEffects, LocalEffects
+from workers.plugins.effects import AtWork, Effects, LocalEffects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler
 
@@ -56,8 +57,8 @@ class LocalRun:
         self._folder = tempfile.TemporaryDirectory(prefix="storehooks-trial-")
         self._effects: Effects = LocalEffects(_remembered(capsule))
         if record:
-            inbox = Inbox(connect_to(config.redis, timeout=5.0))
-            self._effects = KeptEffects(inbox, keep=config.retention.once, at_work=60.0)
+            client = connect_to(config.redis, timeout=5.0)
+            self._effects = EffectStore(client, keep=config.retention.once, at_work=60.0)
 
     def run(self, event: Event) -> LocalRunResult:
         started = time.perf_counter()

@@ -11,15 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
-from datetime import UTC, datetime
-from typing import Any
-
-import orjson
-from redis import Redis
+from datetime import datetime
 
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import Administration, FailureQueries, Inbox, keys
+from receiver.inbox import Administration, FailureQueries, Inbox
 from receiver.inbox.outcomes import ENDED, status_of
+from receiver.inbox.queries.runs import EventRuns, RunQueries
 
 PAGE = 200
 
@@ -66,7 +63,7 @@ class Replay:
         self, inbox: Inbox, *, rate: float | None, first: int | None, told: Callable[[int], None], again: bool = False
     ) -> None:
         self.administration = Administration(inbox.client)
-        self.client: Redis = inbox.client
+        self._failures, self._runs = FailureQueries(inbox.client), RunQueries(inbox.client)
         self.queues = {one.handler: one.queue for one in inbox.declarations().handlers}
         self.counts: Counter[str] = Counter()
         self._pace = ReplayRate(rate)
@@ -82,9 +79,9 @@ class Replay:
 
     def group(self, group: str) -> Counter[str]:
         """Every run that is in a group of failures now."""
-        failures, until, stuck = FailureQueries(self.client), self._now(), 0
+        until, stuck = self._runs.server_time(), 0
         while (room := self._room) > 0:
-            items = failures.page(group, until=until, skip=stuck, many=room)
+            items = self._failures.page(group, until=until, skip=stuck, many=room)
             if not items:
                 break
             replies = self._reopen(items)
@@ -103,7 +100,7 @@ class Replay:
         for after, items in self._pages(selection, self.position(selection)):
             if not self._send_page(items, selection, after):
                 return self.counts
-        self.client.delete(keys.CURSOR + selection.name)
+        self.administration.end_replay(selection.name)
         return self.counts
 
     def _send_page(self, items: list[str], selection: Selection, after: str) -> bool:
@@ -118,8 +115,7 @@ class Replay:
 
     def position(self, selection: Selection) -> str:
         """Where an interrupted replay of this selection stopped; empty if there was none."""
-        found: Any = self.client.get(keys.CURSOR + selection.name)
-        return (found or b"").decode()
+        return self.administration.replay_position(selection.name)
 
     def matching(self, selection: Selection) -> Iterator[str]:
         """What would be replayed."""
@@ -134,61 +130,24 @@ class Replay:
         return replies
 
     def _pages(self, selection: Selection, position: str) -> Iterator[tuple[str, list[str]]]:
-        """Runs that fit, event by event in order of arrival, each page with the position after it."""
-        index = keys.index_of(selection.store) if selection.store else keys.INDEX
-        start: float | str = selection.since.timestamp() * 1000 if selection.since else "-inf"
-        end = (selection.until or self._now()).timestamp() * 1000
-        seen = ""
-        if position:
-            at, _, seen = position.partition(" ")
-            start = float(at)
-        while page := self._index_page(index, start, end, seen):
-            pipeline = self.client.pipeline(transaction=False)
-            for event_id, _ in page:
-                pipeline.hgetall(keys.EVENT + event_id)
-            items: list[str] = []
-            for (event_id, _), fields in zip(page, pipeline.execute(), strict=True):
-                items += fitting(selection, event_id, fields)
-            start, seen = page[-1][1], page[-1][0]
-            yield f"{start:.0f} {seen}", items
-
-    def _index_page(self, index: str, start: float | str, end: float, seen: str) -> list[tuple[str, float]]:
-        """Events from `start` on that come after `seen`, which stands at `start` itself."""
-        offset = 0
-        while True:
-            found: Any = self.client.zrange(index, start, end, byscore=True, offset=offset, num=PAGE, withscores=True)
-            page = [(event_id.decode(), score) for event_id, score in found]
-            fresh = [one for one in page if one[1] != start or one[0] > seen]
-            if fresh or len(page) < PAGE:
-                return fresh
-            offset += PAGE  # more events of one millisecond than a page holds
-
-    def _now(self) -> datetime:
-        seconds, micro = self.client.time()
-        return datetime.fromtimestamp(seconds + micro / 1e6, UTC)
+        """The runs that match, event by event in order of arrival, each page with the position after it."""
+        pages = self._runs.pages(store=selection.store, since=selection.since, until=selection.until, after=position)
+        for after, events in pages:
+            yield after, [item for event in events for item in matching_runs(selection, event)]
 
 
-def fitting(selection: Selection, event_id: str, fields: dict[Any, Any]) -> list[str]:
-    """The runs of one event that a selection means. A probe of our own is for no handler."""
-    if not fields or fields[b"topic"] == PROBE.encode():
+def matching_runs(selection: Selection, event: EventRuns) -> list[str]:
+    """The runs of one event that a selection matches. A probe of our own is for no handler."""
+    if event.topic == PROBE or (selection.topic and not matches(selection.topic, event.topic)):
         return []
-    if selection.topic and not matches(selection.topic, fields[b"topic"].decode()):
-        return []
-    runs = {name[2:].decode(): value.decode().split(" ")[0] for name, value in fields.items() if name.startswith(b"r:")}
-    if selection.handler and selection.handler not in runs and selection.run_status is None:
-        return [keys.run_item(event_id, selection.handler)]
+    if selection.handler and selection.handler not in event.runs and selection.run_status is None:
+        return [event.item(selection.handler)]
     return [
-        keys.run_item(event_id, handler)
-        for handler, state in sorted(runs.items())
+        event.item(handler)
+        for handler, run in sorted(event.runs.items())
         if handler not in ("", "intake")
         and selection.handler in (None, handler)
-        and selection.run_status in (None, state)
-        and status_of(state) in ENDED
-        and _version_fits(selection, fields.get(f"x:{handler}".encode()))
+        and selection.run_status in (None, run.state)
+        and status_of(run.state) in ENDED
+        and (selection.handler_version is None or selection.handler_version == run.version)
     ]
-
-
-def _version_fits(selection: Selection, detail: bytes | None) -> bool:
-    if selection.handler_version is None:
-        return True
-    return bool(detail) and orjson.loads(detail or b"{}").get("version") == selection.handler_version

@@ -7,8 +7,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import orjson
 
-from receiver.inbox import Inbox
-from receiver.inbox.keys import STATE
 from workers.plugins.exceptions import Busy, Fail
 
 T = TypeVar("T")
@@ -22,7 +20,7 @@ class AtWork(Busy):
 
 
 class Effects(Protocol):
-    """Where marks and state are kept."""
+    """Where marks and state are kept: an EffectStore of the inbox, or LocalEffects. A place names a key."""
 
     def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]: ...
     def end(self, place: str, field: str, item: str, result: bytes) -> None: ...
@@ -61,7 +59,7 @@ class PluginState:
 
     def __init__(self, effects: Effects, plugin: str, store: str) -> None:
         self._effects = effects
-        self._place = f"{STATE}{plugin}:{store}"
+        self._place = f"st:{plugin}:{store}"
 
     def get(self, name: str, default: Any = None) -> Any:
         """What was set last, or the default."""
@@ -79,37 +77,6 @@ class PluginState:
     def add(self, name: str, by: int = 1) -> int:
         """Add to a whole number, from 0; give the sum."""
         return self._effects.add(self._place, name, by)
-
-
-class KeptEffects:
-    """In the inbox, for all machines."""
-
-    def __init__(self, inbox: Inbox, *, keep: float, at_work: float) -> None:
-        self._inbox = inbox
-        self._keep = keep
-        self._at_work = at_work
-
-    def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]:
-        return self._inbox.once("begin", place, field, item, keep=self._keep, more=(self._at_work * 1000, in_doubt))
-
-    def end(self, place: str, field: str, item: str, result: bytes) -> None:
-        self._inbox.once("end", place, field, item, keep=self._keep, more=(result,))
-
-    def clear(self, place: str, field: str, mark: bytes) -> None:
-        self._inbox.once("clear", place, field, "", keep=self._keep, more=(mark,))
-
-    def read(self, place: str, name: str) -> bytes | None:
-        found: Any = self._inbox.client.hget(place, name)
-        return None if found is None else bytes(found)
-
-    def write(self, place: str, name: str, value: bytes | None) -> None:
-        if value is None:
-            self._inbox.client.hdel(place, name)
-        else:
-            self._inbox.client.hset(place, name, value)
-
-    def add(self, place: str, name: str, by: int) -> int:
-        return int(self._inbox.client.hincrby(place, name, by))
 
 
 class LocalEffects:

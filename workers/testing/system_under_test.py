@@ -115,7 +115,7 @@ class SystemUnderTest:
 
     def skip_delays(self, sent: SentEvent) -> SentEvent:
         """Make delayed runs and retries due at once, until the event is settled or has failed."""
-        from receiver.inbox import Housekeeping, keys
+        from receiver.inbox import Administration, Housekeeping, keys
         from receiver.inbox.outcomes import EventStatus
         from workers.testing.local_system import wait_until
 
@@ -125,7 +125,7 @@ class SystemUnderTest:
                 return record
             waiting = [keys.run_item(sent.id, run.handler) for run in record.runs if run.due_at is not None]
             if waiting:
-                self.local_system.client.zadd(keys.LATER, dict.fromkeys(waiting, 1), xx=True)
+                Administration(self.local_system.client).make_due(waiting)
                 Housekeeping(self.local_system.client).tick()
             return None
 

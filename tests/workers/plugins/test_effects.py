@@ -17,9 +17,10 @@ import pytest
 
 from receiver.contract.event import Event
 from receiver.inbox import keys
+from receiver.inbox.effect_store import EffectStore
 from tests.support.harness import Process, System, eventually
 from workers.plugins.context import Context
-from workers.plugins.effects import KeptEffects, LocalEffects
+from workers.plugins.effects import LocalEffects
 from workers.plugins.exceptions import Busy, Fail
 
 STEPS = ("before the call", "during the call", "after the call", "after the mark")
@@ -120,7 +121,7 @@ def context(effects: object, event_id: str = "event1", resource: str = "7", hand
 
 @pytest.fixture(params=["kept", "local"])
 def effects(request: pytest.FixtureRequest, system: System) -> object:
-    return KeptEffects(system.inbox, keep=60, at_work=60) if request.param == "kept" else LocalEffects()
+    return EffectStore(system.client, keep=60, at_work=60) if request.param == "kept" else LocalEffects()
 
 
 def test_a_call_is_made_once_and_its_result_remembered(effects: object) -> None:
@@ -147,7 +148,7 @@ def test_a_call_that_raises_has_not_happened(effects: object) -> None:
 
 def test_a_late_exception_does_not_undo_what_the_next_attempt_has_done(system: System) -> None:
     """A worker was stopped past its lease, in the middle of its call; another attempt was made, and then it woke."""
-    effects = KeptEffects(system.inbox, keep=60, at_work=60)
+    effects = EffectStore(system.client, keep=60, at_work=60)
     calls = []
 
     def stopped_past_its_lease() -> None:
@@ -173,10 +174,10 @@ def test_scopes_reach_as_far_as_they_say(effects: object) -> None:
 @pytest.mark.parametrize("scope", ["resource", "store"])
 def test_each_mark_beyond_an_event_has_an_age_of_its_own(system: System, scope: Literal["resource", "store"]) -> None:
     """All marks of a store were one hash, whose age each new mark renewed."""
-    context(KeptEffects(system.inbox, keep=0.2, at_work=60)).once("old", lambda: 1, scope=scope)
-    context(KeptEffects(system.inbox, keep=60, at_work=60)).once("new", lambda: 1, scope=scope)
+    context(EffectStore(system.client, keep=0.2, at_work=60)).once("old", lambda: 1, scope=scope)
+    context(EffectStore(system.client, keep=60, at_work=60)).once("new", lambda: 1, scope=scope)
     assert eventually(lambda: len(system.client.keys("sh:o:*")) == 1)
-    kept = KeptEffects(system.inbox, keep=60, at_work=60)
+    kept = EffectStore(system.client, keep=60, at_work=60)
     assert [context(kept).once(key, lambda: 2, scope=scope) for key in ("old", "new")] == [2, 1]
 
 
@@ -200,12 +201,12 @@ def test_state_is_kept_for_plugin_and_store(effects: object) -> None:
 
 
 def test_while_another_run_is_at_it_one_waits_and_later_it_is_in_doubt(system: System) -> None:
-    at_work = KeptEffects(system.inbox, keep=60, at_work=60)
+    at_work = EffectStore(system.client, keep=60, at_work=60)
     place = "o:r:north:order:7:shop.one|k"
     at_work.begin(place, "shop.one|k", "event1|shop.one", in_doubt="run")
     with pytest.raises(Busy):
         context(at_work, "event2").once("k", lambda: 1, scope="resource")
-    given_up = KeptEffects(system.inbox, keep=60, at_work=0)
+    given_up = EffectStore(system.client, keep=60, at_work=0)
     with pytest.raises(Fail, match="in doubt"):
         context(given_up, "event2").once("k", lambda: 1, scope="resource", in_doubt="fail")
     assert context(given_up, "event2").once("k", lambda: 1, scope="resource") == 1

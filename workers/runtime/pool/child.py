@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import PluginError
-from receiver.inbox import Inbox, Run, connect_to
+from receiver.inbox import Run, connect_to
+from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins import conditions, loading, plugin_settings
 from workers.plugins.context import Context
-from workers.plugins.effects import AtWork, Effects, KeptEffects
+from workers.plugins.effects import AtWork, Effects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler, Router
 from workers.runtime.pool import messages
@@ -110,7 +111,7 @@ class RunExecutor:
     def __init__(self, config: Config, plugins: list[loading.Plugin], stopped: Callable[[], bool]) -> None:
         self._config = config
         self._stopped = stopped
-        self._inbox = Inbox(connect_to(config.redis, timeout=EFFECT_SECONDS))
+        self._redis = connect_to(config.redis, timeout=EFFECT_SECONDS)
         self._clients: dict[str, Client] = {}
         self._plugins: list[LoadedPlugin] = []
         self._handlers: dict[str, tuple[Handler, LoadedPlugin, float]] = {}
@@ -177,14 +178,14 @@ class RunExecutor:
 
     def _effects_for(self, timeout: float) -> Effects:
         """Where effects are recorded; the connection is made in this process, when first used."""
-        return KeptEffects(self._inbox, keep=self._config.retention.once, at_work=timeout + HALF_A_MINUTE)
+        return EffectStore(self._redis, keep=self._config.retention.once, at_work=timeout + HALF_A_MINUTE)
 
     def _client_of(self, store: str) -> Client:
         """The client of a store's API, made at its first use and reused as long as this process lives."""
         if store not in self._clients:
             from workers.storeapi import client_of
 
-            self._clients[store] = client_of(self._config, store, self._inbox.client)
+            self._clients[store] = client_of(self._config, store, self._redis)
         return self._clients[store]
 
     def shut_down(self) -> None:

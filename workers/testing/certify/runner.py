@@ -16,6 +16,7 @@ from receiver.contract.compose import compose
 from receiver.contract.errors import PluginError
 from receiver.contract.intake import receive
 from receiver.inbox import Administration, Declaration, keys
+from receiver.inbox.effect_store import clear_effects
 from receiver.inbox.outcomes import ENDED, EventStatus, RunStatus
 from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.plugins.plugin_settings import settings_of
@@ -35,7 +36,6 @@ from workers.testing.local_system import STORE, LocalSystem, wait_until
 
 SETTLES_WITHIN = 60.0
 MAX_EXAMPLES = 3
-_PLUGIN_KEYS = (f"{keys.STATE}*", f"{keys.ONCE}*")
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,7 @@ class CertificationRun:
             self._store.place(kind, *records)
         if scenario.drop:
             self._store.misbehave(drop=scenario.drop)
-        for pattern in _PLUGIN_KEYS:
-            for key in self._system.client.scan_iter(pattern):
-                self._system.client.delete(key)
+        clear_effects(self._system.client)
         if scenario.kind != "baseline":
             self._write_control(scenario)
             self._reload_plugin()

@@ -1,0 +1,62 @@
+"""The effect store: what `ctx.once` and `ctx.state` of plugins remember, for all machines.
+
+A place is the name of a key without the prefix: `o:...` holds once marks, `st:...` a plugin's state; see `keys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis import Redis
+
+from receiver.inbox import keys
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.raw_connection import Argument
+from receiver.inbox.redis.script_runner import ScriptCall
+
+
+class EffectStore:
+    def __init__(self, client: Redis, *, keep: float, at_work: float) -> None:
+        """Marks are kept for `keep` seconds. A mark begun less than `at_work` seconds ago is of a run at work."""
+        self.client = client
+        self._keep_ms = int(keep * 1000)
+        self._at_work_ms = at_work * 1000
+
+    def begin(self, place: str, field: str, item: str, *, in_doubt: str) -> list[Any]:
+        """Mark that an effect begins. Returns what is known of it; see `lua/once.lua`."""
+        return self._once("begin", place, field, item, self._at_work_ms, in_doubt)
+
+    def end(self, place: str, field: str, item: str, result: bytes) -> None:
+        """Mark that an effect has happened, with its result."""
+        self._once("end", place, field, item, result)
+
+    def clear(self, place: str, field: str, mark: bytes) -> None:
+        """Remove a mark: the effect did not happen."""
+        self._once("clear", place, field, "", mark)
+
+    def read(self, place: str, name: str) -> bytes | None:
+        value: Any = self.client.hget(keys.PREFIX + place, name)
+        return None if value is None else bytes(value)
+
+    def write(self, place: str, name: str, value: bytes | None) -> None:
+        """Store a value of a plugin's state; None deletes it."""
+        if value is None:
+            self.client.hdel(keys.PREFIX + place, name)
+        else:
+            self.client.hset(keys.PREFIX + place, name, value)
+
+    def add(self, place: str, name: str, by: int) -> int:
+        return int(self.client.hincrby(keys.PREFIX + place, name, by))
+
+    def _once(self, step: str, place: str, field: str, item: str, *more: Argument) -> list[Any]:
+        arguments: Sequence[Argument] = [step, place, field, item, self._keep_ms, *more]
+        (reply,) = script_runner.run(self.client, [ScriptCall("once", arguments)])
+        return [reply[0].decode(), *reply[1:]]
+
+
+def clear_effects(client: Redis) -> None:
+    """Remove all marks and all state, as before the first run of a plugin."""
+    for prefix in (keys.STATE, keys.ONCE):
+        for key in client.scan_iter(f"{prefix}*"):
+            client.delete(key)

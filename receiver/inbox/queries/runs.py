@@ -1,0 +1,107 @@
+"""Runs of past events, in order of arrival: what a replay chooses from. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from redis import Redis
+
+from receiver.inbox import keys
+
+_PAGE = 200
+
+
+@dataclass(frozen=True)
+class PastRun:
+    state: str
+    detail: bytes = b"{}"
+    """The result of the last attempt, as JSON."""
+    in_failure_group: bool = False
+
+    @property
+    def version(self) -> str | None:
+        """The handler's version at the last attempt."""
+        version: str | None = orjson.loads(self.detail).get("version")
+        return version
+
+
+@dataclass(frozen=True)
+class EventRuns:
+    """An event's topic and its runs by handler; "" is the event before routing."""
+
+    id: str
+    topic: str
+    runs: Mapping[str, PastRun]
+
+    def item(self, handler: str) -> str:
+        return keys.run_item(self.id, handler)
+
+    def failures(self) -> list[str]:
+        """The runs whose last attempt failed, retrying or given up."""
+        return [self.item(handler) for handler, run in sorted(self.runs.items()) if run.in_failure_group]
+
+
+class RunQueries:
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    def of_event(self, event_id: str) -> EventRuns | None:
+        fields: Any = self.client.hgetall(keys.EVENT + event_id)
+        return _event_runs(event_id, fields) if fields else None
+
+    def pages(
+        self, *, store: str | None, since: datetime | None, until: datetime | None, after: str = ""
+    ) -> Iterator[tuple[str, list[EventRuns]]]:
+        """Events in order of arrival, a page at a time, each page with the position after it.
+
+        `after` is such a position: an interrupted replay continues there. Without `until`, up to now.
+        """
+        index = keys.index_of(store) if store else keys.INDEX
+        start: float | str = since.timestamp() * 1000 if since else "-inf"
+        end = (until or self.server_time()).timestamp() * 1000
+        last = ""
+        if after:
+            at, _, last = after.partition(" ")
+            start = float(at)
+        while page := self._page(index, start, end, last):
+            last, start = page[-1]
+            yield f"{start:.0f} {last}", self._read([event_id for event_id, _ in page])
+
+    def server_time(self) -> datetime:
+        seconds, micros = self.client.time()
+        return datetime.fromtimestamp(seconds + micros / 1e6, UTC)
+
+    def _page(self, index: str, start: float | str, end: float, last: str) -> list[tuple[str, float]]:
+        """Event ids with their times, from `start` on; of those at `start` itself, only the ones after `last`."""
+        offset = 0
+        while True:
+            found: Any = self.client.zrange(index, start, end, byscore=True, offset=offset, num=_PAGE, withscores=True)
+            page = [(event_id.decode(), score) for event_id, score in found]
+            fresh = [one for one in page if one[1] != start or one[0] > last]
+            if fresh or len(page) < _PAGE:
+                return fresh
+            offset += _PAGE  # more events of one millisecond than a page holds
+
+    def _read(self, event_ids: list[str]) -> list[EventRuns]:
+        pipeline = self.client.pipeline(transaction=False)
+        for event_id in event_ids:
+            pipeline.hgetall(keys.EVENT + event_id)
+        records = zip(event_ids, pipeline.execute(), strict=True)
+        return [_event_runs(event_id, fields) for event_id, fields in records if fields]
+
+
+def _event_runs(event_id: str, fields: Mapping[bytes, bytes]) -> EventRuns:
+    runs = {
+        name[2:].decode(): PastRun(
+            state=value.decode().split(" ")[0],
+            detail=fields.get(b"x:" + name[2:], b"{}"),
+            in_failure_group=b"g:" + name[2:] in fields,
+        )
+        for name, value in fields.items()
+        if name.startswith(b"r:")
+    }
+    return EventRuns(event_id, fields.get(b"topic", b"").decode("utf-8", "replace"), runs)
