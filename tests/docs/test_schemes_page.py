@@ -1,4 +1,4 @@
-"""The document keeps its word: every sample loads, every preset and reason is there."""
+"""docs/schemes.md: every sample loads, and every preset and reason is listed."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def test_the_full_scheme_is_the_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_has_a_true_row(name: str) -> None:
+def test_every_preset_has_a_correct_row(name: str) -> None:
     scheme, row = PRESETS[name], [cell.strip() for cell in ROWS[name]]
     assert row[1] == f"`{scheme.headers[0]}`"
     assert scheme.encoding in row[2]
     assert ("body" in row[3], "time" in row[3]) == (True, "{timestamp}" in scheme.signed)
     assert row[4].startswith("signed") == bool(scheme.timestamp)
-    assert row[5] == _word(scheme, scheme.event.id)
-    assert row[6] == _word(scheme, scheme.event.topic)
+    assert row[5] == _signed_or_not(scheme, scheme.event.id)
+    assert row[6] == _signed_or_not(scheme, scheme.event.topic)
 
 
-def _word(scheme: Scheme, sources: tuple[str, ...]) -> str:
+def _signed_or_not(scheme: Scheme, sources: tuple[str, ...]) -> str:
     if not sources:
         return "none"
     return "signed" if all(map(scheme.signs, sources)) else "not signed"
@@ -60,7 +60,7 @@ def test_every_reason_is_explained() -> None:
 
 
 def test_the_contract_stays_pure_and_light() -> None:
-    """No socket, no web framework, nothing of other rooms; and the event is the standard library alone."""
+    """It imports no web framework and no other room, and `event` imports only the standard library."""
     code = (
         "import sys, receiver.contract.event as e; light = set(sys.modules)\n"
         "import receiver.contract.diagnosis.explain, receiver.contract.diagnosis.detect; every = set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""What the tests of the contract share: deliveries that a store of any scheme could have sent."""
+"""Signed deliveries for the tests of the contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY = (
 
 @dataclass
 class Sent:
-    """One signed delivery, as it arrives."""
+    """One signed delivery."""
 
     scheme: Scheme
     headers: dict[str, str]
@@ -32,7 +32,7 @@ class Sent:
 
 
 def send(scheme: Scheme, body: bytes = BODY, *, secret: Secret = KEY, now: float = NOW, **extra: str) -> Sent:
-    """A delivery that `scheme` signs; headers it signs are filled in, others are given with _ for -."""
+    """Return a delivery signed by `scheme`. Signed headers are filled; others are given with _ for -."""
     headers = {name: "msg_1" for kind, name in scheme.signed_parts if kind == "header"}
     headers |= {name.replace("_", "-"): value for name, value in extra.items()}
     headers |= sign(scheme, secret=secret, headers=headers, body=body, now=now, url=URL)

@@ -1,4 +1,4 @@
-"""Config: files and environment in, one checked Config out, or a sentence that says where and what."""
+"""Config: files and environment give one validated Config, or an error with the place and the fix."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def load(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> Co
     return config.load(path, environ or {})
 
 
-def refusal(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> str:
+def error_of(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text, environ)
     return str(caught.value).replace(str(tmp_path) + "/", "")
 
 
-def test_the_example_is_the_defaults_and_the_sandboxs_store() -> None:
+def test_the_example_has_the_defaults_and_the_sandbox_store() -> None:
     example = config.load(ROOT / "config.example.toml", {}).model_dump()
     defaults = Config().model_dump()
     assert set(example.pop("stores")) == {"demo"}
@@ -41,11 +41,11 @@ def test_the_example_is_the_defaults_and_the_sandboxs_store() -> None:
     assert example == defaults
 
 
-def test_the_example_shows_every_key_with_a_sentence() -> None:
+def test_the_example_shows_every_key_with_a_comment() -> None:
     text = (ROOT / "config.example.toml").read_text()
     shown = tomllib.loads(text)
     sections = {name: field.annotation for name, field in Config.model_fields.items()}
-    for name in ("redis", "receiver", "workers", "secrets", "subscriptions", "api"):
+    for name in ("redis", "receiver", "workers", "retention", "secrets", "subscriptions", "api", "sandbox"):
         assert set(shown[name]) == set(sections[name].model_fields)  # type: ignore[union-attr]
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -53,7 +53,7 @@ def test_the_example_shows_every_key_with_a_sentence() -> None:
             assert any(above.startswith("#") for above in lines[max(0, number - 2) : number]), line
 
 
-def test_the_environment_wins(tmp_path: Path) -> None:
+def test_environment_variables_override_the_file(tmp_path: Path) -> None:
     environ = {
         "STOREHOOKS_WORKERS__PROCESSES": "4",
         "STOREHOOKS_STORES__NORTH__DOMAIN": "north.example",
@@ -68,7 +68,7 @@ def test_the_environment_wins(tmp_path: Path) -> None:
     assert (found.receiver.bind, found.receiver.processes) == ("0.0.0.0:9000", 3)
 
 
-def test_secrets_come_from_the_environment_or_a_file_and_hide_themselves(tmp_path: Path) -> None:
+def test_secrets_are_read_from_variables_or_files_and_are_hidden_in_repr(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("whsec_ZnJvbSBhIGZpbGUsIHF1aXRl\n")
     text = '[stores.a]\nsigning_secrets = ["env:ONE", {value = "file:secret", not_after = 2030-01-01T00:00:00Z}]\n'
     found = load(tmp_path, text, {"ONE": SECRET})
@@ -80,7 +80,7 @@ def test_secrets_come_from_the_environment_or_a_file_and_hide_themselves(tmp_pat
     assert "from a file" not in shown
 
 
-def test_more_files_are_included(tmp_path: Path) -> None:
+def test_included_files_are_merged(tmp_path: Path) -> None:
     (tmp_path / "stores.d").mkdir()
     for name in ("east", "west"):
         (tmp_path / "stores.d" / f"{name}.toml").write_text(STORE.replace("north", name))
@@ -89,13 +89,13 @@ def test_more_files_are_included(tmp_path: Path) -> None:
     assert str(found.place("stores", "east", "signing_secrets")).endswith("east.toml:2")
 
 
-def test_every_store_starts_from_the_defaults(tmp_path: Path) -> None:
+def test_store_defaults_apply_to_every_store(tmp_path: Path) -> None:
     found = load(tmp_path, '[store_defaults]\ndomain = "x.example"\n' + STORE)
     assert found.stores["north"].domain == "x.example"
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("[redis]\nurll = ''\n", "config.toml:2: unknown key redis.urll; did you mean url?"),
         ("[recever]\n", "config.toml:1: unknown key recever; did you mean receiver?"),
@@ -120,47 +120,47 @@ def test_every_store_starts_from_the_defaults(tmp_path: Path) -> None:
         ("include = 'x'\n", "include is a list of file patterns"),
     ],
 )
-def test_a_bad_file_is_refused_with_file_key_and_fix(tmp_path: Path, text: str, says: str) -> None:
-    assert says in refusal(tmp_path, text)
+def test_an_invalid_file_is_refused_with_line_key_and_fix(tmp_path: Path, text: str, message: str) -> None:
+    assert message in error_of(tmp_path, text)
 
 
-def test_with_the_spool_off_its_age_is_nobodys_business(tmp_path: Path) -> None:
+def test_with_the_spool_off_its_age_is_ignored(tmp_path: Path) -> None:
     found = load(tmp_path, STORE + "[receiver]\ndedupe_window = '1h'\nspool = 'off'\n").receiver
     assert found.dedupe_retention == 3600
     assert load(tmp_path, STORE).receiver.dedupe_retention == (7 + 3) * 86400
 
 
-def test_a_key_that_is_set_twice_in_two_files_is_refused(tmp_path: Path) -> None:
+def test_a_key_set_in_two_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "more.toml").write_text(STORE)
-    assert "is already set in config.toml:3" in refusal(tmp_path, 'include = ["more.toml"]\n' + STORE)
+    assert "is already set in config.toml:3" in error_of(tmp_path, 'include = ["more.toml"]\n' + STORE)
 
 
-def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path) -> None:
-    said = refusal(tmp_path, STORE, {"STOREHOOKS_WORKER__PROCESSES": "4"})
-    assert said == "$STOREHOOKS_WORKER__PROCESSES: unknown key worker; did you mean workers?"
+def test_an_unknown_storehooks_variable_is_refused(tmp_path: Path) -> None:
+    error = error_of(tmp_path, STORE, {"STOREHOOKS_WORKER__PROCESSES": "4"})
+    assert error == "$STOREHOOKS_WORKER__PROCESSES: unknown key worker; did you mean workers?"
 
 
-def test_no_refusal_shows_a_secret(tmp_path: Path) -> None:
+def test_no_error_shows_a_secret(tmp_path: Path) -> None:
     text = '[stores.a]\nscheme = "standard-webhooks"\nsigning_secrets = ["whsec_not*base64*at*all"]\n'
-    said = refusal(tmp_path, text)
-    assert "signing_secrets[0]" in said
-    assert "not*base64" not in said
+    error = error_of(tmp_path, text)
+    assert "signing_secrets[0]" in error
+    assert "not*base64" not in error
 
 
-def test_the_sandboxs_secret_is_refused_on_a_public_address(tmp_path: Path) -> None:
+def test_the_sandbox_secret_is_refused_on_a_public_address(tmp_path: Path) -> None:
     example = (ROOT / "config.example.toml").read_text()
     public = example.replace('public_url = "http://127.0.0.1:8000"', 'public_url = "https://hooks.example.com"')
-    assert "uses the sandbox's secret" in refusal(tmp_path, public)
-    assert "uses the sandbox's secret" in refusal(tmp_path, example, {"PORT": "8000"})
+    assert "uses the sandbox's secret" in error_of(tmp_path, public)
+    assert "uses the sandbox's secret" in error_of(tmp_path, example, {"PORT": "8000"})
 
 
-def test_the_file_is_found_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_config_file_is_found_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="storehooks init"):
         find_config_file(None, {})
-    for name in ("config.example.toml", "config.toml", "other.toml", "said.toml"):
+    for name in ("config.example.toml", "config.toml", "other.toml", "error.toml"):
         (tmp_path / name).write_text("")
-    assert find_config_file("said.toml", {"STOREHOOKS_CONFIG": "other.toml"}).name == "said.toml"
+    assert find_config_file("error.toml", {"STOREHOOKS_CONFIG": "other.toml"}).name == "error.toml"
     assert find_config_file(None, {"STOREHOOKS_CONFIG": "other.toml"}).name == "other.toml"
     assert find_config_file(None, {}).name == "config.toml"
     (tmp_path / "config.toml").unlink()

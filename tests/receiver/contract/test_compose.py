@@ -1,4 +1,4 @@
-"""What is composed for a store is what intake lets in, whatever the scheme and the data."""
+"""Compose: intake accepts a composed delivery, for every scheme and any data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-# A field of the data must not stand where the scheme reads something else.
+# No field of the data may have the name of a source of the scheme.
 resources = st.dictionaries(st.text(max_size=8).map("field_{}".format), values, max_size=5)
 
 
@@ -30,7 +30,9 @@ def store_of(scheme: Scheme) -> Store:
 
 
 @given(name=st.sampled_from(list(PRESETS)), data=resources, number=st.integers(1, 2**40))
-def test_a_composed_delivery_is_let_in_and_means_what_was_meant(name: str, data: dict[str, Any], number: int) -> None:
+def test_a_composed_delivery_is_accepted_with_the_same_topic_id_and_data(
+    name: str, data: dict[str, Any], number: int
+) -> None:
     store = store_of(PRESETS[name])
     request = compose(store, topic="product.updated", delivery_id="d-1", data={**data, "id": number}, now=NOW)
     delivery = receive(request.headers, request.body, store=store, now=NOW)
@@ -50,7 +52,7 @@ def test_one_bit_changed_in_a_composed_body_is_refused(name: str, at: int, bit: 
         receive(request.headers, bytes(changed), store=store, now=NOW)
 
 
-def test_whatever_else_is_signed_is_supplied() -> None:
+def test_every_signed_header_and_field_is_filled() -> None:
     scheme = Scheme(
         "own",
         headers=("X-Signature",),
@@ -65,7 +67,7 @@ def test_whatever_else_is_signed_is_supplied() -> None:
     assert receive(request.headers, request.body, store=store, now=NOW).event.topic == "order.created"
 
 
-def test_the_data_that_is_given_stays_as_it_is() -> None:
+def test_the_given_data_is_not_changed() -> None:
     data = {"id": 1}
     compose(store_of(PRESETS["slack"]), topic="order.created", delivery_id="d-1", data=data, now=NOW)
     assert data == {"id": 1}

@@ -1,4 +1,4 @@
-"""Intake: what an event is made of, when two deliveries are one, and what no content can upset."""
+"""Intake: the fields of an event, duplicates, unreadable content, and the store that a delivery names."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tests.support.deliveries import BODY, KEY, NOW, URL, send
 BODY_ONLY = PRESETS["hex-body"]
 
 
-def take(scheme: Scheme, body: bytes = BODY, *, now: float = NOW, domain: str = "", **headers: str) -> Delivery:
+def accept(scheme: Scheme, body: bytes = BODY, *, now: float = NOW, domain: str = "", **headers: str) -> Delivery:
     sent = send(scheme, body, **headers)
     store = Store("north", scheme, (KEY,), url=URL, domain=domain)
     return receive(sent.headers, sent.body, store=store, now=now)
 
 
-def test_an_event_has_everything_the_scheme_knows() -> None:
+def test_an_event_has_every_part_that_its_scheme_defines() -> None:
     body = b'{"type":"order.created","timestamp":"2023-11-14T22:13:19Z","data":{"id":7,"total":"42.00"}}'
-    delivery = take(PRESETS["standard-webhooks"], body, webhook_id="msg_9")
+    delivery = accept(PRESETS["standard-webhooks"], body, webhook_id="msg_9")
     event = delivery.event
     assert (event.store, event.topic, event.delivery_id, event.resource_id) == (
         "north",
@@ -47,7 +47,7 @@ def test_an_event_has_everything_the_scheme_knows() -> None:
     assert delivery.signed_with == KEY.fingerprint
 
 
-REAL = {
+REAL_DELIVERIES = {
     "shopify": (b'{"id":820982911946154508,"total_price":"9.00"}', "order.created", "820982911946154508"),
     "woocommerce": (b'{"id":727,"status":"processing"}', "order.created", "727"),
     "bigcommerce": (
@@ -90,10 +90,10 @@ REAL = {
 }
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_a_delivery_as_the_store_sends_it_is_understood(name: str) -> None:
-    body, topic, resource = REAL[name]
-    event = take(PRESETS[name], body, x_shopify_topic="orders/create", x_wc_webhook_topic="order.created").event
+@pytest.mark.parametrize("name", REAL_DELIVERIES)
+def test_a_real_delivery_of_each_preset_is_read(name: str) -> None:
+    body, topic, resource = REAL_DELIVERIES[name]
+    event = accept(PRESETS[name], body, x_shopify_topic="orders/create", x_wc_webhook_topic="order.created").event
     assert (event.topic, event.resource_id) == (topic, resource)
     assert isinstance(event.data, dict)
     assert event.data
@@ -102,26 +102,26 @@ def test_a_delivery_as_the_store_sends_it_is_understood(name: str) -> None:
 # Duplicates
 
 
-def test_the_same_delivery_twice_is_one_event() -> None:
+def test_a_redelivery_has_the_same_event_id() -> None:
     for name in ("standard-webhooks", "shopify"):
-        assert take(PRESETS[name], x_shopify_webhook_id="1").event.id == (
-            take(PRESETS[name], x_shopify_webhook_id="1").event.id
+        assert accept(PRESETS[name], x_shopify_webhook_id="1").event.id == (
+            accept(PRESETS[name], x_shopify_webhook_id="1").event.id
         )
 
 
 def test_the_same_body_under_a_new_id_is_another_event() -> None:
-    first = take(PRESETS["shopify"], x_shopify_webhook_id="1")
-    assert first.event.id != take(PRESETS["shopify"], x_shopify_webhook_id="2").event.id
+    first = accept(PRESETS["shopify"], x_shopify_webhook_id="1")
+    assert first.event.id != accept(PRESETS["shopify"], x_shopify_webhook_id="2").event.id
 
 
 def test_an_unsigned_id_with_another_body_is_another_event() -> None:
-    first = take(PRESETS["shopify"], b'{"id":1}', x_shopify_webhook_id="1")
-    assert first.event.id != take(PRESETS["shopify"], b'{"id":2}', x_shopify_webhook_id="1").event.id
+    first = accept(PRESETS["shopify"], b'{"id":1}', x_shopify_webhook_id="1")
+    assert first.event.id != accept(PRESETS["shopify"], b'{"id":2}', x_shopify_webhook_id="1").event.id
 
 
-def test_a_signed_id_names_the_event_alone() -> None:
-    first = take(PRESETS["standard-webhooks"], b'{"type":"a.b","data":{"n":1}}', webhook_id="m")
-    assert first.event.id == take(PRESETS["standard-webhooks"], b'{"type":"a.b"}', webhook_id="m").event.id
+def test_a_signed_id_alone_identifies_the_event() -> None:
+    first = accept(PRESETS["standard-webhooks"], b'{"type":"a.b","data":{"n":1}}', webhook_id="m")
+    assert first.event.id == accept(PRESETS["standard-webhooks"], b'{"type":"a.b"}', webhook_id="m").event.id
 
 
 def test_one_id_at_two_stores_is_two_events() -> None:
@@ -133,12 +133,12 @@ def test_one_id_at_two_stores_is_two_events() -> None:
     assert len(ids) == 2
 
 
-def test_without_an_id_equal_content_carries_equal_marks() -> None:
-    first, second = take(BODY_ONLY, x_topic="a/b"), take(BODY_ONLY, x_topic="a/b")
+def test_without_an_id_equal_content_has_equal_hashes() -> None:
+    first, second = accept(BODY_ONLY, x_topic="a/b"), accept(BODY_ONLY, x_topic="a/b")
     assert first.event.id != second.event.id
     assert first.content_hash == second.content_hash != ""
-    assert take(BODY_ONLY, x_topic="a/c").content_hash != first.content_hash
-    assert take(BODY_ONLY, BODY + b" ", x_topic="a/b").content_hash != first.content_hash
+    assert accept(BODY_ONLY, x_topic="a/c").content_hash != first.content_hash
+    assert accept(BODY_ONLY, BODY + b" ", x_topic="a/b").content_hash != first.content_hash
 
 
 @pytest.mark.parametrize(
@@ -150,40 +150,40 @@ def test_without_an_id_equal_content_carries_equal_marks() -> None:
         b'{"event":"order/paid"}',
     ],
 )
-def test_two_equal_thin_bodies_are_always_two_events(body: bytes) -> None:
-    first, second = take(PRESETS["nuvemshop"], body), take(PRESETS["nuvemshop"], body)
+def test_equal_thin_bodies_are_never_duplicates(body: bytes) -> None:
+    first, second = accept(PRESETS["nuvemshop"], body), accept(PRESETS["nuvemshop"], body)
     assert first.event.id != second.event.id
     assert first.content_hash == second.content_hash == ""
 
 
 @pytest.mark.parametrize("more", [b'"total":"1"', b'"paid":true', b'"lines":[]', b'"customer":{"id":1}'])
-def test_a_body_with_any_substance_is_not_thin(more: bytes) -> None:
-    assert take(PRESETS["nuvemshop"], b'{"event":"order/paid","id":1,' + more + b"}").content_hash
+def test_a_body_with_any_content_is_not_thin(more: bytes) -> None:
+    assert accept(PRESETS["nuvemshop"], b'{"event":"order/paid","id":1,' + more + b"}").content_hash
 
 
-def test_ids_beyond_64_bits_are_not_confused() -> None:
+def test_ids_beyond_64_bits_keep_all_their_digits() -> None:
     scheme = Scheme("acme", dedupe="id", event=Sources(id=("json:id",)))
-    ids = {take(scheme, b'{"type":"a.b","id":12345678901234567890%d}' % n).event.id for n in (1, 2)}
+    ids = {accept(scheme, b'{"type":"a.b","id":12345678901234567890%d}' % n).event.id for n in (1, 2)}
     assert len(ids) == 2
-    assert take(scheme, b'{"type":"a.b","id":123456789012345678901}').event.delivery_id == "123456789012345678901"
+    assert accept(scheme, b'{"type":"a.b","id":123456789012345678901}').event.delivery_id == "123456789012345678901"
 
 
 @pytest.mark.parametrize("strange", ["a:b", "a\nb", "x" * 10_000, "\u0000", "ü", "<script>"])
-def test_a_strange_id_is_only_an_id(strange: str) -> None:
+def test_an_unusual_delivery_id_is_accepted(strange: str) -> None:
     scheme = Scheme("acme", dedupe="id", event=Sources(id=("json:id",)))
     body = orjson.dumps({"type": "a.b", "id": strange})
-    delivery = take(scheme, body)
+    delivery = accept(scheme, body)
     assert len(delivery.event.delivery_id) <= 200
-    assert delivery.event.id == take(scheme, body).event.id
+    assert delivery.event.id == accept(scheme, body).event.id
     longer = orjson.dumps({"type": "a.b", "id": strange + "y"})
-    assert delivery.event.id != take(scheme, longer).event.id
+    assert delivery.event.id != accept(scheme, longer).event.id
 
 
-def test_an_event_id_is_the_beginning_of_a_hash_in_base32() -> None:
+def test_an_event_id_is_the_first_130_bits_of_a_hash_in_base32() -> None:
     assert event_id("north", b"key") == b32encode(sha256(b"north\0key").digest())[:26].decode().lower()
 
 
-# Content that cannot be understood
+# Unreadable content
 
 UNREADABLE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "empty"),
@@ -211,13 +211,13 @@ UNREADABLE: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_genuine_delivery_that_cannot_be_understood_is_kept_and_says_why(name: str) -> None:
-    body, words = UNREADABLE[name]
-    delivery = take(PRESETS["standard-webhooks"], body, webhook_id="msg_1")
-    assert words in delivery.unreadable
+def test_a_genuine_delivery_that_is_unreadable_is_accepted_with_the_reason(name: str) -> None:
+    body, reason = UNREADABLE[name]
+    delivery = accept(PRESETS["standard-webhooks"], body, webhook_id="msg_1")
+    assert reason in delivery.unreadable
     assert delivery.event.topic == "unreadable"
     assert delivery.event.body == body
-    assert delivery.event.id == take(PRESETS["standard-webhooks"], body, webhook_id="msg_1").event.id
+    assert delivery.event.id == accept(PRESETS["standard-webhooks"], body, webhook_id="msg_1").event.id
 
 
 READABLE: dict[str, bytes] = {
@@ -232,22 +232,22 @@ READABLE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_what_is_not_marked_unreadable_can_be_read(name: str) -> None:
-    delivery = take(PRESETS["standard-webhooks"], READABLE[name])
+def test_a_delivery_not_marked_unreadable_can_be_read(name: str) -> None:
+    delivery = accept(PRESETS["standard-webhooks"], READABLE[name])
     assert delivery.unreadable == ""
     assert delivery.event.topic == "a.b"
     assert delivery.event.payload == json.loads(READABLE[name])
     assert delivery.event.data is not None
 
 
-def test_credentials_in_headers_are_not_kept() -> None:
-    kept = take(BODY_ONLY, authorization="Bearer x", cookie="y", x_topic="a.b").event.headers
-    assert "x-topic" in kept
-    assert not {"authorization", "cookie"} & set(kept)
+def test_credentials_in_headers_are_not_stored() -> None:
+    stored = accept(BODY_ONLY, authorization="Bearer x", cookie="y", x_topic="a.b").event.headers
+    assert "x-topic" in stored
+    assert not {"authorization", "cookie"} & set(stored)
 
 
-def test_at_most_64_headers_are_kept() -> None:
-    assert len(take(BODY_ONLY, **{f"x_{number}": "y" for number in range(100)}).event.headers) == 64
+def test_at_most_64_headers_are_stored() -> None:
+    assert len(accept(BODY_ONLY, **{f"x_{number}": "y" for number in range(100)}).event.headers) == 64
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,10 @@ def test_at_most_64_headers_are_kept() -> None:
         ({}, None),
     ],
 )
-def test_a_time_is_read_in_the_usual_forms_and_otherwise_left_out(written: Any, year: int | None) -> None:
-    occurred = take(PRESETS["standard-webhooks"], orjson.dumps({"type": "a.b", "timestamp": written})).event.occurred_at
+def test_a_time_is_read_in_the_usual_forms_and_is_otherwise_none(written: Any, year: int | None) -> None:
+    occurred = accept(
+        PRESETS["standard-webhooks"], orjson.dumps({"type": "a.b", "timestamp": written})
+    ).event.occurred_at
     assert (occurred.year if occurred else None) == year
 
 
@@ -289,7 +291,7 @@ bodies = st.binary(max_size=200) | (anything | envelopes).map(lambda value: json
     bodies,
     st.dictionaries(st.text(max_size=9), st.text(max_size=20)),
 )
-def test_no_signed_content_can_upset_the_intake(scheme: Scheme, body: bytes, headers: dict[str, str]) -> None:
+def test_no_signed_content_makes_the_intake_fail(scheme: Scheme, body: bytes, headers: dict[str, str]) -> None:
     scheme = replace(scheme, timestamp="", signed="{body}", dedupe="id+body")
     sent = send(scheme, body)
     delivery = receive({**headers, **sent.headers}, body, store=sent.store, now=NOW)
@@ -299,26 +301,26 @@ def test_no_signed_content_can_upset_the_intake(scheme: Scheme, body: bytes, hea
     orjson.dumps([delivery.theirs, delivery.event.delivery_id, delivery.event.resource_id, delivery.event.topic])
 
 
-# Which store
+# The store that a delivery names
 
 
 def test_a_delivery_that_names_another_store_is_refused() -> None:
     body = b'{"store_id":123,"event":"order/paid","id":1}'
-    assert take(PRESETS["nuvemshop"], body, domain="123")
+    assert accept(PRESETS["nuvemshop"], body, domain="123")
     with pytest.raises(DeliveryRefused) as caught:
-        take(PRESETS["nuvemshop"], body, domain="124")
+        accept(PRESETS["nuvemshop"], body, domain="124")
     assert caught.value.reason == "wrong-store"
 
 
 @pytest.mark.parametrize("domain", ["shop.example", "SHOP.example", "https://shop.example/", ""])
 def test_a_domain_is_compared_without_scheme_case_and_slash(domain: str) -> None:
-    take(PRESETS["woocommerce"], domain=domain, x_wc_webhook_source="https://Shop.example/")
+    accept(PRESETS["woocommerce"], domain=domain, x_wc_webhook_source="https://Shop.example/")
 
 
-def test_naming_the_store_in_one_of_the_places_is_enough() -> None:
-    body = REAL["shopware"][0]
-    take(PRESETS["shopware"], body, domain="shop.example")
-    take(PRESETS["shopware"], body, domain="dgrH7nLU6tlE")
+def test_one_source_that_names_the_store_is_enough() -> None:
+    body = REAL_DELIVERIES["shopware"][0]
+    accept(PRESETS["shopware"], body, domain="shop.example")
+    accept(PRESETS["shopware"], body, domain="dgrH7nLU6tlE")
 
 
 STORES = {
@@ -349,12 +351,14 @@ STORES = {
         ({}, b'{"store_id":"' + b"1" * 100_000 + b'"}', None),
     ],
 )
-def test_the_shared_url_finds_the_store_that_is_named(headers: dict[str, str], body: bytes, name: str | None) -> None:
+def test_the_index_finds_the_store_that_a_delivery_names(
+    headers: dict[str, str], body: bytes, name: str | None
+) -> None:
     found = StoreIndex(STORES).find(headers, body)
     assert (found.name if found else None) == name
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(st.sampled_from(["x-shopify-shop-domain", "x"]), st.text(max_size=20)), bodies)
-def test_no_unverified_content_can_upset_the_search_for_a_store(headers: dict[str, str], body: bytes) -> None:
+def test_no_unverified_content_makes_the_search_for_a_store_fail(headers: dict[str, str], body: bytes) -> None:
     StoreIndex(STORES).find(headers, body)

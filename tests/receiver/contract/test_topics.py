@@ -1,4 +1,4 @@
-"""Topics: from the store's names to ours, and back."""
+"""Topics: translated from the store's event names and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from receiver.contract.topics import mapped_by, matches, normalise, their_names,
         ("Bestellung ü.neu", "bestellung.-.neu"),
     ],
 )
-def test_a_name_that_no_map_has_follows_the_rule(theirs: str, ours: str) -> None:
+def test_a_name_that_is_in_no_map_follows_the_rule(theirs: str, ours: str) -> None:
     assert normalise(theirs) == ours
     assert translate(theirs, {}) == ours
 
@@ -41,23 +41,23 @@ def test_a_topic_stays_short() -> None:
     assert len(normalise("a" * 10_000 + "/create")) == 100
 
 
-def test_our_own_topics_do_not_change_under_the_rule() -> None:
+def test_the_rule_does_not_change_topics() -> None:
     for scheme in PRESETS.values():
         for topic in scheme.topics.values():
             assert normalise(topic) == topic
 
 
-def test_the_map_wins_over_the_rule() -> None:
+def test_the_map_overrides_the_rule() -> None:
     assert translate("orders/create", {"orders/create": "sale.made"}) == "sale.made"
 
 
-def test_it_is_known_who_decided() -> None:
+def test_mapped_by_says_which_mapping_was_used() -> None:
     mapping = {"a": "order.created", "b": "order.paid"}
     assert [mapped_by(name, mapping, {"b"}) for name in "abc"] == ["preset", "config", "rule"]
 
 
 @pytest.mark.parametrize("name", [name for name, scheme in PRESETS.items() if scheme.topics])
-def test_every_name_of_a_preset_comes_back_from_its_topic(name: str) -> None:
+def test_every_name_of_a_preset_can_be_found_by_its_topic(name: str) -> None:
     mapping = PRESETS[name].topics
     for theirs, ours in mapping.items():
         assert theirs in their_names(ours, mapping)
@@ -92,7 +92,7 @@ def test_a_pattern_gives_every_name_that_matches() -> None:
     assert their_names("order.created", PRESETS["shopify"].topics) == ("orders/create",)
 
 
-def test_a_topic_nobody_mapped_is_its_own_name_and_a_pattern_has_none() -> None:
+def test_an_unmapped_topic_is_its_own_name_and_a_pattern_has_none() -> None:
     assert their_names("order.created", {}) == ("order.created",)
     assert their_names("order.*", {}) == ()
 

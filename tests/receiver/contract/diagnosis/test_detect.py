@@ -1,4 +1,4 @@
-"""Detection: the scheme is found from one delivery and its secret, or it is said what was tried."""
+"""Detection: one delivery and its secret give the scheme, or a list of what was tried."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def timed(headers: dict[str, str], body: bytes, secret: str, url: str = "") -> D
 
 
 def loaded(found: Detection, secret: str, tmp_path: Path) -> Store:
-    """The store of a config that holds what was printed."""
+    """Load a config with the printed TOML and return its store."""
     path = tmp_path / "config.toml"
     store = f'[stores.north]\nscheme = "acme"\nurl = "{URL}"\nsigning_secrets = ["{secret}"]\n'
     path.write_text(found.toml("acme") + store)
@@ -52,7 +52,7 @@ def loaded(found: Detection, secret: str, tmp_path: Path) -> Store:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_delivery_of_each_preset_is_recognised(name: str, tmp_path: Path) -> None:
+def test_a_delivery_of_each_preset_is_detected(name: str, tmp_path: Path) -> None:
     scheme, text = PRESETS[name], SECRETS.get(name, "a secret as the store shows it")
     body = orjson.dumps({"scope": "store/order/created", **orjson.loads(BODY)}) if name == "bigcommerce" else BODY
     sent = send(scheme, body, secret=Secret(scheme.key_of(text)))
@@ -62,7 +62,7 @@ def test_a_delivery_of_each_preset_is_recognised(name: str, tmp_path: Path) -> N
 
 
 SECRET = "k3y-0f_acme"
-MADE_UP: dict[str, tuple[dict[str, str], str]] = {
+INVENTED: dict[str, tuple[dict[str, str], str]] = {
     "milliseconds, a bar and base64": (
         {
             "x-acme-time": "1700000000000",
@@ -109,9 +109,9 @@ MADE_UP: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MADE_UP)
-def test_a_made_up_scheme_is_found_and_its_toml_works(name: str, tmp_path: Path) -> None:
-    headers, text = MADE_UP[name]
+@pytest.mark.parametrize("name", INVENTED)
+def test_an_invented_scheme_is_detected_and_its_toml_works(name: str, tmp_path: Path) -> None:
+    headers, text = INVENTED[name]
     found = timed(headers, BODY, text, url=URL)
     assert found.scheme is not None
     assert found.preset == ""
@@ -122,16 +122,16 @@ def test_a_made_up_scheme_is_found_and_its_toml_works(name: str, tmp_path: Path)
     assert delivery.event.topic == "order.created"
 
 
-def test_a_changed_body_does_not_fit_what_was_found(tmp_path: Path) -> None:
-    headers, text = MADE_UP["topic and body"]
+def test_a_changed_body_does_not_match_the_detected_scheme(tmp_path: Path) -> None:
+    headers, text = INVENTED["topic and body"]
     found = timed(headers, BODY, text)
     assert found.scheme is not None
     assert found.scheme.signed == "{header:x-acme-topic}.{body}"
     assert detect(headers, BODY + b" ", text).scheme is None
 
 
-def test_when_nothing_fits_it_is_said_what_was_tried() -> None:
-    headers, text = MADE_UP["keys in a list, body before time"]
+def test_without_a_match_the_result_lists_what_was_tried() -> None:
+    headers, text = INVENTED["keys in a list, body before time"]
     found = timed(headers, BODY, "another secret")
     assert found.scheme is None
     assert found.toml("acme") == ""
@@ -142,7 +142,7 @@ def test_when_nothing_fits_it_is_said_what_was_tried() -> None:
     assert "another secret" not in str(found)
 
 
-def test_a_large_delivery_that_fits_nothing_takes_no_longer() -> None:
+def test_a_large_delivery_without_a_match_takes_no_longer() -> None:
     headers = {f"x-acme-{number}": str(1_700_000_000 + number) for number in range(20)}
     headers |= {f"x-acme-id-{number}": f"id{number}" for number in range(20)}
     headers |= {"x-acme-signature": "00" * 32, "x-acme-other": "11" * 64}
@@ -150,20 +150,20 @@ def test_a_large_delivery_that_fits_nothing_takes_no_longer() -> None:
     assert timed(headers, BODY, "secret", url=URL).scheme is None
 
 
-def test_sha1_is_recognised_and_refused() -> None:
+def test_sha1_is_detected_as_not_supported() -> None:
     found = timed({"x-hub-signature": "sha1=" + mac(SECRET, BODY, "sha1").hex()}, BODY, SECRET)
     assert found.scheme is None
     assert found.notes == ("the signature matches as HMAC-SHA1 over {body}, which is not supported",)
 
 
-def test_url_safe_base64_is_recognised_and_refused() -> None:
+def test_url_safe_base64_is_detected_as_not_supported() -> None:
     body = next(body for n in range(100) if b"-" in urlsafe_b64encode(mac(SECRET, body := b"%d" % n)))
     found = timed({"x-sig": urlsafe_b64encode(mac(SECRET, body)).decode()}, body, SECRET)
     assert found.scheme is None
     assert "url-safe base64" in found.notes[0]
 
 
-def test_a_body_that_is_not_signed_is_found_with_a_warning() -> None:
+def test_a_scheme_that_does_not_sign_the_body_is_detected_with_a_warning() -> None:
     headers = {"x-acme-id": "7", "x-acme-time": "1700000000", "x-sig": mac(SECRET, b"7.1700000000").hex()}
     found = timed(headers, BODY, SECRET)
     assert found.scheme is not None
@@ -181,7 +181,7 @@ def test_standard_webhooks_with_a_plain_secret_is_not_mistaken_for_bigcommerce()
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_scheme_comes_back_from_its_own_toml(name: str, tmp_path: Path) -> None:
+def test_every_preset_can_be_loaded_from_its_own_toml(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(to_toml(PRESETS[name], "acme"))
     written = load(path, {}).known_schemes["acme"]
@@ -190,6 +190,6 @@ def test_every_scheme_comes_back_from_its_own_toml(name: str, tmp_path: Path) ->
             assert getattr(written, field) == getattr(PRESETS[name], field)
 
 
-def test_nothing_is_found_without_a_signature() -> None:
+def test_nothing_is_detected_without_a_signature() -> None:
     assert detect({}, b"", "secret").tried[1] == "signatures: none in any header"
     assert detect({"x-sig": hashlib.sha256(BODY).hexdigest()}, BODY, "").scheme is None

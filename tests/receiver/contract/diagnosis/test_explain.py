@@ -1,4 +1,4 @@
-"""Explanations: every verdict with its steps, the true cause by name, and never a secret."""
+"""Explanations: every step, the true cause and its fix, and never a secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.deliveries import BODY, KEY, NOW, URL, Sent, send
 ACME = Scheme("acme", headers=("X-Store-Signature",), signed="{timestamp}.{body}", timestamp="header:X-Store-Time")
 
 
-def why(sent: Sent, *, now: float = NOW, **changes: Any) -> Explanation:
+def explained(sent: Sent, *, now: float = NOW, **changes: Any) -> Explanation:
     return explain(replace(sent.store, **changes), sent.headers, sent.body, now)
 
 
@@ -30,7 +30,7 @@ def step(found: Explanation, title: str) -> Any:
 
 
 def test_a_valid_delivery_shows_every_step() -> None:
-    found = why(send(ACME), now=NOW + 2)
+    found = explained(send(ACME), now=NOW + 2)
     assert found.valid
     assert found.reason is None
     assert found.verdict == f"signed with {KEY.fingerprint}"
@@ -52,16 +52,12 @@ def test_a_valid_delivery_shows_every_step() -> None:
 
 def test_an_expired_secret_would_match() -> None:
     expired = replace(KEY, not_after=datetime(2023, 11, 14, 3, 12, tzinfo=UTC), origin="config.toml:42")
-    found = why(send(ACME), secrets=(Secret(b"new", origin="config.toml:41"), expired))
+    found = explained(send(ACME), secrets=(Secret(b"new", origin="config.toml:41"), expired))
     assert found.reason == "secret-expired"
     assert [line.mark for line in step(found, "secrets").lines] == ["no match", "would match"]
     assert step(found, "secrets").lines[1].text.endswith("config.toml:42, expired 2023-11-14 03:12 UTC")
     assert f"matches {KEY.fingerprint}, which expired 2023-11-14 03:12 UTC" in found.hints[0].text
     assert "not_after in config.toml:42" in found.hints[0].fix
-
-
-def broken(scheme: Scheme, body: bytes = BODY, **headers: str) -> Sent:
-    return send(scheme, body, **headers)
 
 
 def changed(sent: Sent, **changes: Any) -> Sent:
@@ -89,7 +85,7 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
         "signature-mismatch",
         "if the body had a trailing newline",
     ),
-    "the body was written anew": (
+    "the body was re-serialised": (
         changed(send(GITHUB), body=BODY.replace(b":", b": ").replace(b",", b", ")),
         "signature-mismatch",
         "if the JSON body were re-serialised",
@@ -181,18 +177,18 @@ CAUSES["an unknown secret"][0].secret = KEY
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_a_broken_delivery_names_its_true_cause(name: str) -> None:
-    sent, reason, words = CAUSES[name]
-    found = why(sent)
+def test_the_true_cause_of_an_invalid_signature_is_named(name: str) -> None:
+    sent, reason, hint_text = CAUSES[name]
+    found = explained(sent)
     assert not found.valid
     assert found.reason == reason
     assert found.verdict.startswith(reason)
-    assert any(words in hint.text for hint in found.hints), found.hints
+    assert any(hint_text in hint.text for hint in found.hints), found.hints
 
 
 @pytest.mark.parametrize("now", [NOW + 4000, NOW - 4000])
-def test_a_time_too_far_away_says_how_far(now: float) -> None:
-    found = why(send(ACME), now=now)
+def test_a_timestamp_outside_the_tolerance_shows_the_difference(now: float) -> None:
+    found = explained(send(ACME), now=now)
     assert found.reason in ("too-old", "too-new")
     assert "4,000 s" in step(found, "time").lines[0].text
     assert step(found, "time").ok is False
@@ -200,28 +196,28 @@ def test_a_time_too_far_away_says_how_far(now: float) -> None:
     assert "clock" in found.hints[0].text
 
 
-def test_a_secret_of_another_store_is_recognised() -> None:
+def test_a_secret_of_another_store_is_named() -> None:
     sent = send(GITHUB, secret=Secret(b"of south"))
     south = Store("south", GITHUB, (sent.secret,))
     found = explain(replace(sent.store, secrets=(KEY,)), sent.headers, sent.body, NOW, others=[south])
     assert found.hints[0].text == f"the signature would match with {sent.secret.fingerprint}, a secret of south"
 
 
-def test_a_delivery_for_another_store_says_so() -> None:
+def test_a_delivery_that_names_another_store_says_so() -> None:
     sent = send(SHOPIFY, x_shopify_shop_domain="other.example", x_shopify_topic="orders/create")
-    found = why(sent, domain="north.example")
+    found = explained(sent, domain="north.example")
     assert found.reason == "wrong-store"
     assert "[stores.north] domain" in found.hints[0].fix
 
 
-def test_a_genuine_delivery_that_is_not_understood_is_valid_and_says_so() -> None:
-    found = why(send(SHOPIFY, b"not json"))
+def test_a_genuine_delivery_that_is_unreadable_is_valid_and_says_so() -> None:
+    found = explained(send(SHOPIFY, b"not json"))
     assert found.valid
     assert "not JSON" in found.verdict
     assert step(found, "event").ok is False
 
 
-def test_body_only_schemes_say_what_they_cannot_promise() -> None:
+def test_the_caveats_of_body_only_schemes_are_shown() -> None:
     assert len(caveats(SHOPIFY)) == 3
     assert caveats(PRESETS["standard-webhooks"]) == ()
     assert caveats(PRESETS["stripe"]) == ()
@@ -231,7 +227,7 @@ def test_body_only_schemes_say_what_they_cannot_promise() -> None:
 @pytest.mark.parametrize("name", CAUSES)
 def test_no_explanation_shows_a_secret(name: str) -> None:
     sent, _, _ = CAUSES[name]
-    text = repr(why(sent))
+    text = repr(explained(sent))
     key = sent.secret.key
     for secret in (
         key.decode("latin-1"),
@@ -246,12 +242,12 @@ def test_a_large_delivery_is_explained_in_time() -> None:
     body = b'{"a":"' + b"x" * 1_000_000 + b'"}'
     sent = send(ACME, body, x_request_id="1", x_acme_time="1700000001")
     start = time.process_time()
-    assert not why(changed(sent, secret=Secret(b"wrong"))).valid
+    assert not explained(changed(sent, secret=Secret(b"wrong"))).valid
     assert time.process_time() - start < 2
 
 
-def test_what_comes_from_outside_cannot_move_the_cursor() -> None:
-    found = why(send(SHOPIFY, x_shopify_topic="\x1b[31morders/create\u202e"))
+def test_control_characters_of_a_delivery_are_not_printed() -> None:
+    found = explained(send(SHOPIFY, x_shopify_topic="\x1b[31morders/create\u202e"))
     assert not any(letter in repr(found.steps) for letter in "\x1b\u202e")
 
 
@@ -264,6 +260,6 @@ def test_what_comes_from_outside_cannot_move_the_cursor() -> None:
     ),
     st.binary(max_size=60) | st.just(BODY),
 )
-def test_nothing_can_upset_an_explanation(scheme: Scheme, headers: dict[str, str], body: bytes) -> None:
+def test_no_delivery_makes_an_explanation_fail(scheme: Scheme, headers: dict[str, str], body: bytes) -> None:
     store = Store("north", scheme, (KEY,), url=URL, domain="north.example")
     assert not explain(store, headers, body, NOW).valid

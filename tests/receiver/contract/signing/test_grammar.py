@@ -1,4 +1,4 @@
-"""The grammar: what may be written, what is refused, and with which words."""
+"""The grammar: which schemes are valid, which are refused, and with which message."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "key", "words"), REFUSED, ids=lambda value: str(value)[:60])
-def test_an_insecure_or_meaningless_scheme_cannot_be_built(given: dict[str, Any], key: str, words: str) -> None:
+@pytest.mark.parametrize(("given", "key", "message"), REFUSED, ids=lambda value: str(value)[:60])
+def test_an_insecure_or_meaningless_scheme_cannot_be_built(given: dict[str, Any], key: str, message: str) -> None:
     with pytest.raises(SchemeError) as caught:
         Scheme("acme", **given)
     assert caught.value.key == key
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_"])
@@ -99,7 +99,7 @@ def test_a_secret_in_another_encoding_is_refused(encoding: Any, text: str) -> No
         Scheme("acme", secret_encoding=encoding).key_of(text)
 
 
-def test_an_id_that_is_signed_may_stand_alone_for_the_delivery() -> None:
+def test_dedupe_by_id_alone_is_allowed_for_a_signed_id() -> None:
     Scheme("acme", dedupe="id", event=Sources(id=("json:event_id",)))
     Scheme("acme", dedupe="id", event=Sources(id=("header:X-Id",)), signed="{header:x-id}.{body}")
 
@@ -109,7 +109,7 @@ def test_a_scheme_without_a_parent_starts_from_the_grammars_defaults(tmp_path: P
     assert config.known_stores["north"].scheme == Scheme("acme", headers=("X-Sig",))
 
 
-def test_a_scheme_changes_only_what_it_says(tmp_path: Path) -> None:
+def test_a_scheme_inherits_what_it_does_not_set(tmp_path: Path) -> None:
     config = load_text(
         tmp_path,
         '[schemes.acme]\nextends = "shopify"\nheaders = ["X-Acme"]\n[schemes.acme.event]\nid = []\n'
@@ -131,7 +131,7 @@ def test_a_scheme_may_extend_one_that_extends_another(tmp_path: Path) -> None:
     assert (scheme.tolerance, scheme.success, scheme.timestamp) == (60, 204, "sig:t")
 
 
-def test_a_scheme_may_change_the_preset_of_its_own_name(tmp_path: Path) -> None:
+def test_a_scheme_may_extend_the_preset_of_its_own_name(tmp_path: Path) -> None:
     config = load_text(tmp_path, '[schemes.stripe]\nextends = "stripe"\ntolerance = 60\n')
     assert config.known_schemes["stripe"].tolerance == 60
 
@@ -167,12 +167,12 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), CONFIGS)
-def test_a_bad_scheme_in_the_config_names_its_line_and_the_fix(tmp_path: Path, text: str, words: str) -> None:
-    assert words in error_of(tmp_path, text)
+@pytest.mark.parametrize(("text", "message"), CONFIGS)
+def test_the_error_for_a_bad_scheme_names_its_line_and_the_fix(tmp_path: Path, text: str, message: str) -> None:
+    assert message in error_of(tmp_path, text)
 
 
-def test_a_bad_secret_names_its_line_and_never_shows_itself(tmp_path: Path) -> None:
+def test_the_error_for_a_bad_secret_names_its_line_and_does_not_show_it(tmp_path: Path) -> None:
     text = (
         '[stores.north]\nsigning_secrets = [\n  "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",\n'
         '  # the old one\n  {value = "not base64!", not_after = 2026-12-01T00:00:00Z},\n]\n'
@@ -182,13 +182,13 @@ def test_a_bad_secret_names_its_line_and_never_shows_itself(tmp_path: Path) -> N
     assert "not base64!" not in message
 
 
-def test_each_secret_knows_its_line(tmp_path: Path) -> None:
+def test_the_origin_of_each_secret_is_its_line(tmp_path: Path) -> None:
     text = '[stores.north]\nscheme = "github"\nsigning_secrets = [\n  "one",\n  "two",\n]\n'
     secrets = load_text(tmp_path, text).known_stores["north"].secrets
     assert [secret.origin.rpartition(":")[2] for secret in secrets] == ["4", "5"]
 
 
-def test_more_secrets_than_are_tried_are_refused(tmp_path: Path) -> None:
+def test_more_than_16_secrets_are_refused(tmp_path: Path) -> None:
     text = f'[stores.north]\nscheme = "github"\nsigning_secrets = {[str(n) for n in range(17)]}\n'
     assert "keep the newest 16" in error_of(tmp_path, text)
 

@@ -1,4 +1,4 @@
-"""Each preset against signatures made with openssl, so that we do not only agree with ourselves."""
+"""Each preset is tested against signatures made with openssl, independently of this code."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ LITERALS = {
 }
 
 
-def test_every_preset_has_a_literal() -> None:
+def test_every_preset_has_a_literal_signature() -> None:
     assert set(LITERALS) == set(PRESETS)
 
 
 @pytest.mark.parametrize("name", LITERALS)
-def test_a_delivery_signed_elsewhere_is_let_in(name: str) -> None:
+def test_a_delivery_signed_with_openssl_is_valid(name: str) -> None:
     verify(PRESETS[name], secrets=[SECRET], headers=LITERALS[name], body=BODY, now=NOW, url=URL)
 
 
 @pytest.mark.parametrize("name", LITERALS)
-def test_we_sign_to_the_letter_like_elsewhere(name: str) -> None:
+def test_sign_gives_the_same_signature_as_openssl(name: str) -> None:
     given = {header: value for header, value in LITERALS[name].items() if header.endswith("-id")}
     added = sign(PRESETS[name], secret=SECRET, headers=given, body=BODY, now=NOW, url=URL)
     assert {**given, **added} == LITERALS[name]

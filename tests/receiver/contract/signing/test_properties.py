@@ -1,4 +1,4 @@
-"""What must hold for every scheme, every secret, every body."""
+"""Properties of verification that hold for every scheme, secret and body."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _clean(value: Any) -> bool:
 
 @st.composite
 def schemes(draw: st.DrawFn) -> Scheme:
-    """A scheme nobody has thought of. Some are refused when they are built; those are not drawn."""
+    """A random scheme. Combinations that the grammar refuses are not drawn."""
     list_sep = draw(st.sampled_from(["", ",", " ", ";"]))
     pair_sep = draw(st.sampled_from(["", "=", ","]))
     parts = draw(st.lists(st.sampled_from(["{timestamp}", "{url}", "{header:x-id}", ".", ":", "v0"]), max_size=4))
@@ -71,7 +71,7 @@ def schemes(draw: st.DrawFn) -> Scheme:
 
 
 def body_for(scheme: Scheme, content: Any) -> bytes:
-    """A body that carries the time where the scheme reads it there."""
+    """A body with a timestamp, for schemes that read it from the body."""
     moment = {"s": 1_700_000_000, "ms": 1_700_000_000_000, "rfc3339": "2023-11-14T22:13:20Z"}
     return orjson.dumps({"timestamp": moment[scheme.timestamp_unit], "data": content})
 
@@ -83,7 +83,7 @@ def signed_by(scheme: Scheme, secret: Secret, body: bytes) -> dict[str, str]:
 
 @examples
 @given(presets | schemes(), secrets, st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
-def test_what_is_signed_fits(scheme: Scheme, secret: Secret, content: str) -> None:
+def test_a_signed_delivery_is_valid(scheme: Scheme, secret: Secret, content: str) -> None:
     body = body_for(scheme, content)
     headers = signed_by(scheme, secret, body)
     assert verify(scheme, secrets=[secret], headers=headers, body=body, now=NOW, url=URL).secret == secret
@@ -91,23 +91,25 @@ def test_what_is_signed_fits(scheme: Scheme, secret: Secret, content: str) -> No
 
 @examples
 @given(presets, any_headers, any_bodies)
-def test_nothing_but_rejected_comes_out_of_verify(scheme: Scheme, headers: Any, body: bytes) -> None:
+def test_verify_raises_nothing_but_delivery_refused(scheme: Scheme, headers: Any, body: bytes) -> None:
     with suppress(DeliveryRefused):
         verify(scheme, secrets=[Secret(b"k")], headers=headers, body=body, now=NOW, url=URL)
-        raise AssertionError("a delivery without a signature was let in")
+        raise AssertionError("a delivery without a signature was accepted")
 
 
 @examples
 @given(schemes(), any_headers.map(lambda found: {**found, "x-sig": next(iter(found.values()), "")}), any_bodies)
-def test_nothing_but_rejected_comes_out_of_a_random_scheme(scheme: Scheme, headers: Any, body: bytes) -> None:
+def test_verify_raises_nothing_but_delivery_refused_for_a_random_scheme(
+    scheme: Scheme, headers: Any, body: bytes
+) -> None:
     with suppress(DeliveryRefused):
         verify(scheme, secrets=[Secret(b"k")], headers=headers, body=body, now=NOW, url=URL)
-        raise AssertionError("a delivery without a signature was let in")
+        raise AssertionError("a delivery without a signature was accepted")
 
 
 @examples
 @given(presets | schemes(), secrets, st.data())
-def test_a_single_changed_byte_of_the_body_never_fits(scheme: Scheme, secret: Secret, data: st.DataObject) -> None:
+def test_a_single_changed_byte_of_the_body_never_matches(scheme: Scheme, secret: Secret, data: st.DataObject) -> None:
     body = body_for(scheme, {"id": 7, "total": "42.00"})
     headers = signed_by(scheme, secret, body)
     at = data.draw(st.integers(0, len(body) - 1))
@@ -118,7 +120,7 @@ def test_a_single_changed_byte_of_the_body_never_fits(scheme: Scheme, secret: Se
 
 @examples
 @given(presets | schemes(), secrets, st.data())
-def test_a_single_changed_character_of_a_signed_header_never_fits(
+def test_a_single_changed_character_of_a_signed_header_never_matches(
     scheme: Scheme, secret: Secret, data: st.DataObject
 ) -> None:
     body = body_for(scheme, {"id": 7})
@@ -129,14 +131,16 @@ def test_a_single_changed_character_of_a_signed_header_never_fits(
     other = data.draw(st.characters(min_codepoint=33, max_codepoint=126))
     changed = headers[name][:at] + other + headers[name][at + 1 :]
     assume(changed.lower() != headers[name].lower())  # hex may be upper case
-    assume(_without_keys(scheme, changed) != _without_keys(scheme, headers[name]))  # one accepted key for another
+    assume(
+        _without_keys(scheme, changed) != _without_keys(scheme, headers[name])
+    )  # one accepted signature key was replaced by another
     assert _refused(scheme, secret, {**headers, name: changed}, body)
 
 
 @examples
 @given(presets | schemes(), secrets, secrets)
-def test_another_secret_never_fits(scheme: Scheme, secret: Secret, other: Secret) -> None:
-    # HMAC pads its key with zero bytes, so those alone make no other key
+def test_another_secret_never_matches(scheme: Scheme, secret: Secret, other: Secret) -> None:
+    # HMAC pads its key with zero bytes, so keys that differ in trailing zeros are the same key
     assume(secret.key.rstrip(b"\0") != other.key.rstrip(b"\0"))
     body = body_for(scheme, {"id": 7})
     assert _refused(scheme, other, signed_by(scheme, secret, body), body)
@@ -158,8 +162,8 @@ def _refused(scheme: Scheme, secret: Secret, headers: dict[str, str], body: byte
 
 @examples
 @given(presets, any_headers, any_bodies)
-def test_nothing_but_rejected_comes_out_of_receive(scheme: Scheme, headers: Any, body: bytes) -> None:
+def test_receive_raises_nothing_but_delivery_refused(scheme: Scheme, headers: Any, body: bytes) -> None:
     store = Store("north", scheme, (Secret(b"k"),), url=URL, domain="north.example")
     with suppress(DeliveryRefused):
         receive(headers, body, store=store, now=NOW)
-        raise AssertionError("a delivery without a signature was let in")
+        raise AssertionError("a delivery without a signature was accepted")
