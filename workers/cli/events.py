@@ -66,17 +66,17 @@ def list_events(
 @events.command("show")
 @click.argument("event_id", metavar="ID")
 @click.option("--json", "json_", is_flag=True, help="For scripts.")
-@click.option("--capsule", metavar="FILE", help="Write the event with its context to a file, to be run elsewhere.")
+@click.option("--export", metavar="FILE", help="Write the event with its context to a file, to be run elsewhere.")
 @with_config
-def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
+def show_event(event_id: str, json_: bool, export: str | None) -> None:
     """One event: headers, payload, and a line for each handler.
 
     ID is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
     """
     ledger = EventQueries(connect_server(load_config()))
     event_id = ledger.find(event_id)
-    if capsule is not None:
-        _write_capsule(event_id, capsule)
+    if export is not None:
+        _write_export(event_id, export)
         return
     record = ledger.event(event_id)
     if record is None:
@@ -105,7 +105,7 @@ def show_event(event_id: str, json_: bool, capsule: str | None) -> None:
     output.next_command(f"storehooks events show {about.id} --json")
 
 
-def _write_capsule(event_id: str, path: str) -> None:
+def _write_export(event_id: str, path: str) -> None:
     from workers.operations.export import write
 
     config = load_config()

@@ -217,7 +217,7 @@ def _loaded_here(config: Config) -> list[Declaration]:
     "source",
     metavar="ID|FILE",
     required=True,
-    help="An event's id, a capsule, or a JSON file with an event.",
+    help="An event's id, an event export, or a JSON file with an event.",
 )
 @click.option("--live", is_flag=True, help="Let ctx.api be the store's own; else it is a sandbox, made for this run.")
 @click.option("--record", is_flag=True, help="Keep what ctx.once and ctx.state remember; else nothing stays.")
@@ -228,13 +228,13 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
     from workers.operations.local_run import LocalRun
 
     config = load_config()
-    event, capsule = _event_from(config, source)
-    trial = LocalRun(config, handler, record=record, live=live, capsule=capsule)
+    event, export = _event_from(config, source)
+    trial = LocalRun(config, handler, record=record, live=live, export=export)
     try:
         outcome = trial.run(event)
     finally:
         trial.close()
-    click.echo(f"{handler}   {outcome.ending}   {outcome.ms:.0f} ms   {output.harmless(outcome.said)}")
+    click.echo(f"{handler}   {outcome.ending}   {outcome.ms:.0f} ms   {output.harmless(outcome.message)}")
     if outcome.traceback:
         click.echo(outcome.traceback, nl=False)
     if outcome.error is not None and pdb:

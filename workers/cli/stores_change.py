@@ -24,7 +24,7 @@ from receiver.inbox import Administration, EventQueries
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
 from workers.cli.options import Span, choose_store, connect_server, load_config, with_config
-from workers.operations.store_files import Draft, as_toml, file_of, place_for
+from workers.operations.store_files import Draft, as_toml, file_of, path_for
 from workers.runtime.reload import reload
 
 if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none
@@ -172,11 +172,11 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
 
 def _written(config: Config, name: str, given: dict[str, Any], steps: Steps) -> Config:
     """Write the file if the config with it is good and the store gives us a token; else leave nothing."""
-    draft = Draft(place_for(config, name), as_toml(name, _fields(given)), like=config.path)
+    draft = Draft(path_for(config, name), as_toml(name, _fields(given)), like=config.path)
     try:
-        tried = draft.tried(config, os.environ)
+        tried = draft.validate(config, os.environ)
         _test_the_token(tried, name, steps)
-        draft.keep()
+        draft.publish()
     finally:
         draft.discard()
     steps.tell("wrote", str(draft.path))

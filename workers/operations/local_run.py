@@ -1,4 +1,4 @@
-"""A trial: one run here and now, for a person at a terminal. Plugin code runs in this process."""
+"""Local run: one run of a handler in this process, for `storehooks handlers run`. The inbox is not changed."""
 
 from __future__ import annotations
 
@@ -35,27 +35,30 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LocalRunResult:
     ending: Ending
-    said: str
+    message: str
     ms: float
     error: BaseException | None = None
     traceback: str = ""
 
 
 class LocalRun:
-    """`live` lets `ctx.api` be the store's own; else it is a sandbox, started when the handler first asks for it."""
+    """With `live`, `ctx.api` is the store's own API; else a sandbox, started when the handler first uses `ctx.api`.
+
+    `record` stores what `ctx.once` and `ctx.state` remember; else it is discarded.
+    """
 
     def __init__(
-        self, config: Config, handler: str, *, record: bool, live: bool = False, capsule: EventExport | None = None
+        self, config: Config, handler: str, *, record: bool, live: bool = False, export: EventExport | None = None
     ) -> None:
         self._config = config
         self._plugin, self._handler = _find(loading.load(config), handler)
         self._live = live
-        self._below = capsule.settings.get(self._plugin.name, {}) if capsule else {}
+        self._exported_settings = export.settings.get(self._plugin.name, {}) if export else {}
         self._sandbox: LocalSystem | None = None
         self._resource: Any = None
         self._started = False
-        self._folder = tempfile.TemporaryDirectory(prefix="storehooks-trial-")
-        self._effects: Effects = LocalEffects(_remembered(capsule))
+        self._folder = tempfile.TemporaryDirectory(prefix="storehooks-local-run-")
+        self._effects: Effects = LocalEffects(_once_results(export))
         if record:
             client = connect_to(config.redis, timeout=5.0)
             self._effects = EffectStore(client, keep=config.retention.once, at_work=60.0)
@@ -63,18 +66,17 @@ class LocalRun:
     def run(self, event: Event) -> LocalRunResult:
         started = time.perf_counter()
         try:
-            if untrue := conditions.false_part(self._handler.when, event):
-                return LocalRunResult(Ending.DROPPED, f"skipped: {untrue}", (time.perf_counter() - started) * 1000)
+            if failed := conditions.false_part(self._handler.when, event):
+                return LocalRunResult(Ending.DROPPED, f"skipped: {failed}", (time.perf_counter() - started) * 1000)
             result = self._handler.function(event, self._context(event))
-        except Exception as error:  # noqa: BLE001  whatever a handler raises
-            took = (time.perf_counter() - started) * 1000
-            return _raised(error, took)
+        except Exception as error:  # noqa: BLE001  a handler may raise anything
+            return _result_of(error, (time.perf_counter() - started) * 1000)
         return LocalRunResult(
             Ending.DONE, "" if result is None else f'"{result}"', (time.perf_counter() - started) * 1000
         )
 
     def close(self) -> None:
-        """Let the plugin put away what its startup made, and end the sandbox."""
+        """Call the plugin's shutdown function and stop the sandbox."""
         end = self._plugin.router.shutdown_function
         if self._started and end is not None:
             end(self._resource)
@@ -102,7 +104,7 @@ class LocalRun:
         return self._resource
 
     def _settings(self, store: str) -> Any:
-        return plugin_settings.build(self._config, self._plugin.router, store, below=self._below)
+        return plugin_settings.build(self._config, self._plugin.router, store, below=self._exported_settings)
 
     def _client_of(self, event: Event) -> Client:
         from workers.storeapi import client_for_store
@@ -114,34 +116,35 @@ class LocalRun:
         return client_for_store(self._sandbox_with(event).config, STORE)
 
     def _sandbox_with(self, event: Event) -> LocalSystem:
-        """A sandbox store that holds what the event is about."""
+        """A sandbox store that holds the event's resource."""
         if self._sandbox is None:
             from workers.testing import SandboxStore
             from workers.testing.local_system import LocalSystem
 
             self._sandbox = LocalSystem(Path(self._folder.name))
             self._sandbox.start("sandbox")
-            for kind, record in _scene(event):
+            for kind, record in _records(event):
                 SandboxStore(self._sandbox).place(kind, record)
         return self._sandbox
 
 
-def _scene(event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The event's resource and its customer, as far as a store could hold them."""
+def _records(event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The event's resource and its customer, where the event contains them."""
     kind, data = event.topic.partition(".")[0], event.data
     if kind not in ("product", "order", "customer") or not isinstance(data, dict):
         return
-    bare: dict[str, Any] = {"customer": {"metadata": {}}, "product": {"stock": 0}, "order": {"lines": []}}
+    defaults: dict[str, Any] = {"customer": {"metadata": {}}, "product": {"stock": 0}, "order": {"lines": []}}
     if isinstance(data.get("id"), int):
-        yield kind, {**bare[kind], **data}
-    buyer = data.get("customer")
-    if kind == "order" and isinstance(buyer, dict) and isinstance(buyer.get("id"), int):
-        yield "customer", {**bare["customer"], **buyer}
+        yield kind, {**defaults[kind], **data}
+    customer = data.get("customer")
+    if kind == "order" and isinstance(customer, dict) and isinstance(customer.get("id"), int):
+        yield "customer", {**defaults["customer"], **customer}
 
 
-def _remembered(capsule: EventExport | None) -> dict[tuple[str, str], bytes]:
-    marks = capsule.once if capsule else {}
-    return {(f"o:{capsule.event.id}", name): orjson.dumps(result) for name, result in marks.items()} if capsule else {}
+def _once_results(export: EventExport | None) -> dict[tuple[str, str], bytes]:
+    if export is None:
+        return {}
+    return {(f"o:{export.event.id}", name): orjson.dumps(result) for name, result in export.once.items()}
 
 
 def _find(loaded: list[loading.Plugin], name: str) -> tuple[loading.Plugin, Handler]:
@@ -150,44 +153,44 @@ def _find(loaded: list[loading.Plugin], name: str) -> tuple[loading.Plugin, Hand
             if handler.name == name:
                 return plugin, handler
     known = ", ".join(sorted(handler.name for plugin in loaded for handler in plugin.handlers))
-    raise ConfigError(f"no handler is called {name}; loaded are: {known or 'none'}")
+    raise ConfigError(f"no handler is named {name}; loaded handlers: {known or 'none'}")
 
 
-def _raised(error: Exception, took: float) -> LocalRunResult:
+def _result_of(error: Exception, ms: float) -> LocalRunResult:
     match error:
         case Drop():
-            return LocalRunResult(Ending.DROPPED, error.why, took)
+            return LocalRunResult(Ending.DROPPED, error.why, ms)
         case Fail():
-            return LocalRunResult(Ending.FAILED, error.why, took, error)
+            return LocalRunResult(Ending.FAILED, error.why, ms, error)
         case Retry():
-            return LocalRunResult(Ending.RETRY, error.why, took)
+            return LocalRunResult(Ending.RETRY, error.why, ms)
         case AtWork():
-            return LocalRunResult(Ending.WAIT, error.why, took)
+            return LocalRunResult(Ending.WAIT, error.why, ms)
         case Busy():
-            return LocalRunResult(Ending.BUSY, error.why, took)
+            return LocalRunResult(Ending.BUSY, error.why, ms)
         case _:
             text = "".join(traceback.format_exception(error))
-            return LocalRunResult(Ending.RAISED, f"{type(error).__name__}: {error}", took, error, text)
+            return LocalRunResult(Ending.RAISED, f"{type(error).__name__}: {error}", ms, error, text)
 
 
 def event_from_file(config: Config, path: str) -> Event:
-    """An event from a JSON file: `{"topic": ..., "data": {...}}`, with what else one wants to say of it."""
+    """An event from a JSON file: `{"topic": ..., "data": {...}}`; other fields of an event are optional."""
     try:
-        told: Any = orjson.loads(Path(path).read_bytes())
+        given: Any = orjson.loads(Path(path).read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(told, dict) or "topic" not in told:
-        raise ConfigError(f'{path}: an event file looks like {{"topic": "order.created", "data": {{"id": 1}}}}')
-    payload = told.get("payload", {"data": told.get("data", {})})
+    if not isinstance(given, dict) or "topic" not in given:
+        raise ConfigError(f'{path}: an event file must look like {{"topic": "order.created", "data": {{"id": 1}}}}')
+    payload = given.get("payload", {"data": given.get("data", {})})
     return Event(
-        id=str(told.get("id", "trial")),
-        store=str(told.get("store") or next(iter(config.stores), "demo")),
-        topic=str(told["topic"]),
+        id=str(given.get("id", "local")),
+        store=str(given.get("store") or next(iter(config.stores), "demo")),
+        topic=str(given["topic"]),
         received_at=datetime.now(UTC),
         body=orjson.dumps(payload),
-        headers=told.get("headers", {}),
-        delivery_id=str(told.get("delivery_id", "")),
-        resource_id=str(told.get("resource_id") or (told.get("data") or {}).get("id", "")),
-        data_path=str(told.get("data_path", "" if "payload" in told else "data")),
+        headers=given.get("headers", {}),
+        delivery_id=str(given.get("delivery_id", "")),
+        resource_id=str(given.get("resource_id") or (given.get("data") or {}).get("id", "")),
+        data_path=str(given.get("data_path", "" if "payload" in given else "data")),
         source="file",
     )

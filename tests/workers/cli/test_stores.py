@@ -34,7 +34,7 @@ from tests.support.harness import (
     port_is_free,
 )
 from workers.cli import storehooks
-from workers.operations.store_files import Draft, as_toml, file_of, place_for
+from workers.operations.store_files import Draft, as_toml, file_of, path_for
 from workers.storeapi import client_for_store
 from workers.subscriptions.apply import handlers_of
 from workers.subscriptions.repair import SubscriptionCheck
@@ -141,7 +141,7 @@ def test_a_store_is_added_and_removed_without_a_restart(market: Market) -> None:
     assert shown["token"]["state"] == "fine"
     assert shown["token"]["seconds_left"] > 3000
     assert shown["last_event"]["id"] == told["test_event"]
-    assert shown["secrets"][0]["origin"].endswith("east.toml:4")
+    assert shown["secrets"][0]["origin"].endswith("east.toml:5")
 
     again = market.add()
     assert again.exit_code == 2 or isinstance(again.exception, ConfigError)
@@ -195,7 +195,7 @@ def test_a_store_is_not_told_of_us_before_the_receiver_knows_it(market: Market) 
         ),
         (
             ["stores", "add", "west", "--secret", "env:NO_SUCH_SECRET"],
-            "west.toml:3: stores.west.signing_secrets[0] refers to",
+            "west.toml:4: stores.west.signing_secrets[0] refers to",
         ),
         (["stores", "show", "nort"], "no store nort; configured stores: "),
     ],
@@ -381,10 +381,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         "domain": "",
         "auth": {"client_id": "a = b # c", "client_secret": "env:TWO", "style": None},
     }
-    draft = Draft(place_for(config, "east"), as_toml("east", fields))
-    tried = draft.tried(config, {"ONE": SECRET, "TWO": "two"})
+    draft = Draft(path_for(config, "east"), as_toml("east", fields))
+    tried = draft.validate(config, {"ONE": SECRET, "TWO": "two"})
     assert set(load(tmp_path / "config.toml", {}).stores) == {"north"}
-    draft.keep()
+    draft.publish()
     found = load(tmp_path / "config.toml", {"ONE": SECRET, "TWO": "two"})
     for one in (tried, found):
         east = one.stores["east"]
@@ -394,7 +394,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert file_of(found, "east") == tmp_path / "stores.d" / "east.toml"
     assert file_of(found, "north") is None
     with pytest.raises(ConfigError, match="not overwritten"):
-        Draft(place_for(config, "east"), as_toml("east", fields)).keep()
+        Draft(path_for(config, "east"), as_toml("east", fields)).publish()
 
 
 @pytest.mark.parametrize(("mode", "written"), [(0o600, 0o600), (0o644, 0o600), (0o640, 0o640)])
@@ -404,7 +404,7 @@ def test_whoever_may_read_the_config_may_read_the_store(tmp_path: Path, mode: in
     main.chmod(mode)
     if os.getuid() == 0:
         os.chown(main, 1234, 1235)
-    Draft(tmp_path / "east.toml", "", like=main).keep()
+    Draft(tmp_path / "east.toml", "", like=main).publish()
     found = (tmp_path / "east.toml").stat()
     assert found.st_mode & 0o777 == written
     assert (found.st_uid, found.st_gid) == (main.stat().st_uid, main.stat().st_gid)
@@ -412,12 +412,12 @@ def test_whoever_may_read_the_config_may_read_the_store(tmp_path: Path, mode: in
 
 def test_a_discarded_draft_leaves_no_trace(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
-    draft = Draft(place_for(load(tmp_path / "config.toml", {}), "east"), "[stores.east]\n")
+    draft = Draft(path_for(load(tmp_path / "config.toml", {}), "east"), "[stores.east]\n")
     draft.discard()
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
 def test_a_config_that_includes_nothing_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("include = []\n")
-    with pytest.raises(ConfigError, match="nothing includes a file for east"):
-        place_for(load(tmp_path / "config.toml", {}), "east")
+    with pytest.raises(ConfigError, match="includes no file for east"):
+        path_for(load(tmp_path / "config.toml", {}), "east")

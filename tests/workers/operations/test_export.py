@@ -1,4 +1,4 @@
-"""Capsules: an event with its context in one file, run elsewhere; secrets stay where they are."""
+"""Event exports: an event with its context in one file, run on another machine, without secrets."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ def shop(make_system: Callable[..., System]) -> System:
     return system
 
 
-def write(system: System, name: str = "capsule.json") -> dict[str, object]:
+def write(system: System, name: str = "export.json") -> dict[str, object]:
     delivery = system.delivery("order.paid", data={"id": 4711, "total": "9.00", "customer": {"id": 77, "name": "Ada"}})
-    kept_before = replace(delivery.event, headers={**delivery.event.headers, "x-api-key": "pr0xy"})
-    (accepted,) = system.inbox.accept([replace(delivery, event=kept_before)])
+    with_credential = replace(delivery.event, headers={**delivery.event.headers, "x-api-key": "pr0xy"})
+    (accepted,) = system.inbox.accept([replace(delivery, event=with_credential)])
     event_id = accepted.id
     system.start("worker")
     eventually(lambda: system.status(event_id) == "failed", 20)
-    done = system.run_cli("events", "show", event_id, "--capsule", str(system.folder / name))
+    done = system.run_cli("events", "show", event_id, "--export", str(system.folder / name))
     assert done.returncode == 0, done.stderr
     return dict(json.loads((system.folder / name).read_text()))
 
 
-def test_it_goes_round_and_runs_against_a_sandbox_without_the_server(shop: System) -> None:
-    told = write(shop)
-    assert b'"id":4711' in base64.b64decode(str(told["body"]))
-    assert told["once"] == {"shop.export|export": "first"}
-    assert told["runs"][0]["status"] == "failed"  # type: ignore[index]  # north has no API
-    assert told["settings"]["shop"]["prefix"] == "exported"  # type: ignore[index]
-    assert told["store"] == {"name": "north", "base_url": ""}
-    text = (shop.folder / "capsule.json").read_text()
+def test_an_exported_event_runs_against_a_sandbox_without_the_redis_server(shop: System) -> None:
+    document = write(shop)
+    assert b'"id":4711' in base64.b64decode(str(document["body"]))
+    assert document["once"] == {"shop.export|export": "first"}
+    assert document["runs"][0]["status"] == "failed"  # type: ignore[index]  # north has no API
+    assert document["settings"]["shop"]["prefix"] == "exported"  # type: ignore[index]
+    assert document["store"] == {"name": "north", "base_url": ""}
+    text = (shop.folder / "export.json").read_text()
     for secret in (
         "hunter2",
         "top.example.com",
@@ -79,39 +79,39 @@ def test_it_goes_round_and_runs_against_a_sandbox_without_the_server(shop: Syste
         "pr0xy",
     ):
         assert secret not in text
-    assert told["settings"]["shop"]["targets"][2] == "https://b.example"  # type: ignore[index]
-    assert told["settings"]["shop"]["pattern"] == "http://[a-z]+"  # type: ignore[index]
+    assert document["settings"]["shop"]["targets"][2] == "https://b.example"  # type: ignore[index]
+    assert document["settings"]["shop"]["pattern"] == "http://[a-z]+"  # type: ignore[index]
     elsewhere = shop.folder / "elsewhere.toml"
     elsewhere.write_text('[redis]\nurl = "redis://127.0.0.1:1"\n[workers]\nplugins = ["shop.py"]\n')
     shop.config_file = elsewhere
     shop.plugin.write_text(PLUGIN.replace('lambda: "first"', 'lambda: "second"'))
-    done = shop.run_cli("handlers", "run", "shop.export", "--event", str(shop.folder / "capsule.json"))
+    done = shop.run_cli("handlers", "run", "shop.export", "--event", str(shop.folder / "export.json"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"exported first of Ada"' in done.stdout
 
 
-def test_what_is_not_a_capsule_is_said(shop: System) -> None:
+def test_a_file_that_is_no_valid_export_is_rejected_with_a_reason(shop: System) -> None:
     file = shop.folder / "broken.json"
     file.write_text("{")
     with pytest.raises(ConfigError, match="cannot be read as JSON"):
         export.read(file)
     file.write_text('{"topic": "order.paid"}')
     assert export.read(file) is None
-    file.write_text('{"capsule": 9}')
-    with pytest.raises(ConfigError, match="another version"):
+    file.write_text('{"event_export": 9}')
+    with pytest.raises(ConfigError, match="version 9; only 1 is supported"):
         export.read(file)
-    file.write_text('{"capsule": 1, "event": {}}')
-    with pytest.raises(ConfigError, match="not a whole capsule"):
+    file.write_text('{"event_export": 1, "event": {}}')
+    with pytest.raises(ConfigError, match="incomplete event export"):
         export.read(file)
-    assert shop.run_cli("events", "show", "nothing", "--capsule", "-").returncode == 2
+    assert shop.run_cli("events", "show", "nothing", "--export", "-").returncode == 2
 
 
-def test_a_condition_is_judged_in_a_trial_too(make_system: Callable[..., System]) -> None:
+def test_a_local_run_checks_the_handlers_condition(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=PLUGIN.replace("retries=0", 'when={"total": "> 100"}'))
     event_id = system.accept("order.paid", data={"id": 1, "total": "9.00"})
     event = system.ledger.as_event(event_id)
     assert event
-    trial = LocalRun(system.config, "shop.export", record=False)
-    outcome = trial.run(event)
-    trial.close()
-    assert (outcome.ending, outcome.said) == ("dropped", "skipped: total > 100 was false")
+    local_run = LocalRun(system.config, "shop.export", record=False)
+    outcome = local_run.run(event)
+    local_run.close()
+    assert (outcome.ending, outcome.message) == ("dropped", "skipped: total > 100 was false")
