@@ -284,8 +284,8 @@ def test_a_store_whose_api_is_away_is_shown_all_the_same(market: Market) -> None
     path.write_text(market.system.config_file.read_text() + away + f'signing_secrets = ["{SECRET}"]\n')
     done = CliRunner().invoke(storehooks, ["stores", "show", "away", "--config", str(path)])
     assert done.exit_code == 0, done.output
-    assert "unreachable: no answer" in done.output
-    assert "subscriptions  unknown: no answer" in done.output
+    assert "unreachable: no response" in done.output
+    assert "subscriptions  unknown: no response" in done.output
     assert load(path, {}).known_stores["away"].secrets[0].fingerprint in done.output
 
 

@@ -183,9 +183,9 @@ class RunExecutor:
     def _client_of(self, store: str) -> Client:
         """The client of a store's API, made at its first use and reused as long as this process lives."""
         if store not in self._clients:
-            from workers.storeapi import client_of
+            from workers.storeapi import client_for_store
 
-            self._clients[store] = client_of(self._config, store, self._redis)
+            self._clients[store] = client_for_store(self._config, store, self._redis)
         return self._clients[store]
 
     def shut_down(self) -> None:
