@@ -1,4 +1,4 @@
-"""Whether we can listen where config says; asked before a server is started, so that the answer is a sentence."""
+"""Checks that an address is free before a server is started, so that the error is one sentence."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import socket
 from receiver.contract.errors import ConfigError
 
 
-def refuse_a_taken_port(bind: str, *, key: str) -> None:
-    """Raise ConfigError if the address cannot be listened on. A socket that was passed to us needs no asking."""
+def require_free_port(bind: str, *, key: str) -> None:
+    """Raise ConfigError if a server cannot listen on the address. A socket passed by a service manager is trusted."""
     if os.environ.get("LISTEN_FDS"):
         return
     host, _, port = bind.rpartition(":")

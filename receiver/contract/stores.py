@@ -14,6 +14,8 @@ from receiver.contract.signing.grammar import Part
 from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Headers, Scheme, Secret, read_part
 
 MAX_DOMAIN = 255
+UNKNOWN_STORE = "?"
+"""The label of a delivery whose store is not configured. Not a valid name for one."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import Delivery, receive, stored_headers
 from receiver.contract.signing.signatures import Headers
-from receiver.contract.stores import Store, StoreIndex, decoy
+from receiver.contract.stores import UNKNOWN_STORE, Store, StoreIndex, decoy
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import NotStored, Stored
-from receiver.inbox.refusal_counts import UNKNOWN_STORE, RefusalCounts
+from receiver.inbox.refusal_counts import RefusalCounts
 from receiver.spool import Refusal
 
 INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")

@@ -13,7 +13,6 @@ from receiver.contract.errors import Reason
 from receiver.inbox import keys
 
 FLUSH_EVERY = 1.0
-UNKNOWN_STORE = "?"
 
 
 class RefusalCounts:

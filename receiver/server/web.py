@@ -25,7 +25,7 @@ from receiver.contract.errors import ConfigError, ServerUnreachable, StorehooksE
 from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
-from receiver.ports import refuse_a_taken_port
+from receiver.ports import require_free_port
 from receiver.process_files import hold
 from receiver.server.buffering_worker import CONNECTIONS, BufferingWorker
 from receiver.server.loop_worker import LoopWorker
@@ -126,7 +126,7 @@ def main() -> int:
     logs.setup("web")
     try:
         config = load_from_environment(explicit)
-        refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
+        require_free_port(config.receiver.bind, key="[receiver] bind")
         client = connect_to(config.redis, timeout=config.redis.timeout)
         refuse_an_unusable_server(client, config)
         client.close()

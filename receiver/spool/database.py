@@ -1,4 +1,4 @@
-"""The file: its tables, and how it is opened."""
+"""The spool file: its tables, and how it is opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUSY_SECONDS = 5.0
 WAL_BYTES = 4 << 20
 PAGE = 4096
 ROW_COST = 150
-"""What a spooled delivery takes beside its bytes: numbers, indexes."""
+"""Bytes that a spooled delivery takes in addition to its content: numbers, indexes."""
 
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
@@ -39,19 +39,19 @@ CREATE INDEX IF NOT EXISTS refused_by_time ON refused (at);
 CREATE TABLE IF NOT EXISTS refused_body (
     id INTEGER PRIMARY KEY, store TEXT NOT NULL, cost INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS refused_body_by_store ON refused_body (store, id, cost);
-"""  # noqa: S608  made of our own constants
+"""  # noqa: S608  built from constants
 
 
 def open_spool(data_dir: Path, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
-    """A connection to the host's file, which is made where it is missing, for its owner only."""
+    """Open the host's file. Creates it if it is missing, readable by its owner only."""
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / FILE
     if not path.exists():
-        # Only where it is missing: closing a descriptor of the file drops the locks SQLite holds on it in this process.
+        # Only if it is missing: closing a descriptor of the file drops the locks that SQLite holds in this process.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before anything is written, or it has no effect
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has no effect after the first write
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")

@@ -1,4 +1,4 @@
-"""Refusals: deliveries that were not let in, a line for each, and for most of them headers and body; within bounds."""
+"""Refused deliveries: a line for each, and headers and body for most of them, within bounds."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import orjson
 
 from receiver.config.values import Bounds
+from receiver.contract.stores import UNKNOWN_STORE
 from receiver.spool.database import FILE, PAGE, SCHEMA, open_spool, transaction
 
-UNKNOWN = "?"
 LINE_COST = 400
-"""What a line takes on disk, indexes included; rounded up, so that the bound is kept."""
+"""Bytes that a line takes on disk, with its indexes; rounded up, so that the bound holds."""
 LINES_SHARE = 4
-"""One part in so many of the bytes is for lines, the others are for bodies."""
+"""One part in four of the bytes is for lines, the rest is for bodies."""
 _COLUMNS = "r.id, r.at, r.store, r.named, r.reason, r.length, r.hash, r.address"
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """One delivery that was not let in. `store` is a configured name or `?`; `named` is what the URL said."""
+    """One refused delivery. `store` is a configured name or `?`; `named` is the name in the URL."""
 
     at: float
     store: str
@@ -35,7 +35,7 @@ class Refusal:
     address: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: bytes | None = field(default=None, repr=False)
-    """None where only the line was kept."""
+    """None where only the line is stored."""
     id: int = 0
 
     @property
@@ -44,16 +44,16 @@ class Refusal:
 
     @property
     def name(self) -> str:
-        """What to call its store: what the URL said, where nobody had configured it."""
-        return self.named if self.store == UNKNOWN and self.named else self.store
+        """The name to show for its store: the one in the URL, if the store is not configured."""
+        return self.named if self.store == UNKNOWN_STORE and self.named else self.store
 
     @property
-    def kept(self) -> bool:
+    def has_body(self) -> bool:
         return self.body is not None
 
     @property
     def cost(self) -> int:
-        """The bytes that headers and body take on disk; long ones fill whole pages."""
+        """Bytes that headers and body take on disk; long ones fill whole pages."""
         if self.body is None:
             return 0
         size = len(self.body) + sum(len(name) + len(value) + 6 for name, value in self.headers.items())
@@ -61,17 +61,17 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class RefusedOf:
-    """The refusals of one store: how many for which reason, how many with their body, and from when to when."""
+class StoreRefusals:
+    """The refusals of one store: their number for each reason, how many have a body, and the first and last time."""
 
     store: str
     reasons: Mapping[str, int]
-    kept: int
+    with_body: int
     first: float
     last: float
 
     @property
-    def many(self) -> int:
+    def total(self) -> int:
         return sum(self.reasons.values())
 
 
@@ -79,13 +79,13 @@ def open_refusals(data_dir: Path) -> Refusals:
     return Refusals(open_spool(data_dir, synchronous="NORMAL"))
 
 
-def look_at_refusals(data_dir: Path) -> Refusals:
-    """For people: nothing where there is no file. A file made by whoever looks first could be the wrong user's."""
+def open_existing_refusals(data_dir: Path) -> Refusals:
+    """For commands: empty if there is no file. They never create it, because their user may not be the receiver's."""
     if (data_dir / FILE).exists():
         return open_refusals(data_dir)
-    nothing = sqlite3.connect(":memory:", isolation_level=None)
-    nothing.executescript(SCHEMA)
-    return Refusals(nothing)
+    empty = sqlite3.connect(":memory:", isolation_level=None)
+    empty.executescript(SCHEMA)
+    return Refusals(empty)
 
 
 class Refusals:
@@ -97,28 +97,23 @@ class Refusals:
     def close(self) -> None:
         self._db.close()
 
-    # Writing: the receiver's side
+    # Writing, for the receiver
 
     def add(self, refusals: Iterable[Refusal], *, bounds: Bounds, now: float) -> None:
-        """Write lines and bodies, and stay inside the bounds, in one transaction."""
+        """Write lines and bodies and enforce the bounds, in one transaction."""
         with transaction(self._db):
             for one in refusals:
                 self._insert(one)
             self._trim(bounds, now)
 
-    def trim(self, *, bounds: Bounds, now: float) -> None:
-        """Delete what is too old or too much."""
-        with transaction(self._db):
-            self._trim(bounds, now)
-
     def delete(self, ids: Iterable[int]) -> None:
-        """Forget refusals that have been let in after all."""
-        every = [(one,) for one in ids]
+        """Delete refusals, with their bodies."""
+        rows = [(one,) for one in ids]
         with transaction(self._db):
-            self._db.executemany("DELETE FROM refused_body WHERE id = ?", every)
-            self._db.executemany("DELETE FROM refused WHERE id = ?", every)
+            self._db.executemany("DELETE FROM refused_body WHERE id = ?", rows)
+            self._db.executemany("DELETE FROM refused WHERE id = ?", rows)
 
-    # Reading: for people, and for the release
+    # Reading, for commands and for the release
 
     def count(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM refused").fetchone()[0])
@@ -134,16 +129,16 @@ class Refusals:
         return [_line(row[:8], body=None if row[8] is None else b"") for row in rows]
 
     def get(self, refusal_id: int) -> Refusal | None:
-        """One refusal with headers and body, as far as they are kept."""
+        """One refusal with headers and body, as far as they are stored."""
         row = self._db.execute(
             f"SELECT {_COLUMNS}, b.headers, b.body FROM refused r LEFT JOIN refused_body b ON b.id = r.id "  # noqa: S608
             "WHERE r.id = ?",
             (refusal_id,),
         ).fetchone()
-        return _whole(row) if row else None
+        return _with_body(row) if row else None
 
-    def kept(self, *, batch: int = 200) -> Iterator[list[Refusal]]:
-        """Everything that has its body, in the order of arrival, a batch at a time."""
+    def with_body(self, *, batch: int = 200) -> Iterator[list[Refusal]]:
+        """All refusals that have a body, in order of arrival, one batch at a time."""
         last = 0
         while rows := self._db.execute(
             f"SELECT {_COLUMNS}, b.headers, b.body FROM refused_body b JOIN refused r ON r.id = b.id "  # noqa: S608
@@ -151,26 +146,26 @@ class Refusals:
             (last, batch),
         ).fetchall():
             last = rows[-1][0]
-            yield [_whole(row) for row in rows]
+            yield [_with_body(row) for row in rows]
 
-    def by_store(self) -> list[RefusedOf]:
-        """What is here of each store, under the name one would look for, the largest first."""
+    def by_store(self) -> list[StoreRefusals]:
+        """The refusals of each store under the name to show for it, the most first."""
         rows = self._db.execute(
             "SELECT CASE WHEN r.store = ? AND r.named <> '' THEN r.named ELSE r.store END AS name, r.reason, count(*), "
             "count(b.id), min(r.at), max(r.at) FROM refused r LEFT JOIN refused_body b ON b.id = r.id "
             "GROUP BY name, r.reason ORDER BY name, count(*) DESC",
-            (UNKNOWN,),
+            (UNKNOWN_STORE,),
         ).fetchall()
-        found = []
+        stores = []
         for name in dict.fromkeys(row[0] for row in rows):
-            mine = [row for row in rows if row[0] == name]
-            times = [row[4] for row in mine], [row[5] for row in mine]
-            reasons = {row[1]: int(row[2]) for row in mine}
-            kept = sum(row[3] for row in mine)
-            found.append(RefusedOf(name, reasons, kept, min(times[0]) / 1000, max(times[1]) / 1000))
-        return sorted(found, key=lambda one: -one.many)
+            own = [row for row in rows if row[0] == name]
+            reasons = {row[1]: int(row[2]) for row in own}
+            with_body = sum(row[3] for row in own)
+            first, last = min(row[4] for row in own), max(row[5] for row in own)
+            stores.append(StoreRefusals(name, reasons, with_body, first / 1000, last / 1000))
+        return sorted(stores, key=lambda one: -one.total)
 
-    def count_kept(self) -> int:
+    def count_with_body(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM refused_body").fetchone()[0])
 
     def _insert(self, one: Refusal) -> None:
@@ -193,24 +188,24 @@ class Refusals:
         self._fair_shares("refused", str(LINE_COST), lines, self._drop_oldest_lines)
 
     def _fair_shares(self, table: str, cost: str, limit: int, drop: Callable[[str, int], None]) -> None:
-        """Where there is too much, the stores with the most give way, each down to the same level."""
-        taken = dict(self._db.execute(f"SELECT store, sum({cost}) FROM {table} GROUP BY store"))  # noqa: S608
-        if sum(taken.values()) <= limit:
+        """Over the limit, cut the stores with the most bytes down to the same level."""
+        used = dict(self._db.execute(f"SELECT store, sum({cost}) FROM {table} GROUP BY store"))  # noqa: S608
+        if sum(used.values()) <= limit:
             return
-        level = fair_level(list(taken.values()), limit)
-        for store, size in taken.items():
+        level = fair_level(list(used.values()), limit)
+        for store, size in used.items():
             if size > level:
                 drop(store, level)
 
     def _drop_oldest_bodies(self, store: str, level: int) -> None:
         self._db.execute(
             "DELETE FROM refused_body WHERE id IN (SELECT id FROM "
-            "(SELECT id, sum(cost) OVER (ORDER BY id DESC) AS kept FROM refused_body WHERE store = ?) WHERE kept > ?)",
+            "(SELECT id, sum(cost) OVER (ORDER BY id DESC) AS used FROM refused_body WHERE store = ?) WHERE used > ?)",
             (store, level),
         )
 
     def _drop_oldest_lines(self, store: str, level: int) -> None:
-        """Lines whose body is kept stay: the body has its own bound."""
+        """Lines that still have a body stay: bodies have a bound of their own."""
         self._db.execute(
             "DELETE FROM refused WHERE id NOT IN (SELECT id FROM refused_body) AND id IN "
             "(SELECT id FROM refused WHERE store = ? ORDER BY id DESC LIMIT -1 OFFSET ?)",
@@ -219,7 +214,7 @@ class Refusals:
 
 
 def fair_level(sizes: list[int], limit: int) -> int:
-    """The level to which the largest are cut so that all fit: nobody below it gives anything."""
+    """The size to which the largest are cut so that all fit in the limit; sizes below it stay as they are."""
     left = limit
     for position, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - position)
@@ -234,6 +229,6 @@ def _line(row: tuple[Any, ...], body: bytes | None = None, headers: Mapping[str,
     return Refusal(at / 1000, store, named, reason, length, digest, address, headers or {}, body, number)
 
 
-def _whole(row: tuple[Any, ...]) -> Refusal:
+def _with_body(row: tuple[Any, ...]) -> Refusal:
     *line, headers, body = row
     return _line(tuple(line), body, orjson.loads(headers) if headers is not None else None)

@@ -24,7 +24,7 @@ from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
 from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, server_url
 from receiver.inbox.redis import embedded_server
-from receiver.spool import look_at_refusals
+from receiver.spool import open_existing_refusals
 from tests.support.programs import Process, ended, storehooks
 from tests.support.warm_interpreter import QUICKER
 from workers.testing.local_system import free_port
@@ -264,7 +264,9 @@ class System:
 
     def refused(self, many: int = 1) -> None:
         """Wait until so many refusals are written down, which happens behind the answer."""
-        eventually(lambda: look_at_refusals(self.config.data_dir).count() >= many, what=f"{many} refusals are written")
+        eventually(
+            lambda: open_existing_refusals(self.config.data_dir).count() >= many, what=f"{many} refusals are written"
+        )
 
     def status(self, event_id: str) -> str:
         record = self.ledger.event(event_id)

@@ -13,7 +13,7 @@ from pathlib import Path
 from receiver.config import SANDBOX_SECRET
 from receiver.inbox import Inbox, keys
 from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
-from receiver.spool import look_at_refusals
+from receiver.spool import open_existing_refusals
 from tests.support.harness import HEAD, OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
 from tests.support.raw_server import Listener
 
@@ -285,7 +285,7 @@ def refused_deliveries(installation: Installation) -> Iterator[None]:
     for number in range(3):
         request = installation.system.request(store="north", delivery_id=f"msg_{number}_{time.time()}")
         assert installation.system.post(request, "south").status_code == 401
-    refusals = look_at_refusals(installation.system.config.data_dir)
+    refusals = open_existing_refusals(installation.system.config.data_dir)
     eventually(lambda: refusals.count() == 3, what="three refusals are stored")
     yield
     refusals.delete([refusal.id for refusal in refusals.newest()])

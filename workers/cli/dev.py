@@ -20,7 +20,7 @@ from receiver.inbox.model import DECLARATION_MS
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
-from receiver.ports import refuse_a_taken_port
+from receiver.ports import require_free_port
 from receiver.process_files import AlreadyHeld, hold_alone
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
@@ -47,9 +47,9 @@ def dev(no_sandbox: bool, events: int | None) -> None:
     """Run everything here: server, receiver, workers, and a sandbox store."""
     started = time.monotonic()
     config = load_config()
-    refuse_a_taken_port(config.receiver.bind, key="[receiver] bind")
+    require_free_port(config.receiver.bind, key="[receiver] bind")
     if config.stores and not no_sandbox:
-        refuse_a_taken_port(config.sandbox.bind, key="[sandbox] bind")
+        require_free_port(config.sandbox.bind, key="[sandbox] bind")
     handlers = judge_elsewhere(config)
     refuse_a_second_dev(config.data_dir)
     Dev(config, handlers, started, events).run(sandbox=not no_sandbox)

@@ -20,7 +20,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.stores import Store
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
-from receiver.spool import Refusals, look_at_refusals
+from receiver.spool import Refusals, open_existing_refusals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,7 +82,7 @@ def stores_with_secrets(config: Config) -> Mapping[str, Store]:
 def refused_deliveries(config: Config) -> Refusals:
     """The refused deliveries that this host keeps."""
     try:
-        return look_at_refusals(config.data_dir)
+        return open_existing_refusals(config.data_dir)
     except (sqlite3.Error, OSError) as error:
         raise ConfigError(
             f"the spool file in {config.data_dir} cannot be opened: {error}; is [redis] data_dir right, and yours?"

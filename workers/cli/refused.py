@@ -52,14 +52,14 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
         output.next_command("storehooks send order.created --tamper body      see one refused")
         return
     rows = [
-        (one.id, one.moment, one.name, one.reason, one.length, one.address, "kept" if one.kept else "line only")
+        (one.id, one.moment, one.name, one.reason, one.length, one.address, "kept" if one.has_body else "line only")
         for one in found
     ]
     output.table(
         ("ID", "TIME", "STORE", "REASON", "BYTES", "FROM", "BODY"), rows, drop=("BYTES", "FROM"), shorten=("STORE",)
     )
     click.echo()
-    click.echo(f"{refusals.count():,} refused on this host, {refusals.count_kept():,} of them with their body.")
+    click.echo(f"{refusals.count():,} refused on this host, {refusals.count_with_body():,} of them with their body.")
     output.next_command(
         f"storehooks verify --refused {_first_kept(found)}  why", "storehooks refused release  let in what fits by now"
     )
@@ -111,7 +111,7 @@ def release(refusal_ids: tuple[int, ...], store: str | None, dry_run: bool, json
 
 
 def _first_kept(found: list[Refusal]) -> int:
-    return next((one.id for one in found if one.kept), found[0].id)
+    return next((one.id for one in found if one.has_body), found[0].id)
 
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
@@ -121,7 +121,7 @@ def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
         ReleaseCheck(config, stores_with_secrets(config)),
     )
     with click.progressbar(
-        length=refusals.count_kept(), label="judging", file=sys.stderr, hidden=not sys.stderr.isatty()
+        length=refusals.count_with_body(), label="judging", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
         return let_in(inbox, refusals, judge, chosen(refusals, judge, store=store, ids=ids, looked_at=bar.update))
 
@@ -180,5 +180,5 @@ def _as_json(one: Refusal) -> dict[str, Any]:
         "length": one.length,
         "hash": one.hash,
         "address": one.address,
-        "kept": one.kept,
+        "kept": one.has_body,
     }

@@ -128,7 +128,7 @@ def _tell(one: StoreStatus, now: datetime) -> None:
         reasons = ", ".join(f"{reason} {many:,}" for reason, many in one.refused.reasons.items())
         _line(
             "refused",
-            f"{one.refused.many:,} since {clock(one.refused.first, now)}, {one.refused.kept:,} kept: {reasons}",
+            f"{one.refused.total:,} since {clock(one.refused.first, now)}, {one.refused.with_body:,} kept: {reasons}",
         )
 
 

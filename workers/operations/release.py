@@ -78,7 +78,7 @@ def chosen(
     looked_at: Callable[[int], object] = lambda _: None,
 ) -> Iterator[list[Refusal]]:
     """The kept deliveries that are meant, in the order of arrival, a batch at a time."""
-    for batch in refusals.kept():
+    for batch in refusals.with_body():
         looked_at(len(batch))
         wanted = [one for one in batch if not ids or one.id in ids]
         if store:

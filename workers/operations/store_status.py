@@ -16,7 +16,7 @@ from receiver.inbox import Administration, EventQueries
 from receiver.inbox.keyring.learned_secrets import with_learned_secrets
 from receiver.inbox.queries.events import EventSummary
 from receiver.inbox.subscription_checks import Repair, SubscriptionChecks
-from receiver.spool import RefusedOf, look_at_refusals
+from receiver.spool import StoreRefusals, open_existing_refusals
 from workers.operations.doctor.facts import ApiFacts
 from workers.operations.doctor.network_facts import probe_store
 from workers.subscriptions.apply import Subscriber, handlers_of, is_managed, keyring_of
@@ -41,7 +41,7 @@ class StoreStatus:
     api: ApiFacts
     counts: dict[str, int]
     last_event: EventSummary | None
-    refused: RefusedOf | None
+    refused: StoreRefusals | None
     place: str
     """The line of config."""
     plan: Plan | None = None
@@ -73,7 +73,7 @@ class StoreStatus:
             },
             "counts": dict(self.counts),
             "last_event": {"id": last.id, "topic": last.topic, "received_at": last.received_at} if last else None,
-            "refused": {"many": refused.many, "kept": refused.kept, "since": refused.first} if refused else None,
+            "refused": {"many": refused.total, "kept": refused.with_body, "since": refused.first} if refused else None,
             "subscriptions": _plan_json(self.plan) if self.plan else None,
             "last_heal": {**asdict(self.last_heal), "gap": self.last_heal.gap} if self.last_heal else None,
         }
@@ -119,9 +119,9 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
     return {**plan.as_json(), "changes": changes}
 
 
-def _refused(config: Config, name: str) -> RefusedOf | None:
+def _refused(config: Config, name: str) -> StoreRefusals | None:
     try:
-        found = look_at_refusals(config.data_dir).by_store()
+        found = open_existing_refusals(config.data_dir).by_store()
     except (sqlite3.Error, OSError):
         return None
     return next((one for one in found if one.store == name), None)

@@ -246,7 +246,7 @@ def test_a_wrong_secret_costs_nothing_once_it_is_corrected(make_system: Callable
     system = bounded(make_system(), "48h, 1MB")
     system.start("web")
     wrong_secret_then_release(system, genuine=150, forgeries=2_000, size=600)
-    assert kept(system).count_kept() < 1_000
+    assert kept(system).count_with_body() < 1_000
 
 
 @pytest.mark.slow
@@ -255,7 +255,7 @@ def test_a_thousand_genuine_ones_survive_a_hundred_thousand_forged(system: Syste
     system.start("web")
     begun = time.monotonic()
     wrong_secret_then_release(system, genuine=1_000, forgeries=100_000, size=1_000)
-    print(f"left: {kept(system).count():,} lines, {kept(system).count_kept():,} of them with their body")
+    print(f"left: {kept(system).count():,} lines, {kept(system).count_with_body():,} of them with their body")
     print(f"in {time.monotonic() - begun:.0f} s")
 
 
@@ -365,28 +365,28 @@ def refusal(at: float, store: str = "north", size: int = 1000) -> Refusal:
 
 @given(stores=st.lists(st.sampled_from("aaaaaaaaab"), max_size=400))
 def test_what_gathers_in_memory_is_bounded_and_the_few_are_whole(stores: list[str]) -> None:
-    gathered = RefusalBuffer(max_bytes=50_000, max_lines=60)
+    buffer = RefusalBuffer(max_bytes=50_000, max_lines=60)
     for number, store in enumerate(stores):
-        gathered.add(refusal(float(number), store))
-    every = gathered.all()
-    assert len(every) == gathered.count <= 60
+        buffer.add(refusal(float(number), store))
+    every = buffer.all()
+    assert len(every) == buffer.count <= 60
     assert sum(one.cost for one in every) <= 50_000
     if stores.count("b") <= 15:
-        assert sum(one.store == "b" and one.kept for one in every) == stores.count("b")
+        assert sum(one.store == "b" and one.has_body for one in every) == stores.count("b")
 
 
 def test_refusals_go_by_age_and_bodies_go_before_lines(tmp_path: Path) -> None:
     refusals, bounds = open_refusals(tmp_path), Bounds(3600, 4 << 20)
     refusals.add((refusal(float(at), size=20_000) for at in range(400)), bounds=bounds, now=400.0)
     assert refusals.count() == 400
-    assert 100 < refusals.count_kept() < 200
-    assert [one.kept for one in refusals.newest(limit=400)] == sorted(
-        (one.kept for one in refusals.newest(limit=400)), reverse=True
+    assert 100 < refusals.count_with_body() < 200
+    assert [one.has_body for one in refusals.newest(limit=400)] == sorted(
+        (one.has_body for one in refusals.newest(limit=400)), reverse=True
     )
-    refusals.trim(bounds=bounds, now=3600.0 + 250)
+    refusals.add([], bounds=bounds, now=3600.0 + 250)
     assert refusals.count() == 150
-    refusals.trim(bounds=bounds, now=1e6)
-    assert (refusals.count(), refusals.count_kept()) == (0, 0)
+    refusals.add([], bounds=bounds, now=1e6)
+    assert (refusals.count(), refusals.count_with_body()) == (0, 0)
 
 
 def test_a_flood_of_one_store_takes_nothing_from_another_on_disk(tmp_path: Path) -> None:
@@ -395,6 +395,6 @@ def test_a_flood_of_one_store_takes_nothing_from_another_on_disk(tmp_path: Path)
     for part in range(20):
         flood = (refusal(part * 1000.0 + at, "loud", 600) for at in range(1_000))
         refusals.add(flood, bounds=bounds, now=1.0)
-    assert len([one for one in refusals.newest(store="small", limit=200) if one.kept]) == 100
+    assert len([one for one in refusals.newest(store="small", limit=200) if one.has_body]) == 100
     size = sum(path.stat().st_size for path in tmp_path.glob(f"{FILE}*"))
     assert size < (2 << 20) + 2 * WAL_BYTES

@@ -13,7 +13,7 @@ from receiver.inbox.queries.activity import Footprint, Heartbeat
 from receiver.inbox.queries.events import Counters, SeenName, Spool
 from receiver.inbox.queries.handlers import Absent
 from receiver.inbox.subscription_checks import Checked
-from receiver.spool import RefusedOf
+from receiver.spool import StoreRefusals
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class HostFacts:
     data_dir: str
     writable: bool
     free: int
-    refused: tuple[RefusedOf, ...] = ()
+    refused: tuple[StoreRefusals, ...] = ()
     now_valid: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By store: how many refused deliveries were verified again, and how many of them the current config accepts."""
     spooled: int = 0

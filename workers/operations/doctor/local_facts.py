@@ -25,7 +25,7 @@ from receiver.inbox.queries.activity import ActivityQueries
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis.connecting import describe
 from receiver.inbox.subscription_checks import SubscriptionChecks
-from receiver.spool import FILE, Refusals, RefusedOf, look_at_refusals, open_events
+from receiver.spool import FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.release import ReleaseCheck
 from workers.plugins.loading import ValidationProcess
@@ -152,7 +152,7 @@ def host_facts(config: Config) -> HostFacts:
     if not (folder / FILE).exists():
         return facts
     try:
-        refusals = look_at_refusals(folder)
+        refusals = open_existing_refusals(folder)
         refused = tuple(refusals.by_store())
         now_valid = {of.store: _now_valid(config, refusals, of) for of in refused[:REVERIFIED_STORES]}
         return replace(facts, refused=refused, now_valid=now_valid, spooled=_spooled(folder))
@@ -207,11 +207,11 @@ def _known_stores(config: Config) -> Mapping[str, Store]:
     return with_local_secrets(config.known_stores, config.data_dir, key) if key else config.known_stores
 
 
-def _now_valid(config: Config, refusals: Refusals, of: RefusedOf) -> tuple[int, int]:
+def _now_valid(config: Config, refusals: Refusals, of: StoreRefusals) -> tuple[int, int]:
     """How many of the newest refused deliveries were verified again, and how many are valid by now."""
     release_check, verified, valid = ReleaseCheck(config, _known_stores(config)), 0, 0
     for line in refusals.newest(store=of.store, limit=REVERIFIED_PER_STORE):
-        whole = refusals.get(line.id) if line.kept else None
+        whole = refusals.get(line.id) if line.has_body else None
         if whole is None or whole.name != of.store:
             continue
         verified += 1

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from receiver.contract.diagnosis.explain import caveats
+from receiver.contract.stores import UNKNOWN_STORE
 from receiver.inbox.subscription_checks import Checked
-from receiver.spool import UNKNOWN, RefusedOf
+from receiver.spool import StoreRefusals
 from workers.formatting import clock, counted, some, span
 from workers.operations.doctor.facts import ApiFacts, Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
@@ -195,9 +196,9 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
     if of is None:
         return
     verified, valid = facts.host.now_valid.get(name, (0, 0))
-    text = f"{of.many:,} refused since {clock(of.first, facts.now)}, {_stored(of)}"
+    text = f"{of.total:,} refused since {clock(of.first, facts.now)}, {_stored(of)}"
     if valid:
-        part = "all" if valid == of.many else f"{valid} of the last {verified}"
+        part = "all" if valid == of.total else f"{valid} of the last {verified}"
         yield fail(
             name, f"{text}; {part} valid under the current config", fix=f"storehooks refused release --store {name}"
         )
@@ -211,16 +212,16 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
         yield fail(name, text, f"{reasons}; no delivery was accepted since", fix=fix)
 
 
-def _stored(of: RefusedOf) -> str:
-    return "all stored" if of.kept == of.many else f"{of.kept:,} stored"
+def _stored(of: StoreRefusals) -> str:
+    return "all stored" if of.with_body == of.total else f"{of.with_body:,} stored"
 
 
 def _unknown_stores(facts: Facts) -> Iterator[Finding]:
     """Deliveries for stores that are not configured: the operator forgot a store, or an attacker tries names."""
     of = [one for one in facts.host.refused if one.store not in facts.config.stores]
-    named = [one.store for one in of if one.store != UNKNOWN]
+    named = [one.store for one in of if one.store != UNKNOWN_STORE]
     if of:
-        number = sum(one.many for one in of)
+        number = sum(one.total for one in of)
         text = f"{counted(number, 'delivery', 'deliveries')} refused for stores that are not configured"
         text += f": {some(named)}" if named else ""
         fix = "storehooks stores add NAME, if a store is yours; then storehooks refused release"

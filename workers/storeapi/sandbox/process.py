@@ -13,7 +13,7 @@ from flask import Flask
 from gunicorn.app.base import BaseApplication
 
 from receiver.config import Config
-from receiver.ports import refuse_a_taken_port
+from receiver.ports import require_free_port
 from workers.processes import die_with_parent
 from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.sandbox.misbehaviour import Misbehaviour
@@ -124,5 +124,5 @@ def run(config: Config, options: SandboxOptions) -> None:
     """Run until a signal."""
     Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)  # report a wrong value here, not in the worker process
     configured_catalogue(config, options.store)
-    refuse_a_taken_port(config.sandbox.bind, key="[sandbox] bind")
+    require_free_port(config.sandbox.bind, key="[sandbox] bind")
     SandboxServer(config, options).run()

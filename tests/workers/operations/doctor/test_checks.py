@@ -17,7 +17,7 @@ from receiver.inbox import Declaration
 from receiver.inbox.queries.activity import Footprint, Heartbeat
 from receiver.inbox.queries.events import COUNTED, Counters, SeenName, Spool
 from receiver.inbox.subscription_checks import Checked
-from receiver.spool import Refusal, RefusedOf, open_refusals
+from receiver.spool import Refusal, StoreRefusals, open_refusals
 from workers.formatting import clock, counted, size, some, span, waits
 from workers.operations.doctor import network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
@@ -353,17 +353,18 @@ def test_a_store_with_a_learned_secret_needs_none_in_the_config(tmp_path: Path, 
 
 def test_refusals_fail_only_until_a_delivery_is_accepted(facts: Facts) -> None:
     at = (NOW - timedelta(hours=1)).timestamp()
-    host = replace(facts.host, refused=(RefusedOf("north", {"signature-mismatch": 212}, 212, at - 9000, at),))
+    host = replace(facts.host, refused=(StoreRefusals("north", {"signature-mismatch": 212}, 212, at - 9000, at),))
     assert lines_of(replace(facts, host=host))[0].startswith("fail north: 212 refused since ")
     since = with_inbox(replace(facts, host=host), last_events={"north": NOW})
     assert lines_of(since)[0].startswith("warn north: 212 refused since ")
-    expired = replace(host, refused=(RefusedOf("north", {"secret-expired": 2}, 2, at, at),))
+    expired = replace(host, refused=(StoreRefusals("north", {"secret-expired": 2}, 2, at, at),))
     assert lines_of(replace(since, host=expired))[0].startswith("fail north: 2 refused since ")
 
 
 def test_unknown_stores_and_limits_of_a_scheme_are_reported_once(facts: Facts) -> None:
     host = replace(
-        facts.host, refused=(RefusedOf("west", {"unknown-store": 4}, 4, 0, 1), RefusedOf("?", {"x": 2}, 2, 0, 1))
+        facts.host,
+        refused=(StoreRefusals("west", {"unknown-store": 4}, 4, 0, 1), StoreRefusals("?", {"x": 2}, 2, 0, 1)),
     )
     lines = as_lines(store_checks.check_stores(replace(facts, host=host)))
     assert any(
@@ -427,14 +428,14 @@ def test_refusals_by_store(tmp_path: Path, config: Config) -> None:
         now=1000.0,
     )
     north, west = refusals.by_store()
-    assert (north.store, dict(north.reasons), north.kept, north.first, north.last) == (
+    assert (north.store, dict(north.reasons), north.with_body, north.first, north.last) == (
         "north",
         {"too-old": 2},
         1,
         1000.0,
         1001.0,
     )
-    assert (west.store, west.many, west.kept) == ("west", 1, 1)
+    assert (west.store, west.total, west.with_body) == ("west", 1, 1)
 
 
 def test_formatting_of_counts_times_and_sizes() -> None:
