@@ -38,6 +38,7 @@ from receiver.inbox.model import (
 )
 from receiver.inbox.outcomes import Outcome
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.direct_connection import DirectConnection
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
@@ -51,7 +52,7 @@ class Inbox:
     def __init__(self, client: Redis, *, direct: bool = False) -> None:
         """`direct` is for whoever calls from one thread only, and often."""
         self.client = client
-        self._server = script_runner.DirectConnection(client) if direct else client
+        self._server = DirectConnection(client) if direct else client
 
     # The receiver's side
 

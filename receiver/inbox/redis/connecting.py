@@ -18,7 +18,7 @@ from typing import Any
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection, parse_url
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
@@ -160,6 +160,7 @@ def check(client: Redis, *, ack: str = "stored") -> str:
             f"the Redis server at {describe(client)} is {version}, and 7.0 or later is needed; "
             "upgrade it, or use Valkey 7.2 or later"
         )
+    _refuse_without_functions(client)
     if ack != "stored" and (appendonly, fsync) != ("yes", "always"):
         raise ServerUnusable(
             f'ack = "{ack}" needs appendonly yes and appendfsync always, and the server has '
@@ -167,6 +168,23 @@ def check(client: Redis, *, ack: str = "stored") -> str:
         )
     valkey = info.get("valkey_version")
     return f"Valkey {valkey}" if valkey else f"Redis {version}"
+
+
+def _refuse_without_functions(client: Redis) -> None:
+    """Refuse a server that has no functions, or a user who may not use them. The two commands change nothing."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.execute_command("FCALL", "storehooks", 0)  # Function not found
+    pipeline.execute_command("FUNCTION", "LOAD", "")  # Missing library metadata
+    for reply in pipeline.execute(raise_on_error=False):
+        if isinstance(reply, NoPermissionError):
+            raise ServerUnusable(
+                f"the user at the Redis server {describe(client)} may not run FCALL or FUNCTION LOAD; "
+                "give it +@scripting, as docs/operating.md says"
+            )
+        if "unknown command" in str(reply).lower():
+            raise ServerUnusable(
+                f"the server at {describe(client)} has no functions (FCALL); use Redis 7.0, Valkey 7.2, or later"
+            )
 
 
 def describe(client: Redis) -> str:

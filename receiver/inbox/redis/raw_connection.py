@@ -13,7 +13,7 @@ from typing import Any
 
 import hiredis
 from redis import Redis
-from redis.exceptions import BusyLoadingError, InvalidResponse, NoScriptError, ReadOnlyError, ResponseError
+from redis.exceptions import BusyLoadingError, InvalidResponse, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as TooSlow
 
@@ -23,7 +23,7 @@ Argument = str | bytes | int | float
 
 RECEIVE = 64 * 1024
 
-_ERRORS = {"NOSCRIPT": NoScriptError, "LOADING": BusyLoadingError, "READONLY": ReadOnlyError}
+_ERRORS = {"LOADING": BusyLoadingError, "READONLY": ReadOnlyError}
 _pack: Callable[[Any], bytes] = hiredis.pack_command
 
 

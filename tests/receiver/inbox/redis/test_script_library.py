@@ -1,18 +1,20 @@
-"""Our scripts in the server: as functions, and as scripts where it keeps no functions."""
+"""Our scripts in the server: as functions, and by EVAL on a full server."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from redis.exceptions import ReadOnlyError, ResponseError
 
+from receiver.contract.errors import ServerUnusable
 from receiver.inbox import Inbox, Outcome, connect
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import check
 from receiver.inbox.redis.script_library import library, script, sources
-from receiver.inbox.redis.script_runner import ScriptCall, manner
+from receiver.inbox.redis.script_runner import ScriptCall
 from tests.faults.test_damaged_records import narrow_inbox
 from tests.support.harness import Server, System, own_server
 from tests.support.proxy import Proxy
@@ -34,11 +36,9 @@ def own(make_system: Callable[..., System], own_redis: Server) -> System:
 
 
 @pytest.fixture(autouse=True)
-def by_functions() -> Iterator[None]:
-    """As a new process begins."""
-    manner.functions = manner.forgets = True
-    yield
-    manner.functions = manner.forgets = True
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process has not removed old libraries yet."""
+    monkeypatch.setattr(script_runner._OldLibraries, "removed", False)
 
 
 def settle_one(inbox: Inbox) -> None:
@@ -51,40 +51,43 @@ def settle_one(inbox: Inbox) -> None:
 
 def test_the_server_has_one_function_for_each_script(own: System) -> None:
     own.accept()
-    (told,) = own.client.function_list("storehooks_*")
-    assert len(told[told.index(b"functions") + 1]) == len(sources()) - 1
+    (loaded,) = own.client.function_list("storehooks_*")
+    assert len(loaded[loaded.index(b"functions") + 1]) == len(sources())
 
 
-def test_every_script_may_also_be_called_as_a_script(own: System) -> None:
-    for name in sources().keys() - {"lib"}:
-        assert own.client.script_load(script(name).text) == script(name).name
+def test_every_script_compiles_for_eval(own: System) -> None:
+    for name in sources():
+        own.client.script_load(script(name))
 
 
-def test_flags_are_the_same_both_ways() -> None:
-    assert script("claim").text.startswith("#!lua flags=allow-oom\n")
-    assert script("accept").text.startswith("#!lua\n")
+def test_flags_are_the_same_for_fcall_and_eval() -> None:
+    assert script("claim").startswith("#!lua flags=allow-oom\n")
+    assert script("accept").startswith("#!lua\n")
     assert "_claim', flags = { 'allow-oom' }" in library().text
     assert "_accept', flags = {  }" in library().text
 
 
 @pytest.mark.parametrize("rule", ["-function", "-function|load", "-fcall"])
-def test_who_may_keep_no_functions_works_by_scripts(own: System, rule: str) -> None:
-    with narrow_inbox(own, rule) as narrow:
-        (accepted,) = narrow.accept([own.delivery()])
-        settle_one(narrow)
-    assert own.status(accepted.id) == "settled"
-    assert own.identity_holds()
+def test_a_user_without_the_right_to_functions_is_refused_at_start(own: System, rule: str) -> None:
+    with narrow_inbox(own, rule) as narrow, pytest.raises(ServerUnusable, match=r"may not run .* \+@scripting"):
+        check(narrow.client)
 
 
-def test_a_new_version_at_a_full_server_can_still_do_the_work(own: System) -> None:
+@pytest.mark.parametrize("direct", [False, True], ids=["pool", "direct"])
+def test_a_new_version_at_a_full_server_can_still_drain_it(own: System, direct: bool) -> None:
     waiting = own.accept()
     own.client.function_delete(library().name)
     own.client.config_set("maxmemory", 1)
-    settle_one(own.inbox)
+    inbox = Inbox(own.client, direct=direct)
+    settle_one(inbox)
     with pytest.raises(ResponseError, match="maxmemory"):
-        own.inbox.accept([own.delivery()])
+        inbox.accept([own.delivery()])
     assert own.status(waiting) == "settled"
     assert own.identity_holds()
+    assert libraries(own) == set()
+    own.client.config_set("maxmemory", 0)
+    own.accept()
+    assert libraries(own) == {library().name}, "functions are used again as soon as they can be loaded"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_a_new_version_at_a_full_server_can_still_do_the_work(own: System) -> No
     ],
     ids=["READONLY", "NOREPLICAS"],
 )
-def test_who_is_refused_for_a_while_works_by_functions_afterwards(
+def test_a_server_that_refuses_writes_for_a_while_gets_the_library_afterwards(
     own: System, wrong: tuple[str, ...], right: tuple[str, ...]
 ) -> None:
     own.client.execute_command(*wrong)
@@ -106,7 +109,7 @@ def test_who_is_refused_for_a_while_works_by_functions_afterwards(
     assert libraries(own) == {library().name}
 
 
-def test_old_versions_are_forgotten_and_other_peoples_functions_are_not(own: System) -> None:
+def test_old_libraries_are_removed_and_foreign_ones_are_not(own: System) -> None:
     for name in ("storehooks_1", "storehooks_2", "theirs"):
         register(own, name)
     own.accept()
@@ -117,7 +120,7 @@ def test_old_versions_are_forgotten_and_other_peoples_functions_are_not(own: Sys
     assert libraries(own) == {"theirs", library().name}
 
 
-def test_old_versions_that_come_back_are_in_use_and_stay(own: System) -> None:
+def test_old_libraries_that_come_back_are_in_use_and_stay(own: System) -> None:
     names = {"storehooks_1", "storehooks_2", "storehooks_3"}
     for name in names:
         register(own, name)
@@ -130,9 +133,9 @@ def test_old_versions_that_come_back_are_in_use_and_stay(own: System) -> None:
     assert libraries(own) == {*names, library().name}
 
 
-def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:
+def test_a_failed_call_leaves_nothing_to_the_next(own: System) -> None:
     count_and_fail = "return function() count('accepted', 'north', 5) error('no', 0) end"
-    text = script("lead").text.replace(sources()["lead"].text, count_and_fail)
+    text = script("lead").replace(sources()["lead"].text, count_and_fail)
     with pytest.raises(ResponseError, match="no"):
         own.client.eval(text, 1, "sh:")
     own.client.hdel("sh:n", "accepted|north")
@@ -143,7 +146,7 @@ def test_a_call_that_fails_leaves_nothing_to_the_next(own: System) -> None:
     assert own.identity_holds()
 
 
-def test_what_lua_holds_does_not_grow_with_what_it_was_given(own: System) -> None:
+def test_the_memory_of_lua_does_not_grow_with_its_arguments(own: System) -> None:
     large = {"note": "x" * 100_000}
     for _ in range(20):
         own.inbox.accept([own.delivery(data=large) for _ in range(32)])
@@ -151,7 +154,7 @@ def test_what_lua_holds_does_not_grow_with_what_it_was_given(own: System) -> Non
     assert own.client.info("memory")["used_memory_vm_functions"] < 20_000_000
 
 
-def test_the_user_that_the_documentation_names_may_do_all_we_need(
+def test_the_user_in_the_documentation_has_all_rights_that_are_needed(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:
     text = (ROOT / "docs" / "operating.md").read_text()
@@ -173,7 +176,7 @@ def libraries(own: System) -> set[str]:
     return {one[one.index(b"library_name") + 1].decode() for one in own.client.function_list()}
 
 
-def test_who_speaks_to_a_server_that_is_no_primary_asks_again_where_to_go(own: System) -> None:
+def test_a_read_only_server_is_left_and_the_next_call_connects_again(own: System) -> None:
     direct = Inbox(own.client, direct=True)
     assert direct.claim({"": 1}, room=1).runs == ()
     own.client.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -183,7 +186,7 @@ def test_who_speaks_to_a_server_that_is_no_primary_asks_again_where_to_go(own: S
     assert direct.claim({"": 1}, room=1).runs == ()
 
 
-def test_who_stays_at_a_server_that_does_not_learn_goes_where_the_others_are(own: System, tmp_path: Path) -> None:
+def test_a_connection_whose_address_leads_to_a_new_server_is_replaced(own: System, tmp_path: Path) -> None:
     own.accept()
     proxy = Proxy(tmp_path, own.client.connection_pool.connection_kwargs["path"])
     with own_server(tmp_path / "other") as other:

@@ -1,0 +1,79 @@
+-- A worker that speaks of a lease which has lapsed was late, not lost: what its run was charged is taken back. Not for
+-- ever, since a run that makes its worker late each time must end.
+local LATE_ALLOWED = 20
+local function note_the_lapse(id, handler, token)
+  local e, lapse = P .. 'e:' .. id, 'l:' .. handler
+  local late = string.match(redis.call('HGET', e, lapse) or '', ' (%d+)$') or '0'
+  redis.call('HSET', e, lapse, token .. ' ' .. late)
+end
+
+local function was_only_late(id, handler, token)
+  local e, lapse = P .. 'e:' .. id, 'l:' .. handler
+  local noted = redis.pcall('HGET', e, lapse)
+  local whose, late = string.match(type(noted) == 'string' and noted or '', '^(%S+) (%d+)$')
+  if whose ~= token or tonumber(late) >= LATE_ALLOWED then return end
+  local run = read_run(id, handler)
+  if run and run.losses > 0 and (run.state == 'ready' or run.state == 'leased' or run.state == 'held') then
+    redis.call('HSET', e, lapse, '- ' .. late + 1)
+    run.losses = run.losses - 1
+    write_run(id, handler, run)
+  end
+end
+
+-- One run fewer is open; the last one closes the event.
+local function end_run(id, store, failed)
+  local e = P .. 'e:' .. id
+  if failed then redis.call('HINCRBY', e, 'bad', 1) end
+  if redis.call('HINCRBY', e, 'open', -1) > 0 then return end
+  local state = tonumber(redis.call('HGET', e, 'bad') or 0) > 0 and 'failed' or 'settled'
+  redis.call('HSET', e, 'state', state)
+  if state == 'settled' then redis.call('ZADD', P .. 'done', NOW, id) end
+  count('open', store, -1)
+  count(state, store, 1)
+end
+
+-- Failures of one cause are a group, whether they are still retried or given up. A run is in at most one.
+local function leave_group(id, handler, store)
+  local e = P .. 'e:' .. id
+  local mark = redis.call('HGET', e, 'g:' .. handler)
+  if not mark then return end
+  local group, kind = string.match(mark, '^(%S+) (%S+)$')
+  local g = P .. 'g:' .. group
+  redis.call('HDEL', e, 'g:' .. handler)
+  redis.call('ZREM', P .. 'gr:' .. group, item_of(id, handler))
+  redis.call('HINCRBY', g, kind, -1)
+  if redis.call('HINCRBY', g, 's:' .. store, -1) <= 0 then redis.call('HDEL', g, 's:' .. store) end
+  if redis.call('EXISTS', P .. 'gr:' .. group) == 0 then
+    redis.call('UNLINK', g)
+    redis.call('ZREM', P .. 'groups', group)
+  end
+end
+
+local function join_group(id, handler, store, kind, detail)
+  leave_group(id, handler, store)
+  local ok, told = pcall(cjson.decode, detail)
+  if not ok or type(told) ~= 'table' then told = {} end
+  local function said(name)  -- JSON null is no nil in Lua
+    return type(told[name]) == 'string' and told[name] or ''
+  end
+  local group = said('group')
+  if group == '' then group = string.sub(redis.sha1hex(said('reason') .. '|' .. handler), 1, 8) end
+  local g, item = P .. 'g:' .. group, item_of(id, handler)
+  redis.call('HSETNX', g, 'first', NOW)
+  redis.call('HSET', g, 'handler', handler, 'error', said('error'), 'at', said('at'), 'last', NOW, 'example', item)
+  redis.call('HINCRBY', g, kind, 1)
+  redis.call('HINCRBY', g, 's:' .. store, 1)
+  redis.call('HINCRBY', g, 'v:' .. (said('version') ~= '' and said('version') or '?'), 1)
+  redis.call('ZADD', P .. 'gr:' .. group, NOW, item)
+  redis.call('ZADD', P .. 'groups', NOW, group)
+  redis.call('HSET', P .. 'e:' .. id, 'g:' .. handler, group .. ' ' .. kind)
+end
+
+local function fail_run(id, handler, run, store, detail)
+  run.state, run.token = 'failed', ''
+  write_run(id, handler, run)
+  redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
+  redis.call('ZADD', P .. 'failed', NOW, item_of(id, handler))
+  end_run(id, store, true)
+  join_group(id, handler, store, 'failed', detail)
+end

@@ -1,0 +1,31 @@
+local function item_of(id, handler)
+  if handler == '' then return id end
+  return id .. '|' .. handler
+end
+
+local function split(item)
+  local at = string.find(item, '|', 1, true)
+  if not at then return item, '' end
+  return string.sub(item, 1, at - 1), string.sub(item, at + 1)
+end
+
+-- A run from its field; nil where that is none.
+local function parse_run(raw)
+  if type(raw) ~= 'string' then return nil end
+  local state, attempts, losses, queue, token = string.match(raw, '^(%a+) (%d+) (%d+) (%S+) (%S*)$')
+  if not state then return nil end
+  return { state = state, attempts = tonumber(attempts), losses = tonumber(losses), queue = queue, token = token }
+end
+
+-- A run's record, or nil where there is none or it cannot be read (pcall: a poisoned key may be of any type).
+local function read_run(id, handler)
+  return parse_run(redis.pcall('HGET', P .. 'e:' .. id, 'r:' .. handler))
+end
+
+local function packed(run)
+  return run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token
+end
+
+local function write_run(id, handler, run)
+  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run))
+end

@@ -1,0 +1,67 @@
+-- A limit's slots are held by leased runs: those of one claim, which one child process does one after the other, hold one.
+-- A slot none of whose runs is leased under its token any more is free, however that came about.
+local function slots_taken(limit, most)
+  local slots = P .. 'slots:' .. limit
+  local held = redis.pcall('HLEN', slots)
+  if type(held) == 'table' then -- damaged, and nothing is lost with it
+    quarantine(slots, held.err)
+    redis.call('UNLINK', slots)
+    return 0
+  end
+  if held < most then return held end
+  local found = redis.call('HGETALL', slots)
+  for at = 1, #found, 2 do
+    local token, handler = string.match(found[at], '^([^|]*)|(.*)$')
+    local in_use = false
+    for id in string.gmatch(found[at + 1], '%S+') do
+      local run = token and read_run(id, handler)
+      in_use = in_use or (run and run.state == 'leased' and run.token == token)
+    end
+    if not in_use then held = held - redis.call('HDEL', slots, found[at]) end
+  end
+  return held
+end
+
+local function limit_of(handler)
+  if limits[handler] == nil then limits[handler] = redis.call('HGET', P .. 'limits', handler) end
+  return limits[handler]
+end
+
+-- A run has ended; the last of its slot gives the slot back.
+local function free_slot(id, handler, queue, token)
+  local limit = limit_of(handler)
+  if not limit then return end
+  local slots, name, left = P .. 'slots:' .. limit, token .. '|' .. handler, {}
+  for one in string.gmatch(redis.call('HGET', slots, name) or '', '%S+') do
+    if one ~= id then left[#left + 1] = one end
+  end
+  if #left > 0 then
+    redis.call('HSET', slots, name, table.concat(left, ' '))
+  elseif redis.call('HDEL', slots, name) == 1 and redis.call('EXISTS', P .. 'ready:' .. handler) == 1 then
+    wake(queue)
+  end
+end
+
+-- Whether a handler or a store, "handler:NAME" or "store:NAME", is paused.
+local function is_paused(whose)
+  if anything_paused == nil then anything_paused = redis.call('EXISTS', P .. 'paused') == 1 end
+  if anything_paused and paused[whose] == nil then
+    paused[whose] = redis.call('SISMEMBER', P .. 'paused', whose) == 1
+  end
+  return anything_paused and paused[whose]
+end
+
+local function is_shut(handler)
+  if anything_shut == nil then anything_shut = redis.call('EXISTS', P .. 'busy') == 1 end
+  if not anything_shut then return false end
+  return tonumber(redis.call('HGET', P .. 'busy', limit_of(handler) or 'h:' .. handler) or 0) > NOW
+end
+
+-- Whether a new run of a handler may begin at once: nobody paused it or said Busy, and no older one waits.
+local function may_begin(handler)
+  if at_once[handler] == nil then
+    local waits = redis.call('EXISTS', P .. 'ready:' .. handler) == 1
+    at_once[handler] = not (waits or is_paused('handler:' .. handler) or is_shut(handler))
+  end
+  return at_once[handler]
+end

@@ -1,0 +1,26 @@
+local function fair_times(lane)
+  if not fair[lane] then
+    fair[lane] = { now = tonumber(redis.call('HGET', P .. 'fair:' .. lane, '') or 0), last = {}, changed = {} }
+  end
+  return fair[lane]
+end
+
+-- Fair order: each store's items are one unit of virtual time apart, and none starts in the past. The times are whole:
+-- only what comes back to where it was goes between two of them.
+local function make_ready(id, handler, store)
+  local times = fair_times(handler)
+  local last = times.last[store]
+  if not last then
+    local at = #times.changed + 1
+    last = { at = at, time = tonumber(redis.call('HGET', P .. 'fair:' .. handler, store) or 0) }
+    times.last[store], times.changed[at], times.changed[at + 1] = last, store, 0
+  end
+  last.time = math.floor(math.max(times.now, last.time)) + 1
+  times.changed[last.at + 1] = last.time
+  gather('ZADD', P .. 'ready:' .. handler, last.time, item_of(id, handler))
+end
+
+-- Given back untouched: it goes to the front, where it was.
+local function make_first(id, handler)
+  redis.call('ZADD', P .. 'ready:' .. handler, fair_times(handler).now, item_of(id, handler))
+end
