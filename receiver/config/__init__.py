@@ -3,7 +3,7 @@
 Law of this room: it imports `receiver.contract` only, opens only the files it is given, and connects to nothing.
 `settings` has the models, key by key, and `values` their value types. `source_files` reads the files and records the
 line of each value, `environment` reads the variables, `loading` merges both. `stores` builds stores and schemes,
-`checks` validates keys that depend on each other, and `errors` words what is wrong.
+`checks` validates keys that depend on each other, and `errors` has the messages.
 """
 
 from receiver.config.config import Config

@@ -49,7 +49,7 @@ def compose(
 
 
 class _Draft:
-    """A delivery in the making. A value that is already set is not overwritten."""
+    """A delivery that is being built. A value that is already set is not overwritten."""
 
     def __init__(self, scheme: Scheme) -> None:
         self._scheme = scheme

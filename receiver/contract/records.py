@@ -1,7 +1,7 @@
 """Records: a store's products, orders, customers and subscriptions. Standard library only.
 
-A record wraps the store's JSON object and keeps every field of it. Its properties give the common fields the same
-name and type for every store, with money as Decimal. If a store uses another name for a field, the config maps it.
+A record wraps the store's JSON object with all its fields. Its properties give the common fields the same name and
+type for every store, with money as Decimal. For records of the API client, the config can map other field names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Record(Mapping[str, Any]):
     """A JSON object of a store, as a read-only mapping with typed properties.
 
     `record["field"]` reads a field by the store's own name. Properties such as `order.total` have the same name and
-    type for every store. A missing field raises RecordError. Two records are equal if their JSON is equal.
+    type for every store. A property whose field is missing raises RecordError; `record.get("field")` returns None.
+    Two records are equal if their JSON is equal.
     """
 
     kind = "record"
@@ -172,7 +173,7 @@ class Order(Record):
 
     @property
     def status(self) -> str:
-        """The store's own word for the status, such as `paid`."""
+        """The status as the store names it, such as `paid`."""
         return str(self.value("status"))
 
     @property
@@ -187,7 +188,7 @@ class Order(Record):
 
     @property
     def customer(self) -> Customer | None:
-        """The buyer; None if the order has no customer object."""
+        """The buyer; None if the store sends something else than an object, such as an id or null."""
         raw = self.value("customer")
         return Customer(raw) if isinstance(raw, Mapping) else None
 
