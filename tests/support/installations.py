@@ -15,7 +15,7 @@ from receiver.inbox import Inbox, keys
 from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
 from receiver.spool import open_existing_refusals
 from tests.support.harness import HEAD, OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
-from tests.support.raw_server import Listener
+from tests.support.raw_server import RawServer
 
 PLUGIN = """
 from workers import Router
@@ -218,7 +218,7 @@ def check_result(installation: Installation, checked: Checked) -> Iterator[Path]
 
 @contextmanager
 def store_that_hangs(installation: Installation, _: Path) -> Iterator[Path]:
-    silent = Listener(b"H" * 100, pause=1.0)
+    silent = RawServer(b"H" * 100, pause=1.0)
     yield installation.with_config(
         f'[stores.east]\nbase_url = "{silent.url}"\nallow_private = true\nauth = {{token = "t"}}\n'
         f'signing_secrets = ["{SECRET}"]'
@@ -231,7 +231,7 @@ def store_clock_ahead(installation: Installation, _: Path) -> Iterator[Path]:
     date = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
     answer = '{"data": [], "meta": {"total": 0}}'
     head = f"HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-type: application/json\r\ncontent-length: {len(answer)}\r\n"
-    store = Listener(f"{head}connection: close\r\n\r\n{answer}".encode())
+    store = RawServer(f"{head}connection: close\r\n\r\n{answer}".encode())
     yield installation.with_config(
         f'[stores.east]\nbase_url = "{store.url}"\nallow_private = true\nauth = {{token = "t"}}\n'
         f'signing_secrets = ["{SECRET}"]'

@@ -1,6 +1,6 @@
-"""A crowd of callers: one process of several, each with several threads, all starting at the same moment.
+"""One of several processes that call a store from several threads, all starting at the same moment.
 
-python -m tests.support.many_callers CONFIG THREADS CALLS GO   waits until the file GO exists, then prints what happened
+python -m tests.support.many_callers CONFIG THREADS CALLS GO   waits until the file GO exists, then prints the results
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from workers.storeapi import ApiError, client_for_store
 def main(config_file: str, threads: int, calls: int, go: str) -> None:
     config = config_room.load(Path(config_file), {})
     client = client_for_store(config, "demo", connect(config.redis.url, timeout=5.0), timeout=110)
-    done: list[str] = []
+    results: list[str] = []
 
     def work() -> None:
         for _ in range(calls):
             try:
-                done.append(client.products.get(1).name)
+                results.append(client.products.get(1).name)
             except ApiError as error:
-                done.append(f"error: {error}")
+                results.append(f"error: {error}")
 
-    crowd = [threading.Thread(target=work) for _ in range(threads)]
+    callers = [threading.Thread(target=work) for _ in range(threads)]
     Path(f"{go}.ready.{threading.get_native_id()}").touch()
     while not Path(go).exists():
         time.sleep(0.002)
-    for thread in crowd:
+    for thread in callers:
         thread.start()
-    for thread in crowd:
+    for thread in callers:
         thread.join()
-    errors = [one for one in done if one.startswith("error")]
-    print(json.dumps({"ok": len(done) - len(errors), "errors": errors[:3]}))
+    errors = [one for one in results if one.startswith("error")]
+    print(json.dumps({"ok": len(results) - len(errors), "errors": errors[:3]}))
 
 
 if __name__ == "__main__":

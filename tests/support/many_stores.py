@@ -1,6 +1,6 @@
-"""The sandbox as a thousand stores in one process: one application, a state for each first step of the path.
+"""A thousand sandbox stores in one process: one application, and a state for each first segment of the path.
 
-python -m tests.support.many_stores PORT CONFIG     GET /requests gives when each request of any store came
+python -m tests.support.many_stores PORT CONFIG     GET /requests returns the time and store of each request
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from workers.storeapi.sandbox.shop import Shop
 from workers.storeapi.sandbox.state import SandboxState
 from workers.storeapi.sandbox.tokens import AppRegistration, TokenIssuer
 
-TOKEN = "a token of all"
+TOKEN = "a token for every store"
 _store: contextvars.ContextVar[str] = contextvars.ContextVar("store")
 
 
-class States:
-    """Stands in for a State: each store's own, by the request under way."""
+class StatePerStore:
+    """Used in place of a SandboxState: forwards to the state of the current request's store."""
 
     def __init__(self) -> None:
-        self.each: dict[str, SandboxState] = {}
+        self.states: dict[str, SandboxState] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.each[_store.get()], name)
+        return getattr(self.states[_store.get()], name)
 
 
-class Stores:
+class ManyStores:
     """The web application of all stores."""
 
     def __init__(self, config: config_room.Config) -> None:
         first = next(iter(config.stores))
-        self.states, self.came = States(), list[tuple[float, str]]()
+        self.state, self.requests = StatePerStore(), list[tuple[float, str]]()
         shop = Shop(
-            self.states,  # type: ignore[arg-type]
+            self.state,  # type: ignore[arg-type]
             configured_catalogue(config, first),
             config.known_stores[first],
             Misbehaviour(1),
@@ -52,22 +52,22 @@ class Stores:
         )
         for name in config.stores:
             _store.set(name)
-            self.states.each[name] = SandboxState(":memory:")
-            self.states.insert("webhook", shop.subscription("order.paid", config.public_url_of(name)))
+            self.state.states[name] = SandboxState(":memory:")
+            self.state.insert("webhook", shop.subscription("order.paid", config.public_url_of(name)))
         self.app = create_app(shop, TokenIssuer(shop, AppRegistration(token=TOKEN)), "/oauth/token", lambda _: None)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         _, store, *rest = environ["PATH_INFO"].split("/")
         if store == "requests":
             start_response("200 OK", [("content-type", "application/json")])
-            return [orjson.dumps(self.came)]
-        self.came.append((time.time(), store))
+            return [orjson.dumps(self.requests)]
+        self.requests.append((time.time(), store))
         _store.set(store)
         environ["PATH_INFO"] = "/" + "/".join(rest)
         return self.app(environ, start_response)
 
 
-class Quiet(WSGIRequestHandler):
+class QuietRequestHandler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_request(self, *_: Any) -> None:
@@ -75,8 +75,8 @@ class Quiet(WSGIRequestHandler):
 
 
 def main(port: int, config_file: str) -> None:
-    stores = Stores(config_room.load(Path(config_file), {}))
-    make_server("127.0.0.1", port, stores, threaded=True, request_handler=Quiet).serve_forever()
+    stores = ManyStores(config_room.load(Path(config_file), {}))
+    make_server("127.0.0.1", port, stores, threaded=True, request_handler=QuietRequestHandler).serve_forever()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A raw server for tests: keeps what it was sent, answers with the bytes it was given, however slowly."""
+"""A raw TCP server for tests: records what it receives, and answers with fixed bytes, slowly if asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import threading
 import time
 
 
-class Listener:
+class RawServer:
+    """`pause`: seconds between two bytes of the answer."""
+
     def __init__(self, answer: bytes = b"HTTP/1.1 204 No Content\r\n\r\n", *, pause: float = 0.0) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
@@ -25,9 +27,9 @@ class Listener:
             except OSError:
                 return
             self.connections += 1
-            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._answer_connection, args=(connection,), daemon=True).start()
 
-    def _talk(self, connection: socket.socket) -> None:
+    def _answer_connection(self, connection: socket.socket) -> None:
         with connection:
             try:
                 self.received.append(connection.recv(65536))

@@ -1,4 +1,4 @@
-"""Fixtures: a sandbox store in a process of its own, and clients of it over a real socket."""
+"""Fixtures: a sandbox store in its own process, and clients that call it over a real socket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AUTH = '{ url = "/oauth/token", client_id = "the app", client_secret = "s&cret:+
 
 
 class SandboxRun:
-    """A running sandbox store, and what an operator and an integrator do with it."""
+    """A running sandbox store, its controls, and its clients."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SandboxRun:
         return config_room.load(self.config_file, {})
 
     def start(self) -> SandboxRun:
-        eventually(lambda: port_is_free(self.port), what="what listened here before is gone")
+        eventually(lambda: port_is_free(self.port), what="the port is free")
         command = [sys.executable, "-m", "workers.cli", "sandbox", *self.arguments, "--config", str(self.config_file)]
         self.process = Process(command, log=self.folder / "sandbox.log")
         eventually(self.answers, 15, what=f"the sandbox answers: {self.process.output()[-500:]}")
@@ -87,7 +87,7 @@ class SandboxRun:
         return dict(self.http.get("/sandbox").raise_for_status().json())
 
     def log(self) -> list[Any]:
-        """[when, method, path, status] of every request of the API."""
+        """[time, method, path, status] of every request to the API."""
         return list(self.http.get("/sandbox/log").raise_for_status().json())
 
     def misbehave(self, **values: float | str) -> None:
@@ -97,7 +97,7 @@ class SandboxRun:
         self.http.post(f"/sandbox/do/{action}", params=query, timeout=60).raise_for_status()
 
     def with_config(self, more: str) -> Path:
-        """Another config for the client: this one, with more lines. The sandbox knows nothing of it."""
+        """Write another config for the client: this one with more lines. The sandbox does not read it."""
         path = self.folder / f"config-{len(list(self.folder.iterdir()))}.toml"
         path.write_text(self.config_file.read_text() + more)
         return path
@@ -107,7 +107,7 @@ class SandboxRun:
 
     @staticmethod
     def client_from(config_file: Path, redis: Redis | None = None, **how: Any) -> Client:
-        """A client that was told otherwise than the sandbox."""
+        """A client with another config than the sandbox."""
         return client_for_store(config_room.load(config_file, {}), "demo", redis, **how)
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class SandboxRun:
 
 @pytest.fixture
 def make_sandbox(tmp_path: Path, server_url: str) -> Iterator[Callable[..., SandboxRun]]:
-    """Starts sandboxes that are stopped with the test; without a shopper and without subscriptions unless asked."""
+    """Starts sandboxes that stop at the end of the test; by default without a shopper and without subscriptions."""
     made: list[SandboxRun] = []
 
     def make(*arguments: str, **how: Any) -> SandboxRun:
@@ -133,7 +133,7 @@ def make_sandbox(tmp_path: Path, server_url: str) -> Iterator[Callable[..., Sand
 
 @pytest.fixture(scope="session")
 def shared_sandbox(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[SandboxRun]:
-    """One process for all tests; starting one takes a second."""
+    """One process for all tests, because starting one takes a second."""
     run = SandboxRun(tmp_path_factory.mktemp("shared"), server_url, "--no-shopper", "--no-subscriptions").start()
     yield run
     run.stop()
@@ -141,7 +141,7 @@ def shared_sandbox(tmp_path_factory: pytest.TempPathFactory, server_url: str) ->
 
 @pytest.fixture
 def sandbox(shared_sandbox: SandboxRun) -> SandboxRun:
-    """A store as on its first day: 40 products, 20 customers, no subscriptions, good manners."""
+    """A new store: 40 products, 20 customers, no subscriptions, no faults."""
     shared_sandbox.do("reset")
     return shared_sandbox
 

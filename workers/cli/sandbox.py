@@ -72,12 +72,12 @@ def status(json_: bool) -> None:
 @with_config
 def misbehave(changes: tuple[str, ...]) -> None:
     """Change how the running sandbox misbehaves; without an argument, list the ways."""
-    from workers.storeapi.sandbox.misbehaviour import AMOUNTS, CHANCES
+    from workers.storeapi.sandbox.misbehaviour import FAULT_SETTINGS, FAULTS
 
     if not changes:
-        output.table(("NAME", "A CHANCE THAT"), CHANCES.items(), wrap=True)
+        output.table(("NAME", "A CHANCE THAT"), FAULTS.items(), wrap=True)
         click.echo()
-        output.prose(f"with {', '.join(f'{name}={value}' for name, value in AMOUNTS.items())}", 5)
+        output.prose(f"with {', '.join(f'{name}={value}' for name, value in FAULT_SETTINGS.items())}", 5)
         output.next_command("storehooks sandbox misbehave duplicate=0.1")
         return
     told = _ask("PUT", "/misbehave", dict(_pair(change) for change in changes))
@@ -101,9 +101,9 @@ def _pair(change: str) -> tuple[str, str]:
 
 
 def _chances(values: dict[str, Any]) -> str:
-    from workers.storeapi.sandbox.misbehaviour import CHANCES
+    from workers.storeapi.sandbox.misbehaviour import FAULTS
 
-    return ", ".join(f"{name}={value:g}" for name, value in values.items() if name in CHANCES and value)
+    return ", ".join(f"{name}={value:g}" for name, value in values.items() if name in FAULTS and value)
 
 
 def _ask(method: str, path: str, body: Any = None) -> Any:

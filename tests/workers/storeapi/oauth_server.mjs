@@ -1,4 +1,4 @@
-// A token server nobody here wrote: oidc-provider, with two clients, one for each way of giving credentials.
+// A third-party token server: oidc-provider, with two clients, one for each style of credentials.
 // node oauth_server.mjs FOLDER_WITH_NODE_MODULES PORT
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';

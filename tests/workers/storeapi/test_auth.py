@@ -1,4 +1,4 @@
-"""The token: fetched once for all, renewed before it ends and once after a 401, never shown."""
+"""The token: fetched once for all processes, refreshed before it expires and once after a 401, never shown."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from workers.storeapi.transport.http import HttpSession
 from workers.storeapi.transport.token_sealing import TokenSealer
 
 
-def crowd(
+def call_at_once(
     sandbox: SandboxRun, *, processes: int, threads: int, calls: int, config: Path | None = None
 ) -> list[dict[str, object]]:
-    """What several processes found who all began at once."""
+    """Start several processes that call the store at the same moment; return the result of each."""
     go = sandbox.folder / f"go-{time.monotonic_ns()}"
     file = str(config or sandbox.config_file)
     command = [sys.executable, "-m", "tests.support.many_callers", file, str(threads), str(calls)]
     started = [
         subprocess.Popen([*command, str(go)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(processes)
     ]
-    eventually(lambda: len(list(go.parent.glob(f"{go.name}.ready.*"))) == processes, 20, what="all are ready")
+    eventually(lambda: len(list(go.parent.glob(f"{go.name}.ready.*"))) == processes, 20, what="all callers are ready")
     go.touch()
     return [json.loads(one.communicate(timeout=115)[0]) for one in started]
 
 
 def test_four_processes_of_eight_threads_need_one_token_request(sandbox: SandboxRun, redis: Redis) -> None:
-    found = crowd(sandbox, processes=4, threads=8, calls=2)
+    found = call_at_once(sandbox, processes=4, threads=8, calls=2)
     assert found == [{"ok": 16, "errors": []}] * 4
     assert sandbox.status()["token_requests"] == 1
 
 
-def test_a_revoked_token_is_renewed_once_and_no_call_fails(sandbox: SandboxRun, redis: Redis) -> None:
+def test_a_revoked_token_is_refreshed_once_and_no_call_fails(sandbox: SandboxRun, redis: Redis) -> None:
     client = sandbox.client(redis)
     results: list[object] = []
     stop = threading.Event()
@@ -73,7 +73,7 @@ def test_a_revoked_token_is_renewed_once_and_no_call_fails(sandbox: SandboxRun, 
     assert 401 in [status for *_, status in sandbox.log()]
 
 
-def test_a_token_is_renewed_before_it_ends(sandbox: SandboxRun, redis: Redis) -> None:
+def test_a_token_is_refreshed_before_it_expires(sandbox: SandboxRun, redis: Redis) -> None:
     sandbox.misbehave(token_life="2s", token_claims="2s")
     client = sandbox.client(redis)
     deadline = time.monotonic() + 10
@@ -83,36 +83,34 @@ def test_a_token_is_renewed_before_it_ends(sandbox: SandboxRun, redis: Redis) ->
     assert 401 not in [status for *_, status in sandbox.log()]
 
 
-def test_a_token_that_ends_earlier_than_it_said_costs_one_refresh(sandbox: SandboxRun, redis: Redis) -> None:
+def test_a_token_that_expires_early_costs_one_refresh(sandbox: SandboxRun, redis: Redis) -> None:
     sandbox.misbehave(token_life="500ms", token_claims="1h")
     client = sandbox.client(redis)
     client.products.get(1)
     eventually(lambda: client.products.get(1) and sandbox.status()["token_requests"] == 2, 5)
 
 
-def test_another_process_uses_the_token_that_is_there(sandbox: SandboxRun, redis: Redis) -> None:
+def test_another_client_uses_the_shared_token(sandbox: SandboxRun, redis: Redis) -> None:
     for _ in range(3):
         sandbox.client(redis).products.get(1)
     assert sandbox.status()["token_requests"] == 1
     assert 0 < redis.pttl(next(iter(redis.scan_iter("sh:api:token:demo:*")))) <= 3_600_000
 
 
-def in_redis(redis: Redis) -> tuple[str, dict[bytes, bytes]]:
+def stored_token(redis: Redis) -> tuple[str, dict[bytes, bytes]]:
     (name,) = redis.scan_iter("sh:api:token:demo:*")
     found: Any = redis.hgetall(name)
     return name.decode(), found
 
 
 @pytest.mark.parametrize("more", ["", '[secrets]\nkey = "' + "ab" * 32 + '"\n'], ids=["no key", "a key"])
-def test_the_shared_token_cannot_be_read_in_redis(
-    make_sandbox: Callable[..., SandboxRun], redis: Redis, more: str
-) -> None:
+def test_the_shared_token_is_sealed_in_redis(make_sandbox: Callable[..., SandboxRun], redis: Redis, more: str) -> None:
     sandbox = make_sandbox(more=more)
     client = sandbox.client(redis)
     client.products.get(1)
     token = client._tokens.bearer(until=time.monotonic() + 1)
     assert len(token) > 10
-    _, fields = in_redis(redis)
+    _, fields = stored_token(redis)
     assert token.encode() not in b" ".join(fields.values())
     again = sandbox.client(redis)
     assert again.products.get(1).id == 1
@@ -120,7 +118,7 @@ def test_the_shared_token_cannot_be_read_in_redis(
     assert sandbox.status()["token_requests"] == 1
 
 
-def test_other_credentials_or_another_place_do_not_open_a_token() -> None:
+def test_other_credentials_or_another_redis_key_do_not_unseal_a_token() -> None:
     given = Credentials("https://a.example/t", "id", "secret")
     sealed = TokenSealer(given.sealing_key, "here").seal("the token")
     assert TokenSealer(given.sealing_key, "here").unseal(sealed) == "the token"
@@ -132,16 +130,16 @@ def test_other_credentials_or_another_place_do_not_open_a_token() -> None:
 
 
 @pytest.mark.parametrize("debris", [b"tok-unsealed", b"", b"\xff" * 40], ids=["unsealed", "empty", "bytes"])
-def test_a_token_that_cannot_be_opened_is_fetched_anew(sandbox: SandboxRun, redis: Redis, debris: bytes) -> None:
+def test_a_token_that_cannot_be_unsealed_is_fetched_again(sandbox: SandboxRun, redis: Redis, debris: bytes) -> None:
     sandbox.client(redis).products.get(1)
-    name, fields = in_redis(redis)
+    name, fields = stored_token(redis)
     redis.hset(name, "value", debris)
     assert sandbox.client(redis).products.get(1).id == 1
     assert sandbox.status()["token_requests"] == 2
-    assert in_redis(redis)[1][b"value"] not in (debris, fields[b"value"])
+    assert stored_token(redis)[1][b"value"] not in (debris, fields[b"value"])
 
 
-def test_other_credentials_do_not_use_the_old_ones_token(sandbox: SandboxRun, redis: Redis) -> None:
+def test_new_credentials_do_not_use_the_token_of_the_old_ones(sandbox: SandboxRun, redis: Redis) -> None:
     sandbox.client(redis).products.get(1)
     url = f"http://127.0.0.1:{sandbox.port}"
     wrong = Credentials(f"{url}/oauth/token", "the app", "another secret")
@@ -150,7 +148,7 @@ def test_other_credentials_do_not_use_the_old_ones_token(sandbox: SandboxRun, re
 
 
 @pytest.mark.parametrize("style", ["basic", "body"])
-def test_both_styles_of_credentials_are_understood(sandbox: SandboxRun, style: Any) -> None:
+def test_the_sandbox_accepts_both_styles_of_credentials(sandbox: SandboxRun, style: Any) -> None:
     url = f"http://127.0.0.1:{sandbox.port}"
     auth = Credentials(f"{url}/oauth/token", "the app", "s&cret:+%", style)
     assert Client(url, auth=auth, allow_private=True).products.get(1).id == 1
@@ -165,19 +163,19 @@ def test_scope_and_extra_parameters_are_sent() -> None:
     assert "authorization" not in headers
 
 
-def test_basic_credentials_are_encoded_as_the_rfc_says() -> None:
+def test_basic_credentials_are_encoded_as_rfc_6749_says() -> None:
     headers, content = Credentials("https://a.example/t", "the app", "s&cret:+%").request()
     assert headers["authorization"] == "Basic dGhlK2FwcDpzJTI2Y3JldCUzQSUyQiUyNQ=="
     assert content == b"grant_type=client_credentials"
 
 
-def test_a_static_token_is_used_as_it_is(make_sandbox: Callable[..., SandboxRun]) -> None:
+def test_a_static_token_is_sent_unchanged(make_sandbox: Callable[..., SandboxRun]) -> None:
     sandbox = make_sandbox(auth='{ token = "given-to-us" }')
     assert sandbox.client().products.get(1).id == 1
     assert sandbox.status()["token_requests"] == 0
 
 
-def test_a_static_token_that_is_refused_is_an_error_without_the_token(sandbox: SandboxRun) -> None:
+def test_the_error_for_a_refused_static_token_does_not_contain_it(sandbox: SandboxRun) -> None:
     client = Client(f"http://127.0.0.1:{sandbox.port}", token="tok-very-secret", allow_private=True, store="demo")
     with pytest.raises(AccessDenied) as caught:
         client.products.get(1)
@@ -195,8 +193,8 @@ def test_no_error_of_the_token_endpoint_shows_a_secret(sandbox: SandboxRun, redi
     assert not any(b"hush" in key for key in redis.scan_iter("*"))
 
 
-def test_while_the_endpoint_refuses_us_only_some_ask(sandbox: SandboxRun, redis: Redis) -> None:
-    """A broken credential of 16 threads is not 16 token requests."""
+def test_a_refusal_by_the_token_endpoint_is_shared(sandbox: SandboxRun, redis: Redis) -> None:
+    """Wrong credentials in 16 threads do not cause 16 token requests."""
     url = f"http://127.0.0.1:{sandbox.port}"
     http = HttpSession(allow_private=True)
     refusals: list[TokenRefused] = []
@@ -218,13 +216,13 @@ def test_while_the_endpoint_refuses_us_only_some_ask(sandbox: SandboxRun, redis:
 
 
 @pytest.mark.parametrize(("lifetime", "fresh"), [(3600, 3540), (100, 90), (2, 1.8)])
-def test_how_long_before_its_end_a_token_is_renewed(lifetime: float, fresh: float) -> None:
+def test_a_token_is_refreshed_when_a_tenth_of_its_lifetime_is_left(lifetime: float, fresh: float) -> None:
     assert Token("x", lifetime).fresh_for == pytest.approx(fresh)
 
 
-def test_a_dead_fetchers_lock_ends_by_itself(sandbox: SandboxRun, redis: Redis) -> None:
-    """A process killed while it fetches must not stop the others for good."""
+def test_the_lock_of_a_killed_fetcher_expires(sandbox: SandboxRun, redis: Redis) -> None:
+    """A process that is killed during its fetch must not block the others for good."""
     client = sandbox.client(redis)
     names = client._tokens._keys  # type: ignore[attr-defined]
-    redis.set(names[1], "a process that is gone", px=300)
+    redis.set(names[1], "a killed process", px=300)
     assert client.products.get(1).id == 1

@@ -1,4 +1,4 @@
-"""Bulk import: a file of any length, in bounded memory, interrupted and resumed, no row lost and none doubled."""
+"""Bulk import: a file of any length in bounded memory; after an interruption no row is lost or imported twice."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from workers.storeapi.bulk_import.importer import Importer, ImportProgress
 from workers.storeapi.bulk_import.rows import MAX_LINE, read_rows
 
 
-def write_rows(path: Path, many: int) -> Path:
+def write_rows(path: Path, rows: int) -> Path:
     with open(path, "w") as file:
         if path.suffix == ".csv":
             file.write("name,price,note\n")
-        for n in range(many):
+        for n in range(rows):
             if path.suffix == ".csv":
                 file.write(f'"Row {n}",{n % 100}.50,"two\nlines, ""quoted"""\n')
             else:
@@ -35,7 +35,7 @@ def write_rows(path: Path, many: int) -> Path:
 
 
 def imported(sandbox: SandboxRun) -> Counter[str]:
-    """How often each row is in the store."""
+    """Number of copies of each row in the store."""
     names = (product.name for product in sandbox.client(timeout=100).products.list())
     return Counter(name for name in names if name.startswith("Row "))
 
@@ -45,10 +45,10 @@ def test_a_file_is_imported_in_batches_and_leaves_nothing_behind(
     sandbox: SandboxRun, tmp_path: Path, suffix: str
 ) -> None:
     path = write_rows(tmp_path / f"rows{suffix}", 120)
-    told: list[ImportProgress] = []
-    done = Importer(sandbox.client(), "products", path, batch_size=50).run(told.append)
+    progress: list[ImportProgress] = []
+    done = Importer(sandbox.client(), "products", path, batch_size=50).run(progress.append)
     assert (done.rows, done.accepted, done.refused, done.batches) == (120, 120, 0, 3)
-    assert [one.rows for one in told] == [0, 50, 100, 120]
+    assert [one.rows for one in progress] == [0, 50, 100, 120]
     assert imported(sandbox) == {f"Row {n}": 1 for n in range(120)}
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
@@ -63,7 +63,7 @@ def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: Sandbox
     lines = [
         '{"name": "Row 0", "price": "1.00"}',
         "not json",
-        '{"name": "Row 2", "price": "dear"}',
+        '{"name": "Row 2", "price": "expensive"}',
         "",
         "[1, 2]",
         '{"name": "Row 4", "price": "' + "9" * MAX_LINE + '"}',
@@ -81,11 +81,11 @@ def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: Sandbox
         (4, "not an object"),
         (5, "the line is longer than 1,048,576 bytes"),
     ]
-    assert report[1]["record"] == {"name": "Row 2", "price": "dear"}
+    assert report[1]["record"] == {"name": "Row 2", "price": "expensive"}
     assert imported(sandbox) == {"Row 0": 1, "Row 5": 1}
 
 
-def test_a_bad_line_of_csv_costs_only_itself(tmp_path: Path) -> None:
+def test_a_bad_csv_line_affects_only_that_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"\xef\xbb\xbfname,price\nA,1.00\nB\nC,2.00,3\n\xff\xfe,1\nD,4.00\n")
     found = [(row.number, row.record, row.problem[:9]) for row in read_rows(path)]
@@ -98,7 +98,7 @@ def test_a_bad_line_of_csv_costs_only_itself(tmp_path: Path) -> None:
     ]
 
 
-def test_reading_goes_on_at_any_rows_end(tmp_path: Path) -> None:
+def test_reading_can_resume_after_any_row(tmp_path: Path) -> None:
     for suffix in (".csv", ".jsonl"):
         path = write_rows(tmp_path / f"rows{suffix}", 30)
         rows = list(read_rows(path))
@@ -110,7 +110,7 @@ class Interrupted(Exception):
     pass
 
 
-def test_an_interrupted_import_goes_on_where_it_stopped(sandbox: SandboxRun, tmp_path: Path) -> None:
+def test_an_interrupted_import_resumes_where_it_stopped(sandbox: SandboxRun, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", 100)
     client = sandbox.client()
 
@@ -126,25 +126,25 @@ def test_an_interrupted_import_goes_on_where_it_stopped(sandbox: SandboxRun, tmp
     assert imported(sandbox) == {f"Row {n}": 1 for n in range(100)}
 
 
-def test_a_batch_whose_answer_was_lost_is_not_imported_twice(sandbox: SandboxRun, tmp_path: Path) -> None:
-    """The store did it, and the note of it was not written: as if we had died between the two."""
+def test_a_batch_whose_response_was_lost_is_not_imported_twice(sandbox: SandboxRun, tmp_path: Path) -> None:
+    """The store imported the batch, but the progress was not saved, as after a crash between the two."""
     path = write_rows(tmp_path / "rows.jsonl", 30)
     importer = Importer(sandbox.client(), "products", path, batch_size=10)
-    notes: list[bytes] = []
+    saved: list[bytes] = []
 
     def remember(now: ImportProgress) -> None:
-        notes.append(importer.progress_file.read_bytes())
+        saved.append(importer.progress_file.read_bytes())
         if now.batches == 2:
             raise Interrupted
 
     with pytest.raises(Interrupted):
         importer.run(remember)
-    importer.progress_file.write_bytes(notes[1])
+    importer.progress_file.write_bytes(saved[1])
     assert Importer(sandbox.client(), "products", path).run().accepted == 30
     assert imported(sandbox) == {f"Row {n}": 1 for n in range(30)}
 
 
-def test_a_store_that_drops_faults_and_refuses_gets_every_row_once(sandbox: SandboxRun, tmp_path: Path) -> None:
+def test_every_row_is_imported_once_despite_drops_faults_and_429s(sandbox: SandboxRun, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", 150)
     sandbox.misbehave(drop=0.2, fault=0.2, too_many=0.2, retry_after=0)
     done = Importer(sandbox.client(), "products", path, batch_size=10).run()
@@ -153,7 +153,7 @@ def test_a_store_that_drops_faults_and_refuses_gets_every_row_once(sandbox: Sand
     assert imported(sandbox) == {f"Row {n}": 1 for n in range(150)}
 
 
-def test_another_file_under_the_same_name_is_not_taken_for_the_old_one(sandbox: SandboxRun, tmp_path: Path) -> None:
+def test_an_import_does_not_resume_in_another_file_of_the_same_name(sandbox: SandboxRun, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", 20)
     importer = Importer(sandbox.client(), "products", path, batch_size=10)
 
@@ -169,20 +169,20 @@ def test_another_file_under_the_same_name_is_not_taken_for_the_old_one(sandbox: 
 
 
 class ImportProcess:
-    """`storehooks api products bulk_import`, started, killed and started again; its memory is watched."""
+    """Runs `storehooks api products bulk_import`, kills it, runs it again, and records its peak memory."""
 
     def __init__(self, sandbox: SandboxRun, path: Path) -> None:
         self._command = [sys.executable, "-m", "workers.cli", "api", "products", "bulk_import", "--data", str(path)]
         self._command += ["--config", str(sandbox.config_file)]
         self._output = path.with_name("output")
-        self.most_memory = 0
+        self.max_memory = 0
 
     def run(self, until: Callable[[], bool] | None = None) -> tuple[int, str]:
-        """To its end, or killed as soon as `until` is true; exit code and output."""
+        """Run to the end, or kill it as soon as `until` is true; return exit code and output."""
         with open(self._output, "w+") as output:
             process = subprocess.Popen(self._command, stdout=output, cwd=ROOT)
             while process.poll() is None:
-                self.most_memory = max(self.most_memory, peak_memory(process.pid))
+                self.max_memory = max(self.max_memory, peak_memory(process.pid))
                 if until is not None and until():
                     process.send_signal(signal.SIGKILL)
                     process.wait()
@@ -192,7 +192,7 @@ class ImportProcess:
 
 
 def peak_memory(pid: int) -> int:
-    """The most a process has held since it began its program; 0 when it has just ended."""
+    """The peak memory of a process in bytes; 0 where it has ended."""
     try:
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     except OSError:
@@ -211,26 +211,28 @@ def kill_and_resume(sandbox: SandboxRun, path: Path, kills_at: Iterator[int]) ->
     return process, output
 
 
-def test_a_killed_import_is_resumed_without_a_row_lost_or_doubled(sandbox: SandboxRun, tmp_path: Path) -> None:
+def test_a_killed_import_resumes_and_no_row_is_lost_or_imported_twice(sandbox: SandboxRun, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.csv", 10_000)
     process, output = kill_and_resume(sandbox, path, iter([3_000]))
     assert json.loads(output) == {"rows": 10_000, "accepted": 10_000, "refused": 0}
     found = imported(sandbox)
     assert (len(found), sum(found.values())) == (10_000, 10_000)
-    assert process.most_memory < 150_000_000
+    assert process.max_memory < 150_000_000
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_million_rows_killed_three_times(make_sandbox: Callable[..., SandboxRun], tmp_path: Path) -> None:
+def test_an_import_of_a_million_rows_survives_three_kills(
+    make_sandbox: Callable[..., SandboxRun], tmp_path: Path
+) -> None:
     sandbox = make_sandbox("--no-shopper", "--no-subscriptions", more=paging("cursor", size=1000))
     path = write_rows(tmp_path / "rows.jsonl", 1_000_000)
     process, output = kill_and_resume(sandbox, path, iter([150_000, 400_000, 700_000]))
     found = imported(sandbox)
     print(
         f"\n{output.strip()}\nin the store {sum(found.values()):,}, different {len(found):,}; "
-        f"most memory {process.most_memory / 1e6:.0f} MB"
+        f"peak memory {process.max_memory / 1e6:.0f} MB"
     )
     assert json.loads(output) == {"rows": 1_000_000, "accepted": 1_000_000, "refused": 0}
     assert (len(found), sum(found.values())) == (1_000_000, 1_000_000)
-    assert process.most_memory < 150_000_000
+    assert process.max_memory < 150_000_000

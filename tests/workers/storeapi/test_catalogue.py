@@ -1,4 +1,4 @@
-"""The catalogue: held to the API's document, corrected by config, never showing what is assumed as documented."""
+"""The catalogue: it matches the API's document, and config corrects it. No assumed operation is shown as documented."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def corrected(tmp_path: Path, text: str, store: str | None = None) -> Catalogue:
     return configured_catalogue(load(tmp_path, text), store)
 
 
-def refusal(tmp_path: Path, text: str) -> str:
+def config_error(tmp_path: Path, text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         corrected(tmp_path, text)
     return str(caught.value).replace(str(tmp_path) + "/", "")
 
 
-def test_the_counts_are_the_documents() -> None:
+def test_the_number_of_operations_matches_the_document() -> None:
     counted = Counter(operation.group for operation in bundled_catalogue())
     assert counted == {"products": 18, "orders": 11, "customers": 11, "webhooks": 9}
     assert len(bundled_catalogue().operations) == 49
 
 
-def test_one_operation_is_documented_and_it_is_as_the_document_has_it() -> None:
+def test_the_one_documented_operation_is_as_in_the_document() -> None:
     (documented,) = [operation for operation in bundled_catalogue() if operation.documented]
     assert (documented.full_name, documented.method, documented.path) == (
         "products.list",
@@ -50,12 +50,12 @@ def test_one_operation_is_documented_and_it_is_as_the_document_has_it() -> None:
     assert {operation.state for operation in bundled_catalogue() if operation is not documented} == {"assumed"}
 
 
-def test_every_path_has_the_documents_prefix_and_no_two_operations_are_the_same_call() -> None:
+def test_every_path_has_the_documented_prefix_and_no_two_operations_share_a_call() -> None:
     assert all(operation.path.startswith("/api/v3/app/") for operation in bundled_catalogue())
     assert max(Counter((one.method, one.path) for one in bundled_catalogue()).values()) == 1
 
 
-def test_the_clients_methods_are_the_catalogues_operations() -> None:
+def test_the_clients_methods_match_the_catalogue() -> None:
     groups = OperationGroup.__subclasses__()
     methods = {f"{group.name}.{name}" for group in groups for name in vars(group) if not name.startswith("_")}
     assert methods - {f"{group.name}.name" for group in groups} == set(bundled_catalogue().operations)
@@ -72,7 +72,7 @@ def test_an_operation_is_corrected_for_all_stores_or_for_one(tmp_path: Path) -> 
     assert corrected(tmp_path, one, "south").get("orders", "update_status").method == "POST"
 
 
-def test_the_documented_operation_is_not_called_documented_once_config_changes_it(tmp_path: Path) -> None:
+def test_a_changed_operation_is_no_longer_documented(tmp_path: Path) -> None:
     found = corrected(tmp_path, '[catalogue.products.list]\npath = "/v4/goods"\n')
     assert [one.full_name for one in found if one.documented] == []
 
@@ -95,7 +95,7 @@ def test_fields_envelope_and_paging_are_corrected(tmp_path: Path) -> None:
     assert found.get("webhooks", "list_topics").paging == "none"
 
 
-def test_operations_may_be_added_and_are_shown_as_added(tmp_path: Path) -> None:
+def test_an_operation_added_in_config_is_shown_as_added(tmp_path: Path) -> None:
     found = corrected(tmp_path, '[catalogue.orders.refund]\nmethod = "POST"\npath = "/api/v3/app/orders/{id}/refund"\n')
     assert found.get("orders", "refund").state == "added"
     assert len(found.operations) == 50
@@ -103,7 +103,7 @@ def test_operations_may_be_added_and_are_shown_as_added(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (
             '[catalogue.orders.update_staus]\npath = "/x"\n',
@@ -119,5 +119,5 @@ def test_operations_may_be_added_and_are_shown_as_added(tmp_path: Path) -> None:
         ('[store_defaults]\nallow_private = ["10.0.0.0/99"]\n', "does not appear to be an IPv4 or IPv6 network"),
     ],
 )
-def test_a_wrong_correction_is_refused_with_its_place(tmp_path: Path, text: str, says: str) -> None:
-    assert says in refusal(tmp_path, text)
+def test_a_wrong_correction_is_refused_with_its_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+    assert message in config_error(tmp_path, text)

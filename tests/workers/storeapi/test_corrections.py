@@ -1,4 +1,4 @@
-"""A store that differs from what is assumed: the error names the lines to set, and those lines are enough."""
+"""A store that differs from the catalogue: the error names the config lines to set, and those lines are enough."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from receiver.contract.records import RecordError
 from tests.workers.conftest import SandboxRun
 from workers.storeapi.errors import ApiError, InvalidRequest, ResourceNotFound
 
-OTHERWISE = """
+STORE_DIFFERENCES = """
 [catalogue.orders.update_status]
 method = "PUT"
 path = "/api/v3/app/orders/{id}/state"
@@ -25,27 +25,27 @@ method = "PUT"
 
 
 def named_lines(error: ApiError) -> str:
-    """The config lines an error names, as they stand in its text."""
+    """The config lines in the message of an error."""
     return str(error).split("set\n", 1)[1]
 
 
 @pytest.fixture(scope="module")
 def store_that_differs(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[SandboxRun]:
     folder = tmp_path_factory.mktemp("differs")
-    sandbox = SandboxRun(folder, server_url, "--no-shopper", "--no-subscriptions", more=OTHERWISE).start()
-    sandbox.config_file.write_text(sandbox.config_file.read_text().replace(OTHERWISE, ""))
+    sandbox = SandboxRun(folder, server_url, "--no-shopper", "--no-subscriptions", more=STORE_DIFFERENCES).start()
+    sandbox.config_file.write_text(sandbox.config_file.read_text().replace(STORE_DIFFERENCES, ""))
     yield sandbox
     sandbox.stop()
 
 
 @pytest.fixture
 def differs(store_that_differs: SandboxRun) -> SandboxRun:
-    """A sandbox with other paths and names; a client's config knows nothing of it."""
+    """A sandbox store with other paths and names, which the client's config does not have."""
     store_that_differs.do("reset")
     return store_that_differs
 
 
-def test_an_operation_at_another_path_works_after_the_lines_that_the_error_named(
+def test_an_operation_at_another_path_works_with_the_lines_that_the_error_names(
     differs: SandboxRun, redis: Redis
 ) -> None:
     client = differs.client(redis)
@@ -56,27 +56,27 @@ def test_an_operation_at_another_path_works_after_the_lines_that_the_error_named
     lines = named_lines(caught.value)
     assert lines == '[stores.demo.catalogue.orders.update_status]\nmethod = "..."\npath = "..."'
     lines = lines.replace('method = "..."', 'method = "PUT"').replace('"..."', '"/api/v3/app/orders/{id}/state"')
-    told = differs.client_from(differs.with_config(lines), redis)
-    assert told.orders.update_status(order.id, status="paid").status == "paid"
+    corrected = differs.client_from(differs.with_config(lines), redis)
+    assert corrected.orders.update_status(order.id, status="paid").status == "paid"
 
 
-def test_fields_with_other_names_work_after_the_lines_that_the_error_named(differs: SandboxRun, redis: Redis) -> None:
-    """The store asks for `event` and `address`; what it calls them stands in its own words in the error."""
+def test_fields_with_other_names_work_with_the_lines_that_the_error_names(differs: SandboxRun, redis: Redis) -> None:
+    """The store expects `event` and `address`; its own error message names them."""
     with pytest.raises(InvalidRequest) as caught:
         differs.client(redis).webhooks.create(topic="order.paid", url="https://a.example/hook")
     assert "answered 422, event is required" in str(caught.value)
     lines = named_lines(caught.value)
     assert lines == '[stores.demo.catalogue.webhooks]\nfields = { topic = "..." }'
     lines = lines.replace('topic = "..."', 'topic = "event", url = "address", enabled = "is_active"')
-    told = differs.client_from(differs.with_config(lines), redis)
-    made = told.webhooks.create(topic="order.paid", url="https://a.example/hook")
+    corrected = differs.client_from(differs.with_config(lines), redis)
+    made = corrected.webhooks.create(topic="order.paid", url="https://a.example/hook")
     assert (made.topic, made.url, made.enabled) == ("order.paid", "https://a.example/hook", True)
     assert made["address"] == "https://a.example/hook"
-    changed = told.webhooks.update(made.id, url="https://b.example/hook", enabled=False)
+    changed = corrected.webhooks.update(made.id, url="https://b.example/hook", enabled=False)
     assert (changed.url, changed.enabled) == ("https://b.example/hook", False)
 
 
-def test_reading_a_field_with_another_name_names_the_line_too(differs: SandboxRun) -> None:
+def test_reading_a_missing_field_names_the_line_to_set(differs: SandboxRun) -> None:
     client = differs.client()
     made = client.call("webhooks", "create", event="order.paid", address="https://a.example/hook")
     with pytest.raises(RecordError) as caught:
@@ -84,13 +84,13 @@ def test_reading_a_field_with_another_name_names_the_line_too(differs: SandboxRu
     assert 'set [stores.demo.catalogue.webhooks] fields = {url = "..."}' in str(caught.value)
 
 
-def test_a_405_says_what_the_store_allows(differs: SandboxRun) -> None:
+def test_a_405_error_shows_the_methods_the_store_allows(differs: SandboxRun) -> None:
     with pytest.raises(ResourceNotFound) as caught:
         differs.client().products.update(1, price="1.00")
     assert re.search(r"never confirmed at this store \(the store allows .*PUT.*\)", str(caught.value))
 
 
-def test_a_404_of_a_confirmed_operation_blames_nobodys_path(sandbox: SandboxRun, redis: Redis) -> None:
+def test_a_404_of_a_confirmed_operation_does_not_blame_the_path(sandbox: SandboxRun, redis: Redis) -> None:
     client = sandbox.client(redis)
     client.orders.create(lines=[{"product_id": 1}])
     order = client.orders.get(1001)

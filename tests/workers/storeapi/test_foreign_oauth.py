@@ -1,4 +1,4 @@
-"""The client against a token server nobody here wrote: oidc-provider, from the npm registry."""
+"""The client with a third-party token server: oidc-provider, from the npm registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from tests.support.harness import Process, eventually, free_port
-from tests.support.raw_server import Listener
+from tests.support.raw_server import RawServer
 from workers.storeapi import Client, Credentials
 from workers.storeapi.errors import TokenRefused
 from workers.storeapi.transport.auth import ClientCredentials
@@ -31,14 +31,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def modules(request: pytest.FixtureRequest) -> Path:
-    """The server's code, fetched once and kept with pytest's cache."""
+    """The server's code, downloaded once into pytest's cache."""
     assert request.config.cache is not None
     folder = Path(request.config.cache.mkdir(PACKAGE.replace("@", "-")))
     if not (folder / "node_modules" / "oidc-provider").exists():
         command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), PACKAGE]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
         if done.returncode:
-            pytest.skip(f"node is here, but {PACKAGE} cannot be fetched: {done.stderr.strip()[-200:]}")
+            pytest.skip(f"node is here, but {PACKAGE} cannot be downloaded: {done.stderr.strip()[-200:]}")
     return folder
 
 
@@ -58,23 +58,23 @@ def source(server: str, redis: Redis | None = None, **how: Any) -> ClientCredent
     return ClientCredentials(credentials, HttpSession(allow_private=True), redis=redis, store="demo")
 
 
-def is_good(server: str, token: str) -> dict[str, Any]:
-    """What the server itself says of a token."""
+def introspect(server: str, token: str) -> dict[str, Any]:
+    """The server's own description of a token."""
     form = {"token": token, "client_id": "body app", "client_secret": SECRET}
     return dict(httpx2.post(f"{server}/token/introspection", data=form).raise_for_status().json())
 
 
 @pytest.mark.parametrize(("style", "client_id"), [("basic", "the app"), ("body", "body app")])
-def test_a_token_is_fetched_in_both_styles_and_is_good(server: str, redis: Redis, style: Any, client_id: str) -> None:
+def test_a_token_fetched_in_either_style_is_valid(server: str, redis: Redis, style: Any, client_id: str) -> None:
     token = source(server, redis, style=style, client_id=client_id, scope="read write").bearer(until=_soon())
-    told = is_good(server, token)
-    assert (told["active"], told["client_id"]) == (True, client_id)
-    assert set(told["scope"].split()) == {"read", "write"}
+    description = introspect(server, token)
+    assert (description["active"], description["client_id"]) == (True, client_id)
+    assert set(description["scope"].split()) == {"read", "write"}
 
 
 def test_the_token_is_shared_and_sent_to_the_store(server: str, redis: Redis) -> None:
     body = b'{"data":[],"meta":{"total":0}}'
-    store = Listener(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    store = RawServer(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
     auth = Credentials(f"{server}/token", "the app", SECRET)
     for _ in range(2):
         assert list(Client(store.url, auth=auth, store="demo", redis=redis, allow_private=True).products.list()) == []
@@ -82,20 +82,20 @@ def test_the_token_is_shared_and_sent_to_the_store(server: str, redis: Redis) ->
         line for head in store.received for line in head.split(b"\r\n") if line.lower().startswith(b"authorization")
     }
     (line,) = sent
-    assert is_good(server, line.split(b" ")[2].decode())["active"]
+    assert introspect(server, line.split(b" ")[2].decode())["active"]
     store.close()
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "message"),
     [
         ({"client_secret": "wrong"}, r"401 \(invalid_client\)"),
-        ({"client_id": "nobody"}, r"401 \(invalid_client\)"),
+        ({"client_id": "unknown app"}, r"401 \(invalid_client\)"),
         ({"extra": {"grant_type": "password"}}, r"400 \(unsupported_grant_type\)"),
     ],
 )
-def test_what_it_refuses_is_told_by_its_code(server: str, how: dict[str, Any], says: str) -> None:
-    with pytest.raises(TokenRefused, match=says) as caught:
+def test_the_error_shows_the_token_servers_error_code(server: str, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(TokenRefused, match=message) as caught:
         source(server, **how).bearer(until=_soon())
     assert SECRET not in str(caught.value)
 

@@ -17,7 +17,7 @@ def comment(event, ctx):
 """
 
 
-def test_ctx_api_and_event_record_serve_a_handler(
+def test_a_handler_uses_ctx_api_and_event_record(
     make_system: Callable[..., System], make_sandbox: Callable[..., SandboxRun]
 ) -> None:
     sandbox = make_sandbox("--no-shopper")

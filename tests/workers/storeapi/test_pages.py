@@ -1,4 +1,4 @@
-"""The pages of the client and the sandbox are true: samples run, config loads, every pathology is listed."""
+"""docs/client.md and docs/sandbox.md: the samples run, the config loads, and every fault is listed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.workers.conftest import SandboxRun
 from workers.cli.sandbox import ACTIONS
 from workers.storeapi import errors
 from workers.storeapi.catalogue import configured_catalogue
-from workers.storeapi.sandbox.misbehaviour import AMOUNTS, CHANCES
+from workers.storeapi.sandbox.misbehaviour import FAULT_SETTINGS, FAULTS
 
 CLIENT = (ROOT / "docs/client.md").read_text()
 SANDBOX = (ROOT / "docs/sandbox.md").read_text()
@@ -24,7 +24,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 
-def test_the_five_lines_of_the_page_work(sandbox: SandboxRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_sample_of_the_page_works(sandbox: SandboxRun, capsys: pytest.CaptureFixture[str]) -> None:
     sandbox.client().orders.create(lines=[{"product_id": 1}])
     url = f"http://127.0.0.1:{sandbox.port}"
     token = sandbox.client()._tokens.bearer(until=float("inf"))
@@ -36,7 +36,7 @@ def test_the_five_lines_of_the_page_work(sandbox: SandboxRun, capsys: pytest.Cap
     assert sandbox.client().orders.get(1001).status == "paid"
 
 
-def test_a_client_for_a_configured_store_is_built_as_the_page_says(
+def test_the_pages_sample_builds_a_client_for_a_configured_store(
     sandbox: SandboxRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOREHOOKS_CONFIG", str(sandbox.config_file))
@@ -45,7 +45,7 @@ def test_a_client_for_a_configured_store_is_built_as_the_page_says(
     assert scope["client"].products.get(1).id == 1  # type: ignore[attr-defined]
 
 
-def test_the_config_of_the_pages_loads(tmp_path: Path) -> None:
+def test_the_config_samples_of_the_pages_load(tmp_path: Path) -> None:
     stores = f'[store_defaults]\nsigning_secrets = ["{SECRET}"]\n'
     for number, block in enumerate([*blocks(CLIENT, "toml"), *blocks(SANDBOX, "toml")]):
         path = tmp_path / f"{number}.toml"
@@ -55,13 +55,13 @@ def test_the_config_of_the_pages_loads(tmp_path: Path) -> None:
             configured_catalogue(config, store)
 
 
-def test_the_sandboxs_page_lists_every_pathology_and_every_action() -> None:
-    for name in (*CHANCES, *AMOUNTS, *ACTIONS):
+def test_the_sandbox_page_lists_every_fault_and_every_action() -> None:
+    for name in (*FAULTS, *FAULT_SETTINGS, *ACTIONS):
         assert re.search(rf"\b{re.escape(name)}\b", SANDBOX), name
 
 
-def test_the_family_of_errors_is_drawn_as_it_is() -> None:
-    drawing = errors.__doc__ or ""
-    family = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.ApiError)}
-    drawn = set(re.findall(r"^[│├└─ ]*([A-Z]\w+)  ", drawing, flags=re.MULTILINE))
-    assert drawn == family
+def test_the_tree_of_errors_in_the_docstring_is_complete() -> None:
+    docstring = errors.__doc__ or ""
+    classes = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.ApiError)}
+    listed = set(re.findall(r"^[│├└─ ]*([A-Z]\w+)  ", docstring, flags=re.MULTILINE))
+    assert listed == classes

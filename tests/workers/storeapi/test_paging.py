@@ -1,4 +1,4 @@
-"""Listings: every record once, a page at a time, in constant memory, whichever way the store pages."""
+"""Listings: every record once, one page at a time, in constant memory, for each paging style."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def paging(style: str, size: int = 100) -> str:
 
 
 def large_store(sandbox: SandboxRun, products: int, config: str) -> Client:
-    """A store with so many products, and a client that pages as `config` says."""
+    """Reset the store to a number of products; return a client with the paging of `config`."""
     sandbox.do("reset", products=products)
     return sandbox.client_from(sandbox.with_config(config), timeout=100)
 
 
-def add_products(client: Client, many: int) -> None:
-    client.products.bulk_import([{"name": f"New {n}", "price": "1.00"} for n in range(many)])
+def add_products(client: Client, count: int) -> None:
+    client.products.bulk_import([{"name": f"New {n}", "price": "1.00"} for n in range(count)])
 
 
 def listing_requests(sandbox: SandboxRun) -> int:
@@ -32,7 +32,7 @@ def listing_requests(sandbox: SandboxRun) -> int:
 
 
 def walk_while_more_are_added(client: Client, products: Iterator[Product]) -> list[int | str]:
-    """The ids of a listing, read while somebody keeps adding products."""
+    """The ids of a listing that is read while products are added."""
     ids = []
     for at, product in enumerate(products):
         ids.append(product.id)
@@ -42,14 +42,14 @@ def walk_while_more_are_added(client: Client, products: Iterator[Product]) -> li
 
 
 @pytest.mark.parametrize("style", ["page", "cursor", "link"])
-def test_every_product_comes_once_with_one_request_for_each_page(sandbox: SandboxRun, style: str) -> None:
+def test_every_product_is_listed_once_with_one_request_for_each_page(sandbox: SandboxRun, style: str) -> None:
     client = large_store(sandbox, 1000, paging(style))
     found = [product.id for product in client.products.list()]
     assert found == list(range(1, 1001))
     assert listing_requests(sandbox) == 10
 
 
-def test_a_listing_asks_only_for_the_pages_that_are_read(sandbox: SandboxRun) -> None:
+def test_a_listing_requests_only_the_pages_that_are_read(sandbox: SandboxRun) -> None:
     pages = sandbox.client().products.list()
     assert listing_requests(sandbox) == 0
     assert next(iter(pages)).id == 1
@@ -57,7 +57,7 @@ def test_a_listing_asks_only_for_the_pages_that_are_read(sandbox: SandboxRun) ->
     assert listing_requests(sandbox) == 1
 
 
-def test_with_a_cursor_none_is_missing_and_none_comes_twice_while_products_are_added(sandbox: SandboxRun) -> None:
+def test_with_a_cursor_no_product_is_missing_or_repeated_while_others_are_added(sandbox: SandboxRun) -> None:
     client = large_store(sandbox, 1000, paging("cursor"))
     ids = walk_while_more_are_added(client, iter(client.products.list()))
     assert len(ids) == len(set(ids))
@@ -65,8 +65,8 @@ def test_with_a_cursor_none_is_missing_and_none_comes_twice_while_products_are_a
     assert len(ids) > 1000
 
 
-def test_with_page_numbers_repeats_are_dropped_while_products_are_added(sandbox: SandboxRun) -> None:
-    """Newest first, so that each new product pushes an old one onto the next page, where it comes again."""
+def test_with_page_numbers_repeated_products_are_dropped_while_others_are_added(sandbox: SandboxRun) -> None:
+    """Newest first, so that each new product moves an old one to the next page, where it is listed again."""
     client = large_store(sandbox, 1000, paging("page"))
     ids = walk_while_more_are_added(client, iter(client.products.list(sort="-id")))
     assert len(ids) == len(set(ids))
@@ -74,7 +74,7 @@ def test_with_page_numbers_repeats_are_dropped_while_products_are_added(sandbox:
 
 
 def peak_of_a_walk(client: Client) -> tuple[int, int]:
-    """Records and peak memory of a whole listing; the first page is not counted, it fills caches."""
+    """Number of records and peak memory of a whole listing; the first page is not measured, because it fills caches."""
     client.products.list().first_page()
     tracemalloc.start()
     count = sum(1 for _ in client.products.list())
@@ -92,15 +92,15 @@ def test_memory_does_not_grow_with_the_listing(sandbox: SandboxRun) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("style", ["page", "cursor"])
-def test_a_hundred_thousand_products_in_constant_memory(sandbox: SandboxRun, style: str) -> None:
+def test_a_hundred_thousand_products_are_listed_in_constant_memory(sandbox: SandboxRun, style: str) -> None:
     count, peak = peak_of_a_walk(large_store(sandbox, 100_000, paging(style)))
     print(f"\n{style}: {count:,} products in {listing_requests(sandbox) - 1:,} requests, peak {peak / 1e6:.1f} MB")
     assert count == 100_000
-    assert listing_requests(sandbox) == 1001  # one of them warmed up
+    assert listing_requests(sandbox) == 1001  # one of them is the first page of peak_of_a_walk
     assert peak < 5_000_000
 
 
-def test_a_store_that_pages_otherwise_is_noticed_not_cut_short(sandbox: SandboxRun) -> None:
+def test_another_paging_style_is_an_error_and_not_a_short_list(sandbox: SandboxRun) -> None:
     client = large_store(sandbox, 300, paging("cursor") + 'next_cursor = "meta.after"\n')
     with pytest.raises(UnexpectedResponse) as caught:
         list(client.products.list())
@@ -108,7 +108,7 @@ def test_a_store_that_pages_otherwise_is_noticed_not_cut_short(sandbox: SandboxR
     assert "[catalogue.paging] style" in str(caught.value)
 
 
-def test_a_store_that_gives_the_same_page_again_is_noticed(sandbox: SandboxRun) -> None:
+def test_a_store_that_repeats_a_page_is_an_error(sandbox: SandboxRun) -> None:
     client = large_store(sandbox, 300, '\n[catalogue.paging]\npage_param = "seite"\n')
     with pytest.raises(UnexpectedResponse, match="the same page twice, so it does not page by seite"):
         list(client.products.list())

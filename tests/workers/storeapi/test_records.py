@@ -1,4 +1,4 @@
-"""Records: money exact, unknown fields kept, nothing lost on the way there and back."""
+"""Records: money is exact, unknown fields are preserved, and a round trip loses nothing."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_a_products_price_is_a_decimal_from_its_string() -> None:
 
 
 @pytest.mark.parametrize("price", ["NaN", "1e5", " 1.00", "1,00", "\u0663.00", "", None, True, "1_0.00", ["1.00"]])
-def test_what_is_no_amount_is_refused(price: Any) -> None:
+def test_an_invalid_amount_is_an_error(price: Any) -> None:
     with pytest.raises(RecordError, match="price of this product is not an amount"):
         _ = Product({"price": price}).price
 
 
-def test_an_amount_that_came_as_a_number_is_exact() -> None:
+def test_an_amount_sent_as_a_number_is_exact() -> None:
     product = Product(exact_json.loads(b'{"id": 1, "price": 0.1000000000000000055511151231257827}'))
     assert product.price == Decimal("0.1000000000000000055511151231257827")
 
@@ -50,13 +50,13 @@ def test_an_order_has_lines_and_a_customer() -> None:
     assert Order({"customer": None}).customer is None
 
 
-def test_a_field_with_another_name_is_read_and_written_by_ours() -> None:
+def test_a_field_with_another_name_is_read_and_written_by_storehooks_name() -> None:
     subscription = Subscription({"id": 3, "address": "https://a.example"}, {"url": "address"})
     assert subscription.url == "https://a.example"
     assert subscription.replace(url="https://b.example").to_json() == {"id": 3, "address": "https://b.example"}
 
 
-def test_a_missing_field_says_what_is_there_and_what_to_set() -> None:
+def test_a_missing_field_error_names_the_fields_and_the_line_to_set() -> None:
     hint = "[stores.north.catalogue.webhooks] fields"
     with pytest.raises(RecordError) as caught:
         _ = Subscription({"id": 3, "address": "x"}, {}, hint).url
@@ -75,7 +75,7 @@ def test_a_round_trip_loses_nothing(document: dict[str, Any]) -> None:
     assert again == document
 
 
-def test_changing_one_field_keeps_the_unknown_ones() -> None:
+def test_replacing_one_field_preserves_unknown_fields() -> None:
     product = Product({"id": 1, "name": "Mug", "price": "1.00", "x-colour": {"deep": [1, None]}})
     changed = product.replace(price=Decimal("2.50"))
     assert changed.to_json() == {"id": 1, "name": "Mug", "price": "2.50", "x-colour": {"deep": [1, None]}}
@@ -83,7 +83,7 @@ def test_changing_one_field_keeps_the_unknown_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "enabled"),
+    ("value", "enabled"),
     [
         (True, True),
         (False, False),
@@ -94,11 +94,11 @@ def test_changing_one_field_keeps_the_unknown_ones() -> None:
         (0, False),
     ],
 )
-def test_whether_a_subscription_is_on_may_be_said_in_words(told: object, enabled: bool) -> None:
-    assert Subscription({"id": 3, "enabled": told}).enabled is enabled
+def test_enabled_may_be_a_boolean_a_number_or_a_word(value: object, enabled: bool) -> None:
+    assert Subscription({"id": 3, "enabled": value}).enabled is enabled
 
 
-@pytest.mark.parametrize("told", [None, "archived", 7, ["on"]])
-def test_a_word_that_says_neither_is_not_taken_for_on(told: object) -> None:
+@pytest.mark.parametrize("value", [None, "archived", 7, ["on"]])
+def test_an_unclear_enabled_value_is_an_error(value: object) -> None:
     with pytest.raises(RecordError, match="enabled of this subscription is neither true nor false"):
-        _ = Subscription({"id": 3, "enabled": told}).enabled
+        _ = Subscription({"id": 3, "enabled": value}).enabled

@@ -1,4 +1,4 @@
-"""Retries and limits: what is safe is tried again, what is not is not, and everything ends in time."""
+"""Retries, rate limits and deadlines: only safe calls are retried, and every call ends by its deadline."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from redis import Redis
 
 from receiver import config as config_room
 from tests.support.harness import SECRET, eventually, free_port
-from tests.support.raw_server import Listener
+from tests.support.raw_server import RawServer
 from tests.workers.conftest import AUTH, SandboxRun
-from tests.workers.storeapi.test_auth import crowd
+from tests.workers.storeapi.test_auth import call_at_once
 from workers.storeapi import Client, client_for_store
 from workers.storeapi.errors import RateLimited, ServerError, Unreachable
 from workers.storeapi.transport.rate_limit import LocalRateLimiter, SharedRateLimiter
 from workers.storeapi.transport.retry import retry_after
 
 
-class Later:
-    """A call in a thread of its own."""
+class CallInThread:
+    """Runs a call in its own thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.result: Any = None
@@ -46,31 +46,31 @@ def statuses(sandbox: SandboxRun) -> list[int]:
 
 
 @pytest.mark.parametrize(("after", "at_least"), [(1, 1.0), (-1, 0.0)])
-def test_a_429_is_waited_out_with_and_without_retry_after(
+def test_a_429_is_retried_with_and_without_retry_after(
     sandbox: SandboxRun, redis: Redis, after: int, at_least: float
 ) -> None:
     client = sandbox.client(redis)
     client.products.get(1)
     sandbox.misbehave(too_many=1, retry_after=after)
-    later = Later(lambda: client.products.create(name="Mug", price="1.00"))
+    pending = CallInThread(lambda: client.products.create(name="Mug", price="1.00"))
     eventually(lambda: 429 in statuses(sandbox))
     sandbox.misbehave(too_many=0)
-    assert later.join().name == "Mug"
+    assert pending.join().name == "Mug"
     times = [when for when, method, *_ in sandbox.log() if method == "POST"]
     assert times[1] - times[0] >= at_least
     assert statuses(sandbox)[-1] == 201
 
 
-def test_a_429_closes_the_gate_for_every_process(sandbox: SandboxRun, redis: Redis) -> None:
-    """Another client of the same store, in any process, waits too."""
+def test_a_429_pauses_the_calls_of_every_process(sandbox: SandboxRun, redis: Redis) -> None:
+    """Every other client of the store waits too, in any process."""
     first, second = sandbox.client(redis), sandbox.client(redis)
     first.products.get(1)
     sandbox.misbehave(too_many=1, retry_after=1)
-    later = Later(lambda: first.products.get(1))
+    pending = CallInThread(lambda: first.products.get(1))
     eventually(lambda: redis.hget("sh:api:rate_limit:demo", "paused_until"))
     sandbox.misbehave(too_many=0)
     second.products.get(2)
-    later.join()
+    pending.join()
     refused = next(when for when, *_, status in sandbox.log() if status == 429)
     assert all(when - refused >= 0.99 for when, *_ in sandbox.log() if when > refused)
 
@@ -84,16 +84,16 @@ def test_a_retry_after_beyond_the_deadline_is_an_error_at_once(sandbox: SandboxR
     assert time.monotonic() - started < 3
 
 
-def test_a_fault_is_tried_again_where_that_is_safe(sandbox: SandboxRun) -> None:
+def test_a_fault_is_retried_where_that_is_safe(sandbox: SandboxRun) -> None:
     client = sandbox.client()
     sandbox.misbehave(fault=1)
-    later = Later(lambda: client.products.update(1, price="2.00"))
+    pending = CallInThread(lambda: client.products.update(1, price="2.00"))
     eventually(lambda: len(statuses(sandbox)) >= 2)
     sandbox.misbehave(fault=0)
-    assert str(later.join().price) == "2.00"
+    assert str(pending.join().price) == "2.00"
 
 
-def test_a_fault_is_not_tried_again_where_it_might_do_it_twice(sandbox: SandboxRun) -> None:
+def test_a_fault_is_not_retried_where_the_store_might_do_it_twice(sandbox: SandboxRun) -> None:
     sandbox.misbehave(fault=1)
     with pytest.raises(ServerError) as caught:
         sandbox.client().products.create(name="Mug", price="1.00")
@@ -105,8 +105,8 @@ def test_a_fault_is_not_tried_again_where_it_might_do_it_twice(sandbox: SandboxR
     assert caught.value.store == "demo"
 
 
-def test_patience_with_faults_ends(sandbox: SandboxRun) -> None:
-    """After six at most; before that, when the next pause would not fit into the deadline."""
+def test_retries_of_faults_are_limited(sandbox: SandboxRun) -> None:
+    """A call ends after six faults, or earlier when the next pause would pass the deadline."""
     sandbox.misbehave(fault=1)
     started = time.monotonic()
     with pytest.raises(ServerError):
@@ -115,36 +115,36 @@ def test_patience_with_faults_ends(sandbox: SandboxRun) -> None:
     assert time.monotonic() - started < 3
 
 
-def test_a_dropped_connection_is_tried_again_only_where_that_is_safe(sandbox: SandboxRun) -> None:
+def test_a_dropped_connection_is_retried_only_where_that_is_safe(sandbox: SandboxRun) -> None:
     client = sandbox.client()
     sandbox.misbehave(drop=1)
     with pytest.raises(Unreachable) as caught:
         client.products.create(name="Mug", price="1.00")
     assert caught.value.sent
-    # The drop, and what is done behind it, maybe a moment later: nobody knows, so nobody repeats it.
+    # The log has the drop, and a moment later the operation. The client cannot know of it, so it does not retry.
     eventually(lambda: len(sandbox.log()) >= 2)
     assert len(sandbox.log()) == 2
-    later = Later(lambda: client.products.get(1))
+    pending = CallInThread(lambda: client.products.get(1))
     eventually(lambda: len(sandbox.log()) >= 4)
     sandbox.misbehave(drop=0)
-    assert later.join().id == 1
+    assert pending.join().id == 1
 
 
-def test_an_idempotency_key_makes_a_store_do_it_once(sandbox: SandboxRun) -> None:
+def test_calls_with_one_idempotency_key_are_done_once(sandbox: SandboxRun) -> None:
     client = sandbox.client()
     made = [client.call("products", "create", name="Mug", price="1.00", idempotency_key="k1") for _ in range(3)]
     assert len({one.id for one in made}) == 1
     assert sandbox.status()["products"] == 41
 
 
-def test_a_store_that_is_not_there_is_unreachable_and_was_sent_nothing() -> None:
+def test_a_refused_connection_is_unreachable_and_not_sent() -> None:
     client = Client(f"http://127.0.0.1:{free_port()}", token="t", allow_private=True, timeout=1)
     with pytest.raises(Unreachable) as caught:
         client.products.create(name="Mug", price="1.00")
     assert not caught.value.sent
 
 
-def test_a_slow_answer_ends_by_the_deadline(sandbox: SandboxRun) -> None:
+def test_a_slow_response_times_out_at_the_deadline(sandbox: SandboxRun) -> None:
     client = sandbox.client()
     client.products.get(1)
     sandbox.misbehave(slow=1, slow_by="3s")
@@ -162,20 +162,20 @@ def test_a_slow_answer_ends_by_the_deadline(sandbox: SandboxRun) -> None:
     ],
     ids=["headers", "body"],
 )
-def test_a_drip_of_bytes_ends_by_the_deadline(answer: bytes) -> None:
-    listener = Listener(answer, pause=0.05)
+def test_a_response_sent_byte_by_byte_times_out_at_the_deadline(answer: bytes) -> None:
+    server = RawServer(answer, pause=0.05)
     started = time.monotonic()
     with pytest.raises(Unreachable, match="timed out"):
-        Client(listener.url, token="t", allow_private=True, timeout=0.6).products.get(1)
+        Client(server.url, token="t", allow_private=True, timeout=0.6).products.get(1)
     assert time.monotonic() - started < 2
-    listener.close()
+    server.close()
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [("3", 3.0), ("0", 0.0), (None, None), ("soon", None), ("-1", None), ("1e9", None), ("\u0663", None)],
 )
-def test_retry_after_is_read_strictly(value: str | None, seconds: float | None) -> None:
+def test_retry_after_is_parsed_strictly(value: str | None, seconds: float | None) -> None:
     assert retry_after(value) == seconds
 
 
@@ -185,61 +185,61 @@ def test_retry_after_may_be_a_date() -> None:
 
 
 @pytest.mark.parametrize("kind", ["shared", "local"])
-def test_the_gate_gives_places_at_the_rate(redis: Redis, kind: str) -> None:
+def test_the_rate_limiter_gives_slots_at_the_rate(redis: Redis, kind: str) -> None:
     limiter = SharedRateLimiter(redis, "demo", 50.0) if kind == "shared" else LocalRateLimiter(50.0)
     start = time.monotonic()
 
-    def turn() -> float:
-        """When we may go, counted from the start: however long it took to ask, it comes evenly."""
+    def next_slot() -> float:
+        """The time of the next slot, from the start; the duration of the call itself does not matter."""
         wait = limiter.take_slot(10)
         return wait + time.monotonic() - start
 
-    turns = [turn() for _ in range(51)]
-    assert turns[4] < turns[5]
-    assert turns[50] - turns[5] == pytest.approx(45 / 43.5, abs=0.1)
-    assert turns[50] >= 0.99, "the 51st call comes in the next second"
-    assert limiter.take_slot(0.01) < 0, "no place is taken that nobody can wait for"
-    assert turn() - turns[50] == pytest.approx(1 / 43.5, abs=0.1)
+    slots = [next_slot() for _ in range(51)]
+    assert slots[4] < slots[5]
+    assert slots[50] - slots[5] == pytest.approx(45 / 43.5, abs=0.1)
+    assert slots[50] >= 0.99, "the 51st call is in the next second"
+    assert limiter.take_slot(0.01) < 0, "no slot is taken that is later than the longest wait"
+    assert next_slot() - slots[50] == pytest.approx(1 / 43.5, abs=0.1)
 
 
 def busiest_second(sandbox: SandboxRun) -> int:
-    """The most requests the store saw in any second."""
+    """The highest number of requests that the store got in any second."""
     times = sorted(when for when, *_ in sandbox.log())
     return max(sum(start <= when < start + 1 for when in times[at:]) for at, start in enumerate(times))
 
 
-def storm(sandbox: SandboxRun, *, calls: int, rate: int) -> tuple[int, int]:
-    """How many calls of four processes succeeded, and the busiest second, with 429s at 30 % and 5xx at 10 %."""
+def call_faulty_store(sandbox: SandboxRun, *, calls: int, rate: int) -> tuple[int, int]:
+    """Call a store with 30 % 429s and 10 % 5xx from four processes; return successful calls and the busiest second."""
     config = sandbox.with_config(f'\n[store_defaults]\nrate_limit = "{rate}/s"\n')
     sandbox.misbehave(too_many=0.3, retry_after=0, fault=0.1)
-    found = crowd(sandbox, processes=4, threads=4, calls=calls // 16, config=config)
+    found = call_at_once(sandbox, processes=4, threads=4, calls=calls // 16, config=config)
     assert [one["errors"] for one in found] == [[]] * 4
     return sum(int(str(one["ok"])) for one in found), busiest_second(sandbox)
 
 
 def test_calls_succeed_within_the_rate_limit_across_processes(sandbox: SandboxRun, redis: Redis) -> None:
-    ok, busiest = storm(sandbox, calls=96, rate=60)
+    ok, busiest = call_faulty_store(sandbox, calls=96, rate=60)
     assert ok == 96
     assert {429, 200} <= set(statuses(sandbox))
     assert busiest <= 60
 
 
-def test_the_calls_to_all_stores_share_one_limit_where_config_has_one(sandbox: SandboxRun, redis: Redis) -> None:
+def test_the_calls_to_all_stores_share_the_overall_rate_limit(sandbox: SandboxRun, redis: Redis) -> None:
     more = f'[stores.two]\nbase_url = "http://127.0.0.1:{sandbox.port}"\nallow_private = true\nauth = {AUTH}\n'
     file = sandbox.with_config(f'{more}signing_secrets = ["{SECRET}"]\n[api]\nrate_limit = "20/s"\n')
     config = config_room.load(file, {})
     clients = [client_for_store(config, store, redis) for store in ("demo", "two")]
     for number in range(12):
         clients[number % 2].products.get(1)
-    came = [when for when, *_ in sandbox.log()]
-    assert len(came) == 12
-    assert came[-1] - came[0] > 0.5, "twelve calls at 20 a second"
+    times = [when for when, *_ in sandbox.log()]
+    assert len(times) == 12
+    assert times[-1] - times[0] > 0.5, "twelve calls at 20 a second"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_thousand_calls_succeed_with_429s_and_faults(sandbox: SandboxRun, redis: Redis) -> None:
-    ok, busiest = storm(sandbox, calls=1008, rate=60)
+def test_a_thousand_calls_succeed_despite_429s_and_faults(sandbox: SandboxRun, redis: Redis) -> None:
+    ok, busiest = call_faulty_store(sandbox, calls=1008, rate=60)
     counted = statuses(sandbox)
     print(
         f"\n{ok} of 1008 calls; {len(counted)} requests, {counted.count(429)} answered 429, "

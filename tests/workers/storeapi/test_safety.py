@@ -1,4 +1,4 @@
-"""Safe by construction: where the token goes, what is followed, how much is read, whom we connect to."""
+"""Safety: where the token is sent, which links are followed, how much is read, and which addresses are connected to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.raw_server import Listener
+from tests.support.raw_server import RawServer
 from tests.workers.conftest import SandboxRun
 from tests.workers.storeapi.test_paging import paging
 from workers.storeapi import ApiError, Client, Credentials
@@ -20,24 +20,26 @@ TOKEN = "tok-of-the-store"
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Listener]:
-    """Another host, which should never hear from us."""
-    listener = Listener()
-    yield listener
-    listener.close()
+def other_host() -> Iterator[RawServer]:
+    """Another host, to which nothing must be sent."""
+    server = RawServer()
+    yield server
+    server.close()
 
 
-def test_a_redirect_to_another_host_is_refused_and_nothing_goes_there(sandbox: SandboxRun, elsewhere: Listener) -> None:
-    sandbox.misbehave(redirect=1, elsewhere=elsewhere.url)
+def test_a_redirect_to_another_host_is_refused_and_nothing_is_sent_there(
+    sandbox: SandboxRun, other_host: RawServer
+) -> None:
+    sandbox.misbehave(redirect=1, elsewhere=other_host.url)
     with pytest.raises(ForeignOrigin, match=r"answered 302, a redirect to 127\.0\.0\.1; redirects are not followed"):
         sandbox.client().products.get(1)
-    assert elsewhere.connections == 0
+    assert other_host.connections == 0
 
 
-def test_a_next_link_to_another_host_is_refused_and_nothing_goes_there(
-    sandbox: SandboxRun, elsewhere: Listener, tmp_path: Path
+def test_a_next_link_to_another_host_is_refused_and_nothing_is_sent_there(
+    sandbox: SandboxRun, other_host: RawServer, tmp_path: Path
 ) -> None:
-    sandbox.misbehave(foreign_link=1, elsewhere=elsewhere.url)
+    sandbox.misbehave(foreign_link=1, elsewhere=other_host.url)
     text = sandbox.config_file.read_text() + paging("link", size=10)
     (tmp_path / "link.toml").write_text(text)
     client = SandboxRun.client_from(tmp_path / "link.toml")
@@ -45,10 +47,10 @@ def test_a_next_link_to_another_host_is_refused_and_nothing_goes_there(
         ForeignOrigin, match=r"the link to the next page leads to 127\.0\.0\.1; the token is sent only to the store"
     ):
         list(client.products.list())
-    assert elsewhere.connections == 0
+    assert other_host.connections == 0
 
 
-def test_an_answer_of_two_gigabytes_is_given_up_early(sandbox: SandboxRun) -> None:
+def test_reading_a_response_of_two_gigabytes_stops_at_the_limit(sandbox: SandboxRun) -> None:
     sandbox.misbehave(endless=1)
     client = Client(f"http://127.0.0.1:{sandbox.port}", token=TOKEN, allow_private=True, max_response=8 << 20)
     tracemalloc.start()
@@ -59,43 +61,43 @@ def test_an_answer_of_two_gigabytes_is_given_up_early(sandbox: SandboxRun) -> No
     assert peak < 24 << 20
 
 
-def test_a_length_of_two_gigabytes_is_enough_to_refuse() -> None:
-    listener = Listener(b"HTTP/1.1 200 OK\r\ncontent-length: 2147483648\r\n\r\n{")
+def test_a_content_length_of_two_gigabytes_is_refused_without_reading() -> None:
+    server = RawServer(b"HTTP/1.1 200 OK\r\ncontent-length: 2147483648\r\n\r\n{")
     with pytest.raises(ResponseTooLarge, match="the response has 2,147,483,648 bytes"):
-        Client(listener.url, token=TOKEN, allow_private=True).products.get(1)
-    listener.close()
+        Client(server.url, token=TOKEN, allow_private=True).products.get(1)
+    server.close()
 
 
-def test_a_name_that_resolves_to_a_private_address_is_refused_before_connecting(elsewhere: Listener) -> None:
-    """The name looks like any other; only what it resolves to gives it away."""
-    client = Client(f"https://localhost:{elsewhere.port}", token=TOKEN, timeout=5)
+def test_a_host_name_that_resolves_to_a_private_address_is_refused_before_connecting(other_host: RawServer) -> None:
+    """The host name looks public; only its address shows that it is not."""
+    client = Client(f"https://localhost:{other_host.port}", token=TOKEN, timeout=5)
     with pytest.raises(UnsafeAddress) as caught:
         client.products.get(1)
     assert re.search(
         r"localhost resolves to the private address (127\.0\.0\.1|::1), and nothing was sent", str(caught.value)
     )
     assert "allow_private = [" in str(caught.value)
-    assert elsewhere.connections == 0
+    assert other_host.connections == 0
 
 
-def test_the_token_endpoint_is_judged_like_the_store(elsewhere: Listener) -> None:
-    auth = Credentials(f"https://localhost:{elsewhere.port}/token", "id", "secret")
+def test_the_token_endpoints_address_is_checked_too(other_host: RawServer) -> None:
+    auth = Credentials(f"https://localhost:{other_host.port}/token", "id", "secret")
     with pytest.raises(UnsafeAddress):
         Client("https://shop.example", auth=auth, timeout=5).products.get(1)
-    assert elsewhere.connections == 0
+    assert other_host.connections == 0
 
 
-def test_the_token_endpoints_redirect_is_not_followed(elsewhere: Listener) -> None:
-    answer = f"HTTP/1.1 307 x\r\nlocation: {elsewhere.url}/token\r\ncontent-length: 0\r\n\r\n".encode()
-    endpoint = Listener(answer)
+def test_the_token_endpoints_redirect_is_not_followed(other_host: RawServer) -> None:
+    answer = f"HTTP/1.1 307 x\r\nlocation: {other_host.url}/token\r\ncontent-length: 0\r\n\r\n".encode()
+    endpoint = RawServer(answer)
     auth = Credentials(f"{endpoint.url}/token", "id", "secret")
     with pytest.raises(ForeignOrigin):
         Client(endpoint.url, auth=auth, allow_private=True, timeout=5).products.get(1)
-    assert elsewhere.connections == 0
+    assert other_host.connections == 0
     endpoint.close()
 
 
-def test_an_allowed_network_is_reached_and_no_other(sandbox: SandboxRun) -> None:
+def test_only_allowed_private_networks_are_reached(sandbox: SandboxRun) -> None:
     url = f"http://127.0.0.1:{sandbox.port}"
     auth = Credentials(f"{url}/oauth/token", "the app", "s&cret:+%")
     assert Client(url, auth=auth, allow_private=("127.0.0.0/8",)).products.get(1).id == 1
@@ -130,21 +132,21 @@ def test_an_allowed_network_is_reached_and_no_other(sandbox: SandboxRun) -> None
         "2001:db8::1",
     ],
 )
-def test_no_private_address_passes_in_any_disguise(address: str) -> None:
+def test_private_addresses_are_refused_in_every_notation(address: str) -> None:
     assert not may_connect(address, False)
     assert may_connect(address, True)
 
 
 @pytest.mark.parametrize("address", ["93.184.215.14", "8.8.8.8", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
-def test_public_addresses_pass(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert may_connect(address, False)
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
-def test_other_spellings_of_loopback_are_judged_by_what_they_resolve_to(host: str, elsewhere: Listener) -> None:
+def test_other_spellings_of_loopback_are_refused(host: str, other_host: RawServer) -> None:
     with pytest.raises((Blocked, Unreachable)):
-        Client(f"https://{host}:{elsewhere.port}", token=TOKEN, timeout=3).products.get(1)
-    assert elsewhere.connections == 0
+        Client(f"https://{host}:{other_host.port}", token=TOKEN, timeout=3).products.get(1)
+    assert other_host.connections == 0
 
 
 @pytest.mark.parametrize(
@@ -155,15 +157,15 @@ def test_a_base_url_that_would_leak_the_token_is_refused(url: str) -> None:
         Client(url, token=TOKEN)
 
 
-def test_a_request_to_another_origin_is_refused(elsewhere: Listener, sandbox: SandboxRun) -> None:
+def test_a_request_to_another_origin_is_refused(other_host: RawServer, sandbox: SandboxRun) -> None:
     client = sandbox.client()
-    for path in (f"{elsewhere.url}/x", "https://evil.example/x"):
+    for path in (f"{other_host.url}/x", "https://evil.example/x"):
         with pytest.raises(ForeignOrigin, match="the token is sent only to the store"):
             client.request("GET", path)
-    assert elsewhere.connections == 0
+    assert other_host.connections == 0
 
 
-def test_request_does_anything_else_of_the_store(sandbox: SandboxRun) -> None:
+def test_request_sends_any_other_request_to_the_store(sandbox: SandboxRun) -> None:
     reply = sandbox.client().request("GET", "/api/v3/app/products", query={"per_page": 3})
     assert (reply.status, reply.total, [one["id"] for one in reply.data]) == (200, 40, [1, 2, 3])
 
@@ -173,50 +175,50 @@ def test_request_does_anything_else_of_the_store(sandbox: SandboxRun) -> None:
     [("../../admin", "..%2F..%2Fadmin"), ("..", "%2E%2E"), ("1?x=2", "1%3Fx%3D2"), ("1#a", "1%23a"), ("a b", "a%20b")],
 )
 def test_a_path_parameter_stays_one_segment(value: str, segment: str) -> None:
-    listener = Listener(b'HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{"data":{"id":1}')
-    with pytest.raises(ApiError):  # one byte is missing, so the answer is unreadable; what was asked is the point
-        Client(listener.url, token=TOKEN, allow_private=True, timeout=1).products.get(value)
-    assert listener.received[0].split(b"\r\n")[0].decode() == f"GET /api/v3/app/products/{segment} HTTP/1.1"
-    listener.close()
+    server = RawServer(b'HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{"data":{"id":1}')
+    with pytest.raises(ApiError):  # one byte is missing, so the response is invalid; this test checks the request
+        Client(server.url, token=TOKEN, allow_private=True, timeout=1).products.get(value)
+    assert server.received[0].split(b"\r\n")[0].decode() == f"GET /api/v3/app/products/{segment} HTTP/1.1"
+    server.close()
 
 
-def test_the_documented_request_is_made_as_the_document_has_it() -> None:
+def test_the_documented_request_is_sent_as_in_the_document() -> None:
     body = b'{"data":[{"id":1,"name":"Mug","price":"19.90"}],"meta":{"total":1}}'
-    listener = Listener(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-    (product,) = Client(listener.url, token=TOKEN, allow_private=True).products.list()
+    server = RawServer(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    (product,) = Client(server.url, token=TOKEN, allow_private=True).products.list()
     assert (product.id, product.name, str(product.price)) == (1, "Mug", "19.90")
-    head = listener.received[0].decode().lower()
+    head = server.received[0].decode().lower()
     assert head.startswith("get /api/v3/app/products?")
     assert f"authorization: bearer {TOKEN}\r\n" in head
     assert "accept: application/json\r\n" in head
     assert head.endswith("\r\n\r\n")
-    listener.close()
+    server.close()
 
 
-def test_nothing_of_the_environment_redirects_us(
-    sandbox: SandboxRun, elsewhere: Listener, monkeypatch: pytest.MonkeyPatch
+def test_proxies_in_the_environment_are_ignored(
+    sandbox: SandboxRun, other_host: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, elsewhere.url)
+        monkeypatch.setenv(name, other_host.url)
     assert sandbox.client().products.get(1).id == 1
-    assert elsewhere.connections == 0
+    assert other_host.connections == 0
 
 
-def test_an_answer_that_is_not_json_is_an_error_of_the_family(elsewhere: Listener) -> None:
+def test_a_response_that_is_not_json_is_an_api_error(other_host: RawServer) -> None:
     body = b"<html>hello</html>"
-    listener = Listener(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    server = RawServer(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
     with pytest.raises(ApiError, match="a body that is not JSON"):
-        Client(listener.url, token=TOKEN, allow_private=True).products.get(1)
-    listener.close()
+        Client(server.url, token=TOKEN, allow_private=True).products.get(1)
+    server.close()
 
 
-def test_text_of_the_store_in_an_error_is_one_bounded_line() -> None:
+def test_the_stores_text_in_an_error_is_one_bounded_line() -> None:
     body = b'{"error": {"message": "bad\\u001b[31m\\nline two' + b"x" * 5000 + b'"}}'
     head = b"HTTP/1.1 422 x\r\nx-request-id: a\x1bb\r\ncontent-length: %d\r\n\r\n" % len(body)
-    listener = Listener(head.replace(b"\x1b", b"") + body)
+    server = RawServer(head.replace(b"\x1b", b"") + body)
     with pytest.raises(ApiError) as caught:
-        Client(listener.url, token=TOKEN, allow_private=True).orders.get(1)
+        Client(server.url, token=TOKEN, allow_private=True).orders.get(1)
     assert "\x1b" not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
-    listener.close()
+    server.close()

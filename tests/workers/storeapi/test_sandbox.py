@@ -1,4 +1,4 @@
-"""The sandbox: it tells what happened, signed in any scheme, with its own retries; and it misbehaves as asked."""
+"""The sandbox store: it sends webhooks signed in any scheme, with retries, and misbehaves on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.harness import SECRET, System, eventually
 from tests.workers.conftest import SandboxRun
 from workers.storeapi.catalogue import bundled_catalogue
 from workers.storeapi.sandbox import orders, webhooks
-from workers.storeapi.sandbox.misbehaviour import CHANCES, Misbehaviour
+from workers.storeapi.sandbox.misbehaviour import FAULTS, Misbehaviour
 from workers.storeapi.sandbox.process import make_shop as shop_of
 from workers.storeapi.sandbox.shop import TOPICS, SandboxCall, Shop
 from workers.storeapi.sandbox.shopper import Shopper, add_initial_records
@@ -37,27 +37,28 @@ def note(event, ctx):
     return event.data["total"]
 """
 
+StartSender = Callable[..., WebhookSender]
 SCHEMES = [pytest.param(scheme, id=name) for name, scheme in PRESETS.items()]
 
 
-class Hook:
-    """A real subscriber on a real socket, which keeps what it gets and answers what it is told."""
+class Subscriber:
+    """A webhook endpoint on a real socket, which records the deliveries and answers with `status`."""
 
     def __init__(self) -> None:
         import http.server
         import threading
 
-        hook = self
-        self.got: list[tuple[dict[str, str], bytes]] = []
-        self.answer = 200
+        subscriber = self
+        self.received: list[tuple[dict[str, str], bytes]] = []
+        self.status = 200
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                hook.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                self.send_response(hook.answer)
+                subscriber.received.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                self.send_response(subscriber.status)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
@@ -74,8 +75,8 @@ class Hook:
 
 
 @pytest.fixture
-def hook() -> Iterator[Hook]:
-    one = Hook()
+def subscriber() -> Iterator[Subscriber]:
+    one = Subscriber()
     yield one
     one.close()
 
@@ -93,9 +94,9 @@ def make_shop(url: str, scheme: Scheme = STANDARD_WEBHOOKS, **misbehave: float |
     return shop
 
 
-def sell(shop: Shop, many: int = 1) -> list[int]:
+def create_orders(shop: Shop, count: int = 1) -> list[int]:
     made = []
-    for _ in range(many):
+    for _ in range(count):
         call = SandboxCall(bundled_catalogue().get("orders", "create"), body={"lines": [{"product_id": 1}]})
         with shop.state.transaction():
             made.append(orders.create(shop, call)["id"])
@@ -103,8 +104,8 @@ def sell(shop: Shop, many: int = 1) -> list[int]:
 
 
 @pytest.fixture
-def sending() -> Iterator[Callable[..., WebhookSender]]:
-    """Starts senders that are stopped with the test."""
+def start_sender() -> Iterator[StartSender]:
+    """Starts webhook senders that stop at the end of the test."""
     started: list[WebhookSender] = []
 
     def start(shop: Shop, retries: tuple[float, ...] = (0.01, 0.01), disable_after: int = 2) -> WebhookSender:
@@ -117,20 +118,20 @@ def sending() -> Iterator[Callable[..., WebhookSender]]:
         one.stop()
 
 
-def settled(shop: Shop) -> bool:
+def all_sent(shop: Shop) -> bool:
     return not shop.state.execute("SELECT 1 FROM webhook_outbox WHERE state = 'waiting'")
 
 
-def events_of(shop: Shop, hook: Hook) -> list[Any]:
-    """What the receiver's own intake reads from the deliveries; every one verified."""
-    return [receive(headers, body, store=shop.store, now=time.time()).event for headers, body in hook.got]
+def events_of(shop: Shop, subscriber: Subscriber) -> list[Any]:
+    """The events that the receiver's intake verifies and reads from the deliveries."""
+    return [receive(headers, body, store=shop.store, now=time.time()).event for headers, body in subscriber.received]
 
 
-# Telling
+# Webhooks
 
 
-def test_a_delivery_that_is_tried_again_has_the_body_it_had_before() -> None:
-    """Else the receiver, which knows a delivery by id and body, would take it for another event."""
+def test_a_retried_delivery_has_the_same_body() -> None:
+    """The receiver detects a duplicate by id and body; another body would be another event."""
     shop = make_shop("https://hooks.example/webhooks/demo")
     sender = WebhookSender(shop, retries=(), disable_after=1)
     subscription = next(iter(shop.state.all_of("webhook")))
@@ -159,132 +160,134 @@ def test_a_delivery_verifies_in_every_scheme(scheme: Scheme) -> None:
         receive(request.headers, request.body, store=forged, now=time.time())
 
 
-def test_every_change_is_told_once_in_its_order(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
-    shop = make_shop(hook.url)
-    sending(shop)
-    ids = sell(shop, 5)
-    eventually(lambda: settled(shop))
-    assert [(event.topic, event.data["id"]) for event in events_of(shop, hook)] == [("order.created", i) for i in ids]
-    assert len({event.delivery_id for event in events_of(shop, hook)}) == 5
+def test_every_change_is_delivered_once_and_in_order(subscriber: Subscriber, start_sender: StartSender) -> None:
+    shop = make_shop(subscriber.url)
+    start_sender(shop)
+    ids = create_orders(shop, 5)
+    eventually(lambda: all_sent(shop))
+    assert [(event.topic, event.data["id"]) for event in events_of(shop, subscriber)] == [
+        ("order.created", i) for i in ids
+    ]
+    assert len({event.delivery_id for event in events_of(shop, subscriber)}) == 5
 
 
-def test_a_change_that_fails_tells_nobody(hook: Hook) -> None:
-    shop = make_shop(hook.url)
+def test_a_change_that_is_rolled_back_sends_no_webhook(subscriber: Subscriber) -> None:
+    shop = make_shop(subscriber.url)
 
-    def sell_and_fail() -> None:
+    def create_and_fail() -> None:
         with shop.state.transaction():
-            sell(shop)
+            create_orders(shop)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        sell_and_fail()
-    assert settled(shop)
+        create_and_fail()
+    assert all_sent(shop)
     assert shop.state.count("order") == 0
 
 
-def test_a_delivery_is_repeated_under_its_id_until_it_is_answered(
-    hook: Hook, sending: Callable[..., WebhookSender]
+def test_a_delivery_is_retried_with_its_id_until_it_is_answered(
+    subscriber: Subscriber, start_sender: StartSender
 ) -> None:
-    shop = make_shop(hook.url)
-    hook.answer = 503
-    sending(shop, retries=(0.01,) * 3 + (0.2,) * 50)
-    sell(shop)
-    eventually(lambda: len(hook.got) >= 4)
-    hook.answer = 200
-    eventually(lambda: settled(shop))
+    shop = make_shop(subscriber.url)
+    subscriber.status = 503
+    start_sender(shop, retries=(0.01,) * 3 + (0.2,) * 50)
+    create_orders(shop)
+    eventually(lambda: len(subscriber.received) >= 4)
+    subscriber.status = 200
+    eventually(lambda: all_sent(shop))
     assert shop.state.execute("SELECT state FROM webhook_outbox") == [("done",)]
-    assert len({event.delivery_id for event in events_of(shop, hook)}) == 1
+    assert len({event.delivery_id for event in events_of(shop, subscriber)}) == 1
 
 
-def test_a_subscription_is_disabled_after_repeated_failures(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
-    shop = make_shop(hook.url)
-    hook.answer = 500
-    sending(shop, disable_after=2)
-    sell(shop, 2)
-    eventually(lambda: settled(shop))
+def test_a_subscription_is_disabled_after_repeated_failures(subscriber: Subscriber, start_sender: StartSender) -> None:
+    shop = make_shop(subscriber.url)
+    subscriber.status = 500
+    start_sender(shop, disable_after=2)
+    create_orders(shop, 2)
+    eventually(lambda: all_sent(shop))
     state = {one["topic"]: one["enabled"] for one in shop.state.all_of("webhook")}
     assert state.pop("order.created") is False
     assert all(state.values())
-    sell(shop)
-    assert settled(shop), "nobody is told any more"
+    create_orders(shop)
+    assert all_sent(shop), "a disabled subscription gets no webhook"
 
 
-def test_the_delivery_log_says_what_became_of_each(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
-    shop = make_shop(hook.url)
-    sending(shop)
-    sell(shop)
-    eventually(lambda: settled(shop))
+def test_the_delivery_log_shows_state_response_and_attempts(subscriber: Subscriber, start_sender: StartSender) -> None:
+    shop = make_shop(subscriber.url)
+    start_sender(shop)
+    create_orders(shop)
+    eventually(lambda: all_sent(shop))
     subscription = next(one for one in shop.state.all_of("webhook") if one["topic"] == "order.created")
     call = SandboxCall(bundled_catalogue().get("webhooks", "list_deliveries"), {"id": subscription["id"]})
-    (told,) = webhooks.list_deliveries(shop, call)
-    assert (told["state"], told["answered"], told["attempts"]) == ("done", "200", 1)
+    (delivery,) = webhooks.list_deliveries(shop, call)
+    assert (delivery["state"], delivery["answered"], delivery["attempts"]) == ("done", "200", 1)
 
 
-# Misbehaving
+# Misbehaviour
 
 
-@pytest.mark.parametrize("name", CHANCES)
-def test_each_pathology_strikes_by_its_chance_and_the_same_for_the_same_seed(name: str) -> None:
-    def struck(seed: int, chance: float) -> list[int]:
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_happens_with_its_probability_and_repeats_with_the_seed(name: str) -> None:
+    def happened(seed: int, chance: float) -> list[int]:
         bad = Misbehaviour(seed, {name: chance})
         return [n for n in range(2000) if bad.happens(name, n)]
 
-    assert struck(1, 0.1) == struck(1, 0.1)
-    assert struck(1, 0.1) != struck(2, 0.1)
-    assert 140 < len(struck(1, 0.1)) < 260
-    assert (len(struck(1, 0)), len(struck(1, 1))) == (0, 2000)
+    assert happened(1, 0.1) == happened(1, 0.1)
+    assert happened(1, 0.1) != happened(2, 0.1)
+    assert 140 < len(happened(1, 0.1)) < 260
+    assert (len(happened(1, 0)), len(happened(1, 1))) == (0, 2000)
 
 
-def test_what_strikes_does_not_depend_on_what_else_is_on() -> None:
+def test_a_fault_does_not_depend_on_the_other_faults() -> None:
     alone, together = Misbehaviour(3, {"lose": 0.2}), Misbehaviour(3, {"lose": 0.2, "duplicate": 0.5, "late": 0.5})
     lost = [n for n in range(500) if not alone.plan(n)]
     assert lost == [n for n in range(500) if not together.plan(n)]
     assert lost
 
 
-def test_a_duplicate_comes_twice_under_one_id(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
-    shop = make_shop(hook.url, duplicate=1)
-    sending(shop)
-    sell(shop)
-    eventually(lambda: settled(shop))
-    first, second = events_of(shop, hook)
+def test_a_duplicate_is_delivered_twice_with_one_id(subscriber: Subscriber, start_sender: StartSender) -> None:
+    shop = make_shop(subscriber.url, duplicate=1)
+    start_sender(shop)
+    create_orders(shop)
+    eventually(lambda: all_sent(shop))
+    first, second = events_of(shop, subscriber)
     assert (first.delivery_id, first.data) == (second.delivery_id, second.data)
 
 
-def test_a_lost_delivery_never_comes_though_it_happened(hook: Hook) -> None:
-    shop = make_shop(hook.url, lose=1)
-    sell(shop, 3)
-    assert settled(shop)
+def test_a_lost_delivery_is_never_sent_though_the_change_is_stored(subscriber: Subscriber) -> None:
+    shop = make_shop(subscriber.url, lose=1)
+    create_orders(shop, 3)
+    assert all_sent(shop)
     assert (shop.state.counter("events"), shop.state.count("order")) == (3, 3)
 
 
-def test_reordered_deliveries_overtake_each_other(hook: Hook, sending: Callable[..., WebhookSender]) -> None:
-    shop = make_shop(hook.url, reorder=1, reorder_by="300ms")
-    sending(shop)
-    ids = sell(shop, 10)
-    eventually(lambda: settled(shop))
-    came = [event.data["id"] for event in events_of(shop, hook)]
-    assert sorted(came) == ids
-    assert came != ids
+def test_reordered_deliveries_overtake_each_other(subscriber: Subscriber, start_sender: StartSender) -> None:
+    shop = make_shop(subscriber.url, reorder=1, reorder_by="300ms")
+    start_sender(shop)
+    ids = create_orders(shop, 10)
+    eventually(lambda: all_sent(shop))
+    received = [event.data["id"] for event in events_of(shop, subscriber)]
+    assert sorted(received) == ids
+    assert received != ids
 
 
-def test_a_late_delivery_is_due_hours_later(hook: Hook) -> None:
-    shop = make_shop(hook.url, late=1, late_by="3h")
-    sell(shop)
+def test_a_late_delivery_is_scheduled_hours_later(subscriber: Subscriber) -> None:
+    shop = make_shop(subscriber.url, late=1, late_by="3h")
+    create_orders(shop)
     ((due,),) = shop.state.execute("SELECT due FROM webhook_outbox")
     assert due - time.time() == pytest.approx(3 * 3600, abs=5)
 
 
-def test_unknown_topics_huge_and_malformed_payloads_are_signed_all_the_same(
-    hook: Hook, sending: Callable[..., WebhookSender]
+def test_unknown_topics_huge_and_malformed_payloads_have_valid_signatures(
+    subscriber: Subscriber, start_sender: StartSender
 ) -> None:
     for name in ("unknown_topic", "huge", "malformed"):
-        shop = make_shop(hook.url, huge_size="300KB", **{name: 1.0})
-        sending(shop)
-        sell(shop)
-        eventually(lambda shop=shop: settled(shop))  # type: ignore[misc]
-        (event,) = events_of(shop, hook)
-        hook.got.clear()
+        shop = make_shop(subscriber.url, huge_size="300KB", **{name: 1.0})
+        start_sender(shop)
+        create_orders(shop)
+        eventually(lambda shop=shop: all_sent(shop))  # type: ignore[misc]
+        (event,) = events_of(shop, subscriber)
+        subscriber.received.clear()
         if name == "unknown_topic":
             assert event.topic == "warehouse.flooded"
         elif name == "huge":
@@ -294,20 +297,20 @@ def test_unknown_topics_huge_and_malformed_payloads_are_signed_all_the_same(
 
 
 @pytest.mark.parametrize(("name", "gone"), [("rotate", False), ("disable", True), ("delete", True)])
-def test_a_subscription_changes_without_a_word(
-    hook: Hook, sending: Callable[..., WebhookSender], name: str, gone: bool
+def test_a_subscription_changes_without_notice(
+    subscriber: Subscriber, start_sender: StartSender, name: str, gone: bool
 ) -> None:
-    shop = make_shop(hook.url, **{name: 1.0})
-    sending(shop)
-    sell(shop)
-    eventually(lambda: settled(shop))
+    shop = make_shop(subscriber.url, **{name: 1.0})
+    start_sender(shop)
+    create_orders(shop)
+    eventually(lambda: all_sent(shop))
     eventually(lambda: shop.state.all_of("webhook") != [] and _changed(shop, name))
-    sell(shop)
-    eventually(lambda: settled(shop))
-    assert len(hook.got) == (1 if gone else 2)
+    create_orders(shop)
+    eventually(lambda: all_sent(shop))
+    assert len(subscriber.received) == (1 if gone else 2)
     if not gone:
         with pytest.raises(DeliveryRefused):
-            events_of(shop, hook)
+            events_of(shop, subscriber)
 
 
 def _changed(shop: Shop, name: str) -> bool:
@@ -318,7 +321,7 @@ def _changed(shop: Shop, name: str) -> bool:
     return found["enabled"] is False if name == "disable" else found["secret"] != shop.first_secret
 
 
-def test_the_shopper_does_the_same_for_the_same_seed() -> None:
+def test_the_shopper_repeats_its_events_with_the_same_seed() -> None:
     def seen(seed: int) -> list[Any]:
         shop = make_shop("http://127.0.0.1:9/")
         shop.misbehaviour.seed = seed
@@ -332,7 +335,7 @@ def test_the_shopper_does_the_same_for_the_same_seed() -> None:
     assert {topic for topic, _ in seen(1)} == {"order.created", "order.paid", "product.updated", "customer.created"}
 
 
-def test_a_burst_is_many_customers_at_once() -> None:
+def test_a_burst_makes_many_events_at_once() -> None:
     shop = make_shop("http://127.0.0.1:9/", burst=1, burst_size=25)
     shopper = Shopper(shop, interval=60)
     shopper.start()
@@ -340,7 +343,7 @@ def test_a_burst_is_many_customers_at_once() -> None:
     shopper.stop()
 
 
-def test_config_says_how_it_misbehaves(tmp_path: Path, server_url: str) -> None:
+def test_config_sets_the_faults(tmp_path: Path, server_url: str) -> None:
     run = SandboxRun(tmp_path, server_url, sandbox="seed = 99\nmisbehave = { lose = 0.5, late_by = '2h' }")
     shop = shop_of(run.config, "demo", SandboxState(":memory:"))
     assert (shop.misbehaviour.seed, shop.misbehaviour.values["lose"], shop.misbehaviour.seconds("late_by")) == (
@@ -351,13 +354,13 @@ def test_config_says_how_it_misbehaves(tmp_path: Path, server_url: str) -> None:
     run.http.close()
 
 
-def test_a_wrong_pathology_is_refused_with_the_nearest() -> None:
-    for values, says in (
+def test_an_unknown_or_wrong_fault_is_refused_with_a_suggestion() -> None:
+    for values, message in (
         ({"duplicates": 0.1}, "did you mean duplicate?"),
         ({"late": 2}, "write a number from 0 to 1"),
         ({"late_by": "soon"}, "not a duration"),
     ):
-        with pytest.raises(ConfigError, match=says.replace("?", r"\?")):
+        with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
             Misbehaviour(1, values)  # type: ignore[arg-type]
 
 
@@ -367,12 +370,12 @@ def test_a_wrong_pathology_is_refused_with_the_nearest() -> None:
 def test_the_sandbox_never_loads_the_client() -> None:
     loaded = loaded_by("import workers.storeapi.sandbox.process")
     ours = {name.removeprefix("workers.storeapi.") for name in loaded if name.startswith("workers.storeapi.")}
-    assert ours & {"client", "auth", "transport", "guard", "limiter", "pages", "groups", "importer"} == set()
+    assert ours & {"client", "configured_client", "transport", "pages", "groups", "bulk_import"} == set()
     assert "sandbox.server" in ours
 
 
-def test_what_happens_in_the_sandbox_is_handled_behind_the_receiver(make_system: Callable[..., System]) -> None:
-    """The check_integer way: an order through the API, a signed webhook, the receiver, a handler."""
+def test_a_change_in_the_sandbox_reaches_a_handler(make_system: Callable[..., System]) -> None:
+    """End to end: an order through the API, a signed webhook, the receiver, a handler."""
     system = make_system(plugin=PLUGIN)
     system.start("web", "worker", "housekeeper")
     store = f'url = "http://127.0.0.1:{system.port}/webhooks/north"'
@@ -390,7 +393,7 @@ def test_what_happens_in_the_sandbox_is_handled_behind_the_receiver(make_system:
         run.stop()
 
 
-def test_a_restart_keeps_the_state_and_the_receivers_subscriptions(make_sandbox: Callable[..., SandboxRun]) -> None:
+def test_a_restart_preserves_the_state_and_the_receivers_subscriptions(make_sandbox: Callable[..., SandboxRun]) -> None:
     sandbox = make_sandbox("--no-shopper")
     made = sandbox.client().products.create(name="Kept", price="1.00")
     assert sandbox.process is not None

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from receiver.config.values import parse_duration, parse_size
 from receiver.contract.errors import ConfigError
 
-CHANCES = {
+FAULTS = {
     # deliveries
     "duplicate": "a delivery is sent twice with the same id",
     "reorder": "a delivery is delayed, and later ones overtake it (reorder_by)",
@@ -40,7 +40,7 @@ CHANCES = {
     "foreign_link": "the link to the next page leads to another host (elsewhere)",
     "endless": "the API answers with two gigabytes",
 }
-AMOUNTS: dict[str, float | str] = {
+FAULT_SETTINGS: dict[str, float | str] = {
     "late_by": "3h",
     "reorder_by": "2s",
     "huge_size": "2MB",
@@ -66,7 +66,7 @@ class Misbehaviour:
 
     def __init__(self, seed: int, values: Mapping[str, float | str] | None = None) -> None:
         self.seed = seed
-        self._values: dict[str, float | str] = dict(AMOUNTS)
+        self._values: dict[str, float | str] = dict(FAULT_SETTINGS)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.set(values or {})
@@ -75,12 +75,12 @@ class Misbehaviour:
         """Change some faults. An unknown name or a wrong value raises ConfigError, and changes none."""
         for name, value in values.items():
             _check(name, value)
-        self._values |= {name: value if name in AMOUNTS else float(value) for name, value in values.items()}
+        self._values |= {name: value if name in FAULT_SETTINGS else float(value) for name, value in values.items()}
 
     def clear(self) -> None:
         """Turn every fault off, and restart the counts."""
         with self._lock:
-            self._values = dict(AMOUNTS)
+            self._values = dict(FAULT_SETTINGS)
             self._counts.clear()
 
     @property
@@ -124,11 +124,11 @@ class Misbehaviour:
 
 
 def _check(name: str, value: float | str) -> None:
-    if name not in CHANCES and name not in AMOUNTS:
-        close = difflib.get_close_matches(name, [*CHANCES, *AMOUNTS], n=1, cutoff=0.5)
+    if name not in FAULTS and name not in FAULT_SETTINGS:
+        close = difflib.get_close_matches(name, [*FAULTS, *FAULT_SETTINGS], n=1, cutoff=0.5)
         raise ConfigError(f"sandbox.misbehave.{name} is unknown{f'; did you mean {close[0]}?' if close else ''}")
     try:
-        if name in CHANCES and not 0 <= float(value) <= 1:
+        if name in FAULTS and not 0 <= float(value) <= 1:
             raise ValueError("not a probability; write a number from 0 to 1")
         if name.endswith(("_by", "_life", "_claims")):
             parse_duration(value)
