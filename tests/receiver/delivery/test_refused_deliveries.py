@@ -207,13 +207,13 @@ def test_a_busy_file_delays_no_answer(shared: System) -> None:
     assert eventually(lambda: kept(shared).count() == before + 40)
 
 
-def test_there_is_no_file_before_there_is_a_refusal_and_a_tidy_one_after_the_end(system: System) -> None:
+def test_the_file_is_created_with_the_first_refusal_and_closed_at_the_end(system: System) -> None:
     system.start("web")
     assert system.post(system.request()).status_code == 200
-    assert list((system.folder / "data").iterdir()) == []
+    assert list((system.folder / "data").glob("spool*")) == []
     assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
     system.processes[0].stop()
-    assert [path.name for path in (system.folder / "data").iterdir()] == [FILE]
+    assert [path.name for path in (system.folder / "data").glob("spool*")] == [FILE]
     assert kept(system).count() == 1
 
 

@@ -371,7 +371,7 @@ def test_unknown_stores_and_limits_of_a_scheme_are_reported_once(facts: Facts) -
         line.startswith("warn stores: 6 deliveries refused for stores that are not configured: west") for line in lines
     )
     (scheme,) = [line for line in lines if line.startswith("warn scheme")]
-    assert "woocommerce (south): no time is signed" in scheme
+    assert "woocommerce (south): no timestamp is signed" in scheme
     assert "the topic is not signed" in scheme
 
 
