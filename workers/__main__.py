@@ -11,7 +11,7 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
-from workers.plugins.loading import judge_elsewhere
+from workers.plugins.validation_process import validate_plugins
 from workers.runtime.supervisor import Supervisor, behind_the_queue
 
 
@@ -25,7 +25,7 @@ def main() -> int:
         client = connect_to(config.redis, timeout=2.0)
         check(client, ack=config.redis.ack)
         client.close()
-        judge_elsewhere(config)
+        validate_plugins(config)
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2

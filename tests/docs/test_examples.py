@@ -15,7 +15,7 @@ import pytest
 from receiver import config as config_room
 from tests.support.programs import ROOT
 from tests.workers.testing.test_kit import run_pytest
-from workers.plugins.loading import judge_one
+from workers.plugins.validation_process import validate_plugin
 from workers.testing.certify import report
 from workers.testing.certify.runner import CertificationRun, target_of
 
@@ -62,7 +62,7 @@ def certified(example: str, folder: Path, *only: str) -> dict[str, object]:
     (folder / "config.toml").write_text("")
     config = config_room.load(folder / "config.toml", {})
     source = str(module(example))
-    target = target_of(source, judge_one(config, source))
+    target = target_of(source, validate_plugin(config, source))
     results = CertificationRun(config, target, seed=7, only=only).run()
     lines = list(report.lines(results))
     print(lines[0], *lines[-4:], sep="\n")
@@ -90,6 +90,6 @@ def test_the_settings_and_links_in_an_examples_readme_are_valid(example: str, tm
     stores = "\n".join(f'[stores.{name}]\nsigning_secrets = ["whsec_dGVzdA=="]' for name in ("north",))
     for sample in re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL):
         (tmp_path / "config.toml").write_text(f"{sample}\n{stores}\n")
-        assert judge_one(config_room.load(tmp_path / "config.toml", {}), str(module(example)))
+        assert validate_plugin(config_room.load(tmp_path / "config.toml", {}), str(module(example)))
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (ROOT / "examples" / example / target).exists(), target

@@ -18,7 +18,7 @@ from receiver.inbox.redis.connecting import socket_path
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Server, System, children_of, eventually, own_server
 from tests.support.proxy import Proxy
-from workers.plugins import loading
+from workers.plugins import validation_process
 from workers.plugins.effects import LocalEffects, once
 from workers.plugins.exceptions import Fail
 
@@ -260,7 +260,7 @@ def test_a_plugin_that_ends_its_process_is_a_sentence(make_system: Callable[...,
 def test_a_process_left_by_a_plugins_import_delays_nobody_and_is_ended(make_system: Callable[..., System]) -> None:
     system = make_system(plugin="import subprocess\nhelper = subprocess.Popen(['sleep', '97'])\n" + HEAD)
     began = time.monotonic()
-    assert loading.judge_elsewhere(system.config) == []
+    assert validation_process.validate_plugins(system.config) == []
     assert time.monotonic() - began < 5
     sleeping = [
         pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _command(pid) == b"sleep\x0097\x00"

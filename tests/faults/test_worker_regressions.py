@@ -9,7 +9,7 @@ from dataclasses import replace
 from receiver.inbox import Declaration, Limit, Outcome, keys
 from tests.receiver.inbox.test_inbox import GREET, claim_one, lapse, route
 from tests.support.harness import System, eventually
-from workers.plugins import loading
+from workers.plugins import validation_process
 from workers.plugins.router import wanted_by
 from workers.runtime.housekeeper import Housekeeper
 
@@ -249,7 +249,7 @@ def test_a_second_body_is_known_after_the_first_is_gone_by_age(system: System) -
 def test_a_handler_is_explained_while_its_limit_holds_slots(make_system: Callable[..., System]) -> None:
     text = HEAD + "@router.on('*', limit='erp')\ndef greet(event, ctx):\n    pass\n"
     system = make_system(plugin=text, more="[limits.erp]\nconcurrency = 1\n")
-    system.inbox.declare(loading.judge_elsewhere(system.config))
+    system.inbox.declare(validation_process.validate_plugins(system.config))
     wait_for_greet(system, 2)
     limits = {"shop.greet": Limit("erp", concurrency=1)}
     (run,) = system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs

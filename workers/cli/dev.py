@@ -28,7 +28,7 @@ from workers.cli.file_watch import FileWatch, config_files, plugin_files
 from workers.cli.options import load_config, with_config
 from workers.cli.stats import equation
 from workers.formatting import waits
-from workers.plugins.loading import judge_elsewhere
+from workers.plugins.validation_process import validate_plugins
 from workers.runtime.supervisor import Program, Supervisor, behind_the_queue, python
 
 START_SECONDS = 10.0
@@ -50,7 +50,7 @@ def dev(no_sandbox: bool, events: int | None) -> None:
     require_free_port(config.receiver.bind, key="[receiver] bind")
     if config.stores and not no_sandbox:
         require_free_port(config.sandbox.bind, key="[sandbox] bind")
-    handlers = judge_elsewhere(config)
+    handlers = validate_plugins(config)
     refuse_a_second_dev(config.data_dir)
     Dev(config, handlers, started, events).run(sandbox=not no_sandbox)
 
@@ -217,7 +217,7 @@ class Dev:
         try:
             config = load_from_environment(str(self._config.path) if self._config.path else None)
             self._plugin_files = FileWatch([*self._plugin_files.files, *plugin_files(config, ())])
-            handlers = judge_elsewhere(config)
+            handlers = validate_plugins(config)
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, the old one goes on
             self._say(f"not loaded, the old one stays: {error}")
             return

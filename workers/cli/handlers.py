@@ -40,7 +40,7 @@ def handlers() -> None:
 @with_config
 def list_handlers(json_: bool = False) -> None:
     """Every handler this config and environment would load."""
-    from workers.plugins.loading import declarations, load
+    from workers.plugins.discovery import declarations, load
 
     config = load_config()
     found = declarations(config, load(config))
@@ -201,7 +201,7 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
 
 def _loaded_here(config: Config) -> list[Declaration]:
     """What this config loads; a plugin that cannot be loaded here is said, and no reason to explain nothing."""
-    from workers.plugins.loading import declarations, load
+    from workers.plugins.discovery import declarations, load
 
     try:
         return declarations(config, load(config))
@@ -287,10 +287,10 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
 
 def _target(config: Config, which: str) -> Target:
     """The plugin, judged in a process that is thrown away: its code runs in the rig's child processes, not here."""
-    from workers.plugins.loading import judge_one
+    from workers.plugins.validation_process import validate_plugin
     from workers.testing.certify.runner import target_of
 
-    found = judge_one(config, which)
+    found = validate_plugin(config, which)
     if not found:
         raise ConfigError(f"{which} has no handlers, so there is nothing to certify")
     return target_of(which, found)

@@ -20,7 +20,7 @@ from receiver.contract.event import Event
 from receiver.inbox import connect_to
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending
-from workers.plugins import conditions, loading, plugin_settings
+from workers.plugins import conditions, discovery, plugin_settings
 from workers.plugins.context import Context
 from workers.plugins.effects import AtWork, Effects, LocalEffects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
@@ -51,7 +51,7 @@ class LocalRun:
         self, config: Config, handler: str, *, record: bool, live: bool = False, export: EventExport | None = None
     ) -> None:
         self._config = config
-        self._plugin, self._handler = _find(loading.load(config), handler)
+        self._plugin, self._handler = _find(discovery.load(config), handler)
         self._live = live
         self._exported_settings = export.settings.get(self._plugin.name, {}) if export else {}
         self._sandbox: LocalSystem | None = None
@@ -66,7 +66,7 @@ class LocalRun:
     def run(self, event: Event) -> LocalRunResult:
         started = time.perf_counter()
         try:
-            if failed := conditions.false_part(self._handler.when, event):
+            if failed := conditions.unmet_condition(self._handler.when, event):
                 return LocalRunResult(Ending.DROPPED, f"skipped: {failed}", (time.perf_counter() - started) * 1000)
             result = self._handler.function(event, self._context(event))
         except Exception as error:  # noqa: BLE001  a handler may raise anything
@@ -104,7 +104,7 @@ class LocalRun:
         return self._resource
 
     def _settings(self, store: str) -> Any:
-        return plugin_settings.build(self._config, self._plugin.router, store, below=self._exported_settings)
+        return plugin_settings.build(self._config, self._plugin.router, store, defaults=self._exported_settings)
 
     def _client_of(self, event: Event) -> Client:
         from workers.storeapi import client_for_store
@@ -147,7 +147,7 @@ def _once_results(export: EventExport | None) -> dict[tuple[str, str], bytes]:
     return {(f"o:{export.event.id}", name): orjson.dumps(result) for name, result in export.once.items()}
 
 
-def _find(loaded: list[loading.Plugin], name: str) -> tuple[loading.Plugin, Handler]:
+def _find(loaded: list[discovery.Plugin], name: str) -> tuple[discovery.Plugin, Handler]:
     for plugin in loaded:
         for handler in plugin.handlers:
             if handler.name == name:

@@ -1,18 +1,18 @@
-"""Conditions: what `when=` may say, and whether an event fits. Pure.
+"""Conditions: the forms of `when=`, and whether an event meets them. Pure.
 
     when=is_large                                       a function (event) -> bool
-    when={"total": "> 100", "status": ["paid", "open"]}  paths into event.data, and what must be true of each
+    when={"total": "> 100", "status": ["paid", "open"]}  paths into event.data, with a condition for each
 
-What is said of a path:
+The conditions on a path:
 
-    "> 100"  ">= 100"  "< 5"  "<= 5"     the value is a number (or the text of one) and compares so
-    "!= test"                            the value is there and differs
-    "*"                                  the value is there and is not null
-    None                                 the value is not there, or is null
+    "> 100"  ">= 100"  "< 5"  "<= 5"     the value is a number, or the text of one, and the comparison is true
+    "!= test"                            the value is present and differs
+    "*"                                  the value is present and not null
+    None                                 the value is absent or null
     [...]                                the value is one of these
-    anything else                        the value is equal; 42 equals "42.00", "paid" equals "paid" only
+    anything else                        the value is equal; 42 equals "42.00", "paid" equals only "paid"
 
-All that is said must be true. A value that is not there fits `None`, alone or in a list, and nothing else.
+All conditions must be true. An absent value meets `None`, alone or in a list, and no other condition.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ _SCALARS = (str, int, float, Decimal, bool, type(None))
 _HELP = '"> 100", "!= test", "*", None, a value, or a list of values'
 
 
-def false_part(when: When | None, event: Event) -> str | None:
-    """What of `when` is not true of an event, in words; None when all of it is."""
+def unmet_condition(when: When | None, event: Event) -> str | None:
+    """The first condition that an event does not meet, as a sentence; None if it meets all."""
     if when is None:
         return None
     if not isinstance(when, Mapping):
         return None if when(event) else f"{_called(when)} was false"
     for path, wanted in when.items():
-        if not _fits(follow(event.data, path), wanted):
-            return f"{in_words(path, wanted)} was false"
+        if not _meets(follow(event.data, path), wanted):
+            return f"{describe_one(path, wanted)} was false"
     return None
 
 
-def faults(when: Any) -> Iterator[str]:
-    """What is wrong with a `when=`, before any event has come."""
+def faults_of(when: Any) -> Iterator[str]:
+    """What is wrong with a `when=`, for validation."""
     if when is None:
         return
     if isinstance(when, Mapping):
-        yield from _faults_of_a_filter(when)
+        yield from _faults_of_paths(when)
     elif not callable(when):
         yield f'has when={when!r}; write a function of the event, or paths and conditions: {{"total": "> 100"}}'
-    elif inspect.iscoroutinefunction(when) or not _takes_an_event(when):
-        yield f"has when={_called(when)}, which must be `def {_called(when)}(event)` and give True or False"
+    elif inspect.iscoroutinefunction(when) or not _accepts_an_event(when):
+        yield f"has when={_called(when)}, which must be `def {_called(when)}(event)` and return True or False"
 
 
-def described(when: When | None) -> str | None:
-    """The whole of it in words, for lists of handlers."""
+def describe(when: When | None) -> str | None:
+    """All conditions as text, for lists of handlers."""
     if when is None:
         return None
     if not isinstance(when, Mapping):
         return _called(when)
-    return " and ".join(in_words(path, wanted) for path, wanted in when.items())
+    return " and ".join(describe_one(path, wanted) for path, wanted in when.items())
 
 
-def in_words(path: str, wanted: Any) -> str:
-    """One condition as a person would read it."""
+def describe_one(path: str, wanted: Any) -> str:
+    """One condition as text."""
     if wanted is None:
         return f"{path} is not there"
     if isinstance(wanted, str):
@@ -80,7 +80,7 @@ def in_words(path: str, wanted: Any) -> str:
     return f"{path} = {wanted}"
 
 
-def _faults_of_a_filter(when: Mapping[Any, Any]) -> Iterator[str]:
+def _faults_of_paths(when: Mapping[Any, Any]) -> Iterator[str]:
     if not when:
         yield "has an empty when=; leave it out"
     for path, wanted in when.items():
@@ -96,9 +96,9 @@ def _faults_of_a_filter(when: Mapping[Any, Any]) -> Iterator[str]:
                     yield f'has when= with {path}: {one!r}; after {match[1]} comes a number, as in "{match[1]} 100"'
 
 
-def _fits(value: Any, wanted: Any) -> bool:
+def _meets(value: Any, wanted: Any) -> bool:
     if _is_list(wanted):
-        return any(_fits(value, one) for one in wanted)
+        return any(_meets(value, one) for one in wanted)
     if wanted is None or value is None:
         return value is None and wanted is None
     if wanted == "*":
@@ -145,7 +145,7 @@ def _called(when: Any) -> str:
     return "the condition" if name == "<lambda>" else name
 
 
-def _takes_an_event(when: Callable[..., Any]) -> bool:
+def _accepts_an_event(when: Callable[..., Any]) -> bool:
     try:
         inspect.signature(when).bind(object())
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Context: what a handler is given beside the event."""
+"""Context: the second argument of a handler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Settings(SimpleNamespace):
-    """A plugin's settings, read as attributes. They may hold secrets, so they do not show themselves."""
+    """A plugin's settings as attributes. `repr` shows only their names: the values may be secrets."""
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(sorted(vars(self)))})"
@@ -38,27 +38,28 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
 
 @dataclass(frozen=True)
 class Context(Generic[M]):
-    """One attempt of one run: everything in it is for this event, this handler and this store.
+    """What a handler has besides the event: settings, the store's API, effects that happen once, state, a log.
 
-    `Context[Model]` is one whose settings are of the model the plugin's Router was given.
+    A context belongs to one attempt of one run: to this event, this handler and this store. With
+    `Router(..., settings=Model)`, annotate it as `Context[Model]`, and `ctx.settings` is a Model for type checkers too.
     """
 
     store: str
-    """The event's store."""
+    """The name of the event's store."""
     settings: M
-    """What config says to this plugin about this store."""
+    """The plugin's settings for this store: `[plugins.NAME]`, overridden by `[stores.STORE.plugins.NAME]`."""
     resource: Any
-    """What the plugin's startup function returned in this process; None without one."""
+    """What the plugin's `@router.startup` function returned in this process; None if it has none."""
     attempt: int
-    """1 the first time."""
+    """The number of this attempt; 1 is the first."""
     log: logging.Logger
-    """For the worker's log, under the handler's name; never write a payload there."""
+    """A logger under the handler's name, for the worker's log. Do not log payloads: they are customers' data."""
     replay: bool = False
-    """Whether somebody had this run done again."""
+    """Whether this run is a replay that a person asked for."""
     handler: str = ""
-    """This handler's full name: PLUGIN.FUNCTION."""
+    """The full name of this handler: PLUGIN.FUNCTION."""
     event: Event | None = field(default=None, repr=False)
-    """The event, as the handler is given it."""
+    """The event that the handler is called with."""
     effects: Effects | None = field(default=None, repr=False)
     connect: Callable[[], Client] | None = field(default=None, repr=False)
     deadline: float = field(default=float("inf"), repr=False)
@@ -74,61 +75,66 @@ class Context(Generic[M]):
         in_doubt: Literal["run", "fail"] = "run",
         **kwargs: Any,
     ) -> T:
-        """Call and remember the JSON result; a later attempt, redelivery or replay gets the result without the call.
+        """Perform an effect once: call, store the JSON result, and return it.
 
-        If an attempt died between the call and its mark, the effect is in doubt: "run" calls again (send `ctx.key(key)`
-        as the remote's idempotency key), "fail" makes it a failure for a person.
+        A later attempt, redelivery or replay gets the stored result without the call. A call that raises has not
+        happened, and is made again. `scope` says what an effect is done once for: the event, its resource, or the
+        store.
+
+        If a process died between the call and storing its result, the effect is in doubt. Then in_doubt="run" calls
+        again (send `ctx.key(key)` to the other side as its idempotency key), and in_doubt="fail" fails the run, for a
+        person to decide.
         """
         from workers.plugins.effects import once
 
-        place, whose = self._place(scope)
+        place, run = self._place(scope)
         mark = f"{self.handler}|{key}"
-        if scope != "event":  # there is no end to such marks, so each has an age of its own
+        if scope != "event":  # such marks grow without end, so each is a key of its own that expires by itself
             place = f"{place}:{mark}"
-        return once(self._effects, place, mark, whose, lambda: call(*args, **kwargs), in_doubt=in_doubt)
+        return once(self._effects, place, mark, run, lambda: call(*args, **kwargs), in_doubt=in_doubt)
 
     def key(self, key: str, *, scope: Literal["event", "resource", "store"] = "event") -> str:
-        """The same for every attempt and replay of this run, and for nothing else: an idempotency key."""
+        """An idempotency key for the other side: the same for every attempt and replay of this run, and only for it."""
         place, _ = self._place(scope)
         return hashlib.sha256(f"{place}\0{self.store}\0{self.handler}\0{key}".encode()).hexdigest()[:32]
 
     @property
     def api(self) -> Client:
-        """The API of the event's store: authorised, rate-limited, its connections kept over many runs."""
+        """The client of the store's API: authorised and rate-limited. Its connections are reused by later runs."""
         if self.connect is None:
-            raise RuntimeError("this context has no way to the store's API; give it connect=")
+            raise RuntimeError("this context has no client of the store's API; pass connect=")
         return self.connect()
 
     @property
     def state(self) -> PluginState:
-        """A small key-value store for this plugin and this store."""
+        """A small key-value store, shared by all runs of this plugin for this store."""
         from workers.plugins.effects import PluginState
 
         return PluginState(self._effects, self.handler.partition(".")[0], self.store)
 
     def remaining(self) -> float:
-        """Seconds until this run is timed out."""
+        """Seconds until this run times out."""
         return max(0.0, self.deadline - time.monotonic())
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker was asked to stop; a long handler may end early with Retry."""
+        """Whether the worker was asked to stop. A long-running handler can then raise Retry to end early."""
         return self.stopped()
 
     @property
     def _effects(self) -> Effects:
         if self.effects is None:
-            raise RuntimeError("this context has no memory for once() and state; give it effects=LocalEffects()")
+            raise RuntimeError("this context cannot store effects and state; pass effects=LocalEffects()")
         return self.effects
 
     def _place(self, scope: str) -> tuple[str, str]:
-        """Where marks of a scope are kept, and the run that makes them."""
+        """The key of a scope's marks, and the run that makes them."""
         event_id = self.event.id if self.event else ""
         if scope == "event":
             place = f"o:{event_id}"
         elif scope == "resource":
             if self.event is None or not self.event.resource_id:
-                raise ValueError("this event names no resource; use scope='event'")
+                raise ValueError("this event has no resource id; use scope='event'")
             place = f"o:r:{self.store}:{self.event.topic.partition('.')[0]}:{self.event.resource_id}"
         elif scope == "store":
             place = f"o:s:{self.store}"

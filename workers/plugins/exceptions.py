@@ -1,26 +1,26 @@
-"""The words a handler ends a run with, other than returning.
+"""The exceptions by which a handler decides how its run ends, other than by returning.
 
-    Word
-    ├── Retry(why, after=)   try again; counts as an attempt
-    ├── Busy(why, after=)    try again when the other side has time; burns no attempt
-    ├── Fail(why)            fail at once, visibly
-    └── Drop(why)            settled; there is nothing to do
+    RunControl
+    ├── Retry(why, after=)   try this run again; counts as an attempt
+    ├── Busy(why, after=)    the other side is overloaded: try again later; burns no attempt
+    ├── Fail(why)            fail at once, without further attempts
+    └── Drop(why)            settle the run; there is nothing to do
 
-Any other exception counts as an attempt too, and its traceback is kept.
+Any other exception counts as a failed attempt too, and its traceback is stored.
 """
 
 from __future__ import annotations
 
 
 class RunControl(Exception):
-    """Base of the family."""
+    """Base class of Retry, Busy, Fail and Drop."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
 
 
-class _Later(RunControl):
+class _Delayed(RunControl):
     def __init__(self, why: str, *, after: float | None = None) -> None:
         super().__init__(why)
         if after is not None and after < 0:
@@ -28,17 +28,33 @@ class _Later(RunControl):
         self.after = after
 
 
-class Retry(_Later):
-    """Try this run again, after `after` seconds or the handler's next delay. Counts as an attempt."""
+class Retry(_Delayed):
+    """Raise it when the run cannot succeed yet: `raise Retry("customer not linked yet", after=60)`.
+
+    The run is tried again after `after` seconds, else after the handler's next delay (`retries=`). It counts as an
+    attempt: when no retries are left, the run is a failure, with `why` as its error.
+    """
 
 
-class Busy(_Later):
-    """The other side has no time. Try again after `after` seconds; burns no attempt."""
+class Busy(_Delayed):
+    """Raise it when the other side is overloaded or rate-limits you: `raise Busy("CRM says 429", after=30)`.
+
+    No run of this handler, nor of any other handler with the same `limit=`, begins for `after` seconds (5 if not
+    given), on any machine. Then this run is tried again. It does not count as an attempt, so a long outage of the
+    other side makes no failures.
+    """
 
 
 class Fail(RunControl):
-    """Give up at once; the run is shown as a failure."""
+    """Raise it when trying again cannot help: `raise Fail("the order has no customer")`.
+
+    The run is a failure at once, whatever retries are left. It stays in `storehooks failures` with `why` as its error,
+    until a person replays or drops it.
+    """
 
 
 class Drop(RunControl):
-    """Settle this run with a reason; there is nothing to do."""
+    """Raise it when there is nothing to do for this event: `raise Drop("test order")`.
+
+    The run is settled, with `why` as its result. It is not a failure, and it is not tried again.
+    """

@@ -1,7 +1,7 @@
 """A plugin's settings: `[plugins.NAME]` with `[stores.STORE.plugins.NAME]` over it, checked by the plugin's own model.
 
-Law of this room: a wrong setting is found when plugins are loaded, not when an event comes, and the message names
-the key, the line of the config and the line of the model. Values are never shown: they may be secrets.
+A wrong setting is refused when plugins are loaded, not when an event comes. The message names the key, the line of the
+config and the line of the model. Values are never shown: they may be secrets.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def settings_of(config: Config, plugin: str, store: str) -> dict[str, Any]:
     return {**general, **own}
 
 
-def build(config: Config, router: Router, store: str, below: Mapping[str, Any] | None = None) -> Any:
-    """The settings as the plugin wants them: its model, or a namespace. The store "" is the general settings.
+def build(config: Config, router: Router, store: str, defaults: Mapping[str, Any] | None = None) -> Any:
+    """The settings for a store: an instance of the plugin's model, or a namespace. The store "" means no store.
 
-    `below` are values from elsewhere, for what this config does not say.
+    `defaults` are values for settings that this config does not have.
     """
-    values = {**(below or {}), **settings_of(config, router.name, store)}
+    values = {**(defaults or {}), **settings_of(config, router.name, store)}
     if router.settings is None:
         return make_settings(values)
     _refuse_unknown(config, router, store, values)
@@ -41,11 +41,11 @@ def build(config: Config, router: Router, store: str, below: Mapping[str, Any] |
 
 
 def check(config: Config, router: Router, handlers: Iterable[Handler]) -> None:
-    """Build the settings for every store an event may come from; PluginError says what is wrong with which."""
+    """Build the settings for every store that events may come from. PluginError names the wrong setting."""
     _refuse_reserved(config, router)
     if router.settings is None:
         return
-    _refuse_no_model(router)
+    _refuse_other_models(router)
     patterns = [pattern for handler in handlers for pattern in handler.stores]
     stores = [name for name in config.stores if any(matches(pattern, name) for pattern in patterns)]
     if router.startup_function is not None or not stores:
@@ -59,10 +59,10 @@ def _refuse_reserved(config: Config, router: Router) -> None:
         for key in RESERVED:
             if key in store.plugins.get(router.name, {}):
                 where = config.place("stores", name, "plugins", router.name, key)
-                raise PluginError(f"{where}: {key} is decided for all stores; move it to [plugins.{router.name}]")
+                raise PluginError(f"{where}: {key} is set for all stores; move it to [plugins.{router.name}]")
 
 
-def _refuse_no_model(router: Router) -> None:
+def _refuse_other_models(router: Router) -> None:
     model = router.settings
     if not (hasattr(model, "model_validate") or dataclasses.is_dataclass(model)):
         raise PluginError(
@@ -73,23 +73,23 @@ def _refuse_no_model(router: Router) -> None:
         if key in (_known_keys(model) or ()):
             raise PluginError(
                 f"{_model_place(router).rpartition(' ')[2]}: plugin {router.name} has a setting called {key}, which "
-                f"[plugins.{router.name}] keeps for config's own word; give it another name"
+                f"[plugins.{router.name}] uses for itself; rename it"
             )
 
 
 def _refuse_unknown(config: Config, router: Router, store: str, values: Mapping[str, Any]) -> None:
-    """A misspelt key would be a setting that silently is not there."""
+    """A misspelt key would be a setting that is silently ignored."""
     known = _known_keys(router.settings)
     for key in values:
         if known is not None and key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"it knows {', '.join(sorted(known)) or 'none'}"
+            hint = f"did you mean {near[0]}?" if near else f"its settings are {', '.join(sorted(known)) or 'none'}."
             where = _place(config, router, store, key)
             raise PluginError(f"{where}: plugin {router.name} has no setting {key}; {hint} See {_model_place(router)}")
 
 
 def _known_keys(model: Any) -> set[str] | None:
-    """The keys a model knows; None where it takes any."""
+    """The keys of a model; None if it accepts any key."""
     if dataclasses.is_dataclass(model):
         return {field.name for field in dataclasses.fields(model) if field.init}
     if model.model_config.get("extra") == "allow":
@@ -99,7 +99,7 @@ def _known_keys(model: Any) -> set[str] | None:
 
 
 def _aliases(field: Any) -> Iterator[str]:
-    """Other names that a field of a model is read by; of a path, where it begins."""
+    """Other names by which a field of a model is read; of a path, its first part."""
     given = field.validation_alias or field.alias
     for one in getattr(given, "choices", [given] if given else []):
         yield one if isinstance(one, str) else str(one.path[0])
@@ -120,14 +120,14 @@ def _validated(config: Config, router: Router, store: str, values: Mapping[str, 
         own = f" or [stores.{store}.plugins.{router.name}]" if store else ""
         fix = f"plugin {router.name} needs the setting {key}{of_store}; write {key} = ... in {table}{own}"
     else:
-        told = problem["msg"].removeprefix("Value error, ")
-        fix = f"plugins.{router.name}.{key}{f' for store {store}' if store else ''}: {told}"
+        message = problem["msg"].removeprefix("Value error, ")
+        fix = f"plugins.{router.name}.{key}{f' for store {store}' if store else ''}: {message}"
     where = _place(config, router, store, *(str(step) for step in problem["loc"]))
     raise PluginError(f"{where}: {fix}. See {_model_place(router)}")
 
 
 def _place(config: Config, router: Router, store: str, *key: str) -> str:
-    """Where a setting was written; else where its table is, else the file it should be in."""
+    """Where a setting is written; else where its table is, else the file that it belongs into."""
     own = settings_of_store(config, router.name, store)
     found = config.place("stores", store, "plugins", router.name, *key) if key and key[0] in own else None
     found = found or config.place("plugins", router.name, *key)

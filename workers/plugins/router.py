@@ -1,4 +1,4 @@
-"""Routing: topics -> handlers. Pure; a Router is a list with a decorator, and routing is a filter."""
+"""Router: a plugin's handlers, and what each of them asks for. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ S = TypeVar("S", bound=Callable[[Any], Any])
 
 @dataclass(frozen=True)
 class Handler:
-    """One function of a plugin, and what it asked for. Config may decide otherwise."""
+    """One function of a plugin, with the options of its `@router.on`. The config may override some of them."""
 
     name: str
     function: HandlerFunction
@@ -37,7 +37,7 @@ class Handler:
 
     @property
     def own_name(self) -> str:
-        """Its name within its plugin: what `[plugins.NAME.handlers]` calls it."""
+        """Its name within its plugin, as in `[plugins.NAME.handlers]`."""
         return self.name.rpartition(".")[2]
 
     @property
@@ -50,15 +50,17 @@ class Handler:
 
     @property
     def _code(self) -> Any:
-        """Of the function its author wrote, below any decorators that say what they wrap."""
+        """The code of the function as written, below any decorators that use functools.wraps."""
         return getattr(inspect.unwrap(self.function), "__code__", None)
 
 
 class Router:
-    """A plugin's handlers. `router = Router("loyalty")` in a module is all a plugin needs to be one.
+    """A plugin's handlers. A module or file with `router = Router("loyalty")` is a plugin.
 
-    `settings` is a pydantic model or a dataclass: what config says of the plugin is checked by it when the worker
-    starts, and `ctx.settings` is one. A router without a name is a part, for another one to include.
+    The name is the plugin's: handlers are called `loyalty.FUNCTION`, and `[plugins.loyalty]` in the config has its
+    settings. `settings=` is a pydantic model or a dataclass. The worker checks the config against it at start, and
+    `ctx.settings` is an instance of it; without a model, `ctx.settings` has the values as attributes. A router without
+    a name is a part of a plugin, for another router to include.
     """
 
     def __init__(self, name: str = "", *, settings: type[Any] | None = None) -> None:
@@ -71,8 +73,8 @@ class Router:
 
     @property
     def handlers(self) -> list[Handler]:
-        """Its own handlers and those of the routers it includes, all under its name."""
-        return [replace(one, name=f"{self.name}.{one.name}") for one in self._all()]
+        """Its own handlers and those of the routers it includes, with the plugin's name before theirs."""
+        return [replace(one, name=f"{self.name}.{one.name}") for one in self._all_handlers()]
 
     def on(
         self,
@@ -86,16 +88,20 @@ class Router:
         delay: float | str = 0.0,
         name: str | None = None,
     ) -> Callable[[F], F]:
-        """Call the function for events of these topics (`"order.paid"`, `"order.*"`). Gives it back unchanged.
+        """Register a handler: the function is called with (event, ctx) for each event of these topics.
 
-        stores   names of stores, or patterns
-        when     a function (event) -> bool, or conditions on the data: `{"total": "> 100"}`; else it is not called
-        retries  delays in seconds between attempts, or how many with growing delays; 0 is none
-        timeout  seconds one run may take
-        limit    the name of a `[limits.NAME]` in config: what the other side can take
-        queue    the RQ queue whose workers do it
+        Topics are names or patterns: `"order.paid"`, `"order.*"`, `"*"`. The function itself is returned unchanged, so
+        that a test can call it. The config can override stores, retries, timeout and limit.
+
+        stores   names or patterns of stores
+        when     a condition: a function (event) -> bool, or paths into event.data: `{"total": "> 100"}`. If it is
+                 false, the handler is not called and the run is dropped, with the reason
+        retries  delays in seconds between attempts, or a number of retries with growing delays; 0 is none
+        timeout  seconds that one attempt may take
+        limit    the name of a `[limits.NAME]` in the config: how many runs the other side can take
+        queue    the queue whose workers do the runs
         delay    how long after its arrival an event is handled: seconds, or "10m", "2h", "1d"
-        name     its name, where that should outlive the function's
+        name     the handler's name, if it should not be the function's: it stays the same when the function is renamed
         """
 
         def register(function: F) -> F:
@@ -118,31 +124,32 @@ class Router:
         return register
 
     def startup(self, function: S) -> S:
-        """Call the function with the plugin's settings, once in each child process; what it returns is
-        `ctx.resource`."""
+        """Call the function with the plugin's settings, once in each child process, before the first run.
+
+        What it returns is `ctx.resource`: a connection or a client that the handlers share.
+        """
         self.startup_function = function
         return function
 
     def shutdown(self, function: S) -> S:
-        """Call the function with `ctx.resource` when a child process ends in order. One that is killed calls
-        nothing."""
+        """Call the function with `ctx.resource` when a child process shuts down. A killed process does not call it."""
         self.shutdown_function = function
         return function
 
     def include(self, other: Router) -> None:
-        """Take another router's handlers as one's own, also those that are added to it later."""
+        """Add the handlers of another router, under this router's name; also those that are registered there later."""
         if other is self or self in other.included:
             raise ValueError("a router cannot include itself")
         self.included.append(other)
 
-    def _all(self) -> Iterator[Handler]:
+    def _all_handlers(self) -> Iterator[Handler]:
         yield from self._own
         for other in self.included:
-            yield from other._all()
+            yield from other._all_handlers()
 
 
 def wanted_by(declarations: Iterable[Declaration], *, topic: str, store: str) -> dict[str, Declaration]:
-    """The handlers that want an event, by name. Two versions of one handler are one handler."""
+    """The handlers that an event is routed to, by name. Two versions of one handler are one handler."""
     if topic == PROBE:
         return {}
     return {

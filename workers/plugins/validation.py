@@ -1,5 +1,4 @@
-"""Judging: what is wrong with a plugin, in sentences that name its file, its line and the fix. Pure, but for reading
-the places a folder may be in."""
+"""Validates plugins. Each error is one sentence with the file, the line and the fix. It only reads folders."""
 
 from __future__ import annotations
 
@@ -26,39 +25,39 @@ OUR_FOLDER = Path(__file__).parents[1]
 PACKAGES = ("workers", "receiver")
 
 
-def judge(handler: Handler) -> None:
-    """Refuse a handler that could not run, before anything is routed to it."""
+def validate_handler(handler: Handler) -> None:
+    """Refuse a handler that could not run, before an event is routed to it."""
     if not inspect.isroutine(handler.function):
         raise PluginError(f"{handler.name} is not a plain function; write `def` and call what you need from it")
     for fault in _faults(handler):
         raise PluginError(f"{handler.file}:{handler.line}: {handler.name} {fault}")
 
 
-def judge_router(router: Router, origin: str) -> None:
-    """What concerns a plugin as a whole."""
+def validate_router(router: Router, origin: str) -> None:
+    """Refuse a plugin with a wrong name, startup or shutdown function."""
     if not isinstance(router.name, str) or not _NAME.fullmatch(router.name) or "." in router.name:
         raise PluginError(f'{origin}: a plugin needs a name of letters, digits, _ and -: router = Router("loyalty")')
-    _judge_parts(router, origin)
+    _validate_parts(router, origin)
     for what, function in (("startup", router.startup_function), ("shutdown", router.shutdown_function)):
         if function is not None and (inspect.iscoroutinefunction(function) or not _takes(function, 1)):
             given = "settings" if what == "startup" else "resource"
             raise PluginError(
-                f"{place_of(function)}: @router.{what} of {router.name} must take one argument: "
+                f"{_place_of(function)}: @router.{what} of {router.name} must take one argument: "
                 f"def {getattr(function, '__name__', what)}({given})"
             )
 
 
-def _judge_parts(router: Router, origin: str) -> None:
+def _validate_parts(router: Router, origin: str) -> None:
     for part in router.included:
         if part.startup_function or part.shutdown_function or part.settings:
             raise PluginError(
                 f"{origin}: {router.name} includes a router with a startup, a shutdown or settings of its own; "
                 "those belong to the plugin: move them to the router that includes it"
             )
-        _judge_parts(part, origin)
+        _validate_parts(part, origin)
 
 
-def place_of(function: Callable[..., Any]) -> str:
+def _place_of(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
 
@@ -67,8 +66,8 @@ def _faults(handler: Handler) -> Iterator[str]:
     if not _NAME.fullmatch(handler.name):
         yield "has a name that is not letters, digits, _ and -"
     yield from _wrong_function(handler)
-    yield from _wrong_wishes(handler)
-    yield from conditions.faults(handler.when)
+    yield from _wrong_options(handler)
+    yield from conditions.faults_of(handler.when)
     yield from _wrong_numbers(handler)
 
 
@@ -82,7 +81,7 @@ def _wrong_function(handler: Handler) -> Iterator[str]:
         yield "must take two arguments: def handler(event, ctx)"
 
 
-def _wrong_wishes(handler: Handler) -> Iterator[str]:
+def _wrong_options(handler: Handler) -> Iterator[str]:
     if not handler.topics:
         yield 'names no topic; write @router.on("order.created") or @router.on("*")'
     for topic in handler.topics:
@@ -103,11 +102,11 @@ def _wrong_numbers(handler: Handler) -> Iterator[str]:
             f"has retries={retries!r}, neither a number nor delays in seconds; write retries=5 or retries=(10, 60, 300)"
         )
     if handler.timeout is not None and not (_is_seconds(handler.timeout) and handler.timeout > 0):
-        yield f"has timeout={handler.timeout!r}, which is no number of seconds; write timeout=30"
+        yield f"has timeout={handler.timeout!r}, which is not a number of seconds; write timeout=30"
     try:
         parse_duration(handler.delay)
     except ValueError:
-        yield f'has delay={handler.delay!r}, which is no time; write delay=600 or delay="10m"'
+        yield f'has delay={handler.delay!r}, which is not a duration; write delay=600 or delay="10m"'
 
 
 def _is_count(value: Any) -> bool:
@@ -126,43 +125,43 @@ def _takes(function: Callable[..., Any], many: int) -> bool:
     return True
 
 
-# What went wrong while a plugin was imported
+# Errors while a plugin is imported
 
 
 def import_error(origin: str, error: BaseException) -> PluginError:
-    """One sentence for whatever a plugin's import raised, with the plugin's own file and line."""
+    """One sentence for what a plugin's import raised, with the plugin's own file and line."""
     if isinstance(error, SyntaxError):
-        return PluginError(f"{error.filename}:{error.lineno}: {origin} has a syntax error: {error.msg}; mend that line")
+        return PluginError(f"{error.filename}:{error.lineno}: {origin} has a syntax error: {error.msg}; fix that line")
     frames = traceback.extract_tb(error.__traceback__)
     frame = ([one for one in frames if not _is_ours(one.filename)] or list(frames))[-1]
-    return PluginError(f"{frame.filename}:{frame.lineno}: {origin} {_what_happened(error)}")
+    return PluginError(f"{frame.filename}:{frame.lineno}: {origin} {_describe_import_error(error)}")
 
 
-def _what_happened(error: BaseException) -> str:
+def _describe_import_error(error: BaseException) -> str:
     if isinstance(error, TypeError) and (match := _UNKNOWN_OPTION.search(str(error))):
         known = [name for name in inspect.signature(getattr(Router, match[1])).parameters if name != "self"]
         near = difflib.get_close_matches(match[2], known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        return f"gives an unknown option {match[2]}; {hint}"
-    told = f"cannot be loaded: {type(error).__name__}: {error}"
+        hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
+        return f"has an unknown option {match[2]}; {hint}"
+    sentence = f"cannot be loaded: {type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError):
         if error.name and error.name.partition(".")[0] in PACKAGES:
-            return f"{told}; {error.name.partition('.')[0]} is storehooks' own package: rename yours"
-        return f"{told}; install it into this environment, or correct the import"
+            return f"{sentence}; {error.name.partition('.')[0]} is storehooks' own package: rename yours"
+        return f"{sentence}; install it into this environment, or correct the import"
     if isinstance(error, ImportError):
-        return f"{told}; correct the import"
-    return f"{told}; what can fail belongs into @router.startup or a handler"
+        return f"{sentence}; correct the import"
+    return f"{sentence}; code that can fail belongs into @router.startup or a handler"
 
 
 def _is_ours(filename: str) -> bool:
     return "importlib" in filename or OUR_FOLDER in Path(filename).parents
 
 
-# A folder that hides ours
+# Folders that hide our packages
 
 
-def refuse_a_shadow(folders: Iterable[Path], origin: str) -> None:
-    """A folder or file of our packages' names: whoever runs Python there gets that one instead of ours."""
+def refuse_shadowing_packages(folders: Iterable[Path], origin: str) -> None:
+    """Refuse a folder or file with the name of one of our packages: Python started there imports it instead of ours."""
     for folder in dict.fromkeys(one.absolute() for one in folders):
         for name in PACKAGES:
             ours = OUR_FOLDER.parent / name
@@ -178,7 +177,7 @@ def _is_importable(found: Path) -> bool:
     return found.suffix == ".py" or (found.is_dir() and any(found.glob("*.py")))
 
 
-def searched_before_ours() -> list[Path]:
+def folders_searched_first() -> list[Path]:
     """The folders in which Python looks for a package before it finds ours."""
     home = str(OUR_FOLDER.parent)
     before = sys.path[: sys.path.index(home)] if home in sys.path else []

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from receiver.contract.event import Event
-from workers.plugins.conditions import described, false_part, faults
+from workers.plugins.conditions import describe, faults_of, unmet_condition
 
 DATA = {"total": "150.00", "count": 3, "status": "paid", "test": False, "note": None, "customer": {"email": "a@b.c"}}
 
@@ -41,8 +41,8 @@ def event(data: Any = None) -> Event:
     ],
 )
 def test_these_fit(when: Any) -> None:
-    assert not list(faults(when))
-    assert false_part(when, event()) is None
+    assert not list(faults_of(when))
+    assert unmet_condition(when, event()) is None
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_these_fit(when: Any) -> None:
     ],
 )
 def test_these_do_not_and_the_false_part_is_named(when: Any, says: str) -> None:
-    assert not list(faults(when))
-    assert false_part(when, event()) == says
+    assert not list(faults_of(when))
+    assert unmet_condition(when, event()) == says
 
 
 @pytest.mark.parametrize(
@@ -82,15 +82,15 @@ def test_these_do_not_and_the_false_part_is_named(when: Any, says: str) -> None:
     ],
 )
 def test_these_are_refused_with_the_fix(when: Any, says: str) -> None:
-    (told,) = faults(when)
+    (told,) = faults_of(when)
     assert says in told
 
 
 def test_data_that_is_no_object_fits_nothing() -> None:
-    assert false_part({"total": "> 1"}, event([1, 2])) == "total > 1 was false"
-    assert false_part({"0": 1}, event([1, 2])) is None
+    assert unmet_condition({"total": "> 1"}, event([1, 2])) == "total > 1 was false"
+    assert unmet_condition({"0": 1}, event([1, 2])) is None
 
 
-def test_it_can_be_described() -> None:
-    assert described({"total": "> 100", "status": ["paid"]}) == "total > 100 and status in paid"
-    assert described(None) is None
+def test_it_can_be_describe() -> None:
+    assert describe({"total": "> 100", "status": ["paid"]}) == "total > 100 and status in paid"
+    assert describe(None) is None

@@ -167,7 +167,7 @@ def test_scopes_reach_as_far_as_they_say(effects: object) -> None:
     assert context(effects, "event3", resource="8").once("k", lambda: 3, scope="resource") == 3
     assert context(effects, "event1").once("k", lambda: 4, scope="store") == 4
     assert context(effects, "event9", resource="9").once("k", lambda: 5, scope="store") == 4
-    with pytest.raises(ValueError, match="names no resource"):
+    with pytest.raises(ValueError, match="has no resource id"):
         context(effects, resource="").once("k", lambda: 6, scope="resource")
 
 

@@ -13,7 +13,7 @@ from redis import Redis
 from receiver import config as config_room
 from receiver.contract.errors import PluginError
 from workers.cli import storehooks
-from workers.plugins.loading import judge_one
+from workers.plugins.validation_process import validate_plugin
 from workers.testing.certify import end_state, report, scenarios
 from workers.testing.certify.runner import CertificationRun, Results, ScenarioFinding, Target, target_of
 
@@ -56,7 +56,7 @@ def certified(folder: Path, text: str, *only: str, seed: int = 7) -> Results:
     plugin.write_text(text)
     (folder / "config.toml").write_text("")
     config = config_room.load(folder / "config.toml", {})
-    target = target_of(str(plugin), judge_one(config, str(plugin)))
+    target = target_of(str(plugin), validate_plugin(config, str(plugin)))
     return CertificationRun(config, target, seed=seed, only=only).run()
 
 
@@ -98,7 +98,7 @@ def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
     assert "--only late2: there are repeated, replayed," in str(
         command(tmp_path, str(tmp_path / "plugin.py"), "--only", "late2").exception
     )
-    assert "there is no such file" in str(command(tmp_path, str(tmp_path / "nothing.py")).exception)
+    assert "no such file" in str(command(tmp_path, str(tmp_path / "nothing.py")).exception)
     assert "no plugin is called nothing" in str(command(tmp_path, "nothing").exception)
     (tmp_path / "empty.py").write_text(NOT_IDEMPOTENT[: NOT_IDEMPOTENT.index("@router")])
     assert "has no handlers" in str(command(tmp_path, str(tmp_path / "empty.py")).exception)
@@ -166,8 +166,8 @@ def test_every_scenario(tmp_path: Path, text: str, idempotent: bool, order_safe:
 
 
 def test_a_plugin_that_cannot_be_certified_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="no plugin is called nothing_there; loaded are: none"):
-        judge_one(config_room.load(None, {}), "nothing_there")
+    with pytest.raises(PluginError, match="no plugin is called nothing_there; the loaded plugins are: none"):
+        validate_plugin(config_room.load(None, {}), "nothing_there")
     target = Target("x", "x", "1", ("order.flown",), ("x.y",))
     with pytest.raises(PluginError, match="no samples of its topics"):
         CertificationRun(config_room.load(None, {}), target, seed=1)

@@ -13,7 +13,7 @@ from receiver.config import Config
 from workers.operations.doctor import local_facts, network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
-from workers.plugins.loading import ValidationProcess
+from workers.plugins.validation_process import ValidationProcess
 
 TIMEOUT = 4.0
 """Seconds for all requests over the network together."""

@@ -28,7 +28,7 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.release import ReleaseCheck
-from workers.plugins.loading import ValidationProcess
+from workers.plugins.validation_process import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed_operations
 from workers.subscriptions.apply import keyring_of
 
@@ -135,7 +135,7 @@ def _housekeeper(activity: ActivityQueries) -> str:
 def plugin_facts(validation: ValidationProcess, deadline: float) -> PluginFacts:
     """The result of a validation process that was started before. At the deadline it is abandoned."""
     try:
-        return PluginFacts(tuple(validation.verdict(within=max(0.0, deadline - time.monotonic()))))
+        return PluginFacts(tuple(validation.result(within=max(0.0, deadline - time.monotonic()))))
     except PluginError as error:
         return PluginFacts(fault=str(error))
 

@@ -25,7 +25,7 @@ from receiver.contract.errors import PluginError
 from receiver.inbox import Run, connect_to
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending, RunResult
-from workers.plugins import conditions, loading, plugin_settings
+from workers.plugins import conditions, discovery, plugin_settings
 from workers.plugins.context import Context
 from workers.plugins.effects import AtWork, Effects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
@@ -57,7 +57,7 @@ def serve(config: Config, channel: socket.socket, tickets: int, stopped: Callabl
     # subprocesses must not inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        executor = RunExecutor(config, loading.load(config), stopped)
+        executor = RunExecutor(config, discovery.load(config), stopped)
     except PluginError as error:
         channel.sendall(messages.pack_message({"broken": str(error)}))
         return
@@ -108,7 +108,7 @@ class LoadedPlugin:
 class RunExecutor:
     """Calls handlers, one run at a time, and turns what they return or raise into results."""
 
-    def __init__(self, config: Config, plugins: list[loading.Plugin], stopped: Callable[[], bool]) -> None:
+    def __init__(self, config: Config, plugins: list[discovery.Plugin], stopped: Callable[[], bool]) -> None:
         self._config = config
         self._stopped = stopped
         self._redis = connect_to(config.redis, timeout=EFFECT_SECONDS)
@@ -137,15 +137,15 @@ class RunExecutor:
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout)
             try:
-                untrue = conditions.false_part(handler.when, run.event)
-                returned = handler.function(run.event, self._context(run, plugin, timeout)) if not untrue else None
+                unmet = conditions.unmet_condition(handler.when, run.event)
+                returned = handler.function(run.event, self._context(run, plugin, timeout)) if not unmet else None
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
             result = _result_of_error(error, plugin.files)
         else:
-            if untrue:
-                skipped = {"result": shorten(f"skipped: {untrue}"), "reason": "skipped"}
+            if unmet:
+                skipped = {"result": shorten(f"skipped: {unmet}"), "reason": "skipped"}
                 result = RunResult(Ending.DROPPED, skipped)
             else:
                 result = RunResult(Ending.DONE, {"result": _storable(returned)})

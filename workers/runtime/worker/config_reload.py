@@ -9,7 +9,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration
-from workers.plugins.loading import ValidationProcess
+from workers.plugins.validation_process import ValidationProcess
 
 log = logs.get("worker")
 
@@ -39,7 +39,7 @@ class ConfigReload:
         validation, self._validation = self._validation, None
         self._selector.unregister(validation)
         try:
-            return validation.config, validation.verdict()
+            return validation.config, validation.result()
         except StorehooksError as error:
             _log_refusal(error)
             return None

@@ -21,7 +21,7 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, connect_to, keys
 from receiver.inbox.outcomes import Ending, RunResult
 from receiver.inbox.redis.connecting import check
-from workers.plugins.loading import judge_elsewhere
+from workers.plugins.validation_process import validate_plugins
 from workers.processes import Clock, Signals
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.worker.batch_sizes import LONG, BatchSizes
@@ -192,7 +192,7 @@ def run(explicit: str | None) -> int:
     try:
         config = load_from_environment(explicit)
         check(connect_to(config.redis, timeout=2.0), ack=config.redis.ack)
-        handlers = judge_elsewhere(config)
+        handlers = validate_plugins(config)
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2

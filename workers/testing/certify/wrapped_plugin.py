@@ -20,7 +20,7 @@ from typing import Any
 
 from receiver.config import load
 from receiver.contract.event import Event
-from workers.plugins import loading
+from workers.plugins import discovery
 from workers.plugins.context import Context
 from workers.plugins.exceptions import Busy, Retry
 from workers.plugins.router import Handler, Router
@@ -163,7 +163,7 @@ def wrap_handler(handler: Handler, control: Control) -> Callable[[Event, Context
 def wrap_plugin(control: Control) -> Router:
     """The plugin under its own name, with its settings and startup, but without limits, delays and `stores`."""
     config = load(Path(control.config) if control.config else None, os.environ)
-    plugin = loading.load_one(config, control.plugin)
+    plugin = discovery.load_one(config, control.plugin)
     router = Router(plugin.name, settings=plugin.router.settings)
     router.startup_function, router.shutdown_function = plugin.router.startup_function, plugin.router.shutdown_function
     for handler in plugin.handlers:

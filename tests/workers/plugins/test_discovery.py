@@ -14,8 +14,9 @@ from receiver import config
 from receiver.contract.errors import ConfigError, PluginError
 from tests.support.harness import SECRET, Process, System, eventually
 from workers import Context, Event, Router
-from workers.plugins import loading
+from workers.plugins import discovery, plugin_settings
 from workers.plugins.router import Handler
+from workers.plugins.validation_process import validate_plugin, validate_plugins
 
 HEAD = "from workers import Router\nrouter = Router('shop')\n"
 ONE = "@router.on('*')\ndef one(event, ctx):\n    pass\n"
@@ -52,7 +53,7 @@ TWELVE = {
     "async def": Broken(on("'*'", "async def one(event, ctx)"), "shop.py:3", "is async", "write `def`"),
     "unknown topic form": Broken(on("'Order Created!'"), "shop.py:3", "asks for the topic", '"order.created"'),
     "import error": Broken("import nowhere_x\n", "shop.py:1", "No module named 'nowhere_x'", "install it into this"),
-    "syntax error": Broken(HEAD + "def (:\n", "shop.py:3", "has a syntax error", "mend that line"),
+    "syntax error": Broken(HEAD + "def (:\n", "shop.py:3", "has a syntax error", "fix that line"),
     "duplicate name": Broken(HEAD + ONE + ONE, "shop.py:6", "two handlers are called shop.one", "Rename one"),
     "bad settings": Broken(
         MODEL, "config.toml:4", "plugins.shop.level", "See class Settings at", '[plugins.shop]\nlevel = "many"\n'
@@ -93,7 +94,7 @@ MORE = {
         HEAD + ONE, "config.toml:4", "has no handler onee", "did you mean one?", "[plugins.shop]\nhandlers.onee = {}\n"
     ),
     "a setting with a taken name": Broken(
-        MODEL.replace("url: str", "stores: str"), "shop.py:3", "called stores", "give it another name"
+        MODEL.replace("url: str", "stores: str"), "shop.py:3", "called stores", "uses for itself; rename it"
     ),
     "settings of a strange type": Broken(
         "from workers import Router\nrouter = Router('shop', settings=dict)\n", "", "neither a pydantic", "BaseModel"
@@ -108,8 +109,8 @@ def write(folder: Path, broken: Broken) -> Path:
     return path
 
 
-def load(path: Path) -> list[loading.Plugin]:
-    return loading.load(config.load(path, {}))
+def load(path: Path) -> list[discovery.Plugin]:
+    return discovery.load(config.load(path, {}))
 
 
 @pytest.mark.parametrize("name", [*TWELVE, *MORE])
@@ -168,13 +169,13 @@ def _is_the_sentence(said: str, broken: Broken) -> None:
 def test_a_plugin_that_ends_the_process_is_noticed(make_system: Callable[..., System]) -> None:
     system = make_system(plugin="import os\nos._exit(3)\n")
     with pytest.raises(PluginError, match="exit code 3"):
-        loading.judge_elsewhere(system.config)
+        validate_plugins(system.config)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, Broken(HEAD, "", "", ""))
     (tmp_path / "shop.py").unlink()
-    with pytest.raises(PluginError, match=r"there is no such file; see \[workers\] plugins"):
+    with pytest.raises(PluginError, match=r"no such file; see \[workers\] plugins"):
         load(path)
 
 
@@ -182,7 +183,7 @@ def test_handlers_lists_what_is_loaded(system: System) -> None:
     system.plugin.write_text(
         HEAD + "__version__ = '1.2'\n@router.on('order.*', retries=(1, 2), timeout=5)\ndef one(event, ctx):\n    pass\n"
     )
-    found = loading.judge_elsewhere(system.config)
+    found = validate_plugins(system.config)
     assert [(one.handler, one.version, one.topics) for one in found] == [("shop.one", "1.2", ("order.*",))]
     shown = system.run_cli("handlers").stdout
     assert "shop.one" in shown
@@ -193,10 +194,10 @@ def test_one_plugin_is_found_by_its_name_its_file_or_its_module(tmp_path: Path) 
     path = write(tmp_path, Broken(HEAD + ONE, "", "", ""))
     (tmp_path / "other_shop.py").write_text(HEAD.replace("shop", "other") + ONE)
     loaded = config.load(path, {})
-    assert [one.handler for one in loading.judge_one(loaded, "shop")] == ["shop.one"]
-    assert [one.handler for one in loading.judge_one(loaded, str(tmp_path / "other_shop.py"))] == ["other.one"]
+    assert [one.handler for one in validate_plugin(loaded, "shop")] == ["shop.one"]
+    assert [one.handler for one in validate_plugin(loaded, str(tmp_path / "other_shop.py"))] == ["other.one"]
     path.write_text('[workers]\nplugins = ["other_shop"]\n')
-    assert [one.handler for one in loading.judge_one(config.load(path, {}), "other")] == ["other.one"]
+    assert [one.handler for one in validate_plugin(config.load(path, {}), "other")] == ["other.one"]
 
 
 def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -217,8 +218,8 @@ def test_settings_of_a_store_stand_over_the_plugins(tmp_path: Path) -> None:
         f'[plugins.shop]\nurl = "a"\nkey = "b"\nstores = ["north"]\n{STORE}[stores.north.plugins.shop]\nurl = "c"\n'
     )
     found = config.load(path, {})
-    assert loading.settings_of(found, "shop", "north") == {"url": "c", "key": "b"}
-    assert loading.settings_of(found, "shop", "other") == {"url": "a", "key": "b"}
+    assert plugin_settings.settings_of(found, "shop", "north") == {"url": "c", "key": "b"}
+    assert plugin_settings.settings_of(found, "shop", "other") == {"url": "a", "key": "b"}
 
 
 def test_a_model_may_read_a_setting_by_another_name() -> None:
@@ -260,7 +261,7 @@ def test_a_setting_that_is_wrong_is_never_shown(tmp_path: Path) -> None:
 def test_what_config_decides_for_all_stores_does_not_stand_below_one(tmp_path: Path) -> None:
     path = write(tmp_path, Broken(HEAD + ONE, "", "", ""))
     path.write_text(path.read_text() + '[stores.north.plugins.shop]\nstores = ["north"]\n')
-    with pytest.raises(PluginError, match=r"config\.toml:6: stores is decided for all stores; move it"):
+    with pytest.raises(PluginError, match=r"config\.toml:6: stores is set for all stores; move it"):
         load(path)
 
 
