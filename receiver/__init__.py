@@ -1,4 +1,4 @@
-"""In front of the queue: verify a delivery, keep it, answer.
+"""In front of the queue: verify a delivery, store it, answer.
 
 Law of this package: it never imports `workers`, and the public web process never loads plugin code.
 """

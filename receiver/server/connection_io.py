@@ -179,7 +179,7 @@ class ConnectionIO:
             self._start_reading(connection, self._keepalive)
 
     def stop(self) -> None:
-        """Wait only a moment for new requests. Senders were told that they may send another, so some are on the way."""
+        """Wait only a moment for new requests. Answers promised keep-alive, so some requests may be on the way."""
         self._keepalive = IDLE_SECONDS_AT_STOP
         deadline = time.monotonic() + IDLE_SECONDS_AT_STOP
         for connection in self.table.reading:

@@ -1,8 +1,7 @@
-"""Framing: has a request arrived whole? Bytes in, a yes or no out; nothing is judged that a parser judges.
+"""Framing: finds where a request ends, so that only complete requests are parsed. It does not validate them.
 
-It errs on one side only: `ready` is also true for what no parser would take, so that it is refused at
-once. `complete` is true only where the end of the request is certain; what is not complete, or too long,
-must be the last request of its connection.
+`ready` is also true for bytes that no parser accepts, so that they are refused at once. `complete` is true only where
+the end of the request is certain. A request that is not complete, or too long, must be the last of its connection.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import re
 MAX_HEAD = 64 * 1024
 MAX_CHUNK_LINE = 1024
 MAX_TRAILERS = 8 * 1024
-MAX_BESIDE = 64 * 1024
-"""Bytes of a chunked body that are none of its content: sizes, extensions. Each chunk costs a parser some time."""
+MAX_CHUNK_OVERHEAD = 64 * 1024
+"""Bytes of a chunked body that are not content: sizes, extensions. Bounded, because each chunk costs parsing time."""
 MAX_DIGITS = 18
 CRLF = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
 _FIRST_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r")
-# Blanks around a value are stripped afterwards: a pattern that did so would go over a long run of them again and again.
+# Blanks around a value are stripped afterwards: a pattern that did it would backtrack over a long run of them.
 _LENGTH = re.compile(rb"\r\ncontent-length:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
 _CODING = re.compile(rb"\r\ntransfer-encoding:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*(?=\r\n)", re.IGNORECASE)
@@ -27,7 +26,7 @@ _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})([ \t]*;[^\r\n]*)?")
 
 
 class Framing:
-    """One request that is arriving. A body longer than `limit` is not waited for."""
+    """One request that is being read. A body longer than `limit` is not waited for."""
 
     def __init__(self, data: bytes = b"", *, limit: int) -> None:
         self.limit = limit
@@ -36,15 +35,16 @@ class Framing:
         self.complete = False
         self.too_long = False
         self.expects_continue = False
-        """The sender waits to be told to go on, and has not been told."""
-        self._looked = 0
+        """The sender waits for 100 Continue, which has not been sent."""
+        self._searched = 0
+        """Bytes in which the end of the head was not found."""
         self._chunk = -1
-        """Where the next line with a chunk's size begins; -1 where the body is not chunked."""
+        """Where the next chunk-size line begins; -1 if the body is not chunked."""
         self._payload = 0
         self._body = 0
         """Where the body begins."""
         self._end = -1
-        """Where the request ends; -1 while that is not known."""
+        """Where the request ends; -1 while unknown."""
         if data:
             self.feed(data)
 
@@ -53,7 +53,7 @@ class Framing:
 
     @property
     def chunked(self) -> bool:
-        """The end was found by following chunks; whether they are good ones, trailers too, a parser must say."""
+        """The end was found by following chunks. Whether chunks and trailers are valid is for a parser to check."""
         return self._chunk >= 0
 
     def feed(self, data: bytes) -> None:
@@ -66,7 +66,7 @@ class Framing:
             self.ready = self.complete = True
 
     def split(self) -> tuple[bytes, bytes]:
-        """The request, and what came after it."""
+        """The request, and the bytes after it."""
         end = self._end if self.complete else len(self.buffer)
         return bytes(self.buffer[:end]), bytes(self.buffer[end:])
 
@@ -74,18 +74,18 @@ class Framing:
         if self.buffer[0] not in _FIRST_BYTES:
             self.ready = True
             return
-        at = self.buffer.find(_HEAD_END, max(0, self._looked - 3))
+        at = self.buffer.find(_HEAD_END, max(0, self._searched - 3))
         if at >= 0:
             self._read_head(bytes(self.buffer[: at + 2]), at + 4)
         elif len(self.buffer) > MAX_HEAD or self._has_a_bare_line_feed():
-            self.ready = True  # it will not become a request any more
-        self._looked = len(self.buffer)
+            self.ready = True  # it cannot become a valid request
+        self._searched = len(self.buffer)
 
     def _has_a_bare_line_feed(self) -> bool:
         """Whether a line of the new bytes ends with a line feed alone."""
-        new = self.buffer[max(0, self._looked - 1) :]
-        if self._looked and new.startswith(b"\n"):
-            del new[:1]  # judged before
+        new = self.buffer[max(0, self._searched - 1) :]
+        if self._searched and new.startswith(b"\n"):
+            del new[:1]  # checked before
         return new.count(b"\n") != new.count(CRLF)
 
     def _read_head(self, head: bytes, end: int) -> None:
@@ -111,7 +111,7 @@ class Framing:
             self.ready = True
 
     def _follow_chunks(self) -> None:
-        """Go from size to size, never twice over the same bytes."""
+        """Go from chunk size to chunk size, never twice over the same bytes."""
         while not self.ready and self._chunk < len(self.buffer):
             line_end = self.buffer.find(CRLF, self._chunk, self._chunk + MAX_CHUNK_LINE)
             if line_end < 0:
@@ -126,20 +126,20 @@ class Framing:
             else:
                 self._payload += int(size[1], 16)
                 self._chunk = line_end + 2 + int(size[1], 16) + 2
-                self._look_at_the_chunk()
-        self._look_at_the_chunk()
+                self._check_chunk()
+        self._check_chunk()
 
-    def _look_at_the_chunk(self) -> None:
-        """One that is here must end where it says; what is here of all of them must not be too much."""
+    def _check_chunk(self) -> None:
+        """A chunk must end where its size says, and what has arrived of all chunks must not exceed the limits."""
         missing = self._chunk - len(self.buffer)
-        beside = self._chunk - self._body - self._payload
-        if self._payload - max(0, missing) > self.limit or beside > MAX_BESIDE:
+        overhead = self._chunk - self._body - self._payload
+        if self._payload - max(0, missing) > self.limit or overhead > MAX_CHUNK_OVERHEAD:
             self.ready = self.too_long = True
         elif self._payload and missing <= 0 and self.buffer[self._chunk - 2 : self._chunk] != CRLF:
             self.ready = True
 
     def _find_end_of_trailers(self, last_chunk_line: int) -> None:
-        """The blank line after the last chunk; trailers may stand before it."""
+        """Find the blank line after the last chunk; trailers may precede it."""
         at = self.buffer.find(_HEAD_END, last_chunk_line)
         if at >= 0:
             self._end = at + 4

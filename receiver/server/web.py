@@ -1,7 +1,7 @@
 """The web server's settings, and `python -m receiver.server.web`, the process `web`.
 
-The master holds the config. HUP reads it again: a good one is given to new processes, a bad one is
-refused with a line in the log, and the old one stays.
+The master process holds the config. On HUP it reads the config again: new worker processes get a valid one; an invalid
+one is refused with a line in the log, and the old one stays in use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from receiver.server.buffering_worker import CONNECTIONS, BufferingWorker
 from receiver.server.loop_worker import LoopWorker
 
 PR_SET_PDEATHSIG = 1
-IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn makes a file there that has no name
+IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn creates an unnamed file there
 WORKER_CLASSES = {"loop": LoopWorker, "threads": BufferingWorker}
 
 
@@ -49,7 +49,7 @@ class WebServer(BaseApplication):
     def load_config(self) -> None:
         """Called by gunicorn at start and at each HUP."""
         if self._started:
-            self.config = self._read_again()
+            self.config = self._reload()
         self._started = True
         assert self.cfg is not None
         for name, value in settings(self.config).items():
@@ -60,7 +60,7 @@ class WebServer(BaseApplication):
         self.pipeline = start_pipeline(self.config)
         return create_app(self.pipeline, max_body=self.config.receiver.max_body)
 
-    def _read_again(self) -> Config:
+    def _reload(self) -> Config:
         try:
             return load_from_environment(self._explicit)
         except ConfigError as error:
@@ -75,15 +75,14 @@ def settings(config: Config) -> dict[str, Any]:
         "worker_class": WORKER_CLASSES[config.receiver.worker_class],
         "threads": config.receiver.threads,
         "worker_connections": CONNECTIONS,
-        "worker_tmp_dir": IN_MEMORY
-        if os.access(IN_MEMORY, os.W_OK)
-        else None,  # else each sign of life waits for a disk
+        # in memory, so that no heartbeat waits for a disk
+        "worker_tmp_dir": IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None,
         "keepalive": 15,
         "graceful_timeout": 8,
         "limit_request_line": 4094,
         "limit_request_fields": 100,
         "limit_request_field_size": 8190,
-        "forwarder_headers": "",  # no sender says where the app is mounted, or by which scheme it is reached
+        "forwarder_headers": "",  # no sender sets where the app is mounted, or its scheme
         "secure_scheme_headers": {},
         "control_socket_disable": True,  # gunicorn opens one in the home directory by default
         "logger_class": QuietLogger,
@@ -94,7 +93,7 @@ def settings(config: Config) -> dict[str, Any]:
 
 
 class QuietLogger(Logger):
-    """gunicorn's messages through our formatter; no access log, since paths are the sender's text."""
+    """Sends gunicorn's messages through our formatter. No access log, because paths are the sender's text."""
 
     def setup(self, cfg: Any) -> None:  # noqa: ARG002  gunicorn's signature
         self.error_log.propagate = True
@@ -104,19 +103,19 @@ class QuietLogger(Logger):
 
 
 def begin_worker(config: Config) -> None:
-    """First in each worker process. A killed master must not leave processes that go on serving an old config."""
+    """First in each worker process. If the master is killed, its workers must not go on serving an old config."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     hold(config.data_dir, "web-worker")
 
 
-def refuse_an_unusable_server(client: Redis, config: Config) -> None:
-    """One that is too old or wrongly set. One that is away is no reason not to start: there is the spool."""
+def check_redis(client: Redis, config: Config) -> None:
+    """Raise for a Redis server that is too old or wrongly configured, or unreachable while the spool is off."""
     try:
         check(client, ack=config.redis.ack)
     except ServerUnreachable as error:
         if config.receiver.spool == "off":
             raise
-        logs.get("receiver").warning("starting without the Redis server; deliveries go to the spool", why=str(error))
+        logs.get("receiver").warning("starting without Redis; deliveries go to the spool", why=str(error))
 
 
 def main() -> int:
@@ -128,7 +127,7 @@ def main() -> int:
         config = load_from_environment(explicit)
         require_free_port(config.receiver.bind, key="[receiver] bind")
         client = connect_to(config.redis, timeout=config.redis.timeout)
-        refuse_an_unusable_server(client, config)
+        check_redis(client, config)
         client.close()
     except StorehooksError as error:
         print(f"storehooks web: {error}", file=sys.stderr)

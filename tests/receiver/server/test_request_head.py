@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from receiver.config import load
 from receiver.server.loop_worker import lower_case_headers
-from receiver.server.request_head import MOST_FIELDS, read_head
+from receiver.server.request_head import MAX_FIELDS, read_head
 from receiver.server.request_parser import PlainRequest
 from receiver.server.web import settings
 from tests.support.programs import ROOT
@@ -118,7 +118,7 @@ def test_a_sender_that_says_what_is_so_anyway_is_read_quickly(said: str) -> None
         ([*ORDINARY, ("X-Line-Feed", "a\nX-Other: b")], "POST /webhooks/north HTTP/1.1"),
         ([*ORDINARY, ("X-Space ", "a")], "POST /webhooks/north HTTP/1.1"),
         ([*ORDINARY, ("X-Long", "a" * 5000)], "POST /webhooks/north HTTP/1.1"),
-        ([*ORDINARY, *((f"X-{n}", "a") for n in range(MOST_FIELDS))], "POST /webhooks/north HTTP/1.1"),
+        ([*ORDINARY, *((f"X-{n}", "a") for n in range(MAX_FIELDS))], "POST /webhooks/north HTTP/1.1"),
     ],
 )
 def test_what_is_not_quite_ordinary_is_left_to_gunicorn(fields: list[tuple[str, str]], line: str) -> None:
