@@ -100,10 +100,6 @@ class Catalogue:
     def __iter__(self) -> Iterator[Operation]:
         return iter(self.operations.values())
 
-    @cached_property
-    def groups(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(operation.group for operation in self))
-
     def get(self, group: str, name: str) -> Operation:
         """The operation. Raises ConfigError with the closest name where there is none."""
         operation = self.operations.get(f"{group}.{name}")

@@ -97,7 +97,7 @@ def make_shop(url: str, scheme: Scheme = STANDARD_WEBHOOKS, **misbehave: float |
 def create_orders(shop: Shop, count: int = 1) -> list[int]:
     made = []
     for _ in range(count):
-        call = SandboxCall(bundled_catalogue().get("orders", "create"), body={"lines": [{"product_id": 1}]})
+        call = SandboxCall(body={"lines": [{"product_id": 1}]})
         with shop.state.transaction():
             made.append(orders.create(shop, call)["id"])
     return made
@@ -199,15 +199,16 @@ def test_a_delivery_is_retried_with_its_id_until_it_is_answered(
     assert len({event.delivery_id for event in events_of(shop, subscriber)}) == 1
 
 
+def disabled_topics(shop: Shop) -> list[str]:
+    return [one["topic"] for one in shop.state.all_of("webhook") if not one["enabled"]]
+
+
 def test_a_subscription_is_disabled_after_repeated_failures(subscriber: Subscriber, start_sender: StartSender) -> None:
     shop = make_shop(subscriber.url)
     subscriber.status = 500
     start_sender(shop, disable_after=2)
     create_orders(shop, 2)
-    eventually(lambda: all_sent(shop))
-    state = {one["topic"]: one["enabled"] for one in shop.state.all_of("webhook")}
-    assert state.pop("order.created") is False
-    assert all(state.values())
+    eventually(lambda: disabled_topics(shop) == ["order.created"])
     create_orders(shop)
     assert all_sent(shop), "a disabled subscription gets no webhook"
 
@@ -218,7 +219,7 @@ def test_the_delivery_log_shows_state_response_and_attempts(subscriber: Subscrib
     create_orders(shop)
     eventually(lambda: all_sent(shop))
     subscription = next(one for one in shop.state.all_of("webhook") if one["topic"] == "order.created")
-    call = SandboxCall(bundled_catalogue().get("webhooks", "list_deliveries"), {"id": subscription["id"]})
+    call = SandboxCall({"id": subscription["id"]})
     (delivery,) = webhooks.list_deliveries(shop, call)
     assert (delivery["state"], delivery["answered"], delivery["attempts"]) == ("done", "200", 1)
 

@@ -69,7 +69,7 @@ class SandboxApi:
                 raise ErrorAnswer(404, f"there is no {name} {value[:40]!r}")
             numbers[name] = int(value)
         body = self._body(operation) if request.method in ("POST", "PUT", "PATCH") else {}
-        return SandboxCall(operation, numbers, request.args.to_dict(), body)
+        return SandboxCall(numbers, body)
 
     def _body(self, operation: Operation) -> Json:
         """The body with storehooks' field names. Raises 422 where a required field is missing."""

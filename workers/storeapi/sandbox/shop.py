@@ -17,7 +17,7 @@ import orjson
 from receiver.contract.signing.signatures import Secret
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
-from workers.storeapi.catalogue import Catalogue, Operation
+from workers.storeapi.catalogue import Catalogue
 from workers.storeapi.sandbox.misbehaviour import Misbehaviour
 from workers.storeapi.sandbox.state import Json, SandboxState
 
@@ -50,11 +50,9 @@ class ErrorAnswer(Exception):
 
 @dataclass
 class SandboxCall:
-    """A parsed request: path parameters, query, and the body with storehooks' field names."""
+    """A parsed request: path parameters, and the body with storehooks' field names."""
 
-    operation: Operation
     path: Mapping[str, int] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
     body: Json = field(default_factory=dict)
 
 

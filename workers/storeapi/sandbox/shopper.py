@@ -75,9 +75,6 @@ class Shopper(threading.Thread):
                 case _:
                     yield lambda order=order: self._pay(order[0])  # type: ignore[misc]
 
-    def _call(self, group: str, name: str, body: Json, **path: int) -> SandboxCall:
-        return SandboxCall(self._shop.catalogue.get(group, name), path, {}, body)
-
     def _create_order(self) -> Json:
         lines = [
             {"product_id": self._pick_product(), "quantity": self._rng.randint(1, 3)}
@@ -85,19 +82,18 @@ class Shopper(threading.Thread):
         ]
         customer = self._pick("customer", CUSTOMERS)
         buyer = {} if customer is None else {"customer_id": customer}
-        return orders.create(self._shop, self._call("orders", "create", {"lines": lines, **buyer}))
+        return orders.create(self._shop, SandboxCall(body={"lines": lines, **buyer}))
 
     def _pay(self, order: Json) -> Json:
-        body = {"status": "paid"}
-        return orders.update_status(self._shop, self._call("orders", "update_status", body, id=order["id"]))
+        return orders.update_status(self._shop, SandboxCall({"id": order["id"]}, {"status": "paid"}))
 
     def _change_price(self) -> Json:
         body = {"price": samples.price(self._rng)}
-        return products.update(self._shop, self._call("products", "update", body, id=self._pick_product()))
+        return products.update(self._shop, SandboxCall({"id": self._pick_product()}, body))
 
     def _register_customer(self) -> Json:
         customer = samples.customer(self._shop.state.counter("last customer") + 1, self._rng)
-        return customers.create(self._shop, self._call("customers", "create", customer))
+        return customers.create(self._shop, SandboxCall(body=customer))
 
     def _pick_product(self) -> int:
         """The id of a product that exists. If all were deleted through the API, a new one."""
