@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run the bouts, print the tables, write JSON and plots. `make bench` is this with all rows."""
+"""`python -m benchmarks`: runs comparisons, prints tables, writes JSON and plots. `make bench` runs all of them."""
 
 from __future__ import annotations
 
@@ -16,50 +16,52 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import docs, table
-from benchmarks.bout import Bout, Pace, Result, pick, run
-from benchmarks.bouts.fanout import FanOut
-from benchmarks.bouts.growth import Growth
-from benchmarks.bouts.ingest import HalfSpeed, Ingest
-from benchmarks.bouts.latency import Latency
-from benchmarks.bouts.memory import Memory
-from benchmarks.bouts.working import TwoWorkers, Working
-from benchmarks.machine import ROOT, THEIR_PYTHON
+from benchmarks import performance_page, tables
+from benchmarks.comparison import Comparison, Result, Timing, run, select
+from benchmarks.comparisons.fanout import FanOut
+from benchmarks.comparisons.growth import Growth
+from benchmarks.comparisons.ingest import HalfSpeed, Ingest
+from benchmarks.comparisons.latency import Latency
+from benchmarks.comparisons.memory import Memory
+from benchmarks.comparisons.workers import NoOpRuns, TwoWorkers
+from benchmarks.processes import PEERS_PYTHON, ROOT
 from receiver.inbox.redis import embedded_server
 
-BOUTS: tuple[type[Bout], ...] = (Ingest, HalfSpeed, Working, Latency, FanOut, Memory, Growth, TwoWorkers)
+COMPARISONS: tuple[type[Comparison], ...] = (Ingest, HalfSpeed, NoOpRuns, Latency, FanOut, Memory, Growth, TwoWorkers)
 RESULTS = ROOT / "benchmarks" / "results"
-QUICK = Pace(seconds=0.4, rounds=3, tries=1, many=50_000)
+QUICK = Timing(seconds=0.4, rounds=3, attempts=1, backlog=50_000)
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="This product beside its peers.")
-    names = [one.name for one in BOUTS]
-    parser.add_argument("--rows", help=f"only these, with commas between: {', '.join(names)}")
-    parser.add_argument("--runs", type=int, help="rounds of each bout, at least 3")
-    parser.add_argument("--seconds", type=float, help="how long one turn is")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare storehooks with its peers.")
+    names = [comparison.name for comparison in COMPARISONS]
+    parser.add_argument("--rows", help=f"only these comparisons, separated by commas: {', '.join(names)}")
+    parser.add_argument("--runs", type=int, help="rounds of each comparison, at least 3")
+    parser.add_argument("--seconds", type=float, help="duration of one turn")
     parser.add_argument(
-        "--quick", action="store_true", help="short turns, few rounds: shows that all works, concludes less"
+        "--quick",
+        action="store_true",
+        help="short turns, few rounds: shows that it runs, with noisy results",
     )
-    parser.add_argument("--json", type=Path, default=RESULTS / "results.json", help="where the figures are written")
-    parser.add_argument("--docs", action="store_true", help="write figures and plots into docs/performance.md, too")
+    parser.add_argument("--json", type=Path, default=RESULTS / "results.json", help="file for the figures")
+    parser.add_argument("--docs", action="store_true", help="also write figures and plots into docs/performance.md")
     return parser
 
 
 def read_arguments() -> argparse.Namespace:
-    parser, names = arguments(), {one.name for one in BOUTS}
-    given = parser.parse_args()
-    given.rows = given.rows.split(",") if given.rows else []
-    if unknown := set(given.rows) - names:
-        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}")
-    return given
+    parser, names = arguments(), {comparison.name for comparison in COMPARISONS}
+    options = parser.parse_args()
+    options.rows = options.rows.split(",") if options.rows else []
+    if unknown := set(options.rows) - names:
+        parser.error(f"unknown rows: {', '.join(sorted(unknown))}; available: {', '.join(sorted(names))}")
+    return options
 
 
-def pace_of(given: argparse.Namespace) -> Pace:
-    pace = QUICK if given.quick else Pace()
-    pace.rounds = max(3, given.runs) if given.runs else pace.rounds
-    pace.seconds = given.seconds or pace.seconds
-    return pace
+def timing_of(options: argparse.Namespace) -> Timing:
+    timing = QUICK if options.quick else Timing()
+    timing.rounds = max(3, options.runs) if options.runs else timing.rounds
+    timing.seconds = options.seconds or timing.seconds
+    return timing
 
 
 def say(text: str) -> None:
@@ -67,34 +69,34 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    given = read_arguments()
+    options = read_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
-    pace, results = pace_of(given), list[Result]()
+    timing, results = timing_of(options), list[Result]()
     say(f"{machine_line()}\n")
     try:
-        for one in pick(BOUTS, given.rows):
-            results.append(run_one(one, folder, pace))
+        for comparison in select(COMPARISONS, options.rows):
+            results.append(run_one(comparison, folder, timing))
     except KeyboardInterrupt:
-        say("\nstopped; nothing is left running")
+        say("\nstopped; all processes have ended")
         return 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    report(results, given.json, time.monotonic() - pace.started)
-    if given.docs:
-        docs.write(results, machine_line(), given.json)
+    report(results, options.json, time.monotonic() - timing.started)
+    if options.docs:
+        performance_page.write(results, machine_line(), options.json)
     return 0
 
 
-def run_one(bout: type[Bout], folder: Path, pace: Pace) -> Result:
+def run_one(comparison: type[Comparison], folder: Path, timing: Timing) -> Result:
     began = time.monotonic()
-    say(f"{bout.name}: {bout.about}")
+    say(f"{comparison.name}: {comparison.description}")
     try:
-        result = run(bout(folder, pace, lambda text: say(f"  {text}")))
+        result = run(comparison(folder, timing, lambda text: say(f"  {text}")))
     finally:
-        shutil.rmtree(folder / bout.name, ignore_errors=True)
-    say("\n" + indent(table.plain(table.system_lines(result.samples, result.extra))))
-    say("\n" + indent(table.plain([table.HEAD, *map(table.verdict_line, result.verdicts)])))
+        shutil.rmtree(folder / comparison.name, ignore_errors=True)
+    say("\n" + indent(tables.plain(tables.system_lines(result.samples, result.extra))))
+    say("\n" + indent(tables.plain([tables.HEAD, *map(tables.evaluation_line, result.evaluations)])))
     say(f"  {time.monotonic() - began:.0f} s\n")
     return result
 
@@ -104,27 +106,27 @@ def indent(text: str) -> str:
 
 
 def machine_line() -> str:
-    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     server = embedded_server.version_of(embedded_server.binary())
     python = platform.python_version()
     return f"{os.cpu_count()} cores {platform.machine()}, Python {python}, {server}; load {load}"
 
 
 def report(results: list[Result], file: Path, seconds: float) -> None:
-    verdicts = [one for result in results for one in result.verdicts]
-    say("# As Markdown, for docs/performance.md\n")
-    say(table.markdown([table.HEAD, *map(table.verdict_line, verdicts)]))
-    say(f"\n{table.summary(verdicts)}. {seconds / 60:.1f} minutes.")
+    evaluations = [evaluation for result in results for evaluation in result.evaluations]
+    say("# Markdown for docs/performance.md\n")
+    say(tables.markdown([tables.HEAD, *map(tables.evaluation_line, evaluations)]))
+    say(f"\n{tables.summary(evaluations)}. {seconds / 60:.1f} minutes.")
     document: dict[str, Any] = {
         "machine": machine_line(),
         "seconds": seconds,
-        "bouts": [asdict(one) for one in results],
+        "comparisons": [asdict(result) for result in results],
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(document, indent=1))
     say(f"written: {file}")
-    if THEIR_PYTHON.exists():
-        subprocess.run([THEIR_PYTHON, ROOT / "benchmarks" / "plots.py", file], check=False)
+    if PEERS_PYTHON.exists():
+        subprocess.run([PEERS_PYTHON, ROOT / "benchmarks" / "plots.py", file], check=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Plots of a results file, by matplotlib: `benchmarks/.venv/bin/python benchmarks/plots.py results.json [FOLDER]`."""
+"""Plots a results file with matplotlib: `benchmarks/.venv/bin/python benchmarks/plots.py results.json [FOLDER]`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BARS = {
 }
 
 
-def bars(bout: dict[str, Any], folder: Path) -> None:
-    """One figure of every system, with the spread of its rounds."""
-    figure, label = BARS[bout["bout"]]
-    shown = {name: values[figure] for name, values in bout["samples"].items() if figure in values}
+def bars(comparison: dict[str, Any], folder: Path) -> None:
+    """One figure of every system, with its range over the rounds."""
+    figure, label = BARS[comparison["name"]]
+    shown = {name: values[figure] for name, values in comparison["samples"].items() if figure in values}
     ordered = sorted(shown, key=lambda name: median(shown[name]))
     middle = [median(shown[name]) for name in ordered]
     below = [m - min(shown[name]) for m, name in zip(middle, ordered, strict=True)]
@@ -36,29 +36,32 @@ def bars(bout: dict[str, Any], folder: Path) -> None:
     plot, axes = plt.subplots(figsize=(7, 0.45 * len(ordered) + 1.2))
     axes.barh(ordered, middle, xerr=(below, above), color=colours, ecolor="#444444", capsize=3)
     axes.set_xlabel(label)
-    axes.set_title(bout["about"], fontsize=9, loc="left")
+    axes.set_title(comparison["description"], fontsize=9, loc="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     plot.tight_layout()
-    plot.savefig(folder / f"{bout['bout']}.png", dpi=120)
+    plot.savefig(folder / f"{comparison['name']}.png", dpi=120)
     plt.close(plot)
 
 
-def ratios(bouts: list[dict[str, Any]], folder: Path) -> None:
-    """Every target as a multiple of what was asked: right of 1 it is met."""
+def ratios(comparisons: list[dict[str, Any]], folder: Path) -> None:
+    """Every target as a multiple of its goal: from 1 on it is met."""
     lines = []
-    for verdict in (one for bout in bouts for one in bout["verdicts"] if one["word"] != "skipped"):
-        target = verdict["target"]
+    evaluations = [evaluation for comparison in comparisons for evaluation in comparison["evaluations"]]
+    for evaluation in evaluations:
+        if evaluation["outcome"] == "skipped":
+            continue
+        target = evaluation["target"]
         more = target["better"] == "more"
-        reached = verdict["ratio"] / target["target"] if more else target["target"] / verdict["ratio"]
+        reached = evaluation["ratio"] / target["target"] if more else target["target"] / evaluation["ratio"]
         stretch = target["stretch"] / target["target"] if more else target["target"] / target["stretch"]
         lines.append((target["title"], reached, stretch))
     lines.reverse()
     plot, axes = plt.subplots(figsize=(9, 0.4 * len(lines) + 1.2))
-    axes.barh([one[0] for one in lines], [one[1] for one in lines], color=OURS)
-    axes.plot([one[2] for one in lines], range(len(lines)), "|", color="#d1495b", markersize=14, label="stretch")
+    axes.barh([line[0] for line in lines], [line[1] for line in lines], color=OURS)
+    axes.plot([line[2] for line in lines], range(len(lines)), "|", color="#d1495b", markersize=14, label="stretch")
     axes.axvline(1, color="#444444", linewidth=1, label="target")
-    axes.set_xlabel("times the target")
+    axes.set_xlabel("multiple of the target")
     axes.legend(loc="lower right", frameon=False)
     plot.tight_layout()
     plot.savefig(folder / "targets.png", dpi=120)
@@ -68,12 +71,12 @@ def ratios(bouts: list[dict[str, Any]], folder: Path) -> None:
 def main() -> None:
     file = Path(sys.argv[1])
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else file.parent
-    bouts = json.loads(file.read_text())["bouts"]
-    for bout in bouts:
-        if bout["bout"] in BARS:
-            bars(bout, folder)
-    if any(bout["verdicts"] for bout in bouts):
-        ratios(bouts, folder)
+    comparisons = json.loads(file.read_text())["comparisons"]
+    for comparison in comparisons:
+        if comparison["name"] in BARS:
+            bars(comparison, folder)
+    if any(comparison["evaluations"] for comparison in comparisons):
+        ratios(comparisons, folder)
     print(f"plots: {folder}")
 
 

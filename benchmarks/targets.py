@@ -1,4 +1,4 @@
-"""The targets: every line that is judged, with the ratio that must be reached and the one to stretch for. Pure."""
+"""The targets: every ratio that is evaluated, with its goal and its stretch goal. Pure."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ Better = Literal["more", "less"]
 
 @dataclass(frozen=True)
 class Target:
-    """ours / theirs, of one figure of one bout. `more` is better, or `less`."""
+    """The ratio ours / theirs of one figure of a comparison. `better` says whether more or less is better."""
 
     title: str
-    bout: str
+    comparison: str
     figure: str
     ours: str
     theirs: str
     better: Better
     target: float
     stretch: float
-    widest: float = 0.25
-    """The widest spread of a round's ratios from which anything is concluded."""
+    max_spread: float = 0.25
+    """With a wider spread of the ratios there is no result."""
 
 
-TAIL = 0.5
-"""The same for a 99th percentile: of some hundred requests it is the second or third worst."""
+TAIL_SPREAD = 0.5
+"""max_spread for a 99th percentile: of a few hundred requests it is the second or third slowest."""
 US = "storehooks"
 FLAT = 1.1
-"""What "flat" means for a ratio that is measured: no further from 1 than two runs of the same thing are."""
+"""The ratio that counts as constant cost: two runs of the same system differ as much."""
 
 TARGETS = (
     Target("ingest against naive Flask + RQ", "ingest", "rate", US, "naive", "more", 5, 10),
     Target("ingest against adnanh/webhook (Go)", "ingest", "rate", US, "adnanh", "more", 1.1, 2),
     Target("ingest against FastAPI + uvicorn + arq", "ingest", "rate", US, "fastapi", "more", 2.5, 5),
     Target(
-        "p99 at half of its own maximum, against naive at half of its",
+        "p99 at half of the maximum rate, against naive Flask + RQ",
         "p99",
         "p99",
         US,
@@ -43,14 +43,14 @@ TARGETS = (
         "less",
         0.3,
         0.1,
-        TAIL,
+        TAIL_SPREAD,
     ),
     Target("runs/s, no-op handler, against rq SimpleWorker", "workers", "rate", US, "rq simple", "more", 15, 40),
-    Target("the same against celery solo", "workers", "rate", US, "celery", "more", 5, 15),
-    Target("the same against dramatiq", "workers", "rate", US, "dramatiq", "more", 2, 5),
-    Target("the same against huey", "workers", "rate", US, "huey", "more", 1.2, 3),
+    Target("runs/s, no-op handler, against celery solo", "workers", "rate", US, "celery", "more", 5, 15),
+    Target("runs/s, no-op handler, against dramatiq", "workers", "rate", US, "dramatiq", "more", 2, 5),
+    Target("runs/s, no-op handler, against huey", "workers", "rate", US, "huey", "more", 1.2, 3),
     Target(
-        "send to handler start, p99 at 150/s, against naive + SimpleWorker",
+        "p99 from sending to handler start at 150/s, against naive + rq SimpleWorker",
         "latency",
         "p99",
         US,
@@ -58,9 +58,9 @@ TARGETS = (
         "less",
         0.4,
         0.2,
-        TAIL,
+        TAIL_SPREAD,
     ),
-    Target("fan-out to five against enqueue_many", "fanout", "rate", US, "enqueue_many", "more", 7, 10),
+    Target("fan-out to five handlers, against enqueue_many", "fanout", "rate", US, "enqueue_many", "more", 7, 10),
     Target(
         "memory of an open event with five handlers, against naive", "memory", "bytes", US, "naive", "less", 0.4, 0.25
     ),

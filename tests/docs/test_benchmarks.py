@@ -1,4 +1,4 @@
-"""The benchmarks' own judgement: spread, what is concluded, how it is shown, and that no target is left out."""
+"""The evaluation of the benchmarks: spread, outcomes, tables, and that every target is included."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from benchmarks import docs, load, table
-from benchmarks.__main__ import BOUTS, arguments
-from benchmarks.bout import pick, targets_of
+from benchmarks import load, performance_page, tables
+from benchmarks.__main__ import COMPARISONS, arguments
+from benchmarks.comparison import select, targets_of
+from benchmarks.evaluation import Figures, evaluate, ratios, spread
 from benchmarks.targets import FLAT, TARGETS, Target
-from benchmarks.verdict import Figures, judge, ratios, spread
 from tests.support.programs import ROOT
 
-PROMISED = {
+GOALS = {
     ("ingest", "naive"): (5, 10),
     ("ingest", "adnanh"): (1.1, 2),
     ("ingest", "fastapi"): (2.5, 5),
@@ -39,89 +39,90 @@ def measured(ours: list[float], theirs: list[float], figure: str = "rate") -> di
     return {"us": {figure: ours}, "them": {figure: theirs}}
 
 
-def test_every_promised_line_is_judged_by_its_own_numbers() -> None:
-    found = {
-        (one.bout if one.bout != "growth" else f"growth {one.figure}", one.theirs): (one.target, one.stretch)
-        for one in TARGETS
-    }
-    assert found == PROMISED
+def test_every_target_has_its_goal_and_stretch_goal() -> None:
+    def key(target: Target) -> tuple[str, str]:
+        name = target.comparison
+        return f"{name} {target.figure}" if name == "growth" else name, target.theirs
+
+    assert {key(target): (target.target, target.stretch) for target in TARGETS} == GOALS
 
 
-def test_every_target_belongs_to_a_bout_that_has_its_systems() -> None:
-    bouts = {one.name: one for one in BOUTS}
+def test_every_target_belongs_to_a_comparison_with_its_systems() -> None:
+    comparisons = {comparison.name: comparison for comparison in COMPARISONS}
     for target in TARGETS:
-        assert target.bout in bouts
-        if systems := bouts[target.bout].systems:  # the bout of ingest asks first which peers are installed
+        assert target.comparison in comparisons
+        systems = comparisons[target.comparison].systems
+        if systems:  # the ingest comparison sets them when it starts: it checks first which peers are installed
             assert {target.ours, target.theirs} <= set(systems)
 
 
-def test_more_is_better_or_less_is() -> None:
-    assert all((one.stretch > one.target) == (one.better == "more") for one in TARGETS)
+def test_a_stretch_goal_is_harder_than_the_goal() -> None:
+    assert all((target.stretch > target.target) == (target.better == "more") for target in TARGETS)
 
 
 @pytest.mark.parametrize(
-    ("ours", "word"),
+    ("ours", "outcome"),
     [([410, 400, 405], "stretch met"), ([210, 200, 205], "met"), ([190, 199, 195], "falls short")],
 )
-def test_a_ratio_is_met_or_falls_short(ours: list[float], word: str) -> None:
-    assert judge(FASTER, measured(ours, [100, 100, 100])).word == word
+def test_a_target_is_met_or_falls_short(ours: list[float], outcome: str) -> None:
+    assert evaluate(FASTER, measured(ours, [100, 100, 100])).outcome == outcome
 
 
-def test_less_is_met_from_the_other_side() -> None:
-    assert judge(SMALLER, measured([40, 40, 40], [100, 100, 100], "bytes")).word == "met"
-    assert judge(SMALLER, measured([60, 60, 60], [100, 100, 100], "bytes")).word == "falls short"
-    assert judge(SMALLER, measured([20, 20, 20], [100, 100, 100], "bytes")).word == "stretch met"
+def test_a_target_where_less_is_better() -> None:
+    assert evaluate(SMALLER, measured([40, 40, 40], [100, 100, 100], "bytes")).outcome == "met"
+    assert evaluate(SMALLER, measured([60, 60, 60], [100, 100, 100], "bytes")).outcome == "falls short"
+    assert evaluate(SMALLER, measured([20, 20, 20], [100, 100, 100], "bytes")).outcome == "stretch met"
 
 
-def test_nothing_is_concluded_from_rounds_that_disagree() -> None:
-    verdict = judge(FASTER, measured([300, 900, 300, 900], [100, 100, 100, 100]))
-    assert (verdict.word, verdict.concluded) == ("too noisy", False)
-    assert verdict.spread > FASTER.widest
+def test_ratios_that_spread_too_widely_are_too_noisy() -> None:
+    evaluation = evaluate(FASTER, measured([300, 900, 300, 900], [100, 100, 100, 100]))
+    assert (evaluation.outcome, evaluation.conclusive) == ("too noisy", False)
+    assert evaluation.spread > FASTER.max_spread
 
 
-def test_a_machine_that_slows_down_for_a_round_slows_both_sides_of_it() -> None:
-    verdict = judge(FASTER, measured([300, 150, 30], [100, 50, 10]))
-    assert (verdict.word, verdict.ratio, verdict.spread) == ("met", 3, 0)
+def test_a_slow_round_does_not_change_the_ratio() -> None:
+    evaluation = evaluate(FASTER, measured([300, 150, 30], [100, 50, 10]))
+    assert (evaluation.outcome, evaluation.ratio, evaluation.spread) == ("met", 3, 0)
 
 
-def test_one_bad_round_of_five_does_not_spoil_the_others() -> None:
+def test_one_bad_round_of_five_does_not_widen_the_spread() -> None:
     assert spread([100, 101, 99, 100, 10]) < 0.05
     assert spread([100, 101]) == float("inf")
 
 
-def test_a_peer_that_is_not_installed_is_skipped_and_not_judged() -> None:
-    verdict = judge(FASTER, {"us": {"rate": [1, 2, 3]}})
-    assert (verdict.word, verdict.concluded) == ("skipped", True)
+def test_a_peer_that_is_not_installed_is_skipped() -> None:
+    evaluation = evaluate(FASTER, {"us": {"rate": [1, 2, 3]}})
+    assert (evaluation.outcome, evaluation.conclusive) == ("skipped", True)
 
 
-def test_ratios_are_taken_round_by_round() -> None:
+def test_there_is_one_ratio_for_each_round() -> None:
     assert ratios([10, 30], [5, 10]) == [2, 3]
 
 
-def test_what_falls_short_is_shown_as_falling_short() -> None:
-    verdicts = [
-        judge(FASTER, measured([190, 190, 190], [100, 100, 100])),
-        judge(FASTER, measured([500, 500, 500], [100, 100, 100])),
-        judge(FASTER, {}),
+def test_a_missed_target_is_shown_as_falling_short() -> None:
+    evaluations = [
+        evaluate(FASTER, measured([190, 190, 190], [100, 100, 100])),
+        evaluate(FASTER, measured([500, 500, 500], [100, 100, 100])),
+        evaluate(FASTER, {}),
     ]
-    lines = [table.HEAD, *map(table.verdict_line, verdicts)]
-    assert "| ours | 190 | 100 | 1.90 x | 0% | ≥ 2 x | ≥ 4 x | falls short |" in table.markdown(lines).splitlines()
-    assert [line.split()[-1] for line in table.plain(lines).splitlines()[1:]] == ["short", "met", "skipped"]
-    assert table.summary(verdicts) == "1 of 3 targets met, 1 of them the stretch; falls short 1; skipped 1"
+    lines = [tables.HEAD, *map(tables.evaluation_line, evaluations)]
+    assert "| ours | 190 | 100 | 1.90 x | 0% | ≥ 2 x | ≥ 4 x | falls short |" in tables.markdown(lines).splitlines()
+    assert [line.split()[-1] for line in tables.plain(lines).splitlines()[1:]] == ["short", "met", "skipped"]
+    assert tables.summary(evaluations) == "1 of 3 targets met, 1 with the stretch goal; falls short: 1; skipped: 1"
 
 
-def test_each_system_is_shown_with_median_and_spread() -> None:
-    lines = table.system_lines({"us": {"rate": [90, 100, 110]}}, {"us, otherwise": {"rate": 12.34}})
-    assert lines == [("", "rate"), ("us", "100 ±5%"), ("us, otherwise", "12.3")]
+def test_systems_are_shown_with_median_and_spread() -> None:
+    lines = tables.system_lines({"us": {"rate": [90, 100, 110]}}, {"us, tuned": {"rate": 12.34}})
+    assert lines == [("", "rate"), ("us", "100 ±5%"), ("us, tuned", "12.3")]
 
 
-def test_rows_are_picked_by_name() -> None:
-    assert [one.name for one in pick(BOUTS, ["memory"])] == ["memory"]
-    assert pick(BOUTS, []) == list(BOUTS)
+def test_comparisons_are_selected_by_name() -> None:
+    assert [comparison.name for comparison in select(COMPARISONS, ["memory"])] == ["memory"]
+    assert select(COMPARISONS, []) == list(COMPARISONS)
     assert targets_of("memory")
 
 
-def test_requests_are_genuine_distinct_and_about_two_kibibytes() -> None:
+def test_requests_are_signed_distinct_and_about_two_kibibytes() -> None:
     ids, prepared = load.requests("/webhooks/bench", 3)
     assert len(set(ids)) == 3
     body = prepared[0].partition(b"\r\n\r\n")[2]
@@ -138,39 +139,39 @@ def test_requests_are_genuine_distinct_and_about_two_kibibytes() -> None:
         (b"HTTP/1.1 503 No\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", (503, 57, True)),
     ],
 )
-def test_an_answer_is_read_however_it_comes(text: bytes, found: tuple[int, int, bool]) -> None:
+def test_complete_and_partial_answers_are_parsed(text: bytes, found: tuple[int, int, bool]) -> None:
     assert load.read_answer(text) == found
 
 
-def test_what_is_compared_with_stays_out_of_the_products_environment() -> None:
+def test_the_peers_packages_are_not_in_the_products_environment() -> None:
     locked = (ROOT / "requirements" / "dev.txt").read_text()
     assert not [
         name for name in ("celery", "dramatiq", "huey", "arq", "fastapi", "matplotlib") if f"\n{name}==" in locked
     ]
 
 
-def test_figures_go_between_the_marks_of_the_page_and_nowhere_else() -> None:
-    page = docs.PAGE.read_text()
-    assert page.count(docs.BEGIN) == page.count(docs.END) == 1
-    again = docs.put(docs.put(page, "first"), "second")
-    assert again == docs.put(page, "second")
-    assert "first" not in again.partition(docs.BEGIN)[2].partition(docs.END)[0]
-    assert again.partition(docs.BEGIN)[0] == page.partition(docs.BEGIN)[0]
-    assert again.partition(docs.END)[2] == page.partition(docs.END)[2]
+def test_figures_are_written_between_the_markers_of_the_page() -> None:
+    page = performance_page.PAGE.read_text()
+    assert page.count(performance_page.BEGIN) == page.count(performance_page.END) == 1
+    again = performance_page.with_figures(performance_page.with_figures(page, "first"), "second")
+    assert again == performance_page.with_figures(page, "second")
+    assert "first" not in again.partition(performance_page.BEGIN)[2].partition(performance_page.END)[0]
+    assert again.partition(performance_page.BEGIN)[0] == page.partition(performance_page.BEGIN)[0]
+    assert again.partition(performance_page.END)[2] == page.partition(performance_page.END)[2]
 
 
-def test_the_page_shows_every_target_and_every_plot_it_names() -> None:
-    page = docs.PAGE.read_text()
-    assert [one.title for one in TARGETS if one.title not in page] == []
+def test_the_page_shows_every_target_and_its_plots_exist() -> None:
+    page = performance_page.PAGE.read_text()
+    assert [target.title for target in TARGETS if target.title not in page] == []
     named = re.findall(r"\]\((performance/[^)]+\.png)\)", page)
     assert named
-    assert [name for name in named if not (docs.PAGE.parent / name).is_file()] == []
+    assert [name for name in named if not (performance_page.PAGE.parent / name).is_file()] == []
 
 
-def test_what_the_page_says_to_type_is_there() -> None:
-    page, makefile = docs.PAGE.read_text(), (ROOT / "Makefile").read_text()
+def test_the_commands_and_options_on_the_page_exist() -> None:
+    page, makefile = performance_page.PAGE.read_text(), (ROOT / "Makefile").read_text()
     help_text = arguments().format_help()
     assert {name for name in re.findall(r"make (bench[a-z-]*)", page) if f"\n{name}:" not in makefile} == set()
     options = set(re.findall(r"(?<=[ =\"`])--[a-z]+", page))
     assert options >= {"--docs", "--rows", "--runs"}
-    assert {one for one in options if one not in help_text} == set()
+    assert {option for option in options if option not in help_text} == set()

@@ -1,37 +1,39 @@
-"""Tables: what is printed, for people and as Markdown. Pure."""
+"""Tables of results, as plain text and as Markdown. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from benchmarks.evaluation import Evaluation, Outcome, Samples, spread
 from benchmarks.targets import Target
-from benchmarks.verdict import Samples, Verdict, spread
 
 HEAD = ("", "ours", "theirs", "ratio", "spread", "target", "stretch", "")
 
 
 def number(value: float) -> str:
-    """Three figures are more than such measurements are worth, and enough to compare them."""
+    """Three significant figures: enough to compare such measurements."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def goal(target: Target, wanted: float) -> str:
-    return f"{'≥' if target.better == 'more' else '≤'} {wanted:g} x"
+def goal(target: Target, ratio: float) -> str:
+    return f"{'≥' if target.better == 'more' else '≤'} {ratio:g} x"
 
 
-def verdict_line(one: Verdict) -> tuple[str, ...]:
-    goals = goal(one.target, one.target.target), goal(one.target, one.target.stretch)
-    if not one.ratio:
-        return (one.target.title, "", "", "", "", *goals, one.word)
-    figures = number(one.ours), number(one.theirs), f"{number(one.ratio)} x", f"{one.spread:.0%}"
-    return (one.target.title, *figures, *goals, one.word)
+def evaluation_line(evaluation: Evaluation) -> tuple[str, ...]:
+    target, ratio = evaluation.target, evaluation.ratio
+    goals = goal(target, target.target), goal(target, target.stretch)
+    if not ratio:
+        return (target.title, "", "", "", "", *goals, evaluation.outcome)
+    figures = number(evaluation.ours), number(evaluation.theirs), f"{number(ratio)} x", f"{evaluation.spread:.0%}"
+    return (target.title, *figures, *goals, evaluation.outcome)
 
 
 def system_lines(samples: Samples, extra: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...]]:
-    """Each system with the median of each of its figures and how far it spreads."""
+    """Each system with the median and the spread of its figures."""
     names = list(dict.fromkeys(figure for figures in samples.values() for figure in figures))
     lines: list[tuple[str, ...]] = [("", *names)]
     for system, figures in samples.items():
@@ -49,7 +51,7 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def plain(lines: Iterable[Sequence[str]]) -> str:
-    """Columns one under the other; the first to the left, the others to the right."""
+    """Aligned columns; the first one left-aligned, the others right-aligned."""
     rows = [list(line) for line in lines]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return "\n".join(
@@ -70,19 +72,10 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, marks, *rows))
 
 
-def summary(verdicts: Sequence[Verdict]) -> str:
-    """How many of each, in a sentence."""
-    met = sum(one.word in ("met", "stretch met") for one in verdicts)
-    stretched = sum(one.word == "stretch met" for one in verdicts)
-    rest = [
-        f"{words} {many}"
-        for words in ("falls short", "too noisy", "skipped", "did not run")
-        if (many := _many(verdicts, words))
-    ]
-    return f"{met} of {len(verdicts)} targets met, {stretched} of them the stretch" + "".join(
-        f"; {one}" for one in rest
-    )
-
-
-def _many(verdicts: Sequence[Verdict], word: str) -> int:
-    return sum(one.word == word for one in verdicts)
+def summary(evaluations: Sequence[Evaluation]) -> str:
+    """The number of evaluations with each outcome."""
+    counts = Counter(evaluation.outcome for evaluation in evaluations)
+    met = counts["met"] + counts["stretch met"]
+    others: tuple[Outcome, ...] = ("falls short", "too noisy", "skipped", "did not run")
+    rest = "".join(f"; {outcome}: {counts[outcome]}" for outcome in others if counts[outcome])
+    return f"{met} of {len(evaluations)} targets met, {counts['stretch met']} with the stretch goal{rest}"

@@ -1,6 +1,6 @@
-"""The receivers that are compared: how each is started, and what one run of load against it gives.
+"""The receivers that are compared: how each is started, and the measurement of one load run.
 
-Each has two processes (adnanh/webhook: one with as many threads as there are cores) and a server of its own.
+Each has two processes (adnanh/webhook: one process with a thread per core) and its own Redis server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import load
-from benchmarks.machine import OUR_PYTHON, ROOT, THEIR_PYTHON, Process, Server, answers
+from benchmarks.processes import OUR_PYTHON, PEERS_PYTHON, ROOT, Process, Server, answers
 from benchmarks.targets import US
 from workers.testing.local_system import free_port, wait_until
 
@@ -34,55 +34,57 @@ child_processes = {child_processes}
 signing_secrets = ["{secret}"]
 """
 PLUGIN = """
-from benchmarks.comparators import counting
+from benchmarks.peers import run_counter
 from workers import Router
 
 router = Router("bench")
 """
-NO_OP = '\n@router.on("*")\ndef note(event, ctx):\n    counting.note()\n'
-TIMED = '\n@router.on("*")\ndef note(event, ctx):\n    counting.note_time(event.delivery_id)\n'
-SLEEPY = '\n@router.on("*")\ndef note(event, ctx):\n    import time\n    counting.note()\n    time.sleep(0.002)\n'
+NO_OP_HANDLER = '\n@router.on("*")\ndef handle(event, ctx):\n    run_counter.count_run()\n'
+TIMED_HANDLER = '\n@router.on("*")\ndef handle(event, ctx):\n    run_counter.record_start(event.delivery_id)\n'
+SLEEPING_HANDLER = (
+    '\n@router.on("*")\ndef handle(event, ctx):\n    import time\n    run_counter.count_run()\n    time.sleep(0.002)\n'
+)
 
 
-REST, IDLE = 0.1, 0.2
-"""What uses less than that part of a core for so many seconds has come to rest."""
+IDLE_SECONDS, IDLE_CPU = 0.1, 0.2
+"""A process is idle if it uses less than this fraction of a core for this many seconds."""
 QUIET = ("--no-control-socket", "--log-level", "warning")
 
 
-def product(
+def write_config(
     folder: Path,
     server: Server,
     *,
     port: int = 0,
-    handlers: str = NO_OP,
+    handlers: str = NO_OP_HANDLER,
     workers: int = 1,
     child_processes: int = 4,
     name: str = "ours",
 ) -> Path:
-    """A config of the product, with a plugin; gives its file."""
-    place = folder / name
-    (place / "data").mkdir(parents=True, exist_ok=True)
-    (place / "plugin.py").write_text(PLUGIN + handlers)
+    """Write a config of the product with a plugin, and return the config file."""
+    own_folder = folder / name
+    (own_folder / "data").mkdir(parents=True, exist_ok=True)
+    (own_folder / "plugin.py").write_text(PLUGIN + handlers)
     filled = CONFIG.format(
         redis=server.url,
-        data=place / "data",
+        data=own_folder / "data",
         port=port or free_port(),
         workers=workers,
         child_processes=child_processes,
         secret=load.SECRET,
     )
-    (place / "config.toml").write_text(filled)
-    return place / "config.toml"
+    (own_folder / "config.toml").write_text(filled)
+    return own_folder / "config.toml"
 
 
-class Web:
-    """A receiver at work, with its server."""
+class Receiver:
+    """A running receiver with its Redis server."""
 
     def __init__(self, name: str, folder: Path, command: Callable[[Server, int], list[str]], path: str = "") -> None:
         self.name = name
         self.server = Server(folder, f"web-{name}")
         self.port = free_port()
-        self._most = 20_000.0
+        self._prepared_per_second = 20_000.0
         self.path = path or f"/webhooks/{load.STORE}"
         env = {"BENCH_REDIS": self.server.url, "BENCH_SECRET": load.SECRET, "BENCH_HANDLER": "handle_timed"}
         self.process = Process(command(self.server, self.port), folder=folder, name=name, env=env)
@@ -91,25 +93,25 @@ class Web:
     def run(
         self, *, seconds: float, rate: float = 0.0, connections: int = 64, sent: Path | None = None
     ) -> dict[str, float]:
-        """Load for so long; give rate, p50, p99 in ms, and CPU in microseconds for each request."""
+        """Run load for `seconds`. Return the rate, p50 and p99 in ms, and CPU in microseconds per request."""
         command = [sys.executable, "-m", "benchmarks.load", "--port", str(self.port), "--path", self.path]
         command += ["--seconds", str(seconds), "--rate", str(rate), "--connections", str(connections)]
-        command += ["--most", str(int(self._most))] + (["--sent", str(sent)] if sent else [])
+        command += ["--prepare", str(int(self._prepared_per_second))] + (["--sent", str(sent)] if sent else [])
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as client:
             assert client.stdin is not None
             assert client.stdout is not None
             if client.stdout.readline() != "ready\n":
-                raise RuntimeError(f"{self.name} took no load: {self.process.tail()}")
+                raise RuntimeError(f"the load generator did not start: {self.process.tail()}")
             before = self.process.cpu(), self.server.process.cpu()
             client.stdin.write("go\n")
             client.stdin.flush()
             found = json.loads(client.stdout.readline())
-            self._come_to_rest()
+            self._wait_until_idle()
             spent = self.process.cpu() - before[0], self.server.process.cpu() - before[1]
         if set(found["statuses"]) != {"200"}:
             raise RuntimeError(f"{self.name} answered {found['statuses']}: {self.process.tail()}")
         if not rate and seconds > 1:
-            self._most = found["rate"] * 2 + 1000
+            self._prepared_per_second = found["rate"] * 2 + 1000
         return {
             "rate": found["rate"],
             "p50": found["p50"] * 1000,
@@ -118,32 +120,34 @@ class Web:
             "redis us": spent[1] / found["answers"] * 1e6,
         }
 
-    def _come_to_rest(self) -> None:
-        """Until it does nothing more, so that what it put off is its own cost and slows nobody else's turn:
-        adnanh/webhook answers first, and goes on starting programs for seconds."""
+    def _wait_until_idle(self) -> None:
+        """Wait for deferred work, so that it counts for this receiver and does not slow the next turn.
+
+        adnanh/webhook answers first and continues to start programs for seconds.
+        """
         last = self.process.cpu()
 
-        def rests() -> bool:
+        def is_idle() -> bool:
             nonlocal last
-            time.sleep(REST)
+            time.sleep(IDLE_SECONDS)
             before, last = last, self.process.cpu()
-            return last - before < IDLE * REST
+            return last - before < IDLE_CPU * IDLE_SECONDS
 
-        wait_until(rests, within=60, what=f"{self.name} comes to rest")
+        wait_until(is_idle, within=60, what=f"{self.name} is idle")
 
     def stop(self) -> None:
         self.process.stop()
         self.server.stop()
 
 
-def ours(folder: Path, **how: object) -> Web:
-    """The product's web process, started as the Procfile does."""
+def storehooks(folder: Path, **options: object) -> Receiver:
+    """The product's web process, started as in the Procfile."""
 
     def command(server: Server, port: int) -> list[str]:
-        file = product(folder, server, port=port, **how)  # type: ignore[arg-type]
+        file = write_config(folder, server, port=port, **options)  # type: ignore[arg-type]
         return [str(OUR_PYTHON), "-m", "receiver.server.web", "--config", str(file)]
 
-    return Web(US, folder, command)
+    return Receiver(US, folder, command)
 
 
 def _gunicorn(app: str) -> Callable[[Server, int], list[str]]:
@@ -153,24 +157,24 @@ def _gunicorn(app: str) -> Callable[[Server, int], list[str]]:
     return command
 
 
-def naive(folder: Path) -> Web:
-    return Web("naive", folder, _gunicorn("benchmarks.comparators.naive:app"))
+def naive(folder: Path) -> Receiver:
+    return Receiver("naive", folder, _gunicorn("benchmarks.peers.naive_app:app"))
 
 
-def hello(folder: Path) -> Web:
-    return Web("flask hello", folder, _gunicorn("benchmarks.comparators.naive:hello"))
+def hello(folder: Path) -> Receiver:
+    return Receiver("flask hello", folder, _gunicorn("benchmarks.peers.naive_app:hello"))
 
 
-def fastapi(folder: Path) -> Web:
+def fastapi(folder: Path) -> Receiver:
     def command(_: Server, port: int) -> list[str]:
-        app = "benchmarks.comparators.fast:app"
-        return [str(THEIR_PYTHON), "-m", "uvicorn", app, "--workers", "2", "--port", str(port), "--no-access-log"]
+        app = "benchmarks.peers.fastapi_app:app"
+        return [str(PEERS_PYTHON), "-m", "uvicorn", app, "--workers", "2", "--port", str(port), "--no-access-log"]
 
-    return Web("fastapi", folder, command)
+    return Receiver("fastapi", folder, command)
 
 
-def adnanh(folder: Path, *, program: str = "/bin/true", name: str = "adnanh") -> Web:
-    """It verifies, answers, and hands the delivery on by starting a program: the smallest there is."""
+def adnanh(folder: Path, *, program: str = "/bin/true", name: str = "adnanh") -> Receiver:
+    """It verifies, answers, and passes the delivery on by starting a program: here the smallest one."""
     rule = {"type": "payload-hmac-sha256", "secret": load.SECRET_BYTES.decode()}
     rule["parameter"] = {"source": "header", "name": "X-Hub-Signature-256"}  # type: ignore[assignment]
     hook = {"id": load.STORE, "execute-command": program, "trigger-rule": {"match": rule}}
@@ -182,8 +186,8 @@ def adnanh(folder: Path, *, program: str = "/bin/true", name: str = "adnanh") ->
         assert webhook
         return [webhook, "-hooks", str(hooks), "-ip", "127.0.0.1", "-port", str(port)]
 
-    return Web(name, folder, command, path=f"/hooks/{load.STORE}")
+    return Receiver(name, folder, command, path=f"/hooks/{load.STORE}")
 
 
-def adnanh_is_here() -> bool:
+def adnanh_is_installed() -> bool:
     return shutil.which("webhook") is not None

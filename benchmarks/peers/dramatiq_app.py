@@ -7,16 +7,16 @@ import os
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 
-from benchmarks.comparators import counting
+from benchmarks.peers import run_counter
 
 dramatiq.set_broker(RedisBroker(url=os.environ["BENCH_REDIS"]))
 
 
 @dramatiq.actor
 def handle(event: dict[str, object]) -> None:
-    counting.handle(event)
+    run_counter.handle(event)
 
 
-def send(event: dict[str, object], many: int) -> None:
-    for _ in range(many):
+def fill(event: dict[str, object], count: int) -> None:
+    for _ in range(count):
         handle.send(event)

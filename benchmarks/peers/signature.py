@@ -1,4 +1,4 @@
-"""The check of a signature that each receiver here makes; the Standard Webhooks, in ten lines."""
+"""The signature check of each receiver here: Standard Webhooks in ten lines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 KEY = base64.b64decode(os.environ["BENCH_SECRET"].removeprefix("whsec_"))
 
 
-def genuine(headers: Mapping[str, str], body: bytes) -> bool:
+def is_genuine(headers: Mapping[str, str], body: bytes) -> bool:
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     expected = base64.b64encode(hmac.digest(KEY, signed, "sha256")).decode()
     return any(
-        hmac.compare_digest(expected, one.removeprefix("v1,")) for one in headers["webhook-signature"].split(" ")
+        hmac.compare_digest(expected, item.removeprefix("v1,")) for item in headers["webhook-signature"].split(" ")
     )

@@ -1,4 +1,4 @@
-"""The machine: processes with their cost, free ports, servers, and a folder that is gone afterwards."""
+"""Processes with their CPU time, and Redis servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.testing.local_system import wait_until
 ROOT = Path(__file__).parent.parent
 TICK = os.sysconf("SC_CLK_TCK")
 OUR_PYTHON = ROOT / ".venv" / "bin" / "python"
-THEIR_PYTHON = ROOT / "benchmarks" / ".venv" / "bin" / "python"
+PEERS_PYTHON = ROOT / "benchmarks" / ".venv" / "bin" / "python"
 
 
 def answers(port: int) -> bool:
@@ -30,11 +30,13 @@ def answers(port: int) -> bool:
 
 
 class Process:
-    """A process in a session of its own, so that it can be paused and ended with all it started."""
+    """A process in its own session, so that it can be paused and stopped together with its children."""
 
     def __init__(self, command: list[str], *, folder: Path, name: str, env: dict[str, str] | None = None) -> None:
         self.log = folder / f"{name}.log"
-        kept = {k: v for k, v in os.environ.items() if k not in ("REDIS_URL", "PORT", "WEB_CONCURRENCY")}
+        environ = {
+            name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "PORT", "WEB_CONCURRENCY")
+        }
         parent = os.getpid()
         with open(self.log, "ab") as output:
             self.popen = subprocess.Popen(
@@ -43,9 +45,9 @@ class Process:
                 stderr=output,
                 stdin=subprocess.DEVNULL,
                 cwd=ROOT,
-                env={**kept, **(env or {})},
+                env={**environ, **(env or {})},
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  there is one thread here
+                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  this process has one thread
             )
 
     @property
@@ -53,10 +55,10 @@ class Process:
         return self.popen.pid
 
     def tree(self) -> list[int]:
-        return [self.pid, *_below(self.pid)]
+        return [self.pid, *_descendants(self.pid)]
 
     def cpu(self) -> float:
-        """Seconds of CPU that it and all below it have used, those that have ended included."""
+        """CPU seconds of this process and its descendants, including those that have ended."""
         return sum(_cpu_of(pid) for pid in self.tree())
 
     def signal_all(self, number: signal.Signals) -> None:
@@ -71,7 +73,7 @@ class Process:
             self.popen.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.popen.wait(5)
-        for pid in tree:  # children that outlive it, in sessions of their own
+        for pid in tree:  # children in other sessions may outlive it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.popen.wait(5)
@@ -80,16 +82,16 @@ class Process:
         return self.log.read_text(errors="replace")[-600:]
 
 
-def _below(pid: int) -> Iterator[int]:
+def _descendants(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):
                 yield child
-                yield from _below(child)
+                yield from _descendants(child)
 
 
 def _cpu_of(pid: int) -> float:
-    """User and system time, with that of children it has waited for."""
+    """User and system time, including children that it has waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -98,7 +100,7 @@ def _cpu_of(pid: int) -> float:
 
 
 class Server:
-    """A Valkey of its own on a unix socket, as `storehooks dev` starts it but for `appendfsync`."""
+    """A separate Valkey server on a unix socket, started as `storehooks dev` does except for `appendfsync`."""
 
     def __init__(self, folder: Path, name: str, *, fsync: str = "everysec") -> None:
         self.folder = folder / f"redis-{name}"
@@ -108,7 +110,7 @@ class Server:
         self.client: Redis = connect(self.url, timeout=60)
         command = [*embedded_server.command(embedded_server.binary(), self.folder), "--appendfsync", fsync]
         self.process = Process(command, folder=folder, name=f"redis-{name}")
-        wait_until(self._answers, within=10, what=f"the server answers; {self.process.tail()}")
+        wait_until(self._answers, within=10, what=f"the Redis server answers; {self.process.tail()}")
 
     def _answers(self) -> bool:
         try:
@@ -116,29 +118,32 @@ class Server:
         except RedisError:
             return False
 
-    def sync(self, how: str) -> None:
-        self.client.config_set("appendfsync", how)
+    def set_appendfsync(self, value: str) -> None:
+        self.client.config_set("appendfsync", value)
 
     def memory(self) -> int:
         return int(self.client.info("memory")["used_memory"])
 
     def empty(self) -> None:
-        """Nothing is in it, and nothing of its file is left to be rewritten beside what the next turn asks: that takes
-        a core for 0.15 s, about every 20,000 events."""
-        self.client.execute_command("FLUSHALL", "SYNC")  # else what it frees is measured a moment later
-        self.settle()
-        self.client.bgrewriteaof()
-        self.settle()
+        """Delete all data and compact the append-only file.
 
-    def settle(self) -> None:
-        """Wait until it no longer rewrites its file beside what it is asked, as it does after it has grown."""
-        wait_until(self._has_rewritten, within=300, what="the file is rewritten")
+        Otherwise a rewrite of the file could start during the next turn. It takes a core for 0.15 s, about every
+        20,000 events.
+        """
+        self.client.execute_command("FLUSHALL", "SYNC")  # an asynchronous flush would cost CPU in the next turn
+        self.wait_for_rewrite()
+        self.client.bgrewriteaof()
+        self.wait_for_rewrite()
+
+    def wait_for_rewrite(self) -> None:
+        """Wait until no rewrite of the append-only file is in progress. One starts when the file has grown."""
+        wait_until(self._has_rewritten, within=300, what="the append-only file is rewritten")
 
     def _has_rewritten(self) -> bool:
         return not self.client.info("persistence")["aof_rewrite_in_progress"]
 
     def trim(self) -> None:
-        """Forget what is settled, as the housekeeper would after its time."""
+        """Delete settled events, as the housekeeper does after the retention time."""
         housekeeping = Housekeeping(self.client)
         while any(housekeeping.trim(bodies=-1, records=-1)):
             pass

@@ -1,4 +1,4 @@
-"""The no-op handler as a celery task that is acknowledged when it is done."""
+"""The no-op handler as a celery task that is acknowledged after it has run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from celery import Celery
 
-from benchmarks.comparators import counting
+from benchmarks.peers import run_counter
 
 app = Celery("bench", broker="redis+socket://" + os.environ["BENCH_REDIS"].removeprefix("unix://"))
 app.conf.update(task_acks_late=True, task_ignore_result=True, worker_prefetch_multiplier=4)
@@ -14,9 +14,9 @@ app.conf.update(task_acks_late=True, task_ignore_result=True, worker_prefetch_mu
 
 @app.task(name="handle")
 def handle(event: dict[str, object]) -> None:
-    counting.handle(event)
+    run_counter.handle(event)
 
 
-def send(event: dict[str, object], many: int) -> None:
-    for _ in range(many):
+def fill(event: dict[str, object], count: int) -> None:
+    for _ in range(count):
         handle.delay(event)

@@ -1,6 +1,6 @@
-"""Fills an inbox as the receiver would: verified deliveries, each with an id of its own, in groups of 64.
+"""Fills an inbox as the receiver would: verified deliveries with unique ids, in groups of 64.
 
-`python -m benchmarks.fill CONFIG MANY [BYTES]`
+`python -m benchmarks.fill_inbox CONFIG COUNT [BYTES]`
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from receiver.inbox import Inbox, connect
 GROUP = 64
 
 
-def deliveries(config: Config, many: int, *, size: int = 2048) -> Iterator[Delivery]:
-    """The first is verified like any; the others differ from it by their ids."""
+def deliveries(config: Config, count: int, *, size: int = 2048) -> Iterator[Delivery]:
+    """The first delivery is verified; the others are copies with their own ids."""
     content = load.body(size)
     store = config.known_stores[load.STORE]
     first = receive(load.headers("msg_first", content), content, store=store, now=time.time())
     run = secrets.token_hex(6)
-    for number in range(many):
-        name = f"{run}{number:014d}"
-        event = replace(first.event, id=name, delivery_id=f"msg_{name}")
+    for number in range(count):
+        event_id = f"{run}{number:014d}"
+        event = replace(first.event, id=event_id, delivery_id=f"msg_{event_id}")
         yield replace(first, event=event, first_id="")
 
 
-def fill(inbox: Inbox, config: Config, many: int, *, size: int = 2048) -> None:
+def fill(inbox: Inbox, config: Config, count: int, *, size: int = 2048) -> None:
     group: list[Delivery] = []
-    for one in deliveries(config, many, size=size):
-        group.append(one)
+    for delivery in deliveries(config, count, size=size):
+        group.append(delivery)
         if len(group) == GROUP:
             inbox.accept(group)
             group = []
@@ -45,6 +45,6 @@ def fill(inbox: Inbox, config: Config, many: int, *, size: int = 2048) -> None:
 
 
 if __name__ == "__main__":
-    file, wanted, *rest = sys.argv[1:]
+    file, number, *rest = sys.argv[1:]
     loaded = config_room.load(Path(file), {})
-    fill(Inbox(connect(loaded.redis.url, timeout=30)), loaded, int(wanted), size=int(rest[0]) if rest else 2048)
+    fill(Inbox(connect(loaded.redis.url, timeout=30)), loaded, int(number), size=int(rest[0]) if rest else 2048)

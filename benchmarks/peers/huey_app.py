@@ -6,16 +6,16 @@ import os
 
 from huey import RedisHuey
 
-from benchmarks.comparators import counting
+from benchmarks.peers import run_counter
 
 huey = RedisHuey("bench", url=os.environ["BENCH_REDIS"], results=False)
 
 
 @huey.task()
 def handle(event: dict[str, object]) -> None:
-    counting.handle(event)
+    run_counter.handle(event)
 
 
-def send(event: dict[str, object], many: int) -> None:
-    for _ in range(many):
+def fill(event: dict[str, object], count: int) -> None:
+    for _ in range(count):
         handle(event)

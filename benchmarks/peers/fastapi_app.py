@@ -1,4 +1,4 @@
-"""FastAPI under uvicorn, with jobs for arq."""
+"""A FastAPI receiver for uvicorn that enqueues arq jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arq import create_pool
 from arq.connections import RedisSettings
 from fastapi import FastAPI, HTTPException, Request
 
-from benchmarks.comparators.verifying import genuine
+from benchmarks.peers.signature import is_genuine
 
 SEVEN_DAYS = 7 * 24 * 3600
 
@@ -28,7 +28,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/webhooks/{store}")
 async def receive(store: str, request: Request) -> dict[str, Any]:
-    if not genuine(request.headers, await request.body()):
+    if not is_genuine(request.headers, await request.body()):
         raise HTTPException(401)
     message_id = request.headers["webhook-id"]
     redis = request.app.state.redis
