@@ -1,20 +1,20 @@
 #!lua
--- accept: keep events, each once, and wake a worker.
--- ARGV  1 how long a repeat mark holds (ms)  2 names kept of a store
+-- accept: store events, each once, and wake a worker.
+-- ARGV  1 how long a repeat mark counts (ms)  2 how many event names of a store are counted one by one
 --       then for each delivery: id, store, topic, theirs, delivery, resource, received (ms), occurred, source, data_path,
---       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable, as JSON, or "",
+--       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable (JSON) or "",
 --       digest of the body, first id or ""
--- gives for each {"accepted" | "duplicate" | "full", id}, or {"failed", what the server has against it}
+-- returns for each {"accepted" | "duplicate" | "full", id}, or {"failed", the error}
 -- No allow-oom: at maxmemory new events are refused while workers drain.
 --
--- Where the body is part of a delivery's identity, the first body under a delivery id is kept under the first id,
--- and only another body under the same delivery id gets an id of its own. So a second body is noticed by the record
--- of the first, without a key beside it, and a lookup more is made only where there is one. The record of the first may
--- be gone by age before that of the second.
+-- Where the body is part of a delivery's identity, the first body under a delivery id is stored under the first id, and
+-- only another body under the same delivery id gets an id of its own. So a second body is noticed by the record of the
+-- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
+-- before that of the second.
 local PARTS = 16
 local window, names_kept, open_before, names
 
--- A duplicate writes too, so that waiting for replicas covers the first write as well.
+-- A duplicate also writes, so that waiting for replicas covers the first write.
 local function duplicate(of, store)
   count('duplicates', store, 1)
   return { 'duplicate', of }
@@ -46,7 +46,7 @@ local function note_name(store, name, received)
   end
 end
 
--- The names a store really sends. Their number is bounded: what comes beyond it is counted under the empty name.
+-- The event names that a store sends. Their number is limited; further names are counted under the empty name.
 local function write_names(store, own)
   local key = P .. 't:' .. store
   for name, seen in pairs(own) do
@@ -85,7 +85,8 @@ local function accept(at)
   if is_full(store, tonumber(ARGV[at + 12])) then return { 'full', id } end
 
   local unreadable = ARGV[at + 13]
-  -- Before anything is written, since it reads: an event that is kept and not ready would make a duplicate of the next.
+  -- Before anything is written, because it reads and may fail: an event that is stored but not ready would turn the next
+  -- delivery into a duplicate.
   if unreadable == '' then make_ready(id, '', store) end
   redis.call('SET', P .. 'b:' .. id, ARGV[at + 10])
   local fields = { 'v', 1, 'store', store, 'topic', ARGV[at + 2], 'theirs', ARGV[at + 3], 'delivery', ARGV[at + 4],
@@ -93,15 +94,15 @@ local function accept(at)
     'data_path', ARGV[at + 9], 'digest', digest, 'state', 'open', 'open', 1 }
   if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', 'ready 0 0 default ' end
   redis.call('HSET', e, unpack(fields))
-  gather('ZADD', P .. 'ix', received, id)
-  gather('ZADD', P .. 'ix:' .. store, received, id)
+  batch('ZADD', P .. 'ix', received, id)
+  batch('ZADD', P .. 'ix:' .. store, received, id)
   if mark ~= '' and window > 0 then redis.call('SET', P .. 'd:' .. store .. ':' .. mark, id, 'PX', window) end
   count('accepted', store, 1)
   count('open', store, 1)
   if second_body then count('conflicts', store, 1) end
   note_name(store, ARGV[at + 3], received)
   if unreadable ~= '' then
-    -- Genuine, and not understood: kept as a failure of the intake, for a person to look at.
+    -- Verified, but unreadable: stored as a failure of the handler "intake", for a person to look at.
     fail_run(id, 'intake', { attempts = 1, losses = 0, queue = 'default' }, store, unreadable)
   else
     wake('default')
@@ -111,13 +112,13 @@ end
 
 return function()
   window, names_kept, open_before, names = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}
-  -- What the server has against one delivery is that one's answer, and the others are kept.
+  -- An error affects only the delivery that caused it.
   local answers = {}
   for at = 3, #ARGV, PARTS do
     local ok, answer = pcall(accept, at)
     answers[#answers + 1] = ok and answer or { 'failed', type(answer) == 'table' and answer.err or tostring(answer) }
   end
-  -- They only tell what was sent: a key of theirs that is damaged must cost no event.
+  -- These are statistics: a damaged key must not cost an event.
   for store, own in pairs(names) do pcall(write_names, store, own) end
   return answers
 end

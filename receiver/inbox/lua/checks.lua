@@ -1,9 +1,9 @@
 #!lua
--- checks: give stores whose subscriptions are to be looked at to the caller, each to one.
--- ARGV  1 time between two looks at a store (ms)  2 how long the caller has (ms)  3 how many  4... the caller's stores
--- gives the stores. A store that nobody has seen before gets its place: the first at once, the others spread over the
--- time between two looks. Callers may have read different configs: each is given stores of its own list only, and a
--- store that is not in it keeps its place, until nobody has looked at it for a day.
+-- checks: assign stores whose subscriptions are due for a check to the caller, each to one caller.
+-- ARGV  1 time between two checks of a store (ms)  2 how long the caller has (ms)  3 how many  4... the caller's stores
+-- returns the stores. New stores get a time for their first check: one at once, the others spread over the time between two
+-- checks. Callers may have read different configs, so each gets only stores of its own list. A store that is not in the
+-- list keeps its time, and is removed when it was not checked for a day.
 return function()
   local every, time, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local known, stores, due = {}, {}, {}
@@ -14,7 +14,7 @@ return function()
     if not stores[store] then
       if turn < NOW - 86400000 then redis.call('ZREM', P .. 'check', store) end
     elseif turn > NOW + math.max(every, time) then
-      redis.call('ZADD', P .. 'check', NOW + every, store) -- the clock was set back, or looks are more frequent now
+      redis.call('ZADD', P .. 'check', NOW + every, store) -- the clock was set back, or checks are more frequent now
     elseif turn <= NOW and #due < most then
       table.insert(due, store)
     end

@@ -1,47 +1,47 @@
 #!lua flags=allow-oom
 -- claim: lease ready items to the caller.
--- ARGV  1 token  2 lease (ms)  3 how many in all  4 version of the declarations the routes are by
+-- ARGV  1 token  2 lease (ms)  3 maximum number in all  4 version of the declarations that the routes are based on
 --       5 "1" to begin with the lanes that have suspects  6 how many lanes
---       then for each lane: lane, how many of it, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst
+--       then for each lane: lane, its maximum number, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst
 --       then the routes the caller knows, for each: store, topic, how many handlers, and for each of these: handler,
---       queue, and "1" if it may be leased to the caller, "0" if not, or ">ms": it is due so long after the event's
+--       queue, and "1" if it may be leased to the caller, "0" if not, or ">ms": due that long after the event's
 --       arrival
--- gives {declarations' version, ms until a limit opens again (0 = none), item...}
+-- returns {declarations' version, ms until a limit allows more work (0 = no limit stops any), item...}
 --       where an item is {item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source,
---       data_path, body}, and for an event that was routed here, the handlers leased to the caller after that
--- What one claim takes of a lane with a concurrency holds one slot: the caller has one child process do it, one run after the
--- other. So the next run begins without a word to the server, as long as more is ready than slots are free.
--- An item that lost its worker before is a suspect: it is claimed alone, so that no other is charged for it. It is
--- passed over while others are claimed, and what is behind it is read. Its lane is remembered: callers begin with such
--- lanes every other time, so that suspects have their turn soon, and the others theirs.
--- An event whose route the caller knows is routed in the same step, as `route` would; any other is leased to be routed.
+--       data_path, body}, followed by the handlers leased to the caller if the event was routed here
+-- The runs that one claim takes of a lane with a concurrency hold one slot: the caller has one child process perform them,
+-- one after the other. So while more is ready than slots are free, the next run begins without a call to the server.
+-- An item that lost its worker before is a suspect. It is claimed alone, so that no other item is charged with a loss that
+-- it causes. It is skipped while others are claimed. Its lane is recorded, and callers begin with such lanes every other time,
+-- so that both suspects and the others have their turn soon.
+-- An event whose route the caller knows is routed in the same step, as `route` would. Any other is leased to be routed.
 local FIRST_LANE = 7
-local LARGEST = 8 * 1024 * 1024 -- bytes of bodies in one claim: the server answers others meanwhile
-local MOST_PASSED = 256 -- suspects of a lane in one claim
+local MAX_BYTES = 8 * 1024 * 1024 -- of bodies in one claim: the server must also answer others
+local MAX_SKIPPED = 256 -- suspects of a lane that one claim skips
 local token, lease_end, version, first_route
-local room, taken, again, size, left, suspected
-local free_slots -- of the limit at hand, where it has a concurrency
+local room, taken, wait_ms, size, left, suspected
+local free_slots -- of the current limit, if it has a concurrency
 local routes, places, fields
 
 local function begin_claim()
   token, lease_end, room = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
   version = redis.call('GET', P .. 'declarations_version') or '0'
   first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
-  taken, again, size, left, free_slots = {}, 0, 0, {}, 0
+  taken, wait_ms, size, left, free_slots = {}, 0, 0, {}, 0
   routes, places, fields = {}, {}, {}
   suspected = {}
   for _, lane in ipairs(redis.call('SMEMBERS', P .. 'suspects')) do suspected[lane] = true end
 end
 
--- What is read of an item: its run, its replays, and what the caller is told.
+-- The fields that are read of an item: its run, its replays, and what is returned to the caller.
 local function fields_of(handler)
   return { 'r:' .. handler, 'p:' .. handler, 'store', 'topic', 'delivery', 'resource', 'received', 'occurred', 'source',
     'data_path' }
 end
 local OPEN = 11
 
--- The routes by store and topic. Of an event to be routed is read besides: how many of its runs are open, and whether
--- there is a run of any handler in the routes; `places` says where in what was read.
+-- The routes by store and topic. For an event to be routed two more things are read: how many of its runs are open, and the
+-- runs of the handlers in the routes. `places` has the position of each handler in the reply.
 local function read_routes()
   fields[''] = fields_of('')
   fields[''][OPEN] = 'open'
@@ -60,7 +60,7 @@ local function read_routes()
   end
 end
 
--- Nil where the record is of another type.
+-- The record of an item; nil if its key has another type.
 local function about_item(id, handler)
   if not fields[handler] then
     if handler == '' then read_routes() else fields[handler] = fields_of(handler) end
@@ -77,7 +77,7 @@ local function take(item, id, run, about, handlers)
     about[8], about[9], about[10], body, unpack(handlers) }
 end
 
--- The caller's route for an event, if it fits: none of its runs has begun, and nobody was lost over it.
+-- The caller's route for an event, if it can be used: the event has none of these runs yet and has lost no worker.
 local function known_route(run, about)
   local route = about[3] and about[4] and routes[about[3] .. ' ' .. about[4]]
   if not route or run.losses > 0 then return nil end
@@ -107,12 +107,12 @@ local function lease_item(item, id, handler, run, about)
   if route then return route_here(item, id, run, about, route) end
   run.state, run.token = 'leased', token
   write_run(id, handler, run)
-  gather('ZADD', P .. 'leased', lease_end, item)
+  batch('ZADD', P .. 'leased', lease_end, item)
   left[handler] = left[handler] - 1
   take(item, id, run, about, {})
 end
 
--- Work of a paused store leaves the lane, so that nobody searches past it; `resume` brings it back in order.
+-- Work of a paused store leaves the lane, so that claims need not search past it. `resume` returns it in order.
 local function hold_if_paused(item, id, handler, run, store, score)
   if not store or not is_paused('store:' .. store) then return false end
   run.state = 'held'
@@ -129,16 +129,16 @@ local function take_item(item, id, lane, score, run, about)
   end
 end
 
-local function open_again_in(ms)
-  if again == 0 or ms < again then again = math.max(1, math.ceil(ms)) end
+local function note_wait(ms)
+  if wait_ms == 0 or ms < wait_ms then wait_ms = math.max(1, math.ceil(ms)) end
 end
 
--- How many of a limit's runs may begin now, of `want`.
+-- How many of `want` runs may begin now under the lane's limit.
 local function allowed(lane, want, limit, concurrency, spacing, burst)
-  local shut = redis.call('HGET', P .. 'busy', limit ~= '' and limit or 'h:' .. lane)
-  if shut then
-    if tonumber(shut) > NOW then
-      open_again_in(tonumber(shut) - NOW)
+  local busy = redis.call('HGET', P .. 'busy', limit ~= '' and limit or 'h:' .. lane)
+  if busy then
+    if tonumber(busy) > NOW then
+      note_wait(tonumber(busy) - NOW)
       return 0
     end
     redis.call('HDEL', P .. 'busy', limit ~= '' and limit or 'h:' .. lane)
@@ -158,7 +158,7 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
     end
     local free = math.floor((NOW - due) / spacing) + 1
     if free < 1 then
-      open_again_in(due - NOW)
+      note_wait(due - NOW)
       return 0
     end
     want = math.min(want, free, burst)
@@ -166,9 +166,9 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
   return want
 end
 
-local function took(lane, limit, concurrency, spacing, burst, first, got)
+local function record_taken(lane, limit, concurrency, spacing, burst, first, got)
   if got == 0 then return end
-  if limit == '' then -- it may have had one: Busy would shut that, and nobody would look there
+  if limit == '' then -- it may have had a limit before, and Busy would be recorded for that one
     redis.call('HDEL', P .. 'limits', lane)
     return
   end
@@ -183,19 +183,19 @@ local function took(lane, limit, concurrency, spacing, burst, first, got)
     local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
     due = math.max(due, NOW - (burst - 1) * spacing) + got * spacing
     redis.call('HSET', P .. 'paces', limit, due)
-    open_again_in(due - NOW)
+    note_wait(due - NOW)
   end
 end
 
--- Whether a lane has suspects, as far as this claim has seen.
-local function remember(lane, suspects)
+-- Records whether a lane has suspects, as far as this claim has seen.
+local function record_suspects(lane, suspects)
   if suspects and not suspected[lane] then redis.call('SADD', P .. 'suspects', lane) end
   if suspected[lane] and not suspects then redis.call('SREM', P .. 'suspects', lane) end
 end
 
--- Reads a lane until `want` items of it are gone. Gives the virtual time of the last, and an error that concerns all.
+-- Reads a lane until `want` items have left it. Returns the virtual time of the last one, and an error that concerns all.
 local function read_lane(lane, ready, want)
-  local gone, read, passed, last, alone, refused = {}, 0, 0, nil, false, nil
+  local gone, read, skipped, last, alone, refused = {}, 0, 0, nil, false, nil
   repeat
     local asked = want - #gone
     local found = redis.call('ZRANGE', ready, read, read + asked - 1, 'WITHSCORES')
@@ -207,7 +207,7 @@ local function read_lane(lane, ready, want)
       local run = about and parse_run(about[1])
       local suspect = run and run.losses > 0
       if suspect and #taken > 0 then
-        passed = passed + 1
+        skipped = skipped + 1
       else
         last = found[at + 1]
         local ok, problem = pcall(take_item, item, id, lane, last, run, about)
@@ -216,21 +216,21 @@ local function read_lane(lane, ready, want)
         gone[#gone + 1] = item
         alone = suspect and #taken == 1
       end
-      if size > LARGEST or alone then
+      if size > MAX_BYTES or alone then
         room = 0
         break
       end
     end
-  until #gone >= want or #found < 2 * asked or room == 0 or refused or passed > MOST_PASSED
+  until #gone >= want or #found < 2 * asked or room == 0 or refused or skipped > MAX_SKIPPED
   in_slices('ZREM', ready, gone)
-  remember(lane, alone or passed > 0)
+  record_suspects(lane, alone or skipped > 0)
   return last, refused
 end
 
 -- Takes up to `want` items of a lane.
 local function take_from(lane, want, limit, concurrency, spacing, burst)
   local ready, before = P .. 'ready:' .. lane, #taken
-  if redis.call('EXISTS', ready) == 0 then return remember(lane, false) end
+  if redis.call('EXISTS', ready) == 0 then return record_suspects(lane, false) end
   if is_paused('handler:' .. lane) then return end
   want = allowed(lane, want, limit, concurrency, spacing, burst)
   if want < 1 then return end
@@ -238,7 +238,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   if refused then error(refused, 0) end
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before
-  took(lane, limit, concurrency, spacing, burst, before + 1, got)
+  record_taken(lane, limit, concurrency, spacing, burst, before + 1, got)
   room = room - got
   local more = last and (concurrency == 0 or free_slots > 0)
   if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
@@ -256,5 +256,5 @@ return function()
       end
     end
   end
-  return { version, again, unpack(taken) }
+  return { version, wait_ms, unpack(taken) }
 end

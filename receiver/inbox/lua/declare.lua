@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- declare: say which handlers a worker has; one that has none says that it is there.
+-- declare: record which handlers a worker has. Without handlers, only that the worker is alive.
 -- ARGV  1 how long a declaration counts (ms)  then for each handler: handler, "handler@version#mark", queue, JSON
--- gives the version of the declarations; it grows when one is new, changed or back after its time
+-- returns the version of the declarations, which grows when one is new, changed or declared again after it had expired
 return function()
   local seen, latest, changed = redis.call('HGETALL', P .. 'declared_at'), 0, false
   for at = 2, #seen, 2 do latest = math.max(latest, tonumber(seen[at])) end
   if latest < NOW - 60000 then
-    -- Everybody was away. Whoever comes back first must not route as if the others' handlers had never been. What had
-    -- gone before the others went stays gone.
+    -- All workers were stopped. The first one to return must not route as if the others' handlers had never existed, so
+    -- their declarations are renewed. Those that had expired before the stop stay expired.
     for at = 1, #seen, 2 do
       if tonumber(seen[at + 1]) >= latest - tonumber(ARGV[1]) then
         redis.call('HSET', P .. 'declared_at', seen[at], NOW)
@@ -16,8 +16,8 @@ return function()
     end
   end
 
-  -- What was not declared for long goes: after a day where another version has since asked for the same, else after ninety,
-  -- since what a handler once asked for tells when a subscription may go.
+  -- Old declarations are removed: after a day if another version has since asked for the same, else after ninety days,
+  -- because they tell when a subscription may be removed.
   local DAY, newest = 86400000, {}
   local function asked_for(name) return (string.gsub(name, '@.*#', '#')) end
   for at = 1, #seen, 2 do

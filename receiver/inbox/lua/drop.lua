@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- drop: a person gives failures up, with a reason. A run that is still retried ends as dropped too.
+-- drop: a person gives up failures, with a reason. A run that is still retried also ends as dropped.
 -- ARGV  1 detail (JSON)  then the items
--- gives for each run "dropped" or "no-failure"
+-- returns for each run "dropped" or "no-failure"
 local function drop(item)
   local id, handler = split(item)
   local e = P .. 'e:' .. id

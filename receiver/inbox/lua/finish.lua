@@ -1,41 +1,41 @@
 #!lua flags=allow-oom
--- finish: write how leased runs ended.
+-- finish: write the outcomes of leased runs.
 -- ARGV  for each run: item, token, outcome, detail (JSON), delay (ms)
 --       outcome: done dropped failed; retry (an attempt, due after the delay); release (no attempt, ready at once);
---       busy (no attempt, ready at once, and the handler's limit is shut for everyone until the delay is over);
---       wait (no attempt, due after the delay, and nothing is shut)
--- gives for each run "ok" or "stale" (the token no longer fits and nothing was changed, or its record is damaged and
---       it was quarantined)
-local told -- those that ended, for the journal
+--       busy (no attempt, ready at once, and the handler's limit is busy for all workers until the delay is over);
+--       wait (no attempt, due after the delay, and no limit is affected)
+-- returns for each run "ok" or "stale" (the token does not match and nothing was changed, or the record is damaged and
+--       was quarantined)
+local published -- the outcomes for the journal
 
--- The run ended well: its field, how it went, and the event's own state, in one write.
-local function end_well(id, handler, run, detail, store, open, bad)
+-- The run ended as done or dropped: its field, its result and the event's state, in one write.
+local function end_without_failure(id, handler, run, detail, store, open, bad)
   local fields = { 'r:' .. handler, packed(run), 'x:' .. handler, detail, 'open', open }
   local state = open <= 0 and (bad > 0 and 'failed' or 'settled')
   if state then fields[7], fields[8] = 'state', state end
   redis.call('HSET', P .. 'e:' .. id, unpack(fields))
   if state then
-    if state == 'settled' then gather('ZADD', P .. 'done', NOW, id) end
+    if state == 'settled' then batch('ZADD', P .. 'done', NOW, id) end
     count('open', store, -1)
     count(state, store, 1)
   end
   if run.attempts > 1 then leave_group(id, handler, store) end
 end
 
-local function put_off(id, handler, item, run, detail, delay)
+local function postpone(id, handler, item, run, detail, delay)
   run.state = 'later'
   redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run), 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
 end
 
-local function give_back(id, handler, run, outcome, detail, delay)
+local function release(id, handler, run, outcome, detail, delay)
   if outcome == 'busy' then
     redis.call('HSET', P .. 'busy', limit_of(handler) or 'h:' .. handler, NOW + tonumber(delay))
     redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   end
   run.state = 'ready'
   write_run(id, handler, run)
-  make_first(id, handler)
+  return_to_front(id, handler)
   wake(run.queue)
 end
 
@@ -43,19 +43,19 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
   local store = about[2]
   if not store then error('its record names no store', 0) end
   run.token = ''
-  if outcome == 'release' or outcome == 'busy' then return give_back(id, handler, run, outcome, detail, delay) end
-  if outcome == 'wait' then return put_off(id, handler, item, run, detail, delay) end
+  if outcome == 'release' or outcome == 'busy' then return release(id, handler, run, outcome, detail, delay) end
+  if outcome == 'wait' then return postpone(id, handler, item, run, detail, delay) end
   run.attempts = run.attempts + 1
   if outcome == 'failed' then
     fail_run(id, handler, run, store, detail)
   elseif outcome == 'retry' then
-    put_off(id, handler, item, run, detail, delay)
+    postpone(id, handler, item, run, detail, delay)
     join_group(id, handler, store, 'retrying', detail)
   else
     run.state = outcome
-    end_well(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
+    end_without_failure(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
   end
-  told[#told + 1] = { item, outcome, store, about[3], about[4], detail }
+  published[#published + 1] = { item, outcome, store, about[3], about[4], detail }
 end
 
 local function finish(item, token, outcome, detail, delay)
@@ -64,24 +64,23 @@ local function finish(item, token, outcome, detail, delay)
   local run = not about.err and parse_run(about[1])
   if not run or run.state ~= 'leased' or run.token ~= token then
     redis.call('HINCRBY', P .. 'n', 'stale', 1)
-    was_only_late(id, handler, token)
+    forgive_if_late(id, handler, token)
     return 'stale'
   end
   local ok, problem = pcall(write_end, item, id, handler, run, about, outcome, detail, delay)
   if not ok then quarantine_or_raise(item, problem) end
-  gather('ZREM', P .. 'leased', item)
-  pcall(free_slot, id, handler, run.queue, token) -- whoever needs a slot finds those that nobody holds any more
+  batch('ZREM', P .. 'leased', item)
+  pcall(free_slot, id, handler, run.queue, token) -- a claim that needs a slot also finds those no run holds any more
   return ok and 'ok' or 'stale'
 end
 
 return function()
   local results = {}
-  told = {}
+  published = {}
   for at = 1, #ARGV, 5 do
     results[#results + 1] = finish(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
   end
-  -- Only who listens just now is told. A server that lets us publish nothing (Redis 7 gives new users no channel) has
-  -- the ends of the runs all the same.
-  if #told > 0 then redis.pcall('PUBLISH', P .. 'journal', cjson.encode(told)) end
+  -- The outcomes are stored even if publishing is refused: since Redis 7 new users have no right to any channel.
+  if #published > 0 then redis.pcall('PUBLISH', P .. 'journal', cjson.encode(published)) end
   return results
 end

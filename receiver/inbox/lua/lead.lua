@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- lead: be the housekeeper that does the work for a while. At maxmemory too: retention is what frees memory.
+-- lead: become, or stay, the housekeeper that does the work. Also at maxmemory, because retention frees memory.
 -- ARGV  1 name  2 for how long (ms)
--- gives 1 if it is the caller
+-- returns 1 if the caller leads
 return function()
   local leader = redis.call('GET', P .. 'leader')
   if leader and leader ~= ARGV[1] then return 0 end

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- once: mark that an effect begins, has ended, or did not happen.
+-- once: mark that an effect begins, has ended, or did not happen; for `ctx.once`.
 -- ARGV  1 "begin", "end" or "clear"  2 place (o:...)  3 field  4 the run that does it  5 keep for (ms)
---       begin: 6 how long another run's mark means that it is at work (ms)  7 "run" or "fail" when in doubt
+--       begin: 6 for how long another run's mark means that it is at work (ms)  7 "run" or "fail": what to do in doubt
 --       end:   6 result (JSON)
---       clear: 6 the mark that `begin` gave
--- begin gives {"go", mark}, {"done", result}, {"doubt"} (an attempt died between the call and its mark) or
---       {"busy"} (another run is at it just now)
+--       clear: 6 the mark that `begin` returned
+-- begin returns {"go", mark}, {"done", result}, {"doubt"} (an attempt died between the call and its mark) or
+--       {"busy"} (another run is at work on it)
 return function()
   local place, field, item = P .. ARGV[2], ARGV[3], ARGV[4]
 
   if ARGV[1] == 'clear' then
-    -- Only its own mark: a run that was stopped past its lease must not undo what the next attempt began or finished.
+    -- Only its own mark: a run that was stopped past its lease must not undo what the next attempt began or ended.
     if redis.call('HGET', place, field) == ARGV[6] then redis.call('HDEL', place, field) end
     return { 'ok' }
   end

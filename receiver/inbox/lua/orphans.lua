@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- orphans: end the waiting runs of handlers that no worker has had for a long time.
 -- ARGV  1 for how long (ms)  2 how many at most  3 detail (JSON)
--- gives how many became failures
--- While no worker at all has said anything lately, all are away, and nothing is anybody's orphan.
+-- returns how many became failures
+-- Nothing is ended while no worker at all has declared anything lately: then all workers are stopped.
 return function()
   local absent, slice, ended = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
   local newest, latest = {}, 0
@@ -19,7 +19,7 @@ return function()
     if (newest[lane] or 0) < NOW - absent then
       local set = P .. 'ready:' .. lane
       local items = redis.call('ZRANGE', set, 0, slice - ended - 1)
-      ended = ended + end_waiting(set, 'ready', items, lane, ARGV[3])
+      ended = ended + fail_waiting(set, 'ready', items, lane, ARGV[3])
       if ended >= slice then break end
     end
   end

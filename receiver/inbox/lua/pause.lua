@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- pause: let no more work of a handler or a store begin. What is under way goes on.
+-- pause: begin no more runs of a handler or a store. Running ones continue.
 -- ARGV  1 "handler:NAME" or "store:NAME"
--- gives 1 if it was not paused before
+-- returns 1 if it was not paused before
 return function()
   local store = string.match(ARGV[1], '^store:(.*)$')
   if store then redis.call('SREM', P .. 'resuming', store) end

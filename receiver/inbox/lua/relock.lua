@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- relock: go on changing a store's subscriptions. A lock that has ended is not taken again: somebody may have come.
--- ARGV  1 store  2 who holds it  3 for how much longer (ms)
--- gives 1, or 0 where it is not held any more
+-- relock: extend the lock on a store's subscriptions. An expired lock is not taken again: another process may have had it.
+-- ARGV  1 store  2 the owner's token  3 for how much longer (ms)
+-- returns 1, or 0 if the caller does not hold it any more
 return function()
   local lock = P .. 'sub:lock:' .. ARGV[1]
   if redis.call('GET', lock) ~= ARGV[2] then return 0 end

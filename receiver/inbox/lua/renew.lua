@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- renew: keep the leases of runs under way.
+-- renew: extend the leases of running runs.
 -- ARGV  1 lease (ms)  then for each run: item, token
--- gives the items that are no longer the caller's: their runs are to be killed. Where a lease had lapsed, whoever asks
--- was late and not lost, and the run is not charged with it
+-- returns the items that are no longer the caller's: it kills their runs. A caller whose lease had lapsed was late, not
+--       lost, so the run's loss is taken back
 return function()
   local lost = {}
   for at = 2, #ARGV, 2 do
@@ -11,7 +11,7 @@ return function()
     if run and run.state == 'leased' and run.token == ARGV[at + 1] then
       redis.call('ZADD', P .. 'leased', NOW + tonumber(ARGV[1]), ARGV[at])
     else
-      was_only_late(id, handler, ARGV[at + 1])
+      forgive_if_late(id, handler, ARGV[at + 1])
       lost[#lost + 1] = ARGV[at]
     end
   end

@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- reopen: have runs done again, or for the first time by a handler that was not there.
--- ARGV  1 key that remembers how far a replay has come, or ""  2 its value, "" to forget it
---       3 "1" to forget the handler's once marks for these events, so that effects are done again
---       then for each run: item, queue, "1" to make a run that is not there
--- gives for each run "reopened", "open" (it is under way already), "no-body" (gone by age), "absent" or "gone"
-local function wait_no_longer(id, handler, run, store)
+-- reopen: make ended runs ready again, or create runs for a handler that did not exist then.
+-- ARGV  1 the key of a replay's position, or ""  2 the position, "" to delete it
+--       3 "1" to remove the handler's once marks for these events, so that effects are repeated
+--       then for each run: item, queue, "1" to create a missing run
+-- returns for each run "reopened", "open" (it is ready, running or held), "no-body" (removed by age), "absent" (no such run)
+--       or "gone" (no such event)
+local function leave_later(id, handler, store)
   redis.call('ZREM', P .. 'later', item_of(id, handler))
   leave_group(id, handler, store)
 end
 
--- The event had one run fewer open; where it was closed it is open again, and one unit moves between counters.
-local function one_more_open(id, e, store)
+-- One run more is open. A closed event is open again, and one unit moves between counters.
+local function open_one_more(id, e, store)
   if redis.call('HINCRBY', e, 'open', 1) > 1 then return end
   local state = redis.call('HGET', e, 'state')
   if state ~= 'open' then
@@ -31,14 +32,14 @@ local function reopen(item, queue, make)
   if run and (run.state == 'ready' or run.state == 'leased' or run.state == 'held') then return 'open' end
   if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
   if run and run.state == 'later' then
-    wait_no_longer(id, handler, run, store)
+    leave_later(id, handler, store)
   else
     if run and run.state == 'failed' then
       redis.call('ZREM', P .. 'failed', item)
       leave_group(id, handler, store)
       redis.call('HINCRBY', e, 'bad', -1)
     end
-    one_more_open(id, e, store)
+    open_one_more(id, e, store)
   end
   redis.call('HDEL', e, 'reason')
   if ARGV[3] == '1' then

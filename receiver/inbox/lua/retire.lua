@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- retire: a handler is gone for good. Its declarations and its pause go, and its waiting runs end as failures, in slices
--- of one place after the other. What is leased ends as it does; if it comes back, `orphans` ends it.
--- ARGV  1 handler  2 place: "ready", "later" or "held:STORE"  3 cursor ("0" at first)  4 how many to look at
+-- retire: a handler is removed for good. Its declarations and its pause are removed, and its waiting runs end as failures,
+-- in slices of one place after the other. Leased runs end as usual; one that becomes ready again is ended by `orphans`.
+-- ARGV  1 handler  2 place: "ready", "later" or "held:STORE"  3 cursor ("0" at first)  4 how many to examine
 --       5 detail (JSON)
--- gives {the next cursor ("0" at the end of the place), how many became failures}
+-- returns {the next cursor ("0" at the end of the place), how many became failures}
 return function()
   local handler, place = ARGV[1], ARGV[2]
   for _, name in ipairs(redis.call('HKEYS', P .. 'declarations')) do
@@ -19,5 +19,5 @@ return function()
   local page = redis.call('ZSCAN', set, ARGV[3], 'COUNT', ARGV[4])
   local items = {}
   for at = 1, #page[2], 2 do items[#items + 1] = page[2][at] end
-  return { page[1], end_waiting(set, string.match(place, '^%a+'), items, handler, ARGV[5]) }
+  return { page[1], fail_waiting(set, string.match(place, '^%a+'), items, handler, ARGV[5]) }
 end

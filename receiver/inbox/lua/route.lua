@@ -1,17 +1,15 @@
 #!lua flags=allow-oom
--- route: give events a run for each handler that wants them.
+-- route: create a run of each event for each handler that wants it.
 -- ARGV  1 version of the declarations they were routed by  2 lease (ms)
 --       then for each event: token, id, how many handlers, and for each of these: handler, queue, and "1" to lease it
---       to the caller, "0" to leave it ready, or ">ms": it is due so long after the event's arrival
--- gives for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token no
---       longer fits, or its record is damaged and it was quarantined) or {"reroute"} (the declarations have changed). A
---       run that may not begin at once, because its handler is paused or shut or an older run of it waits, is left
---       ready, whatever was asked.
+--       to the caller, "0" to leave it ready, or ">ms": due that long after the event's arrival
+-- returns for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token does not
+--       match, or the record is damaged and was quarantined) or {"reroute"} (the declarations have changed). A run that may
+--       not begin at once, because its handler is paused or busy or an older run of it waits, is left ready in any case.
 local lease_end, up_to_date
-local PROBE = 'storehooks-probe.sent' -- our own: no handler is meant to want it
+local PROBE = 'storehooks-probe.sent' -- our own: it needs no handler
 
--- The event as it is, in one reading: to be routed or not, its store, its open runs, when it came, its topic, and the
--- runs it has already.
+-- The event's record in one read: its routing state, store, open runs, time of arrival, topic, and the runs it has already.
 local function read_event(id, first, many)
   local fields = { 'r:', 'store', 'open', 'received', 'topic' }
   for at = 0, many - 1 do fields[#fields + 1] = 'r:' .. ARGV[first + 3 * at] end
@@ -24,12 +22,12 @@ local function route(token, id, first, many)
   local event = parse_run(now[1])
   if not event or event.state ~= 'leased' or event.token ~= token then
     redis.call('HINCRBY', P .. 'n', 'stale', 1)
-    was_only_late(id, '', token)
+    forgive_if_late(id, '', token)
     return { 'stale' }
   end
   if not up_to_date then return { 'reroute' } end
   local store, open, had, answer, fields = now[2], tonumber(now[3] or 1), 0, { 'routed' }, {}
-  gather('ZREM', P .. 'leased', id)
+  batch('ZREM', P .. 'leased', id)
   if not store or not open then
     quarantine(id, 'its record names no store, or no number of open runs')
     return { 'stale' }
@@ -51,7 +49,7 @@ local function route(token, id, first, many)
     redis.call('HSET', e, 'open', open + #fields / 2 - 1, unpack(fields))
     return answer
   end
-  -- No new run: the event to be routed was an open item of its own, and that ends here.
+  -- No new run: the item of the event to be routed ends here.
   end_run(id, store, false)
   if had == 0 then
     redis.call('HSET', e, 'reason', now[5] == PROBE and 'probe' or 'unhandled')

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- tick: move due and lapsed work to ready, and wake whoever should do it. May be run by anyone, at any time, twice.
--- ARGV  1 how many items at most  2 lease (ms)  3 losses a run may have
---       4 detail (JSON) of a run that lost its worker too often  5 "0" to let no lease lapse this time
--- gives {due, lapsed, failed}
+-- tick: make due and lapsed work ready, and wake workers for it. Any process may run it at any time, also twice.
+-- ARGV  1 maximum number of items  2 lease (ms)  3 losses a run may have
+--       4 detail (JSON) of a run that lost its worker too often  5 "0" to leave lapsed leases alone this time
+-- returns {due, lapsed, failed}
 local slice, allowed, due, lapsed, failed
 
 local function come_due(id, handler, run, store)
@@ -14,7 +14,7 @@ end
 
 local function lapse(id, handler, run, store)
   pcall(free_slot, id, handler, run.queue, run.token)
-  note_the_lapse(id, handler, run.token)
+  record_lapse(id, handler, run.token)
   run.losses, run.token = run.losses + 1, ''
   lapsed = lapsed + 1
   if run.losses > allowed then
@@ -23,12 +23,12 @@ local function lapse(id, handler, run, store)
   else
     run.state = 'ready'
     write_run(id, handler, run)
-    make_first(id, handler)
+    return_to_front(id, handler)
     redis.call('SADD', P .. 'suspects', handler)
   end
 end
 
--- Those whose time has come.
+-- The items of a set whose time has come.
 local function due_in(set)
   return redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)
 end
@@ -41,14 +41,14 @@ return function()
   move_each(P .. 'later', 'later', due_in('later'), come_due)
   if ARGV[5] ~= '0' then move_each(P .. 'leased', 'leased', due_in('leased'), lapse) end
 
-  -- A lease that ends further away than a lease is long: the clock was set back.
+  -- A lease that ends later than one lease from now: the clock was set back.
   for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leased', NOW + lease + 1, '+inf', 'LIMIT', 0, slice)) do
     redis.call('ZADD', P .. 'leased', NOW + lease, item)
   end
 
-  for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do bring_back(store, slice, false) end
+  for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do return_held(store, slice, false) end
 
-  write_gathered()
+  write_batched()
   if redis.call('EXISTS', P .. 'ready:') == 1 then wake('default') end
   local lanes = redis.call('HGETALL', P .. 'lanes')
   for at = 1, #lanes, 2 do

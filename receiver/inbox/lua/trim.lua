@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- trim: forget what is old, a slice at a time. Never an open event, never a failure that is to be kept, never a
--- duplicate mark inside its window.
--- ARGV  1 how many at most  2 keep bodies for (ms)  3 keep records for (ms; not less than the duplicate window)
---       4 keep failures for (ms, 0 = until dealt with)
--- gives {bodies, records, failures} removed or, damaged, quarantined; as long as one of them equals the slice there may be more
+-- trim: remove old bodies and events, a slice at a time. Never an open event, never a failure inside its retention, never
+-- a duplicate mark inside its window.
+-- ARGV  1 maximum number  2 keep bodies for (ms)  3 keep records for (ms; not less than the duplicate window)
+--       4 keep failures for (ms, 0 = until replayed or dropped)
+-- returns {bodies, records, failures} removed or, if damaged, quarantined; while one equals the maximum there may be more
 return function()
   local slice = tonumber(ARGV[1])
   local bodies, records, failures = 0, 0, 0
 
-  -- Settled events stand in `done` by the time they closed. `worn` is the time up to which bodies are gone.
+  -- `done` has settled events by the time they closed. `removed_until` is the time up to which bodies were removed.
   local found = redis.pcall('GET', P .. 'bodies_removed_until')
-  local worn = type(found) == 'string' and tonumber(found) or 0 -- damaged it is as good as none, and written anew
+  local removed_until = type(found) == 'string' and tonumber(found) or 0 -- a damaged key is written again
   local until_ = NOW - tonumber(ARGV[2])
-  if until_ > worn then
-    local found = redis.call('ZRANGEBYSCORE', P .. 'done', worn, until_, 'WITHSCORES', 'LIMIT', 0, slice)
+  if until_ > removed_until then
+    local found = redis.call('ZRANGEBYSCORE', P .. 'done', removed_until, until_, 'WITHSCORES', 'LIMIT', 0, slice)
     local last = until_
     if #found == 2 * slice then
       -- A full slice: finish its last millisecond, so that the next slice can start after it.

@@ -1,8 +1,7 @@
 #!lua flags=allow-oom
--- trim_store: keep at most so many events of one store. Only settled ones go, oldest first, and none whose duplicate
--- mark is still needed.
--- ARGV  1 store  2 how many to keep  3 how many to look at  4 the duplicate window (ms)  5 how many to pass over
--- gives {how many were looked at, how many were removed or, damaged, quarantined}
+-- trim_store: remove the oldest settled events of one store above its maximum number, but none inside the duplicate window.
+-- ARGV  1 store  2 how many to keep  3 how many to examine  4 the duplicate window (ms)  5 how many to skip
+-- returns {how many were examined, how many were removed or, if damaged, quarantined}
 return function()
   local store, removed = ARGV[1], 0
   local index = P .. 'ix:' .. store

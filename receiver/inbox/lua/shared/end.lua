@@ -1,13 +1,14 @@
--- A worker that speaks of a lease which has lapsed was late, not lost: what its run was charged is taken back. Not for
--- ever, since a run that makes its worker late each time must end.
+-- Ends of runs: losses, events that close, groups of failures.
+-- A worker that reports on a lapsed lease was late, not lost, so the loss is taken back. That is limited, because a run
+-- that makes its worker late each time must end.
 local LATE_ALLOWED = 20
-local function note_the_lapse(id, handler, token)
+local function record_lapse(id, handler, token)
   local e, lapse = P .. 'e:' .. id, 'l:' .. handler
   local late = string.match(redis.call('HGET', e, lapse) or '', ' (%d+)$') or '0'
   redis.call('HSET', e, lapse, token .. ' ' .. late)
 end
 
-local function was_only_late(id, handler, token)
+local function forgive_if_late(id, handler, token)
   local e, lapse = P .. 'e:' .. id, 'l:' .. handler
   local noted = redis.pcall('HGET', e, lapse)
   local whose, late = string.match(type(noted) == 'string' and noted or '', '^(%S+) (%d+)$')
@@ -20,7 +21,7 @@ local function was_only_late(id, handler, token)
   end
 end
 
--- One run fewer is open; the last one closes the event.
+-- One run fewer is open. The last one closes the event.
 local function end_run(id, store, failed)
   local e = P .. 'e:' .. id
   if failed then redis.call('HINCRBY', e, 'bad', 1) end
@@ -32,7 +33,7 @@ local function end_run(id, store, failed)
   count(state, store, 1)
 end
 
--- Failures of one cause are a group, whether they are still retried or given up. A run is in at most one.
+-- Failures with one cause form a group, whether they are still retried or given up. A run is in at most one group.
 local function leave_group(id, handler, store)
   local e = P .. 'e:' .. id
   local mark = redis.call('HGET', e, 'g:' .. handler)
@@ -51,19 +52,19 @@ end
 
 local function join_group(id, handler, store, kind, detail)
   leave_group(id, handler, store)
-  local ok, told = pcall(cjson.decode, detail)
-  if not ok or type(told) ~= 'table' then told = {} end
-  local function said(name)  -- JSON null is no nil in Lua
-    return type(told[name]) == 'string' and told[name] or ''
+  local ok, fields = pcall(cjson.decode, detail)
+  if not ok or type(fields) ~= 'table' then fields = {} end
+  local function text(name) -- JSON null is not nil in Lua
+    return type(fields[name]) == 'string' and fields[name] or ''
   end
-  local group = said('group')
-  if group == '' then group = string.sub(redis.sha1hex(said('reason') .. '|' .. handler), 1, 8) end
+  local group = text('group')
+  if group == '' then group = string.sub(redis.sha1hex(text('reason') .. '|' .. handler), 1, 8) end
   local g, item = P .. 'g:' .. group, item_of(id, handler)
   redis.call('HSETNX', g, 'first', NOW)
-  redis.call('HSET', g, 'handler', handler, 'error', said('error'), 'at', said('at'), 'last', NOW, 'example', item)
+  redis.call('HSET', g, 'handler', handler, 'error', text('error'), 'at', text('at'), 'last', NOW, 'example', item)
   redis.call('HINCRBY', g, kind, 1)
   redis.call('HINCRBY', g, 's:' .. store, 1)
-  redis.call('HINCRBY', g, 'v:' .. (said('version') ~= '' and said('version') or '?'), 1)
+  redis.call('HINCRBY', g, 'v:' .. (text('version') ~= '' and text('version') or '?'), 1)
   redis.call('ZADD', P .. 'gr:' .. group, NOW, item)
   redis.call('ZADD', P .. 'groups', NOW, group)
   redis.call('HSET', P .. 'e:' .. id, 'g:' .. handler, group .. ' ' .. kind)

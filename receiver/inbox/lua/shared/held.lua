@@ -1,4 +1,5 @@
--- Held items by lane, each lane's in its order, out of `held` and with their runs written as ready.
+-- Items of paused stores.
+-- Removes held items from `held` and writes their runs as ready. Returns them by lane, each lane in its order.
 local function take_held(store, most)
   local held, lanes, back = P .. 'held:' .. store, {}, 0
   for _, item in ipairs(redis.call('ZRANGE', held, 0, most - 1)) do
@@ -18,24 +19,25 @@ local function take_held(store, most)
   return lanes, back
 end
 
--- Whether work of a store waits in a lane at or after its virtual time: claims have not come to it.
-local function waits(lane, store, now)
+-- Whether a lane has work of a store at or after the lane's virtual time, which claims have not reached.
+local function has_work_in(lane, store, now)
   if tonumber(redis.call('HGET', P .. 'fair:' .. lane, store) or 0) > now then return true end
   for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ready:' .. lane, now, now)) do
     local id = split(item)
-    if redis.pcall('HGET', P .. 'e:' .. id, 'store') == store then return true end -- one that is damaged is nobody's
+    if redis.pcall('HGET', P .. 'e:' .. id, 'store') == store then return true end -- a damaged record belongs to no store
   end
   return false
 end
 
--- Held work of a store that is paused no longer goes back to its lanes, in its order. It takes its turn among the other
--- stores. But where some of the store's work was never claimed and so stayed in the lane (`first` call only: what is
--- there later may be what came back), it goes before that, and so before the others: its turn had come before.
-local function bring_back(store, most, first)
+-- Returns held work of a store that is no longer paused to its lanes, in its order. It takes its turn among the other
+-- stores. But if some of the store's work was never claimed and stayed in the lane, held work goes before that, and so
+-- before other stores: its turn had come before. Only the `first` call looks for such work, because later calls would
+-- find what was returned.
+local function return_held(store, most, first)
   local lanes, back = take_held(store, most)
   for lane, ids in pairs(lanes) do
     local now = fair_times(lane).now
-    local before = first and waits(lane, store, now)
+    local before = first and has_work_in(lane, store, now)
     for at, id in ipairs(ids) do
       if before then
         redis.call('ZADD', P .. 'ready:' .. lane, now - 1 + at / (#ids + 1), item_of(id, lane))

@@ -1,3 +1,4 @@
+-- Items and runs as they are written: an item is `id` or `id|handler`, a run is a field of its event's record.
 local function item_of(id, handler)
   if handler == '' then return id end
   return id .. '|' .. handler
@@ -9,7 +10,7 @@ local function split(item)
   return string.sub(item, 1, at - 1), string.sub(item, at + 1)
 end
 
--- A run from its field; nil where that is none.
+-- Parses a run's field. Returns nil if it is not a run.
 local function parse_run(raw)
   if type(raw) ~= 'string' then return nil end
   local state, attempts, losses, queue, token = string.match(raw, '^(%a+) (%d+) (%d+) (%S+) (%S*)$')
@@ -17,7 +18,7 @@ local function parse_run(raw)
   return { state = state, attempts = tonumber(attempts), losses = tonumber(losses), queue = queue, token = token }
 end
 
--- A run's record, or nil where there is none or it cannot be read (pcall: a poisoned key may be of any type).
+-- A run's record. Nil if there is none or it is damaged (pcall: a damaged key may have any type).
 local function read_run(id, handler)
   return parse_run(redis.pcall('HGET', P .. 'e:' .. id, 'r:' .. handler))
 end

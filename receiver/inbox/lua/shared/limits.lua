@@ -1,9 +1,10 @@
--- A limit's slots are held by leased runs: those of one claim, which one child process does one after the other, hold one.
--- A slot none of whose runs is leased under its token any more is free, however that came about.
+-- Limits, pauses and Busy: whether a run may begin.
+-- A limit's slots are held by leased runs. The runs of one claim, which one child process performs one after the other,
+-- hold one slot. A slot is free if none of its runs is still leased under its token, for whatever reason.
 local function slots_taken(limit, most)
   local slots = P .. 'slots:' .. limit
   local held = redis.pcall('HLEN', slots)
-  if type(held) == 'table' then -- damaged, and nothing is lost with it
+  if type(held) == 'table' then -- damaged: it is quarantined, and removing it loses nothing
     quarantine(slots, held.err)
     redis.call('UNLINK', slots)
     return 0
@@ -27,7 +28,7 @@ local function limit_of(handler)
   return limits[handler]
 end
 
--- A run has ended; the last of its slot gives the slot back.
+-- Called when a run has ended. The last run of a slot frees it.
 local function free_slot(id, handler, queue, token)
   local limit = limit_of(handler)
   if not limit then return end
@@ -51,17 +52,17 @@ local function is_paused(whose)
   return anything_paused and paused[whose]
 end
 
-local function is_shut(handler)
-  if anything_shut == nil then anything_shut = redis.call('EXISTS', P .. 'busy') == 1 end
-  if not anything_shut then return false end
+local function is_busy(handler)
+  if anything_busy == nil then anything_busy = redis.call('EXISTS', P .. 'busy') == 1 end
+  if not anything_busy then return false end
   return tonumber(redis.call('HGET', P .. 'busy', limit_of(handler) or 'h:' .. handler) or 0) > NOW
 end
 
--- Whether a new run of a handler may begin at once: nobody paused it or said Busy, and no older one waits.
+-- Whether a new run of a handler may begin at once: it is not paused or busy, and no older run waits.
 local function may_begin(handler)
-  if at_once[handler] == nil then
+  if startable[handler] == nil then
     local waits = redis.call('EXISTS', P .. 'ready:' .. handler) == 1
-    at_once[handler] = not (waits or is_paused('handler:' .. handler) or is_shut(handler))
+    startable[handler] = not (waits or is_paused('handler:' .. handler) or is_busy(handler))
   end
-  return at_once[handler]
+  return startable[handler]
 end

@@ -1,33 +1,33 @@
--- Why an item of a set cannot be moved: its record is gone, or says otherwise. Nil where nothing is against it.
-local function debris(state, run, store)
+-- Moving the items of a set, and removing events.
+-- The state in the record if it does not match the set that the item is in. Nil if the item can be moved.
+local function mismatch(state, run, store)
   if not run then return 'nothing' end
   if run.state ~= state then return run.state end
   return not store and 'no store' or nil
 end
 
--- `move(id, handler, run, store)` for items of a set whose runs are in one state, and out of the set with them; debris
--- and poison are taken out and shown. Gives how many were moved.
+-- Calls `move(id, handler, run, store)` for the items of a set whose runs are in one state, and removes them from the set.
+-- Items without a matching record, and damaged ones, are removed and quarantined. Returns how many were moved.
 local function move_each(set, state, items, move)
   local moved = 0
   for _, item in ipairs(items) do
     local id, handler = split(item)
     local run = read_run(id, handler)
     local store = run and redis.call('HGET', P .. 'e:' .. id, 'store')
-    local says = debris(state, run, store)
-    if says then
-      quarantine(item, 'found in ' .. state .. ' while its record says ' .. says)
+    local actual = mismatch(state, run, store)
+    if actual then
+      quarantine(item, 'found in ' .. state .. ' while its record says ' .. actual)
     else
       local ok, problem = pcall(move, id, handler, run, store)
       if ok then moved = moved + 1 else quarantine_or_raise(item, problem) end
     end
-    gather('ZREM', set, item)
+    batch('ZREM', set, item)
   end
   return moved
 end
 
--- Of these items of a set, where runs are in one state, those of a handler that nobody has any more end as failures;
--- gives how many.
-local function end_waiting(set, state, items, handler, detail)
+-- Ends as failures those of the items of a set that belong to a handler which no worker has any more. Returns how many.
+local function fail_waiting(set, state, items, handler, detail)
   local its_own = {}
   for _, item in ipairs(items) do
     local _, whose = split(item)
@@ -36,7 +36,7 @@ local function end_waiting(set, state, items, handler, detail)
   return move_each(set, state, its_own, function(id, _, run, store) fail_run(id, handler, run, store, detail) end)
 end
 
--- Remove every trace of a closed event but its part in the counters.
+-- Removes a closed event from every key. Its part in the counters stays.
 local function forget(id)
   local fields = redis.call('HGETALL', P .. 'e:' .. id)
   local store
@@ -56,7 +56,7 @@ local function forget(id)
   redis.call('UNLINK', P .. 'e:' .. id, P .. 'b:' .. id, P .. 'o:' .. id)
 end
 
--- The same for what may be damaged: then it is shown, and is no longer where it was found, a member of `set`.
+-- The same for an event that may be damaged: then it is quarantined, and the member is removed from `set`.
 local function forget_or_quarantine(id, set, member)
   local ok, problem = pcall(forget, id)
   if ok then return end

@@ -1,3 +1,4 @@
+-- The fair order of ready items between stores.
 local function fair_times(lane)
   if not fair[lane] then
     fair[lane] = { now = tonumber(redis.call('HGET', P .. 'fair:' .. lane, '') or 0), last = {}, changed = {} }
@@ -5,8 +6,8 @@ local function fair_times(lane)
   return fair[lane]
 end
 
--- Fair order: each store's items are one unit of virtual time apart, and none starts in the past. The times are whole:
--- only what comes back to where it was goes between two of them.
+-- Fair order: each store's items are one unit of virtual time apart, and none starts in the past. The times are whole
+-- numbers. Only items that return to their old place get a time between two of them.
 local function make_ready(id, handler, store)
   local times = fair_times(handler)
   local last = times.last[store]
@@ -17,10 +18,10 @@ local function make_ready(id, handler, store)
   end
   last.time = math.floor(math.max(times.now, last.time)) + 1
   times.changed[last.at + 1] = last.time
-  gather('ZADD', P .. 'ready:' .. handler, last.time, item_of(id, handler))
+  batch('ZADD', P .. 'ready:' .. handler, last.time, item_of(id, handler))
 end
 
--- Given back untouched: it goes to the front, where it was.
-local function make_first(id, handler)
+-- An item that is given back without an attempt returns to the front, where it was.
+local function return_to_front(id, handler)
   redis.call('ZADD', P .. 'ready:' .. handler, fair_times(handler).now, item_of(id, handler))
 end

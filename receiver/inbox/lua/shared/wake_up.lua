@@ -1,4 +1,5 @@
--- 2026-11-15T01:41:26.000000Z, as RQ writes its times. Days to a date after Howard Hinnant's civil_from_days.
+-- The wake-up, written as RQ writes a job. Times look like 2026-11-15T01:41:26.000000Z.
+-- The conversion of days to a date is Howard Hinnant's civil_from_days.
 local function iso_now()
   local s = tonumber(clock[1])
   local z = math.floor(s / 86400) + 719468
@@ -13,8 +14,8 @@ local function iso_now()
     math.floor(s % 86400 / 3600), math.floor(s % 3600 / 60), s % 60, tonumber(clock[2]))
 end
 
--- One wake-up for a queue is enough: whoever takes it claims until nothing is ready. Nobody takes it meanwhile. Its
--- record is written once, and says when that was: it is one job, put into the queue again and again.
+-- Pushes a wake-up if the queue has none. One is enough: the worker that takes it claims until nothing is ready. The
+-- job's record is written once, with that time: one job is put into the queue again and again.
 local function wake(queue)
   if woken[queue] then return end
   woken[queue] = true
@@ -24,7 +25,8 @@ local function wake(queue)
     local stamp = iso_now()
     redis.call('SADD', 'rq:queues', list)
     redis.call('HSET', 'rq:job:' .. job, 'status', 'queued', 'origin', queue, 'created_at', stamp, 'enqueued_at', stamp,
-      'description', 'work is ready in ' .. queue, 'data', '["workers.runtime.worker.wake_ups.drain", null, [], {}]', 'timeout', 60)
+      'description', 'work is ready in ' .. queue, 'timeout', 60,
+      'data', '["workers.runtime.worker.wake_ups.drain", null, [], {}]')
   end
   redis.call('RPUSH', list, job)
 end
