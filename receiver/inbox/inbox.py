@@ -23,6 +23,7 @@ from receiver.inbox import keys
 from receiver.inbox.accept_batch import AcceptBatch, Accepted
 from receiver.inbox.model import (
     DECLARATION_MS,
+    EVENT_FIELDS,
     NO_LIMIT,
     NO_ROUTES,
     Claim,
@@ -31,15 +32,14 @@ from receiver.inbox.model import (
     Limit,
     Routes,
     Run,
+    StoredEvent,
     Wanted,
     how_text,
     read_declaration,
-    runs_from,
 )
 from receiver.inbox.outcomes import Outcome
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.direct_connection import DirectConnection
-from receiver.inbox.redis.raw_connection import Argument
+from receiver.inbox.redis.raw_connection import Argument, DirectConnection
 from receiver.inbox.redis.script_runner import ScriptCall
 
 LEASE_MS = 3_000
@@ -130,7 +130,7 @@ class Inbox:
         if isinstance(claimed, RedisError):
             raise claimed
         version, again, *items = claimed
-        runs = tuple(run for item in items for run in runs_from(item, token))
+        runs = tuple(run for item in items for run in _runs_from(item, token))
         return _results(written), Claim(version.decode(), runs, again / 1000)
 
     def route(self, decisions: Sequence[tuple[Run, Iterable[Wanted]]], version: str) -> list[list[str]]:
@@ -207,3 +207,14 @@ def _finish_call(outcomes: Iterable[Outcome]) -> ScriptCall:
         detail = orjson.dumps(one.detail if isinstance(one.detail, dict) else dict(one.detail))
         parts += (one.run.item, one.run.token, one.kind, detail, int(one.delay * 1000))
     return ScriptCall("finish", parts)
+
+
+def _runs_from(reply: list[Any], token: str) -> list[Run]:
+    """The item that was leased; or the runs of an event that was routed in the same step, all of one record."""
+    item, attempts, losses, replays = reply[:4]
+    name, known = item.decode(), 4 + len(EVENT_FIELDS)
+    event_id, handler = keys.split_item(name)
+    kept, handlers = StoredEvent(event_id, reply[4:known], reply[known]), reply[known + 1 :]
+    if handlers:
+        return [Run(f"{name}|{one}", one, token, 0, 0, kept) for one in map(bytes.decode, handlers)]
+    return [Run(name, handler, token, int(attempts), int(losses), kept, int(replays or 0))]

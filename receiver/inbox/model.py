@@ -183,17 +183,6 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def runs_from(reply: list[Any], token: str) -> list[Run]:
-    """The item that was leased; or the runs of an event that was routed in the same step, all of one record."""
-    item, attempts, losses, replays = reply[:4]
-    name, known = item.decode(), 4 + len(EVENT_FIELDS)
-    event_id, handler = keys.split_item(name)
-    kept, handlers = StoredEvent(event_id, reply[4:known], reply[known]), reply[known + 1 :]
-    if handlers:
-        return [Run(f"{name}|{one}", one, token, 0, 0, kept) for one in map(bytes.decode, handlers)]
-    return [Run(name, handler, token, int(attempts), int(losses), kept, int(replays or 0))]
-
-
 def read_declaration(text: bytes) -> Declaration:
     fields = orjson.loads(text)
     return Declaration(

@@ -17,8 +17,7 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from receiver.inbox.keys import PREFIX
-from receiver.inbox.redis.direct_connection import DirectConnection
-from receiver.inbox.redis.raw_connection import Argument
+from receiver.inbox.redis.raw_connection import Argument, DirectConnection
 from receiver.inbox.redis.script_library import LIBRARY_PREFIX, function, library, script
 
 MAX_OLD_LIBRARIES = 3
