@@ -37,8 +37,9 @@ from workers.storeapi.errors import (
     had_no_effect,
 )
 from workers.storeapi.groups import Webhooks
-from workers.subscriptions.apply import handlers_of
-from workers.subscriptions.probe import NothingToSign, ProbeFailed, probe
+from workers.subscriptions.apply import apply_changes
+from workers.subscriptions.managed_store import declared_handlers
+from workers.subscriptions.probe import NoActiveSecret, ProbeFailed, probe
 from workers.subscriptions.repair import SubscriptionCheck
 
 TAKEN_FROM_US = MADE_BY_THE_STORE + '[stores.demo.catalogue.webhooks.rotate_secret]\noptional = ["secret"]\n'
@@ -59,9 +60,9 @@ def is_under_way(shop: Shop) -> bool:
 
 def rotate(shop: Shop) -> list[str]:
     """The errors of a rotation."""
-    subscriber = shop.subscriber
+    managed = shop.managed
     with SubscriptionChecks(shop.system.client).alone("demo") as hold:
-        return [one.error for one in subscriber.carry_out(subscriber.rotate(), hold=hold)]
+        return [one.error for one in apply_changes(managed, managed.rotate_changes(), hold=hold)]
 
 
 def done_and_then(error: BaseException, real: Spoil) -> Spoil:
@@ -154,7 +155,7 @@ def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
         assert look(shop).left != ()
     assert is_under_way(shop)
     with monkeypatch.context() as patch:
-        patch.setattr("workers.subscriptions.change_notice.RECEIVERS_WITHIN", 0.2)
+        patch.setattr("workers.subscriptions.change_notice.RECEIVER_SECONDS", 0.2)
         patch.setattr(ReceiverVersions, "behind", lambda *_: ["hangs"])
         assert "has not read the keyring" in look(shop).left[0]["why"]
     assert is_under_way(shop)
@@ -217,7 +218,7 @@ def test_only_a_clear_answer_says_that_nothing_was_done(error: ApiError, refusal
 def test_apply_deletes_only_what_it_has_shown(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("order.paid", "customer.created")
     shop.apply()
-    hooks = shop.subscriber.client.webhooks
+    hooks = shop.managed.client.webhooks
     shown = hooks.create(topic="product.created", url=shop.url)
     from workers.cli import subscriptions as command
 
@@ -251,8 +252,8 @@ def test_a_store_that_does_not_tell_its_topics_for_a_moment_loses_nothing(
 
 def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("order.paid", "order.created", "customer.created")
-    subscriber, errors = shop.subscriber, list[str]()
-    create = subscriber.client.webhooks.create
+    managed, errors = shop.managed, list[str]()
+    create = managed.client.webhooks.create
 
     def slow(**fields: Any) -> Any:
         made = create(**fields)
@@ -263,13 +264,19 @@ def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: p
 
     def mend() -> None:
         with SubscriptionChecks(shop.system.client).alone("demo") as hold:
-            list(shop.subscriber.carry_out(shop.subscriber.look(handlers_of(shop.system.client)).gentle, hold=hold))
+            list(
+                apply_changes(
+                    shop.managed,
+                    shop.managed.plan(declared_handlers(shop.system.client)).without_deletions,
+                    hold=hold,
+                )
+            )
 
     other = threading.Thread(target=mend)
-    monkeypatch.setattr(subscriber.client.webhooks, "create", slow)
+    monkeypatch.setattr(managed.client.webhooks, "create", slow)
     with SubscriptionChecks(shop.system.client).alone("demo") as hold:
-        found = subscriber.look(handlers_of(shop.system.client), alone=True)
-        errors = [one.error for one in subscriber.carry_out(found.gentle, hold=hold)]
+        found = managed.plan(declared_handlers(shop.system.client), locked=True)
+        errors = [one.error for one in apply_changes(managed, found.without_deletions, hold=hold)]
     assert "others may change its subscriptions now" in errors[1]
     assert sorted(topic for topic, _ in shop.listed().values()) == ["customer.created", "order.created", "order.paid"]
 
@@ -332,14 +339,14 @@ def test_a_call_is_not_tried_again_at_a_store_that_is_anothers_by_now(
 def test_a_look_that_took_too_long_ends_no_secret_that_another_has_learned_since(shop: Shop) -> None:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
-    subscriber = shop.subscriber
+    managed = shop.managed
     with SubscriptionChecks(shop.system.client).alone("demo") as hold:
-        old = subscriber.look(handlers_of(shop.system.client), alone=True)
+        old = managed.plan(declared_handlers(shop.system.client), locked=True)
         shop.system.client.delete(keys.CHECK_LOCK + "demo")
         shop.apply()
         nothing_is_missing = replace(old, changes=())
         with pytest.raises(Occupied):
-            subscriber.end_orphans(nothing_is_missing, hold=hold)
+            managed.end_orphaned_secrets(nothing_is_missing, hold=hold)
     assert [one.not_after for one in ring(shop).secrets_of("demo")] == [None]
 
 
@@ -361,7 +368,7 @@ def test_rotate_asks_before_it_keeps_others_out(shop: Shop, monkeypatch: pytest.
 def delete(shop: Shop, topic: str) -> None:
     for number, (name, _) in shop.listed().items():
         if name == topic:
-            shop.subscriber.client.webhooks.delete(number)
+            shop.managed.client.webhooks.delete(number)
 
 
 def test_what_the_store_deletes_again_and_again_comes_back_with_pauses_and_a_cap(shop: Shop) -> None:
@@ -400,7 +407,7 @@ def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, mo
         for _ in range(2):
             assert look(shop).left[0]["why"] == "our URL answers 503"
         assert shop.topics() == []
-        patch.setattr("workers.subscriptions.repair.probe", refused_with(NothingToSign("no secret")))
+        patch.setattr("workers.subscriptions.repair.probe", refused_with(NoActiveSecret("no secret")))
         assert look(shop).left == (), "a new subscription brings the secret that is missing"
     assert shop.topics() == ["customer.created"]
     assert [heal.action for heal in SubscriptionChecks(shop.system.client).heals("demo")] == ["create"]
@@ -413,7 +420,7 @@ def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("order.paid", "order.created", "customer.created")
     left = look(shop).left
-    assert ["2 of its secrets count" in one["why"] for one in left] == [True]
+    assert ["2 secrets are active" in one["why"] for one in left] == [True]
     assert len(shop.topics()) == 2
 
 
@@ -432,7 +439,7 @@ def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch
         patch.setattr(Webhooks, "create", refused_with(Unreachable("away", sent=False)))
         assert [one["action"] for one in look(shop).left] == ["create", "create"]
     shop.apply()
-    shop.subscriber.client.webhooks.create(topic="product.created", url=shop.url)
+    shop.managed.client.webhooks.create(topic="product.created", url=shop.url)
     shop.cli("subscriptions", "apply", "--yes", "--no-delete")
     delete(shop, "order.paid")
     shop.cli("subscriptions", "apply", "--yes", "--no-delete")
@@ -441,11 +448,11 @@ def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch
 
 
 def test_a_look_at_a_removed_store_leaves_its_place_free(shop: Shop) -> None:
-    upkeep = SubscriptionCheck(lambda: shop.system.config)
+    check = SubscriptionCheck(lambda: shop.system.config)
     SubscriptionChecks(shop.system.client).remove("demo")
-    upkeep._busy.add("demo")
-    upkeep._look_at(shop.system.config, "demo", handlers_of(shop.system.client))
-    assert upkeep._busy == set()
+    check._busy.add("demo")
+    check._check_and_reschedule(shop.system.config, "demo", declared_handlers(shop.system.client))
+    assert check._busy == set()
 
 
 # What had gone, and what is nobody's
@@ -459,7 +466,7 @@ def test_a_handler_that_went_long_ago_does_not_come_back_when_all_workers_were_a
     for name in shop.system.client.hkeys(keys.DECLARED_AT):
         shop.system.client.hset(keys.DECLARED_AT, name, int((time.time() - ages[name[:3]]) * 1000))
     shop.declare("customer.created")
-    present = {one.handler for one in handlers_of(shop.system.client).present}
+    present = {one.handler for one in declared_handlers(shop.system.client).present}
     assert present == {"shop.note", "crm.note"}, "only what was there when all went away"
 
 
@@ -473,13 +480,13 @@ def test_a_replay_gives_a_probe_to_no_handler() -> None:
 def test_a_probe_is_back_only_if_it_is_that_probe(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("customer.created")
     shop.apply()
-    monkeypatch.setattr("workers.subscriptions.probe.SEEN_SECONDS", 0.2)
-    probe(shop.subscriber.equipped(), shop.system.client)
+    monkeypatch.setattr("workers.subscriptions.probe.ARRIVAL_SECONDS", 0.2)
+    probe(shop.managed.with_secrets(), shop.system.client)
     (earlier,) = shop.system.ledger.events(topic=PROBE)
     liar = httpx2.Response(200, json={"id": earlier.id})
     monkeypatch.setattr(httpx2, "post", lambda *_, **__: liar)
     with pytest.raises(ProbeFailed, match="it is not in this inbox"):
-        probe(shop.subscriber.equipped(), shop.system.client)
+        probe(shop.managed.with_secrets(), shop.system.client)
 
 
 # Removed
@@ -491,7 +498,7 @@ def test_a_removal_that_is_cut_short_leaves_the_store_to_the_check(
 ) -> None:
     shop.declare("order.paid")
     shop.apply()
-    monkeypatch.setattr("workers.subscriptions.apply.Subscriber.unsubscribe", refused_with(error))
+    monkeypatch.setattr("workers.subscriptions.managed_store.ManagedStore.unsubscribe_changes", refused_with(error))
     assert shop.cli("stores", "remove", "demo", "--yes").exit_code != 0
     assert SubscriptionChecks(shop.system.client).removed() == set()
 
@@ -503,7 +510,7 @@ def test_a_removed_store_that_is_in_config_is_shown_so_and_apply_brings_it_back(
     checks.remove("demo")
     assert "removed: nothing is mended" in shop.cli("subscriptions").output
     told = shop.cli("doctor").output
-    assert "it was removed by `storehooks stores remove` and is in the config" in told
+    assert "removed by `storehooks stores remove`, but still in the config" in told
     shop.apply()
     assert checks.removed() == {"demo"}, "an apply of all stores does not mean this one"
     assert "nothing to do" in shop.cli("subscriptions", "apply", "--yes", "--store", "demo").output

@@ -16,7 +16,7 @@ from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import Process, System, eventually, own_server
 from workers.cli import storehooks
-from workers.subscriptions.apply import Subscriber, handlers_of
+from workers.subscriptions.managed_store import ManagedStore, declared_handlers
 
 STORE = """
 [secrets]
@@ -85,16 +85,16 @@ class Shop:
         return dict(self.http.get("/sandbox").raise_for_status().json())
 
     @property
-    def subscriber(self) -> Subscriber:
-        return Subscriber(self.system.config, "demo", self.system.client)
+    def managed(self) -> ManagedStore:
+        return ManagedStore(self.system.config, "demo", self.system.client)
 
     def listed(self) -> dict[str, tuple[str, bool]]:
         """What the store lists: topic and callback, by id."""
-        return {str(one.id): (one.topic, one.enabled) for one in self.subscriber.client.webhooks.list()}
+        return {str(one.id): (one.topic, one.enabled) for one in self.managed.client.webhooks.list()}
 
     def topics(self) -> list[str]:
         """Of what is enabled and ours."""
-        found = self.subscriber.client.webhooks.list()
+        found = self.managed.client.webhooks.list()
         return sorted(one.topic for one in found if one.url == self.url and one.enabled)
 
     def declare(self, *topics: str, name: str = "shop.note", version: str = "1") -> None:
@@ -110,14 +110,14 @@ class Shop:
         return self.cli("subscriptions", "apply", "--yes")
 
     def plan(self) -> list[tuple[str, str]]:
-        found = self.subscriber.look(handlers_of(self.system.client))
+        found = self.managed.plan(declared_handlers(self.system.client))
         assert not found.unknown, found.unknown
         return [(change.action, change.topic) for change in found.changes]
 
     def emit(self, many: int = 1) -> None:
         """Things happen at the store: so many new customers."""
         for number in range(many):
-            self.subscriber.client.customers.create(name=f"Ada {number}", email=f"ada{number}@example.com")
+            self.managed.client.customers.create(name=f"Ada {number}", email=f"ada{number}@example.com")
 
     def came(self, topic: str) -> int:
         """How many events of a topic are in the inbox."""
@@ -166,7 +166,7 @@ def begin_anew(shop: Shop) -> Shop:
     client = shop.system.client
     if gone := [key for key in client.keys("*") if key.decode() not in kept]:
         client.delete(*gone)
-    shop.subscriber.keyring.files.pending_file.unlink(missing_ok=True)
+    shop.managed.keyring.files.pending_file.unlink(missing_ok=True)
     return shop
 
 

@@ -161,7 +161,7 @@ def _subscriptions(one: StoreStatus) -> list[str]:
     if plan.unknown:
         return [f"unknown: {plan.unknown.splitlines()[0]}"]
     wanted = len(plan.wanted.names) if plan.wanted else 0
-    lines = [f"{wanted} wanted, {len(plan.there)} there" + ("" if plan.changes else ", nothing to do")]
+    lines = [f"{wanted} wanted, {len(plan.existing)} there" + ("" if plan.changes else ", nothing to do")]
     lines += [f"{one.action} {one.topic}: {one.reason}" for one in plan.changes]
     lines += [f"{many} of {host} are not ours and stay" for host, many in plan.foreign.items()]
     return lines

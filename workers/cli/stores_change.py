@@ -28,8 +28,8 @@ from workers.operations.store_files import Draft, as_toml, file_of, path_for
 from workers.runtime.reload import reload
 
 if TYPE_CHECKING:  # these bring an HTTP client along, and `stores list` needs none
-    from workers.subscriptions.apply import Subscriber
-    from workers.subscriptions.plan import Change, There
+    from workers.subscriptions.managed_store import ManagedStore
+    from workers.subscriptions.plan import Change
 
 TOKEN_SECONDS = 10.0
 PATIENCE = 15.0
@@ -98,7 +98,7 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
 
     Asks for what is not said, on a terminal. When config or token are no good, nothing is written.
     """
-    from workers.subscriptions.apply import is_managed
+    from workers.subscriptions.managed_store import is_managed
 
     config = load_config()
     _refuse_a_known_name(config, name)
@@ -212,7 +212,7 @@ def _have_it_read(config: Config, steps: Steps, no_reload: bool) -> None:
 
 def _welcome(config: Config, name: str, steps: Steps) -> None:
     """A store of this name may have been removed before: it is mended again."""
-    from workers.subscriptions.apply import is_managed
+    from workers.subscriptions.managed_store import is_managed
 
     try:
         SubscriptionChecks(connect_server(config)).welcome(name)
@@ -225,7 +225,7 @@ def _welcome(config: Config, name: str, steps: Steps) -> None:
 
 def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
     """See that the receiver knows the store, subscribe, and see that what the store sends comes in."""
-    from workers.subscriptions.apply import Subscriber, is_managed
+    from workers.subscriptions.managed_store import ManagedStore, is_managed
 
     managed = is_managed(config, name)
     until = time.monotonic() + wait
@@ -234,8 +234,8 @@ def _begin(config: Config, name: str, steps: Steps, wait: float) -> None:
         if config.known_stores[name].secrets:
             _await_the_receiver(config.known_stores[name], client, steps, until)
         if managed:
-            _subscribe(Subscriber(config, name, client), steps)
-            _await_a_test(Subscriber(config, name, client), steps, time.monotonic() + wait)
+            _subscribe(ManagedStore(config, name, client), steps)
+            _await_a_test(ManagedStore(config, name, client), steps, time.monotonic() + wait)
         else:
             steps.tell("subscriptions", f"to be made in the store's own pages, for {config.public_url_of(name)}", [])
     except (StorehooksError, RedisError) as error:
@@ -259,51 +259,43 @@ def _await_the_receiver(store: Store, client: Redis, steps: Steps, until: float)
             return
 
 
-def _subscribe(subscriber: Subscriber, steps: Steps) -> None:
-    from workers.subscriptions.apply import handlers_of
-    from workers.subscriptions.repair import summary_of
+def _subscribe(managed: ManagedStore, steps: Steps) -> None:
+    from workers.subscriptions.apply import apply_changes
+    from workers.subscriptions.managed_store import declared_handlers
+    from workers.subscriptions.repair import check_result
 
-    checks = SubscriptionChecks(subscriber.redis)
-    with checks.alone(subscriber.name, within=PATIENCE) as hold:
-        plan = subscriber.look(handlers_of(subscriber.redis), alone=True)
+    checks = SubscriptionChecks(managed.redis)
+    with checks.alone(managed.name, within=PATIENCE) as hold:
+        plan = managed.plan(declared_handlers(managed.redis), locked=True)
         if plan.unknown:
             raise ConfigError(plan.unknown)
-        done = list(subscriber.carry_out(plan.gentle, hold=hold))
-        checks.found(summary_of(plan, done, by="stores add"))
-    made, there = [one.change.topic for one in done if not one.error], len(plan.there)
+        done = list(apply_changes(managed, plan.without_deletions, hold=hold))
+        checks.found(check_result(plan, done, by="stores add"))
+    made, there = [one.change.topic for one in done if not one.error], len(plan.existing)
     steps.tell("subscriptions", f"{len(made)} made, {there} were there" if made or there else "none wanted", made)
     steps.left += [f"{one.change.action} {one.change.topic}: {_sentence(one.error)}" for one in done if one.error]
 
 
-def _await_a_test(subscriber: Subscriber, steps: Steps, until: float) -> None:
+def _await_a_test(managed: ManagedStore, steps: Steps, until: float) -> None:
     """The store is asked to send one; more than once, since some send a test only once."""
-    started, ledger = datetime.now(UTC), EventQueries(subscriber.redis)
-    ours = [one for one in _ours(subscriber) if one.enabled]
+    started, ledger = datetime.now(UTC), EventQueries(managed.redis)
+    ours = [one for one in managed.subscriptions() if one.is_ours and one.enabled]
     if not ours:
         steps.tell("test_event", "none: there is no subscription to send one for; no handler wants anything", "")
         return
     while time.monotonic() < until:
-        subscriber.client.webhooks.send_test(ours[0].id)
+        managed.client.webhooks.send_test(ours[0].id)
         again = min(until, time.monotonic() + SEND_AGAIN)
         while time.monotonic() < again:
-            if found := ledger.events(store=subscriber.name, since=started, limit=1):
+            if found := ledger.events(store=managed.name, since=started, limit=1):
                 took = (datetime.now(UTC) - started).total_seconds()
                 steps.tell("test_event", f"{found[0].topic} came after {took:.1f} s, event {found[0].id}", found[0].id)
                 return
             time.sleep(LOOK_EVERY)
     raise ConfigError(
-        f"no test event of the store came: storehooks refused --store {subscriber.name}, and "
-        f"storehooks api webhooks list_deliveries {ours[0].id} --store {subscriber.name}"
+        f"no test event of the store came: storehooks refused --store {managed.name}, and "
+        f"storehooks api webhooks list_deliveries {ours[0].id} --store {managed.name}"
     )
-
-
-def _ours(subscriber: Subscriber) -> list[There]:
-    """What is ours at the store, now."""
-    from workers.subscriptions.plan import actual, ours_of
-
-    config, name = subscriber.config, subscriber.name
-    every = actual(subscriber.client, ours_of(config, name), config.known_stores[name].scheme.topics)
-    return [one for one in every if one.standing != "foreign"]
 
 
 def _sentence(error: object) -> str:
@@ -322,7 +314,7 @@ def _sentence(error: object) -> str:
 @with_config
 def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json_: bool) -> None:
     """Remove a store: end its subscriptions, then its config; nothing of it is mended any more. Its events stay."""
-    from workers.subscriptions.apply import is_managed
+    from workers.subscriptions.managed_store import is_managed
 
     config = load_config()
     choose_store(config, name)
@@ -367,12 +359,13 @@ def _unsubscribe(config: Config, name: str, client: Redis, steps: Steps) -> None
 
 
 def _ended(config: Config, name: str, client: Redis) -> list[Change]:
-    from workers.subscriptions.apply import Subscriber
+    from workers.subscriptions.apply import apply_changes
+    from workers.subscriptions.managed_store import ManagedStore
 
-    subscriber = Subscriber(config, name, client)
+    managed = ManagedStore(config, name, client)
     with SubscriptionChecks(client).alone(name, within=PATIENCE) as hold:
-        changes = subscriber.unsubscribe()
-        failed = [one.error for one in subscriber.carry_out(changes, hold=hold) if one.error]
+        changes = managed.unsubscribe_changes()
+        failed = [one.error for one in apply_changes(managed, changes, hold=hold) if one.error]
     if failed:
         raise StorehooksError(failed[0])
     return changes
@@ -380,7 +373,7 @@ def _ended(config: Config, name: str, client: Redis) -> list[Change]:
 
 def _forget(config: Config, name: str, client: Redis, steps: Steps) -> None:
     """Its file, the secrets it showed us, what was found and mended there."""
-    from workers.subscriptions.apply import keyring_of
+    from workers.subscriptions.managed_store import keyring_of
 
     keyring = keyring_of(config, client)
     if learned := keyring.secrets_of(name):

@@ -20,9 +20,10 @@ from workers.cli import output
 from workers.cli.options import Noun, choose_store, connect_server, load_config, with_config
 from workers.formatting import span
 from workers.storeapi.configured_client import sandbox_hint
-from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, refuse_unmanaged
-from workers.subscriptions.plan import Change, Handlers, Plan, in_words
-from workers.subscriptions.repair import summary_of
+from workers.subscriptions.apply import ChangeResult, apply_changes
+from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, require_managed
+from workers.subscriptions.plan import Change, Handlers, Plan, duration
+from workers.subscriptions.repair import check_result
 
 AT_ONCE = 8
 MANY = 4
@@ -70,7 +71,7 @@ def plan_subscriptions(store: str | None, json_: bool) -> None:
     """What would be changed at the stores. Changes nothing; exit 1 if there is anything."""
     config = load_config()
     redis = connect_server(config)
-    handlers = handlers_of(redis)
+    handlers = declared_handlers(redis)
     plans = _look(config, redis, handlers, _chosen(config, store))
     if json_:
         changes = [{"store": one.store, **_change(change)} for one in plans for change in one.changes]
@@ -92,10 +93,10 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     """Make the stores' subscriptions what the handlers want. May be repeated, and interrupted."""
     config = load_config()
     redis = connect_server(config)
-    handlers = handlers_of(redis)
+    handlers = declared_handlers(redis)
     plans = _look(config, redis, handlers, _chosen(config, store))
     _show(plans, handlers, ends=False)
-    shown = {one.store: one for one in plans if (one.gentle if no_delete else one.changes)}
+    shown = {one.store: one for one in plans if (one.without_deletions if no_delete else one.changes)}
     todo = list(shown)
     if todo:
         _ask(f"\nMake {_count(plans, no_delete)} at {len(todo)} {_plural('store', len(todo))}?", yes)
@@ -120,18 +121,18 @@ def rotate(store: str | None, yes: bool) -> None:
     """Have the store make new signing secrets. Deliveries go on; the old ones count for a while."""
     config = load_config()
     name = choose_store(config, store)
-    refuse_unmanaged(config, name)
+    require_managed(config, name)
     redis = connect_server(config)
-    subscriber = Subscriber(config, name, redis)
-    subscriber.keyring.require_key(name)
-    many = len(subscriber.rotate())
+    managed = ManagedStore(config, name, redis)
+    managed.keyring.require_key(name)
+    many = len(managed.rotate_changes())
     if not many:
         raise ConfigError(f"{name} has no subscription of ours; `storehooks subscriptions apply` makes them")
     _ask(f"Rotate the secrets of {many} {_plural('subscription', many)} at {name}?", yes)
     with SubscriptionChecks(redis).alone(name) as hold:  # after the question: while somebody thinks, others may mend
-        done = list(subscriber.carry_out(subscriber.rotate(), hold=hold))
+        done = list(apply_changes(managed, managed.rotate_changes(), hold=hold))
     failed = _tell_results({name: done})
-    old = in_words(config.secrets.overlap)
+    old = duration(config.secrets.overlap)
     click.echo(f"old ones that were learned count for {old} more; those of config, as config says")
     output.next_command(f"storehooks subscriptions list --store {name}")
     if failed:
@@ -143,11 +144,11 @@ def rotate(store: str | None, yes: bool) -> None:
 
 def _chosen(config: Config, store: str | None) -> list[str]:
     if store:
-        refuse_unmanaged(config, choose_store(config, store))
+        require_managed(config, choose_store(config, store))
         return [store]
     found = [name for name in sorted(config.stores) if is_managed(config, name)]
     if not found and len(config.stores) == 1:
-        refuse_unmanaged(config, next(iter(config.stores)))
+        require_managed(config, next(iter(config.stores)))
     if not found:
         raise ConfigError(
             "no store has both base_url and auth in its [stores.NAME], so there is no API to ask. "
@@ -157,22 +158,24 @@ def _chosen(config: Config, store: str | None) -> list[str]:
 
 
 def _look(config: Config, redis: Redis, handlers: Handlers, stores: list[str]) -> list[Plan]:
-    return with_a_bar("looking", stores, lambda name: Subscriber(config, name, redis).look(handlers))
+    return with_a_bar("looking", stores, lambda name: ManagedStore(config, name, redis).plan(handlers))
 
 
-def _apply_at(config: Config, redis: Redis, handlers: Handlers, shown: Plan, no_delete: bool) -> list[Done] | str:
+def _apply_at(
+    config: Config, redis: Redis, handlers: Handlers, shown: Plan, no_delete: bool
+) -> list[ChangeResult] | str:
     """Look again under the lock, so that nothing is done twice; a sentence where nothing could be done."""
     store = shown.store
-    checks, subscriber = SubscriptionChecks(redis), Subscriber(config, store, redis)
+    checks, managed = SubscriptionChecks(redis), ManagedStore(config, store, redis)
     try:
         with checks.alone(store) as hold:
-            plan = subscriber.look(handlers, alone=True)
+            plan = managed.plan(handlers, locked=True)
             if plan.unknown:
                 return plan.unknown
-            subscriber.end_orphans(plan, hold=hold)
-            changes = plan.gentle if no_delete else agreed(plan, shown)
-            done = list(subscriber.carry_out(changes, hold=hold))
-            checks.found(summary_of(plan, done, before=checks.last([store]).get(store), by="apply"))
+            managed.end_orphaned_secrets(plan, hold=hold)
+            changes = plan.without_deletions if no_delete else agreed(plan, shown)
+            done = list(apply_changes(managed, changes, hold=hold))
+            checks.found(check_result(plan, done, before=checks.last([store]).get(store), by="apply"))
             return done
     except StorehooksError as error:
         return str(error)
@@ -229,7 +232,7 @@ def _show_store(plan: Plan, wide: int) -> None:
             click.echo(f"{' ' * wide}   {output.harmless(line)}")
         return
     assert plan.wanted is not None
-    told = f"{name}   {len(plan.wanted.names)} wanted, {len(plan.there)} there"
+    told = f"{name}   {len(plan.wanted.names)} wanted, {len(plan.existing)} there"
     click.echo(told if plan.changes else f"{told}, nothing to do")
     lines = [(_SIGNS[change.action], change.topic, f'"{change.theirs}"', change.reason) for change in plan.changes]
     for row in _aligned(lines):
@@ -267,7 +270,7 @@ def by_itself(config: Config) -> str:
     )
 
 
-def _tell_results(results: dict[str, list[Done] | str]) -> int:
+def _tell_results(results: dict[str, list[ChangeResult] | str]) -> int:
     """A line for each change; gives how many were not made."""
     click.echo()
     rows: list[tuple[str, ...]] = []
@@ -284,18 +287,18 @@ def _tell_results(results: dict[str, list[Done] | str]) -> int:
     return failed
 
 
-def _sign(done: Done) -> str:
+def _sign(done: ChangeResult) -> str:
     return "~ rotate" if done.change.rotate else _SIGNS[done.change.action]
 
 
-def _told(done: Done) -> str:
+def _told(done: ChangeResult) -> str:
     if done.error:
         return f"FAILED: {done.error}"
     return f"done, secret {done.fingerprint}" if done.fingerprint else "done"
 
 
 def _count(plans: list[Plan], no_delete: bool = False) -> str:
-    many = sum(len(one.gentle if no_delete else one.changes) for one in plans)
+    many = sum(len(one.without_deletions if no_delete else one.changes) for one in plans)
     return f"{many} {_plural('change', many)}"
 
 
@@ -320,11 +323,11 @@ def _state(config: Config, name: str, last: Checked | None, removed: bool) -> st
 
 
 def _row(name: str, state: str, last: Checked | None, heals: list[Repair], many: int) -> tuple[Any, ...]:
-    looked = f"{in_words(time.time() - last.at)} ago" if last else ""
+    looked = f"{duration(time.time() - last.at)} ago" if last else ""
     figures: tuple[Any, ...] = (last.wanted, len(last.there)) if last and not last.unknown else ("", "")
     gap = heals[0].gap if heals else None
     when = datetime.fromtimestamp(heals[0].at, UTC) if heals else None
-    return (name, *figures, state, looked, many, when, in_words(gap) if gap is not None else "")
+    return (name, *figures, state, looked, many, when, duration(gap) if gap is not None else "")
 
 
 def _tell_of_trouble(last: Checked | None) -> None:

@@ -19,7 +19,7 @@ from receiver.inbox.subscription_checks import Repair, SubscriptionChecks
 from receiver.spool import StoreRefusals, open_existing_refusals
 from workers.operations.doctor.facts import ApiFacts
 from workers.operations.doctor.network_facts import probe_store
-from workers.subscriptions.apply import Subscriber, handlers_of, is_managed, keyring_of
+from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of
 from workers.subscriptions.plan import Plan
 
 PATIENCE = 4.0
@@ -111,7 +111,7 @@ def _plan(config: Config, name: str, redis: Redis, api: ApiFacts) -> Plan | None
         return None
     if api.state != "fine":
         return Plan(name, unknown=api.reason)
-    return Subscriber(config, name, redis, timeout=PATIENCE).look(handlers_of(redis))
+    return ManagedStore(config, name, redis, timeout=PATIENCE).plan(declared_handlers(redis))
 
 
 def _plan_json(plan: Plan) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Under way: what a process owes the receivers while it changes a store's secrets, and patience with Redis meanwhile.
+"""Change notice: what a process announces to receivers while it changes a store's secrets.
 
-A receiver believes a word for `CHANGE_SECONDS` from when it first saw its mark: a process that died must not keep
-refusals open for ever. One call of a slow or limited API may take as long, and a store may need many. So whoever is
-still at it says the word again, well before it is over, whatever it waits for meanwhile.
+While a notice is valid, receivers answer 503 instead of 401 for the store. A receiver trusts a notice for
+`CHANGE_SECONDS` after it first saw its mark: a process that died must not suspend refusals for ever. One call of a slow
+or rate-limited API may take as long, and a store may need many calls. So a thread repeats the notice with a new mark,
+well before the old one expires.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox.keyring.keyring import CHANGE_SECONDS, Keyring
 from receiver.inbox.keyring.receiver_versions import LIVE_SECONDS
 
-RECEIVERS_WITHIN = LIVE_SECONDS + 3.0
-"""A receiver that was killed is forgotten before that."""
-AGAIN_EVERY = CHANGE_SECONDS / 3
-PATIENCE = 300.0
-"""How long a secret that was learned waits for Redis to come back before its process gives up; its file stays. No call
-takes as long: whoever has begun none since hangs."""
-TRY_AGAIN = 0.25
+RECEIVER_SECONDS = LIVE_SECONDS + 3.0
+"""How long to wait for receivers. A receiver that was killed no longer counts before this time is over."""
+REPEAT_EVERY = CHANGE_SECONDS / 3
+GIVE_UP_AFTER = 300.0
+"""How long a learned secret waits for Redis before its process gives up; it stays in the file of this host. No call to
+a store takes as long: a process that has begun none for this long hangs, and its notice is no longer repeated."""
+RETRY_EVERY = 0.25
 T = TypeVar("T")
 
 
@@ -35,72 +36,74 @@ class ReceiversBehind(StorehooksError):
 
 
 class ChangeNotice:
-    """The word that a store's secret is under way. A thread says it again until it is left or taken back; if the
-    process dies, the thread is gone too, and the last mark stands for whoever looks next."""
+    """Announces that a store's secrets are changing. A thread repeats it until `stop_repeating` or `withdraw`.
+
+    If the process dies, the thread ends with it, and the last mark stays for the next check to find.
+    """
 
     def __init__(self, keyring: Keyring, store: str) -> None:
         self._keyring, self._store = keyring, store
-        self._mine, self._said = secrets.token_hex(4), 0
-        self._believed_until = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._say_again, name=f"word of {store}", daemon=True)
+        self._id, self._repeats = secrets.token_hex(4), 0
+        self._repeat_until = 0.0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name=f"change notice {store}", daemon=True)
 
-    def give(self) -> int:
-        """Say it; gives the version that has it."""
-        self.go_on()
-        version = patiently(lambda: self._keyring.announce_change(self._store, self._mark()))
+    def announce(self) -> int:
+        """Send the notice; returns the keyring's version that contains it."""
+        self.extend()
+        version = retry_redis(lambda: self._keyring.announce_change(self._store, self._next_mark()))
         self._thread.start()
         return version
 
-    def go_on(self) -> None:
-        """Something is begun: a process that hangs does not say so, and the word is not said again for it."""
-        self._believed_until = time.monotonic() + PATIENCE
+    def extend(self) -> None:
+        """Called before each call to the store. A process that hangs does not, and its notice expires."""
+        self._repeat_until = time.monotonic() + GIVE_UP_AFTER
 
-    def leave(self) -> None:
-        """It stands as it is, and is not said again."""
-        self._over.set()
+    def stop_repeating(self) -> None:
+        """Leave the notice as it is."""
+        self._stopped.set()
         self._thread.join()
 
-    def take_back(self) -> None:
-        """It goes, unless somebody else has given theirs since."""
-        self.leave()
-        patiently(lambda: self._keyring.withdraw_change(self._store, self._mine))
+    def withdraw(self) -> None:
+        """Remove the notice, unless another process has announced its own since."""
+        self.stop_repeating()
+        retry_redis(lambda: self._keyring.withdraw_change(self._store, self._id))
 
-    def _say_again(self) -> None:
-        pause = AGAIN_EVERY
-        while not self._over.wait(pause):
-            pause = TRY_AGAIN
-            with suppress(RedisError):  # receivers cannot be sure either; they hear it when Redis is back
-                if time.monotonic() < self._believed_until:
-                    self._keyring.announce_change(self._store, self._mark(), again=True)
-                pause = AGAIN_EVERY
+    def _repeat(self) -> None:
+        pause = REPEAT_EVERY
+        while not self._stopped.wait(pause):
+            pause = RETRY_EVERY
+            with suppress(RedisError):  # receivers cannot read the keyring either; they see it when Redis is back
+                if time.monotonic() < self._repeat_until:
+                    self._keyring.announce_change(self._store, self._next_mark(), again=True)
+                pause = REPEAT_EVERY
 
-    def _mark(self) -> str:
-        self._said += 1
-        return f"{self._mine}.{self._said}"
+    def _next_mark(self) -> str:
+        self._repeats += 1
+        return f"{self._id}.{self._repeats}"
 
 
 def wait_for_receivers(keyring: Keyring, version: int) -> list[str]:
-    """Until every live receiver has read a version; gives those that hang."""
-    return patiently(lambda: keyring.receivers.wait_for(version, within=RECEIVERS_WITHIN))
+    """Wait until every live receiver has read a version; returns the receivers that have not."""
+    return retry_redis(lambda: keyring.receivers.wait_for(version, within=RECEIVER_SECONDS))
 
 
-def refuse_behind(keyring: Keyring, store: str, version: int) -> None:
-    """Before a secret is touched: every receiver has read so far."""
+def require_receivers(keyring: Keyring, store: str, version: int) -> None:
+    """Before a secret changes: raise ReceiversBehind unless every live receiver has read this version."""
     if late := wait_for_receivers(keyring, version):
         raise ReceiversBehind(
-            f"{store}: {', '.join(late)} has not read the keyring for {RECEIVERS_WITHIN:.0f} s, so the store's secret "
-            "was not touched. A receiver that hangs must be stopped first"
+            f"{store}: {', '.join(late)} has not read the keyring for {RECEIVER_SECONDS:.0f} s, so the store's secret "
+            "was not changed. Stop the receiver that hangs, then try again"
         )
 
 
-def patiently(call: Callable[[], T]) -> T:
-    """Do something at Redis, also if it is away for a while: what was learned or done must be written down."""
-    until = time.monotonic() + PATIENCE
+def retry_redis(call: Callable[[], T]) -> T:
+    """Call, and retry while Redis is unavailable: a secret that was learned must not be lost."""
+    deadline = time.monotonic() + GIVE_UP_AFTER
     while True:
         try:
             return call()
         except RedisError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
-            time.sleep(TRY_AGAIN)
+            time.sleep(RETRY_EVERY)

@@ -1,7 +1,7 @@
-"""Subscriptions: what a store should tell us of, what it does tell us of, and the changes between the two.
+"""Plan: compares the subscriptions that handlers need with those at the store, and lists the changes to make.
 
-Law of this room: pure, but for `actual` and `offered`, which only read the store's API. What is not ours is never
-in a change. `workers.subscriptions.apply` carries changes out.
+Rule of this module: it is pure, except for `list_subscriptions` and `offered_topics`, which only read the store's API.
+Subscriptions of others are never changed. `workers.subscriptions.apply` makes the changes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from workers.storeapi.client import Client
 from workers.storeapi.errors import ApiError
 
 Action = Literal["create", "enable", "update", "delete"]
+Ownership = Literal["current", "former", "foreign"]
 ORDER: tuple[Action, ...] = ("create", "enable", "update", "delete")
 PRESENT = timedelta(minutes=15)
 EVERYTHING = "*"
-"""A subscription of this name is of every topic; a store that knows it needs no other."""
+"""A subscription with this name covers every topic, so no other is needed."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """The names a store has for its events, and how we know them."""
+    """The event names that a store offers, and where they were read."""
 
     names: tuple[str, ...]
     source: Literal["store", "seen"] = "store"
     note: str = ""
-    """Where the store would not tell: why, and what is used in its place."""
+    """If the store did not list them: why, and what is used instead."""
 
 
 @dataclass(frozen=True)
-class Name:
-    """One of the store's names that we want to be told of, and for whom."""
+class WantedName:
+    """One of the store's names to subscribe to, and for which handlers."""
 
     theirs: str
     topic: str
@@ -52,7 +53,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Unoffered:
-    """Something a handler or config asks for and the store has no name for."""
+    """A topic that a handler or the config asks for and the store does not offer."""
 
     pattern: str
     why: str
@@ -61,41 +62,45 @@ class Unoffered:
 @dataclass(frozen=True)
 class Wanted:
     store: str
-    names: tuple[Name, ...]
+    names: tuple[WantedName, ...]
     url: str = ""
     unoffered: tuple[Unoffered, ...] = ()
     note: str = ""
     known: bool = True
-    """False while no worker has ever said what its handlers want: then nothing is called unwanted."""
+    """False until a worker has declared its handlers; until then no subscription counts as unwanted."""
 
 
 @dataclass(frozen=True)
-class Ours:
-    """Which callbacks are ours: the one we use now, and those we used before."""
+class CallbackUrls:
+    """Our own callback URLs: the current one and former ones."""
 
     url: str
     also: tuple[str, ...] = ()
-    """As good as `url`: the address of all stores."""
+    """Equivalent to `url`: the URL that all stores share."""
     former: tuple[str, ...] = ()
 
-    def standing(self, callback: str) -> Literal["current", "former", "foreign"]:
-        given = _same_form(callback)
-        if given in map(_same_form, (self.url, *self.also)):
+    def ownership(self, callback: str) -> Ownership:
+        given = _normalized(callback)
+        if given in map(_normalized, (self.url, *self.also)):
             return "current"
-        return "former" if given in map(_same_form, self.former) else "foreign"
+        return "former" if given in map(_normalized, self.former) else "foreign"
 
 
 @dataclass(frozen=True)
-class There:
+class Existing:
     """A subscription as the store lists it."""
 
     id: int | str
     theirs: str
     url: str
     enabled: bool
-    standing: Literal["current", "former", "foreign"]
+    ownership: Ownership
     topic: str = ""
-    """Our word for `theirs`."""
+    """Our topic for `theirs`, the store's name."""
+
+    @property
+    def is_ours(self) -> bool:
+        return self.ownership != "foreign"
 
 
 @dataclass(frozen=True)
@@ -105,16 +110,16 @@ class Change:
     theirs: str
     reason: str
     id: int | str = ""
-    """Of the subscription at the store; empty for one that is to be created."""
+    """Of the subscription at the store; empty for a new one."""
     url: str = ""
-    """What its callback shall be."""
+    """The callback URL that it gets."""
     rotate: bool = False
-    """Its secret is made anew."""
+    """Whether it gets a new secret."""
 
 
 @dataclass(frozen=True)
 class Handlers:
-    """What workers have declared, each with when that was last."""
+    """The declarations of workers, each with the time of the last one."""
 
     declared: tuple[tuple[Declaration, datetime], ...] = ()
 
@@ -124,45 +129,45 @@ class Handlers:
 
     @cached_property
     def present(self) -> tuple[Declaration, ...]:
-        """Those of the last 15 minutes, counted from the newest: that all workers are stopped says nothing."""
+        """Declared in the 15 minutes before the newest declaration. So a stop of all workers makes none absent."""
         newest = max((at for _, at in self.declared), default=datetime.min.replace(tzinfo=UTC))
         return tuple(one for one, at in self.declared if newest - at <= PRESENT)
 
     def gone(self, topic: str, store: str) -> datetime | None:
-        """When the last handler that wanted a topic was last there; None if one is, or none ever was."""
-        wanted_it = [(one, at) for one, at in self.declared if wanted_by([one], topic=topic, store=store)]
-        if not wanted_it or any(one in self.present for one, _ in wanted_it):
+        """When the last handler of a topic was last declared; None if one is present, or there never was one."""
+        takers = [(one, at) for one, at in self.declared if wanted_by([one], topic=topic, store=store)]
+        if not takers or any(one in self.present for one, _ in takers):
             return None
-        return max(at for _, at in wanted_it)
+        return max(at for _, at in takers)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One store: what is to be done, what stays untouched, and why we may not know."""
+    """One store: the changes to make, what is left alone, or why the store could not be read."""
 
     store: str
     changes: tuple[Change, ...] = ()
     foreign: Mapping[str, int] = field(default_factory=dict)
-    """Subscriptions of others, by host. They stay."""
+    """Number of subscriptions of others, by host. They are never changed."""
     unknown: str = ""
-    """Why the store could not be looked at; then there are no changes."""
+    """Why the store could not be read; then there are no changes."""
     wanted: Wanted | None = None
-    there: tuple[There, ...] = ()
-    """Ours at the store, now."""
+    existing: tuple[Existing, ...] = ()
+    """Our subscriptions at the store."""
     listed: frozenset[str] = frozenset()
-    """The ids of all that are there, ours or not."""
+    """The ids of all subscriptions at the store, ours or not."""
 
     @property
-    def gentle(self) -> tuple[Change, ...]:
-        """Everything but deleting, which cannot be undone: a new subscription may have another secret, and a gap."""
+    def without_deletions(self) -> tuple[Change, ...]:
+        """A deletion cannot be undone: a new subscription may have another secret, and there is a gap."""
         return tuple(change for change in self.changes if change.action != "delete")
 
     def as_json(self) -> dict[str, Any]:
-        """The store's line of `subscriptions plan --json`."""
+        """The store's entry in `subscriptions plan --json`."""
         return {
             "store": self.store,
             "wanted": len(self.wanted.names) if self.wanted else None,
-            "there": len(self.there),
+            "existing": len(self.existing),
             "foreign": dict(self.foreign),
             "unoffered": [one.pattern for one in self.wanted.unoffered] if self.wanted else [],
             "note": self.wanted.note if self.wanted else "",
@@ -173,18 +178,19 @@ class Plan:
 # Wanted
 
 
-def wanted(
+def wanted_topics(
     store: Store,
     declarations: Iterable[Declaration],
     offer: Offer,
     *,
     subscribe: Sequence[str] = (),
     known: bool = True,
-    there: Iterable[str] = (),
+    existing: Iterable[str] = (),
 ) -> Wanted:
-    """The names of a store that its handlers listen to, plus or minus `subscribe`; later entries of that win.
+    """The store's names that handlers listen to, plus or minus `subscribe`, of which later entries win.
 
-    `there` are the names of our subscriptions: one that somebody listens to is wanted, whatever the store offers.
+    `existing` are the names of our subscriptions. One that a handler listens to stays wanted, even if the store does
+    not offer it.
     """
     asked = [
         (pattern, f"for {one.handler}")
@@ -193,16 +199,18 @@ def wanted(
         for pattern in one.topics
     ]
     asked += [(pattern, "for [stores] subscribe") for pattern in subscribe if not pattern.startswith("-")]
-    topics = {theirs: translate(theirs, store.scheme.topics) for theirs in _names(store, offer, asked, there)}
+    topics = {theirs: translate(theirs, store.scheme.topics) for theirs in _names(store, offer, asked, existing)}
     chosen: dict[str, str] = {}
     for pattern, why in asked:
-        for theirs in _fitting(pattern, topics):
-            chosen[theirs] = _both(chosen.get(theirs, ""), why)
+        for theirs in _matching(pattern, topics):
+            chosen[theirs] = _joined(chosen.get(theirs, ""), why)
     _apply_subscribe(subscribe, topics, chosen)
-    missing = (Unoffered(pattern, why) for pattern, why in dict.fromkeys(asked) if not _fitting(pattern, topics))
+    missing = (Unoffered(pattern, why) for pattern, why in dict.fromkeys(asked) if not _matching(pattern, topics))
     return Wanted(
         store.name,
-        tuple(Name(theirs, topics[theirs], chosen[theirs]) for theirs in sorted(chosen, key=lambda one: topics[one])),
+        tuple(
+            WantedName(theirs, topics[theirs], chosen[theirs]) for theirs in sorted(chosen, key=lambda one: topics[one])
+        ),
         url=store.url,
         unoffered=tuple(missing),
         note=offer.note,
@@ -210,29 +218,29 @@ def wanted(
     )
 
 
-def _names(store: Store, offer: Offer, asked: Iterable[tuple[str, str]], there: Iterable[str]) -> list[str]:
-    """What can be subscribed, or is. A store that tells has the last word; else its scheme's map is used backwards."""
-    names = [*offer.names, *there]
+def _names(store: Store, offer: Offer, asked: Iterable[tuple[str, str]], existing: Iterable[str]) -> list[str]:
+    """The names that exist or can be subscribed to. If the store lists none, its scheme's topic map is reversed."""
+    names = [*offer.names, *existing]
     if offer.source != "store":
         names += [theirs for pattern, _ in asked for theirs in their_names(pattern, store.scheme.topics)]
     return [theirs for theirs in dict.fromkeys(names) if theirs != EVERYTHING]
 
 
-def _fitting(pattern: str, topics: Mapping[str, str]) -> list[str]:
-    """Our pattern against our topics; somebody may also write the store's own name."""
+def _matching(pattern: str, topics: Mapping[str, str]) -> list[str]:
+    """The names whose topic matches the pattern. The pattern may also be the store's own name."""
     return [theirs for theirs, topic in topics.items() if matches(pattern, topic) or pattern == theirs]
 
 
 def _apply_subscribe(subscribe: Sequence[str], topics: Mapping[str, str], chosen: dict[str, str]) -> None:
     for entry in subscribe:
-        for theirs in _fitting(entry.removeprefix("-"), topics):
+        for theirs in _matching(entry.removeprefix("-"), topics):
             if entry.startswith("-"):
                 chosen.pop(theirs, None)
             else:
                 chosen.setdefault(theirs, "for [stores] subscribe")
 
 
-def _both(first: str, second: str) -> str:
+def _joined(first: str, second: str) -> str:
     if not first or second in first.split(", "):
         return first or second
     return f"{first}, {second.removeprefix('for ')}"
@@ -241,52 +249,54 @@ def _both(first: str, second: str) -> str:
 # The plan
 
 
-def plan(wanted: Wanted, actual: Iterable[There], *, gone: Callable[[str], datetime | None] = lambda _: None) -> Plan:
-    """The changes that make `actual` what is wanted. `gone` says since when no handler has wanted a topic."""
-    actual = list(actual)
-    ours = [one for one in actual if one.standing != "foreign"]
+def make_plan(
+    wanted: Wanted, existing: Iterable[Existing], *, gone: Callable[[str], datetime | None] = lambda _: None
+) -> Plan:
+    """The changes that turn `existing` into what is wanted. `gone` returns since when a topic has had no handler."""
+    existing = list(existing)
+    ours = [one for one in existing if one.is_ours]
     changes = [*_for_wanted(wanted, ours), *_for_unwanted(wanted, ours, gone)]
-    foreign = Counter(urlsplit(one.url).hostname or "?" for one in actual if one.standing == "foreign")
+    foreign = Counter(urlsplit(one.url).hostname or "?" for one in existing if not one.is_ours)
     changes.sort(key=lambda change: (ORDER.index(change.action), change.topic, change.theirs))
-    listed = frozenset(str(one.id) for one in actual)
-    return Plan(wanted.store, tuple(changes), dict(foreign), wanted=wanted, there=tuple(ours), listed=listed)
+    listed = frozenset(str(one.id) for one in existing)
+    return Plan(wanted.store, tuple(changes), dict(foreign), wanted=wanted, existing=tuple(ours), listed=listed)
 
 
-def _for_wanted(wanted: Wanted, ours: Sequence[There]) -> Iterator[Change]:
-    everything = any(_alive(one) for one in ours if one.theirs == EVERYTHING)
+def _for_wanted(wanted: Wanted, ours: Sequence[Existing]) -> Iterator[Change]:
+    everything = any(_is_active(one) for one in ours if one.theirs == EVERYTHING)
     for name in wanted.names:
-        found = sorted((one for one in ours if one.theirs == name.theirs), key=_worse)
+        found = sorted((one for one in ours if one.theirs == name.theirs), key=_repairs_needed)
         if found:
-            yield from _mended(name, found[0], wanted.url)
+            yield from _repairs(name, found[0], wanted.url)
         elif not everything:
             yield Change("create", name.topic, name.theirs, name.why, url=wanted.url)
 
 
-def _alive(one: There) -> bool:
-    return one.enabled and one.standing == "current"
+def _is_active(one: Existing) -> bool:
+    return one.enabled and one.ownership == "current"
 
 
-def _worse(one: There) -> tuple[bool, bool]:
-    """What needs the least is kept."""
-    return one.standing != "current", not one.enabled
+def _repairs_needed(one: Existing) -> tuple[bool, bool]:
+    """To sort by: of several for one topic, the one that needs the fewest changes stays."""
+    return one.ownership != "current", not one.enabled
 
 
-def _mended(name: Name, best: There, url: str) -> Iterator[Change]:
-    if best.standing == "former":
+def _repairs(name: WantedName, best: Existing, url: str) -> Iterator[Change]:
+    if best.ownership == "former":
         host = urlsplit(best.url).hostname
         yield Change("update", name.topic, name.theirs, f"{host} (former url) -> ours", best.id, url)
     elif not best.enabled:
         yield Change("enable", name.topic, name.theirs, "disabled at the store", best.id, url)
 
 
-def _for_unwanted(wanted: Wanted, ours: Sequence[There], gone: Callable[[str], datetime | None]) -> Iterator[Change]:
+def _for_unwanted(wanted: Wanted, ours: Sequence[Existing], gone: Callable[[str], datetime | None]) -> Iterator[Change]:
     names = {name.theirs: name.topic for name in wanted.names}
-    kept: set[str] = set()
-    for one in sorted(ours, key=_worse):
+    seen: set[str] = set()
+    for one in sorted(ours, key=_repairs_needed):
         if one.theirs in names:
-            if one.theirs in kept:
-                yield Change("delete", names[one.theirs], one.theirs, "there is another of the same", one.id)
-            kept.add(one.theirs)
+            if one.theirs in seen:
+                yield Change("delete", names[one.theirs], one.theirs, "a duplicate", one.id)
+            seen.add(one.theirs)
         elif wanted.known and not (one.theirs == EVERYTHING and names):
             since = gone(one.topic)
             reason = f"no handler since {since:%d %b}" if since else "no handler wants it"
@@ -294,9 +304,9 @@ def _for_unwanted(wanted: Wanted, ours: Sequence[There], gone: Callable[[str], d
 
 
 def with_gaps(before: Plan, last: Mapping[str, float], now: float) -> Plan:
-    """The same plan, with since when nothing has come of what is disabled."""
+    """The same plan; the reason of each disabled subscription says how long ago its last delivery was."""
     changes = [
-        replace(change, reason=f"disabled; nothing came for {in_words(now - last[change.theirs])}")
+        replace(change, reason=f"disabled; no delivery for {duration(now - last[change.theirs])}")
         if change.action == "enable" and change.theirs in last
         else change
         for change in before.changes
@@ -304,8 +314,8 @@ def with_gaps(before: Plan, last: Mapping[str, float], now: float) -> Plan:
     return replace(before, changes=tuple(changes))
 
 
-def in_words(seconds: float) -> str:
-    """A length of time for people: `12 s`, `2 h 51 min`, `3 d 4 h`."""
+def duration(seconds: float) -> str:
+    """A length of time as text: `12 s`, `2 h 51 min`, `3 d 4 h`."""
     whole = int(max(0.0, seconds))
     days, hours, minutes = whole // 86400, whole % 86400 // 3600, whole % 3600 // 60
     if days:
@@ -315,27 +325,28 @@ def in_words(seconds: float) -> str:
     return f"{minutes} min" if minutes else f"{whole} s"
 
 
-def remade(before: Plan) -> Plan:
-    """The same plan where a secret was under way when its process ended: what is ours there gets a new one."""
+def with_new_secrets(before: Plan) -> Plan:
+    """The same plan, and a new secret for each of our subscriptions: a process ended while it changed secrets."""
     deleted = {change.id for change in before.changes if change.action == "delete"}
-    reason = "its secret was under way when a process ended; a new one"
-    anew = [
+    reason = "a new secret: a process ended while it changed the old one"
+    rotations = [
         Change("update", one.topic, one.theirs, reason, one.id, rotate=True)
-        for one in before.there
-        if one.standing == "current" and one.id not in deleted
+        for one in before.existing
+        if one.ownership == "current" and one.id not in deleted
     ]
-    return replace(before, changes=(*anew, *before.changes))
+    return replace(before, changes=(*rotations, *before.changes))
 
 
-# What the store says
+# What the store lists
 
 
-def offered(client: Client, fallback: Callable[[], Iterable[str]]) -> Offer:
-    """The store's own list of names; where it has none, those of the fallback, and a note that says so."""
+def offered_topics(client: Client, fallback: Callable[[], Iterable[str]]) -> Offer:
+    """The store's own list of event names; if it has none, those of the fallback, with a note."""
     try:
         return Offer(tuple(dict.fromkeys(_name_in(record) for record in client.webhooks.list_topics())))
     except ApiError as error:
-        note = f"the store does not list its topics ({error.reason.splitlines()[0]}); taken from those seen and config"
+        reason = error.reason.splitlines()[0]
+        note = f"the store does not list its topics ({reason}); using those seen in deliveries and in the config"
         return Offer(tuple(dict.fromkeys(fallback())), "seen", note)
 
 
@@ -344,25 +355,25 @@ def _name_in(record: Record) -> str:
     return next((str(name) for name in names if name), "?")
 
 
-def actual(client: Client, ours: Ours, topics: Mapping[str, str] | None = None) -> list[There]:
-    """Every subscription the API lists, ours and others'; `topics` is the scheme's map of names."""
-    return [_there(one, ours, topics or {}) for one in client.webhooks.list()]
+def list_subscriptions(client: Client, urls: CallbackUrls, topics: Mapping[str, str]) -> list[Existing]:
+    """Every subscription that the API lists, ours and others'; `topics` is the scheme's topic map."""
+    return [_existing(one, urls, topics) for one in client.webhooks.list()]
 
 
-def _there(one: Subscription, ours: Ours, topics: Mapping[str, str]) -> There:
-    return There(one.id, one.topic, one.url, one.enabled, ours.standing(one.url), translate(one.topic, topics))
+def _existing(one: Subscription, urls: CallbackUrls, topics: Mapping[str, str]) -> Existing:
+    return Existing(one.id, one.topic, one.url, one.enabled, urls.ownership(one.url), translate(one.topic, topics))
 
 
-def ours_of(config: Config, store: str) -> Ours:
-    """The callbacks of a store that are ours, by config."""
+def callback_urls(config: Config, store: str) -> CallbackUrls:
+    """Our callback URLs for a store, from the config."""
     base, given = config.receiver.public_url.rstrip("/"), config.stores[store].url
     former = [f"{url.rstrip('/')}/webhooks{end}" for url in config.receiver.former_urls for end in (f"/{store}", "")]
     former += [f"{base}/webhooks/{store}"] if given else []
-    return Ours(config.public_url_of(store), (f"{base}/webhooks",), tuple(former))
+    return CallbackUrls(config.public_url_of(store), (f"{base}/webhooks",), tuple(former))
 
 
-def _same_form(url: str) -> str:
-    """One callback, however it is written: the case of the host, a port that goes without saying, a last slash."""
+def _normalized(url: str) -> str:
+    """A URL in one form: host in lower case, no default port, no trailing slash."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port

@@ -1,6 +1,6 @@
-"""Probe: a signed event of our own, sent to our own public URL as the store would send it, must come back in the inbox.
+"""Probe: sends a signed event to our own public URL, as the store would, and waits until it is in the inbox.
 
-It goes the whole way of a delivery (name, proxy, receiver, signature, inbox) and to no handler.
+It takes the whole path of a delivery (DNS, proxy, receiver, signature, inbox) and is routed to no handler.
 """
 
 from __future__ import annotations
@@ -17,51 +17,53 @@ from receiver.contract.stores import Store
 from receiver.contract.topics import PROBE
 from receiver.inbox import EventQueries
 
-ANSWER_SECONDS = 10.0
-SEEN_SECONDS = 5.0
-LOOK_EVERY = 0.02
+RESPONSE_SECONDS = 10.0
+ARRIVAL_SECONDS = 5.0
+POLL_EVERY = 0.02
 
 
 class ProbeFailed(StorehooksError):
-    """Our own public URL does not take a signed event; says what it did instead."""
+    """Our own public URL does not accept a signed event. The message says what it did instead."""
 
 
-class NothingToSign(ProbeFailed):
-    """The store has no secret that counts."""
+class NoActiveSecret(ProbeFailed):
+    """The store has no active secret to sign with."""
 
 
 def probe(store: Store, redis: Redis, *, url: str = "") -> float:
-    """Send it and see it arrive; gives how long that took, in seconds."""
+    """Send a probe and wait until it is stored; returns the seconds it took."""
     import httpx2
 
     url = url or store.url
-    live = [secret for secret in store.secrets if secret.is_active(time.time())]
-    if not live:
-        raise NothingToSign(f"{store.name} has no secret that counts, so nothing can be signed for it")
-    signed_by = replace(store, secrets=(live[0],))
+    active = [secret for secret in store.secrets if secret.is_active(time.time())]
+    if not active:
+        raise NoActiveSecret(f"{store.name} has no active secret, so a probe cannot be signed")
+    signed_by = replace(store, secrets=(active[0],))
     delivery_id = f"probe_{secrets.token_hex(8)}"
     request = compose(signed_by, topic=PROBE, delivery_id=delivery_id, data={"id": delivery_id}, now=time.time())
     started = time.monotonic()
     try:
-        answer = httpx2.post(
-            url, headers=request.headers, content=request.body, timeout=ANSWER_SECONDS, trust_env=False
+        response = httpx2.post(
+            url, headers=request.headers, content=request.body, timeout=RESPONSE_SECONDS, trust_env=False
         )
     except httpx2.HTTPError as error:
-        raise ProbeFailed(f"{url} does not answer us: {error or type(error).__name__}") from None
-    if not answer.is_success:
-        raise ProbeFailed(f"{url} answers our own signed event with {answer.status_code}")
-    _see_it(answer, url, EventQueries(redis), delivery_id)
+        raise ProbeFailed(f"{url} does not respond to our probe: {error or type(error).__name__}") from None
+    if not response.is_success:
+        raise ProbeFailed(f"{url} answers our own signed event with {response.status_code}")
+    _wait_until_stored(response, url, EventQueries(redis), delivery_id)
     return time.monotonic() - started
 
 
-def _see_it(answer: object, url: str, ledger: EventQueries, mark: str) -> None:
-    """What answered may be anybody, and name any event: only what is in our inbox with our mark has come back."""
+def _wait_until_stored(response: object, url: str, queries: EventQueries, delivery_id: str) -> None:
+    """Any server may have responded, with any event's id. Only an event in this inbox with our delivery id counts."""
     try:
-        event_id = str(answer.json()["id"])  # type: ignore[attr-defined]
+        event_id = str(response.json()["id"])  # type: ignore[attr-defined]
     except (ValueError, KeyError, TypeError):
-        raise ProbeFailed(f"{url} answers, but not as our receiver does; does it lead here?") from None
-    until = time.monotonic() + SEEN_SECONDS
-    while (found := ledger.event(event_id[:64])) is None or mark.encode() not in found.body:
-        if time.monotonic() > until:
-            raise ProbeFailed(f"{url} took our event, and it is not in this inbox; does it lead here?")
-        time.sleep(LOOK_EVERY)
+        raise ProbeFailed(f"{url} responds, but not as our receiver does; does it lead to this installation?") from None
+    deadline = time.monotonic() + ARRIVAL_SECONDS
+    while (found := queries.event(event_id[:64])) is None or delivery_id.encode() not in found.body:
+        if time.monotonic() > deadline:
+            raise ProbeFailed(
+                f"{url} accepted our event, but it is not in this inbox; does it lead to this installation?"
+            )
+        time.sleep(POLL_EVERY)

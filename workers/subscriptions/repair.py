@@ -1,8 +1,8 @@
-"""Upkeep: the workers' own look at each store's subscriptions, every few minutes, and the mending of what has gone.
+"""Repair: the housekeeper checks each store's subscriptions every few minutes and repairs them.
 
-It creates, enables and updates. It deletes only what no handler has wanted for `prune_after`: a worker that was
-deployed without a plugin must not cost a subscription. Before it brings one back that the store had switched off or
-deleted, it makes sure that our own URL takes deliveries; whatever it mends is written down with the gap.
+It creates, enables and updates subscriptions. It deletes one only if no handler has wanted it for `prune_after`: a
+worker that was deployed without a plugin must not cost a subscription. Before it restores a subscription that the store
+has disabled or deleted, it makes sure that our own URL accepts deliveries. Each repair is recorded with its gap.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.subscription_checks import BUSY_MS, Checked, Occupied, Repair, SubscriptionChecks, Trouble
-from workers.subscriptions.apply import Done, Subscriber, handlers_of, is_managed, keyring_of
-from workers.subscriptions.change_notice import patiently
-from workers.subscriptions.plan import Change, Handlers, Plan, in_words
-from workers.subscriptions.probe import NothingToSign, ProbeFailed, probe
+from workers.subscriptions.apply import ChangeResult, apply_changes
+from workers.subscriptions.change_notice import retry_redis
+from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of
+from workers.subscriptions.plan import Change, Handlers, Plan, duration
+from workers.subscriptions.probe import NoActiveSecret, ProbeFailed, probe
 
-AT_ONCE = 8
+STORES_AT_ONCE = 8
 ROUND_EVERY = 1.0
 BUSY_ROUND_EVERY = 0.1
-A_DAY = 86400.0
+DAY = 86400.0
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 4 * 3600.0
-SOON = 60.0
-"""A store that could not be looked at is tried again after so long, if that is sooner."""
+RETRY_AFTER = 60.0
+"""A store whose check failed is checked again after this time, or after `[subscriptions] check` if that is shorter."""
 
-log = logs.get("upkeep")
+log = logs.get("subscriptions")
 
 
-# Deciding: pure
+# Decide: pure
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which changes the check makes now, and which it leaves, each with why."""
+    """The changes that the check makes now, and those it postpones, each with the reason."""
 
     make: tuple[Change, ...]
-    left: tuple[tuple[Change, str], ...]
+    postponed: tuple[tuple[Change, str], ...]
 
 
 def choose(
@@ -57,124 +58,132 @@ def choose(
     now: float,
     max_repairs_per_day: int,
     prune_after: float,
-    were: Collection[str] = (),
+    known: Collection[str] = (),
 ) -> Choice:
-    """What may be done without a person. `gone` says for how long no handler has wanted what is to be deleted,
-    `were` which names had been there."""
+    """Choose the changes that may be made automatically.
+
+    `gone` returns for how long no handler has wanted a subscription that is to be deleted. `known` are the names that
+    had a subscription before.
+    """
     make: list[Change] = []
-    left: list[tuple[Change, str]] = []
+    postponed: list[tuple[Change, str]] = []
     for change in plan.changes:
         why = ""
         if change.action == "delete":
             why = _why_not_delete(gone(change), prune_after, change)
-        elif is_heal(change, were):
-            why = _why_not_heal(change, trouble.get(change.theirs), now, max_repairs_per_day)
-        left.append((change, why)) if why else make.append(change)
-    return Choice(tuple(make), tuple(left))
+        elif is_repair(change, known):
+            why = _why_not_repair(change, trouble.get(change.theirs), now, max_repairs_per_day)
+        postponed.append((change, why)) if why else make.append(change)
+    return Choice(tuple(make), tuple(postponed))
 
 
 def _why_not_delete(gone_for: float | None, prune_after: float, change: Change) -> str:
     if gone_for is None:
         return f"{change.reason}; deleted only by `storehooks subscriptions apply`"
     if gone_for < prune_after:
-        return f"{change.reason}; deleted in {in_words(prune_after - gone_for)}, or by `storehooks subscriptions apply`"
+        return f"{change.reason}; deleted in {duration(prune_after - gone_for)}, or by `storehooks subscriptions apply`"
     return ""
 
 
-def were_there(before: Checked | None) -> set[str]:
-    """The names that were subscribed, now or before they went."""
+def known_names(before: Checked | None) -> set[str]:
+    """The names that had a subscription at the last check, or before the store removed it."""
     return {*before.there, *before.trouble} if before else set()
 
 
-def is_heal(change: Change, were: Collection[str]) -> bool:
-    """Whether something had been there and has gone; a subscription that is new is no heal."""
-    return change.action == "enable" or (change.action == "create" and change.theirs in were)
+def is_repair(change: Change, known: Collection[str]) -> bool:
+    """Whether the change restores a subscription; creating a new one is not a repair."""
+    return change.action == "enable" or (change.action == "create" and change.theirs in known)
 
 
-def _why_not_heal(change: Change, trouble: Trouble | None, now: float, max_repairs_per_day: int) -> str:
-    gone, back = ("disabled", "enabled") if change.action == "enable" else ("deleted at the store", "created")
+def _why_not_repair(change: Change, trouble: Trouble | None, now: float, max_repairs_per_day: int) -> str:
+    state, repair = ("disabled", "enabled") if change.action == "enable" else ("deleted at the store", "created")
     if not max_repairs_per_day:
-        return f"{gone}; [subscriptions] max_repairs_per_day is 0"
-    if trouble is None or now - trouble.first_at > A_DAY:
+        return f"{state}; [subscriptions] max_repairs_per_day is 0"
+    if trouble is None or now - trouble.first_at > DAY:
         return ""
     if trouble.heals >= max_repairs_per_day:
-        until = in_words(trouble.first_at + A_DAY - now)
-        return f"{gone} again after {trouble.heals} heals; the check leaves it for {until}"
+        until = duration(trouble.first_at + DAY - now)
+        return f"{state} again after {trouble.heals} repairs; the next automatic repair is in {until}"
     if now < trouble.next_at:
-        return f"{gone} again; {back} in {in_words(trouble.next_at - now)}"
+        return f"{state} again; {repair} in {duration(trouble.next_at - now)}"
     return ""
 
 
-def troubled(
-    before: Mapping[str, Trouble], healed: Iterable[str], now: float, waiting: Mapping[str, str] | None = None
+def trouble_after(
+    before: Mapping[str, Trouble], repaired: Iterable[str], now: float, waiting: Mapping[str, str] | None = None
 ) -> dict[str, Trouble]:
-    """The trouble of a store after a look: pauses grow with each heal; a day after the first it is forgotten. What
-    waits to be healed is kept with why."""
-    kept = {name: replace(one, note="") for name, one in before.items() if one.heals and now - one.first_at <= A_DAY}
-    for name in healed:
-        old = kept.get(name)
-        many = old.heals + 1 if old else 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (many - 1))
-        kept[name] = Trouble(many, old.first_at if old else now, now + pause)
+    """The trouble of a store after a check. The pause doubles with each repair; a day after the first repair, the
+    count starts anew. `waiting` are the names that were not repaired, with the reason."""
+    trouble = {name: replace(one, note="") for name, one in before.items() if one.heals and now - one.first_at <= DAY}
+    for name in repaired:
+        old = trouble.get(name)
+        repairs = old.heals + 1 if old else 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (repairs - 1))
+        trouble[name] = Trouble(repairs, old.first_at if old else now, now + pause)
     for name, why in (waiting or {}).items():
-        kept[name] = replace(kept.get(name, Trouble(0, now, now)), note=why)
-    return kept
+        trouble[name] = replace(trouble.get(name, Trouble(0, now, now)), note=why)
+    return trouble
 
 
-def summary_of(
+def check_result(
     plan: Plan,
-    done: Sequence[Done],
+    results: Sequence[ChangeResult],
     *,
     before: Checked | None = None,
     by: str = "check",
-    left: Iterable[tuple[Change, str]] = (),
-    healed: Iterable[str] = (),
+    postponed: Iterable[tuple[Change, str]] = (),
+    repaired: Iterable[str] = (),
 ) -> Checked:
-    """What a look found and left, to be kept until the next one."""
+    """What a check found and did, stored until the next check."""
     now, earlier = time.time(), before.trouble if before else {}
     if plan.unknown:
         there = before.there if before else ()
         return Checked(plan.store, now, by, there=there, unknown=plan.unknown, trouble=earlier)
     assert plan.wanted is not None
-    made = [one.change for one in done if not one.error]
+    made = [result.change for result in results if not result.error]
     deleted = {change.id for change in made if change.action == "delete"}
     there = (
-        *(one.theirs for one in plan.there if one.id not in deleted),
+        *(one.theirs for one in plan.existing if one.id not in deleted),
         *(change.theirs for change in made if change.action == "create"),
     )
-    undone = _undone(plan, done, left)
-    were = were_there(before)
-    waiting = {one.theirs: why for one, why in undone if is_heal(one, were)}
+    pending = _pending(plan, results, postponed)
+    known = known_names(before)
+    waiting = {change.theirs: why for change, why in pending if is_repair(change, known)}
     return Checked(
         plan.store,
         now,
         by,
         wanted=len(plan.wanted.names),
         there=tuple(sorted(there)),
-        left=tuple({"action": one.action, "topic": one.topic, "why": why} for one, why in undone),
+        left=tuple({"action": change.action, "topic": change.topic, "why": why} for change, why in pending),
         foreign=sum(plan.foreign.values()),
         note=plan.wanted.note,
-        trouble=troubled(earlier, healed, now, waiting),
+        trouble=trouble_after(earlier, repaired, now, waiting),
     )
 
 
-def _undone(plan: Plan, done: Sequence[Done], left: Iterable[tuple[Change, str]]) -> list[tuple[Change, str]]:
-    """Every change that was not made, with why: it failed, was left, or its turn did not come."""
-    found = [*((one.change, one.error) for one in done if one.error), *left]
-    told = {*(change for change, _ in found), *(one.change for one in done)}
-    return found + [(change, f"not done yet; {change.reason}") for change in plan.changes if change not in told]
+def _pending(
+    plan: Plan, results: Sequence[ChangeResult], postponed: Iterable[tuple[Change, str]]
+) -> list[tuple[Change, str]]:
+    """Every change that was not made, with the reason: it failed, was postponed, or was not tried."""
+    pending = [*((result.change, result.error) for result in results if result.error), *postponed]
+    handled = {*(change for change, _ in pending), *(result.change for result in results)}
+    return pending + [(change, f"not done yet; {change.reason}") for change in plan.changes if change not in handled]
 
 
-# Doing
+# Repair
 
 
 def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold: Callable[[], None]) -> Checked:
-    """Look at one store and mend what may be mended. The caller holds `Checks.alone`, and gives what keeps it so."""
-    checks, subscriber = SubscriptionChecks(redis), Subscriber(config, store, redis)
+    """Check one store, and make the changes that may be made automatically.
+
+    The caller holds `SubscriptionChecks.alone`; `hold` renews that lock.
+    """
+    checks, managed = SubscriptionChecks(redis), ManagedStore(config, store, redis)
     before = checks.last([store]).get(store)
-    plan = subscriber.look(handlers, alone=True)
-    subscriber.end_orphans(plan, hold=hold)
-    were = were_there(before)
+    plan = managed.plan(handlers, locked=True)
+    managed.end_orphaned_secrets(plan, hold=hold)
+    known = known_names(before)
     choice = choose(
         plan,
         trouble=before.trouble if before else {},
@@ -182,20 +191,22 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold:
         now=time.time(),
         max_repairs_per_day=config.subscriptions.max_repairs_per_day,
         prune_after=config.subscriptions.prune_after,
-        were=were,
+        known=known,
     )
-    last = checks.last_deliveries(store)  # before anything new can come
-    choice, took = _probed(subscriber, choice, were)
-    done = list(subscriber.carry_out(choice.make, hold=hold))
-    healed = [one.change for one in done if not one.error and is_heal(one.change, were)]
-    for change in healed:
-        heal = Repair(store, change.topic, change.theirs, change.action, time.time(), last.get(change.theirs), took)
-        patiently(partial(checks.healed, heal))
-        gap = in_words(heal.gap) if heal.gap is not None else "unknown"
-        log.warning("a subscription was mended", store=store, topic=change.topic, action=change.action, gap=gap)
-    if subscriber.keyring.seal:
-        subscriber.keyring.remove_ended(store)
-    return summary_of(plan, done, before=before, left=choice.left, healed=[change.theirs for change in healed])
+    last = checks.last_deliveries(store)  # before new deliveries can arrive
+    choice, probe_ms = _probe_before_repairs(managed, choice, known)
+    results = list(apply_changes(managed, choice.make, hold=hold))
+    repaired = [result.change for result in results if not result.error and is_repair(result.change, known)]
+    for change in repaired:
+        last_at = last.get(change.theirs)
+        repair = Repair(store, change.topic, change.theirs, change.action, time.time(), last_at, probe_ms)
+        retry_redis(partial(checks.healed, repair))
+        gap = duration(repair.gap) if repair.gap is not None else "unknown"
+        log.warning("subscription repaired", store=store, topic=change.topic, action=change.action, gap=gap)
+    if managed.keyring.seal:
+        managed.keyring.remove_ended(store)
+    names = [change.theirs for change in repaired]
+    return check_result(plan, results, before=before, postponed=choice.postponed, repaired=names)
 
 
 def _gone_for(handlers: Handlers, change: Change, store: str) -> float | None:
@@ -203,23 +214,25 @@ def _gone_for(handlers: Handlers, change: Change, store: str) -> float | None:
     return None if since is None else time.time() - since.timestamp()
 
 
-def _probed(subscriber: Subscriber, choice: Choice, were: Collection[str]) -> tuple[Choice, float | None]:
-    """What the store switched off or deleted comes back only when our own URL takes a signed event. Where no secret
-    counts any more nothing can be signed; what is created then brings one."""
-    heals = [change for change in choice.make if is_heal(change, were)]
-    if not heals:
+def _probe_before_repairs(managed: ManagedStore, choice: Choice, known: Collection[str]) -> tuple[Choice, float | None]:
+    """Postpone repairs unless our own URL accepts a signed event; also returns how long that took.
+
+    Without an active secret nothing can be signed. A subscription is then created all the same: it brings a secret.
+    """
+    repairs = [change for change in choice.make if is_repair(change, known)]
+    if not repairs:
         return choice, None
     try:
-        return choice, round(probe(subscriber.equipped(), subscriber.redis) * 1000, 1)
+        return choice, round(probe(managed.with_secrets(), managed.redis) * 1000, 1)
     except ProbeFailed as error:
-        log.warning("not mended: our own URL does not take a signed event", store=subscriber.name, why=str(error))
-        held = [change for change in heals if change.action == "enable" or not isinstance(error, NothingToSign)]
+        log.warning("not repaired: our own URL does not accept a signed event", store=managed.name, why=str(error))
+        held = [change for change in repairs if change.action == "enable" or not isinstance(error, NoActiveSecret)]
         make = tuple(change for change in choice.make if change not in held)
-        return Choice(make, (*choice.left, *((change, str(error)) for change in held))), None
+        return Choice(make, (*choice.postponed, *((change, str(error)) for change in held))), None
 
 
 class SubscriptionCheck:
-    """Takes stores whose turn it is, a few at a time, for as long as its process lives. Any number may run."""
+    """Checks the stores that are due, several at a time, until its process ends. Any number of processes may run it."""
 
     def __init__(self, config: Callable[[], Config]) -> None:
         self._config = config
@@ -227,17 +240,17 @@ class SubscriptionCheck:
         self._checks = SubscriptionChecks(self._redis)
         self._busy: set[str] = set()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="subscription check", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, within: float = 5.0) -> None:
-        """Take no more; what is under way may end, for a while. What is cut off is done by the next look."""
+        """Start no more checks, and wait a while for those that run. The next check completes one that is cut off."""
         self._stopping.set()
-        until = time.monotonic() + within
+        deadline = time.monotonic() + within
         self._thread.join(within)
-        while self._busy and time.monotonic() < until:
+        while self._busy and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def _run(self) -> None:
@@ -245,52 +258,51 @@ class SubscriptionCheck:
         while not self._stopping.wait(pause):
             try:
                 pause = BUSY_ROUND_EVERY if self.round() else ROUND_EVERY
-            except Exception as error:  # noqa: BLE001  the server or the disk is away: the thread goes on
-                log.info("no look at subscriptions now", why=repr(error)[:200])
+            except Exception as error:  # noqa: BLE001  Redis or the disk may fail: the thread goes on
+                log.info("subscription checks are not possible now", why=repr(error)[:200])
                 pause = ROUND_EVERY
 
     def round(self) -> int:
-        """Begin with what is due, as far as there is room; gives how many stores are being looked at."""
+        """Start the checks that are due, up to the limit; returns the number of stores being checked."""
         config = self._config()
         stores = [name for name in config.stores if is_managed(config, name)]
         if not stores or not config.subscriptions.check:
             return 0
         if config.secrets.key.get_secret_value():
             keyring_of(config, self._redis).store_pending()
-        room = AT_ONCE - len(self._busy)
-        due = self._checks.due(stores, every=config.subscriptions.check, most=room) if room else []
-        handlers = handlers_of(self._redis) if due else Handlers()
+        free = STORES_AT_ONCE - len(self._busy)
+        due = self._checks.due(stores, every=config.subscriptions.check, most=free) if free else []
+        handlers = declared_handlers(self._redis) if due else Handlers()
         for store in due:
             self._busy.add(store)
-            threading.Thread(target=self._look_at, args=(config, store, handlers), daemon=True).start()
+            threading.Thread(target=self._check_and_reschedule, args=(config, store, handlers), daemon=True).start()
         return len(self._busy)
 
-    def _look_at(self, config: Config, store: str, handlers: Handlers) -> None:
-        """One store, whatever happens; its next turn is set in the end."""
+    def _check_and_reschedule(self, config: Config, store: str, handlers: Handlers) -> None:
         try:
-            again = self._looked(config, store, handlers)
+            again = self._check(config, store, handlers)
             if again is not None:
                 self._checks.next_at(store, again)
         except RedisError:
-            log.info("the next look was not set; it comes when this one's time is over", store=store)
+            log.info("the next check was not scheduled; it is due when this one's time is over", store=store)
         finally:
             self._busy.discard(store)
 
-    def _looked(self, config: Config, store: str, handlers: Handlers) -> float | None:
-        """Look; gives after how long to look again, or None for a store that was removed."""
+    def _check(self, config: Config, store: str, handlers: Handlers) -> float | None:
+        """Check one store; returns the seconds until its next check, or None if the store was removed."""
         again = config.subscriptions.check
         try:
             with self._checks.alone(store) as hold:
-                if store in self._checks.removed():  # since its turn was given to us
+                if store in self._checks.removed():  # after this check was scheduled
                     return None
                 checked = check(config, store, self._redis, handlers, hold=hold)
                 self._checks.found(checked)
-            return min(again, SOON) if checked.unknown else again
+            return min(again, RETRY_AFTER) if checked.unknown else again
         except Occupied:
             return min(again, BUSY_MS / 1000)
-        except (StorehooksError, RedisError) as error:  # its words may be the store's, and name a secret
-            log.warning("the subscriptions were not looked at", store=store, why=type(error).__name__)
-            return min(again, SOON)
-        except Exception as error:  # noqa: BLE001  a store that answers nonsense must not end the thread's turn
-            log.error("the look at a store's subscriptions broke", store=store, why=type(error).__name__)
+        except (StorehooksError, RedisError) as error:  # its message may quote the store, and contain a secret
+            log.warning("subscription check failed", store=store, why=type(error).__name__)
+            return min(again, RETRY_AFTER)
+        except Exception as error:  # noqa: BLE001  an unexpected response must not end the schedule of the store
+            log.error("subscription check failed unexpectedly", store=store, why=type(error).__name__)
             return again

@@ -1,6 +1,7 @@
-"""Store secrets: what the keyring holds of one store while its subscriptions are changed, and when each secret ends.
+"""Store secrets: the learned secrets of one store while its subscriptions are changed, and when each of them ends.
 
-They are read before anything is done: with a new secret in hand nothing is read, only kept, on this host's disk first.
+They are loaded before anything is changed. Once a new secret is known, nothing is read any more, only written: to this
+host's disk first, then to Redis.
 """
 
 from __future__ import annotations
@@ -16,118 +17,123 @@ from receiver.contract.signing.signatures import MAX_LEARNED
 from receiver.contract.stores import Store
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import LearnedSecret, learned_secret, orphaned, with_learned_secrets
-from workers.subscriptions.change_notice import patiently, refuse_behind
+from workers.subscriptions.change_notice import retry_redis
 
 
 class StoreSecrets:
-    """One store's learned secrets, as one process has them in hand. Without a key there are none."""
+    """One store's learned secrets, as this process knows them. Without `[secrets] key` there are none."""
 
     def __init__(self, keyring: Keyring, store: Store, *, overlap: float) -> None:
         self._keyring, self._store, self._overlap = keyring, store, overlap
         self._learned: list[LearnedSecret] = []
-        self._ours: set[str] | None = None
-        """The ids of what is ours at the store, since somebody looked."""
+        self._subscriptions: set[str] | None = None
+        """The ids of our subscriptions at the store; None until they were listed."""
         self.version = 0
         """Of the keyring, after the last change made here."""
 
-    def read(self) -> None:
+    def load(self) -> None:
         self._learned = self._keyring.secrets_of(self._store.name) if self._keyring.seal else []
 
     @property
     def fingerprints(self) -> set[str]:
-        return {one.fingerprint for one in self._learned}
+        return {secret.fingerprint for secret in self._learned}
 
     @property
-    def _counting(self) -> list[LearnedSecret]:
-        return [one for one in self._learned if one.not_after is None]
+    def _active(self) -> list[LearnedSecret]:
+        return [secret for secret in self._learned if secret.not_after is None]
 
     def is_known(self, fingerprint: str) -> bool:
+        """Whether an active secret, configured or learned, has this fingerprint."""
         known = with_learned_secrets(self._store, self._learned).secrets
-        return any(one.fingerprint == fingerprint and one.not_after is None for one in known)
+        return any(secret.fingerprint == fingerprint and secret.not_after is None for secret in known)
 
-    # New ones
+    # New secrets
 
-    def fresh(self, origin: str, subscription: str = "") -> LearnedSecret:
-        """A secret of our own making, kept; a subscription's, or for all that the store will have."""
+    def generate(self, origin: str, subscription: str = "") -> LearnedSecret:
+        """Make a new secret and store it: for one subscription, or for all that the store will have."""
         scheme, key = self._store.scheme, secrets.token_bytes(24)
-        coded = base64.b64encode(key).decode() if scheme.secret_encoding.startswith("base") else key.hex()
-        one = learned_secret(self._store, scheme.secret_prefix + coded, origin=origin, subscription=subscription)
-        self.keep([one])
-        return one
+        text = base64.b64encode(key).decode() if scheme.secret_encoding.startswith("base") else key.hex()
+        new = learned_secret(self._store, scheme.secret_prefix + text, origin=origin, subscription=subscription)
+        self._write([new])
+        return new
 
-    def for_all(self) -> str:
-        """The secret we made for all of the store's subscriptions; empty if none was made yet."""
-        return next((one.text for one in self._counting if not one.subscription), "")
+    def shared(self) -> str:
+        """The secret that was generated for all of the store's subscriptions; empty if there is none yet."""
+        return next((secret.text for secret in self._active if not secret.subscription), "")
 
-    def learned(self, one: LearnedSecret) -> None:
-        """A secret that the store has shown takes the place of its subscription's old one."""
-        self.keep([one, *self._ending(one.subscription, but=one.fingerprint)])
+    def replace_by(self, new: LearnedSecret) -> None:
+        """Store a secret that the store has returned; the older ones of its subscription end."""
+        self._write([new, *self._ending(new.subscription, but=new.fingerprint)])
 
-    def keep(self, entries: list[LearnedSecret]) -> None:
-        """On disk at once; in Redis when it answers."""
+    def _write(self, entries: list[LearnedSecret]) -> None:
+        """To disk at once, and to Redis as soon as it answers."""
         if entries:
-            new = {one.fingerprint for one in entries}
-            self._learned = [*entries, *(one for one in self._learned if one.fingerprint not in new)]
-            self.version = patiently(lambda: self._keyring.store(entries))
+            new = {secret.fingerprint for secret in entries}
+            self._learned = [*entries, *(secret for secret in self._learned if secret.fingerprint not in new)]
+            self.version = retry_redis(lambda: self._keyring.store(entries))
 
-    def drop(self, one: LearnedSecret) -> None:
-        """One that is in use nowhere."""
-        self._learned.remove(one)
-        self.version = patiently(lambda: self._keyring.remove(self._store.name, [one.fingerprint]))
+    def discard(self, secret: LearnedSecret) -> None:
+        """Remove a secret that is not in use."""
+        self._learned.remove(secret)
+        self.version = retry_redis(lambda: self._keyring.remove(self._store.name, [secret.fingerprint]))
 
-    def refuse_one_too_many(self) -> None:
-        """With another secret the oldest would not count any more, and its subscription's deliveries be refused."""
-        if len(self._counting) >= MAX_LEARNED:
+    def require_room(self) -> None:
+        """Raise ConfigError if one more secret would displace the oldest: its subscription's deliveries would be
+        refused."""
+        if len(self._active) >= MAX_LEARNED:
             raise ConfigError(
-                f"{self._store.name}: {MAX_LEARNED} of its secrets count, and no more can, so nothing was created; "
-                "have fewer topics, or let the API take a secret of ours: [catalogue.webhooks.create] takes"
+                f"{self._store.name}: {MAX_LEARNED} secrets are active, which is the maximum, so nothing was created; "
+                "subscribe to fewer topics, or let the API accept our secret: [catalogue.webhooks.create] takes"
             )
 
-    def wait_for_receivers(self) -> None:
-        refuse_behind(self._keyring, self._store.name, self.version)
+    # Ends: an old secret stays valid for the overlap
 
-    # Ends: a secret counts for a while, then no more
+    def set_subscriptions(self, ids: Set[str]) -> None:
+        """The ids of our subscriptions that the store lists."""
+        self._subscriptions = set(ids)
 
-    def subscribed(self, ids: Set[str]) -> None:
-        """What is ours at the store, now."""
-        self._ours = set(ids)
+    def add_subscription(self, subscription: str) -> None:
+        if self._subscriptions is not None:
+            self._subscriptions.add(subscription)
 
-    def came(self, subscription: str) -> None:
-        if self._ours is not None:
-            self._ours.add(subscription)
-
-    def went(self, subscription: str) -> None:
-        """The subscription is no more, and its secrets end."""
-        if self._ours is not None:
-            self._ours.discard(subscription)
-        self.keep(self._ending(subscription))
+    def remove_subscription(self, subscription: str) -> None:
+        """The subscription is deleted, so its secrets end."""
+        if self._subscriptions is not None:
+            self._subscriptions.discard(subscription)
+        self._write(self._ending(subscription))
 
     def end_older(self, subscription: str, newest: LearnedSecret) -> None:
-        self.keep(self._ending(subscription, but=newest.fingerprint))
+        self._write(self._ending(subscription, but=newest.fingerprint))
 
     def end(self, fingerprints: Set[str]) -> None:
-        """Also one that several subscriptions shared."""
-        self.keep([self._with_end(one) for one in self._counting if one.fingerprint in fingerprints])
+        """End these secrets, including those that several subscriptions share."""
+        self._write([self._with_end(secret) for secret in self._active if secret.fingerprint in fingerprints])
 
-    def end_orphans(self, *, listed: Set[str], ours: Set[str], something_is_missing: bool) -> None:
-        """The secrets of subscriptions that are no more at the store end, so that the living ones have room. While
-        something is missing the list may be wrong, and they stay for as long as there is room for all."""
-        self.read()
-        if len(self._counting) > MAX_LEARNED // 2 or not something_is_missing:
-            self.end({one.fingerprint for one in orphaned(self._learned, listed=listed, ours=ours)})
+    def end_orphans(self, *, listed: Set[str], ours: Set[str], subscriptions_are_missing: bool) -> None:
+        """End the secrets of subscriptions that the store no longer lists, to make room for others.
+
+        While subscriptions are missing, the store's list may be wrong. Then orphaned secrets stay active as long as
+        there is enough room.
+        """
+        self.load()
+        if len(self._active) > MAX_LEARNED // 2 or not subscriptions_are_missing:
+            self.end({secret.fingerprint for secret in orphaned(self._learned, listed=listed, ours=ours)})
 
     def _ending(self, subscription: str, but: str = "") -> list[LearnedSecret]:
-        """The subscription's secrets so far. None that others may be signed with, since a store may have one secret for
-        several: it shows it again, and we know it by the first of them."""
+        """The subscription's active secrets, each with an end; none if others may be signed with them.
+
+        A store may use one secret for several subscriptions. It then returns the same secret for each, and the keyring
+        has it under the first of them.
+        """
         if self._may_be_shared(subscription):
             return []
-        mine = [one for one in self._counting if one.subscription == subscription and one.fingerprint != but]
-        return [self._with_end(one) for one in mine]
+        own = [secret for secret in self._active if secret.subscription == subscription and secret.fingerprint != but]
+        return [self._with_end(secret) for secret in own]
 
     def _may_be_shared(self, subscription: str) -> bool:
-        """Whether another of ours has no secret of its own."""
-        own = {one.subscription for one in self._counting}
-        return self._ours is None or not self._ours <= own | {subscription}
+        """Whether another subscription of ours has no secret of its own."""
+        own = {secret.subscription for secret in self._active}
+        return self._subscriptions is None or not self._subscriptions <= own | {subscription}
 
-    def _with_end(self, one: LearnedSecret) -> LearnedSecret:
-        return replace(one, not_after=time.time() + self._overlap)
+    def _with_end(self, secret: LearnedSecret) -> LearnedSecret:
+        return replace(secret, not_after=time.time() + self._overlap)

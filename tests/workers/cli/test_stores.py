@@ -36,7 +36,7 @@ from tests.support.harness import (
 from workers.cli import storehooks
 from workers.operations.store_files import Draft, as_toml, file_of, path_for
 from workers.storeapi import client_for_store
-from workers.subscriptions.apply import handlers_of
+from workers.subscriptions.managed_store import declared_handlers
 from workers.subscriptions.repair import SubscriptionCheck
 
 PLUGIN = """
@@ -137,7 +137,7 @@ def test_a_store_is_added_and_removed_without_a_restart(market: Market) -> None:
 
     shown = json.loads(market.cli("stores", "show", "east", "--json").stdout)
     assert shown["subscriptions"]["changes"] == []
-    assert (shown["subscriptions"]["wanted"], shown["subscriptions"]["there"]) == (2, 2)
+    assert (shown["subscriptions"]["wanted"], shown["subscriptions"]["existing"]) == (2, 2)
     assert shown["token"]["state"] == "fine"
     assert shown["token"]["seconds_left"] > 3000
     assert shown["last_event"]["id"] == told["test_event"]
@@ -304,14 +304,14 @@ def test_a_store_of_the_main_file_is_not_cut_out_of_it(market: Market) -> None:
 def test_a_removed_store_is_not_mended_even_by_a_worker_with_the_old_config(market: Market) -> None:
     """The mark alone keeps it: once it is taken away, the same worker makes the subscriptions anew."""
     redis = market.system.client
-    checks, upkeep = SubscriptionChecks(redis), SubscriptionCheck(lambda: market.store_config)
+    checks, check = SubscriptionChecks(redis), SubscriptionCheck(lambda: market.store_config)
     checks.remove("east")
     for _ in range(3):
-        assert upkeep.round() == 0
-    upkeep._look_at(market.store_config, "east", handlers_of(redis))
+        assert check.round() == 0
+    check._check_and_reschedule(market.store_config, "east", declared_handlers(redis))
     assert market.topics_at_the_store() == []
     checks.welcome("east")
-    upkeep._look_at(market.store_config, "east", handlers_of(redis))
+    check._check_and_reschedule(market.store_config, "east", declared_handlers(redis))
     assert market.topics_at_the_store() == ["order.created", "order.paid"]
     for one in market.api.webhooks.list():
         market.api.webhooks.delete(one.id)

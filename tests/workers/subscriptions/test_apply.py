@@ -22,6 +22,7 @@ from workers.cli.capture_file import write
 from workers.cli.subscriptions import by_itself, with_a_bar
 from workers.storeapi.errors import InvalidRequest
 from workers.storeapi.groups import Webhooks
+from workers.subscriptions.apply import apply_changes
 
 OTHERS = "https://mailer.example.net/in"
 MADE_BY_THE_STORE = '[stores.demo.catalogue.webhooks.create]\noptional = ["enabled"]\n'
@@ -47,8 +48,8 @@ def test_an_empty_store_converges_in_one_apply_and_the_next_plan_has_nothing(sho
 
 def test_the_plan_is_told_as_people_read_it(shop: Shop) -> None:
     shop.declare("order.paid", "product.stocked")
-    shop.subscriber.client.webhooks.create(topic="order.created", url=OTHERS)
-    shop.subscriber.client.webhooks.create(topic="customer.created", url=shop.url)
+    shop.managed.client.webhooks.create(topic="order.created", url=OTHERS)
+    shop.managed.client.webhooks.create(topic="customer.created", url=shop.url)
     told = shop.cli("subscriptions", "plan").output
     assert "wanted: topics of 1 handler and [stores.*] subscribe" in told
     assert "demo   1 wanted, 1 there" in told
@@ -94,7 +95,7 @@ def test_many_stores_have_a_bar_on_a_terminal(
 
 
 def test_what_is_not_wanted_any_more_is_deleted_by_a_person_and_anothers_never(shop: Shop) -> None:
-    hooks = shop.subscriber.client.webhooks
+    hooks = shop.managed.client.webhooks
     theirs = hooks.create(topic="order.paid", url=OTHERS)
     near = hooks.create(topic="order.paid", url=shop.url + "-test")
     shop.declare("order.*")
@@ -115,7 +116,7 @@ def test_a_former_url_is_moved_and_a_disabled_one_enabled(shop: Shop) -> None:
     )
     shop.system.config_file.write_text(former)
     try:
-        hooks = shop.subscriber.client.webhooks
+        hooks = shop.managed.client.webhooks
         hooks.create(topic="order.paid", url="https://old.example.com/webhooks/demo")
         hooks.create(topic="order.created", url=shop.url, enabled=False)
         shop.declare("order.paid", "order.created")
@@ -178,10 +179,10 @@ def test_a_store_whose_api_is_elsewhere_is_unknown_and_the_lines_to_set_are_show
 
 
 def test_a_store_that_is_removed_loses_what_is_ours_and_nothing_else(shop: Shop) -> None:
-    other = shop.subscriber.client.webhooks.create(topic="order.paid", url=OTHERS)
+    other = shop.managed.client.webhooks.create(topic="order.paid", url=OTHERS)
     shop.declare("order.*")
     shop.apply()
-    done = list(shop.subscriber.carry_out(shop.subscriber.unsubscribe()))
+    done = list(apply_changes(shop.managed, shop.managed.unsubscribe_changes()))
     assert (len(done), [one for one in done if one.error]) == (8, [])
     assert list(shop.listed()) == [str(other.id)]
 
@@ -269,7 +270,7 @@ def test_a_secret_that_another_subscription_is_signed_with_does_not_end(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """A store may have one secret for all of its subscriptions, and show it with each."""
-    hooks, known = shop.subscriber.client.webhooks, shop.system.config.known_stores["demo"]
+    hooks, known = shop.managed.client.webhooks, shop.system.config.known_stores["demo"]
     first = hooks.create(topic="order.paid", url=shop.url, secret=SECRET)
     hooks.create(topic="customer.created", url=shop.url, secret=SECRET)
     keyring = ring(shop)
@@ -300,9 +301,9 @@ def test_a_secret_of_a_deleted_subscription_alone_ends(shop: Shop) -> None:
     try:
         shop.declare("customer.created", "order.paid")
         shop.apply()
-        subscriber = shop.subscriber
-        gone = next(change for change in subscriber.unsubscribe() if change.topic == "order.paid")
-        assert [done.error for done in subscriber.carry_out([gone])] == [""]
+        managed = shop.managed
+        gone = next(change for change in managed.unsubscribe_changes() if change.topic == "order.paid")
+        assert [done.error for done in apply_changes(managed, [gone])] == [""]
         assert [one.subscription for one in ring(shop).secrets_of("demo") if one.not_after is not None] == [
             str(gone.id)
         ]
@@ -334,7 +335,7 @@ def test_while_somebody_else_changes_a_store_nothing_is_changed(shop: Shop) -> N
 def test_a_receiver_that_does_not_read_the_keyring_keeps_secrets_as_they_are(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.subscriptions.change_notice.RECEIVERS_WITHIN", 0.5)
+    monkeypatch.setattr("workers.subscriptions.change_notice.RECEIVER_SECONDS", 0.5)
     shop.declare("customer.created")
     ring(shop).receivers.confirm("hangs", 0)
     done = shop.apply()
@@ -369,7 +370,7 @@ def test_without_a_key_what_needs_no_secret_is_still_done(shop: Shop) -> None:
     without = text.replace(f'key = "{KEY}"', "").replace("[stores.demo]\n", f"[stores.demo]\n{WITH_A_SECRET}\n")
     shop.system.config_file.write_text(without + MADE_BY_THE_STORE)
     try:
-        shop.subscriber.client.webhooks.create(topic="order.paid", url=shop.url, enabled=False)
+        shop.managed.client.webhooks.create(topic="order.paid", url=shop.url, enabled=False)
         shop.declare("customer.created", "order.paid")
         done = shop.apply()
         assert done.exit_code == 1
@@ -394,7 +395,7 @@ def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path, monke
     sent = shop.cli("send", "customer.created", "--store", "demo")
     assert sent.exit_code == 0, sent.output
     assert f"secret {learned.fingerprint}" in sent.output
-    signed_by = shop.subscriber.equipped()
+    signed_by = shop.managed.with_secrets()
     request = compose(signed_by, topic="customer.created", delivery_id="m1", data={"id": 1}, now=time.time())
     (tmp_path / "request.txt").write_bytes(write(request.headers, request.body))
     told = shop.cli("verify", "--store", "demo", "--request", str(tmp_path / "request.txt"))

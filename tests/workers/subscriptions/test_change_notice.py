@@ -36,7 +36,7 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 def shop(open_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Its receivers believe a word for a moment only."""
     monkeypatch.setattr("receiver.inbox.keyring.keyring.CHANGE_SECONDS", WINDOW)
-    monkeypatch.setattr(change_notice, "AGAIN_EVERY", WINDOW / 3)
+    monkeypatch.setattr(change_notice, "REPEAT_EVERY", WINDOW / 3)
     return begin_anew(open_shop)
 
 
@@ -88,46 +88,46 @@ def test_a_store_that_takes_longer_than_receivers_believe_a_word_is_still_told_o
 
 
 def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(shop: Shop) -> None:
-    word = ChangeNotice(ring(shop), "demo")
+    notice = ChangeNotice(ring(shop), "demo")
     with a_receiver(shop) as smith:
-        word.give()
+        notice.announce()
         first = mark(shop)
         eventually(lambda: mark(shop) != first, what="it is said again")
-        word.leave()
+        notice.stop_repeating()
         last = mark(shop)
         eventually(lambda: not smith.may_be_incomplete, 10)
         assert mark(shop) == last, "it stands for whoever looks next"
 
 
 def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_notice, "PATIENCE", 2 * WINDOW)
-    word = ChangeNotice(ring(shop), "demo")
+    monkeypatch.setattr(change_notice, "GIVE_UP_AFTER", 2 * WINDOW)
+    notice = ChangeNotice(ring(shop), "demo")
     with a_receiver(shop) as smith:
-        word.give()
+        notice.announce()
         eventually(lambda: smith.may_be_incomplete)
         eventually(lambda: not smith.may_be_incomplete, 10)
-        assert word._said > 2
-        word.go_on()
+        assert notice._repeats > 2
+        notice.extend()
         eventually(lambda: smith.may_be_incomplete, what="it goes on after all")
-    word.take_back()
+    notice.withdraw()
 
 
 def test_a_word_that_is_said_again_leaves_anothers_alone_and_comes_back_when_that_is_gone(shop: Shop) -> None:
-    word = ChangeNotice(ring(shop), "demo")
-    word.give()
+    notice = ChangeNotice(ring(shop), "demo")
+    notice.announce()
     ring(shop).announce_change("demo", "another.1")
-    said = word._said
-    eventually(lambda: word._said >= said + 2, what="it was said again")
+    sent = notice._repeats
+    eventually(lambda: notice._repeats >= sent + 2, what="it was said again")
     assert mark(shop) == "another.1"
     ring(shop).withdraw_change("demo", "another")
     eventually(lambda: is_under_way(shop), what="the first one's secret is still under way")
-    word.take_back()
+    notice.withdraw()
     assert not is_under_way(shop)
 
 
 def test_a_word_whose_answer_was_lost_is_said_again_and_taken_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    word, real = ChangeNotice(ring(shop), "demo"), Keyring.announce_change
-    word.give()
+    notice, real = ChangeNotice(ring(shop), "demo"), Keyring.announce_change
+    notice.announce()
 
     def lost(self: Keyring, *given: Any, **named: Any) -> int:
         real(self, *given, **named)
@@ -139,7 +139,7 @@ def test_a_word_whose_answer_was_lost_is_said_again_and_taken_back(shop: Shop, m
         eventually(lambda: mark(shop) != first)
         second = mark(shop)
         eventually(lambda: mark(shop) != second, what="it tries again")
-    word.take_back()
+    notice.withdraw()
     assert not is_under_way(shop)
 
 

@@ -16,7 +16,18 @@ from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import Declaration
 from tests.support.harness import SECRET
-from workers.subscriptions.plan import ORDER, Name, Offer, Ours, Plan, There, Wanted, ours_of, plan, wanted
+from workers.subscriptions.plan import (
+    ORDER,
+    CallbackUrls,
+    Existing,
+    Offer,
+    Plan,
+    Wanted,
+    WantedName,
+    callback_urls,
+    make_plan,
+    wanted_topics,
+)
 
 URL = "https://hooks.example.com/webhooks/north"
 FORMER = "https://old.example.com/webhooks/north"
@@ -38,7 +49,7 @@ def names(found: Wanted) -> list[str]:
 
 def test_the_topics_of_handlers_are_wanted_by_the_stores_names() -> None:
     offer = Offer(("orders/create", "orders/paid", "products/update"))
-    found = wanted(SHOPIFY, [handler("order.created"), handler("product.*", name="shop.stock")], offer)
+    found = wanted_topics(SHOPIFY, [handler("order.created"), handler("product.*", name="shop.stock")], offer)
     assert [(one.theirs, one.topic, one.why) for one in found.names] == [
         ("orders/create", "order.created", "for shop.note"),
         ("products/update", "product.updated", "for shop.stock"),
@@ -46,14 +57,16 @@ def test_the_topics_of_handlers_are_wanted_by_the_stores_names() -> None:
 
 
 def test_two_handlers_of_one_topic_are_both_named() -> None:
-    found = wanted(NORTH, [handler("order.paid"), handler("order.paid", name="erp.push"), handler("order.*")], OFFER)
+    found = wanted_topics(
+        NORTH, [handler("order.paid"), handler("order.paid", name="erp.push"), handler("order.*")], OFFER
+    )
     assert [one.why for one in found.names if one.topic == "order.paid"] == ["for shop.note, erp.push"]
 
 
 def test_a_handler_of_other_stores_wants_nothing_here() -> None:
-    assert names(wanted(NORTH, [handler("*", stores=("south",)), handler("order.paid", stores=("n*",))], OFFER)) == [
-        "order.paid"
-    ]
+    assert names(
+        wanted_topics(NORTH, [handler("*", stores=("south",)), handler("order.paid", stores=("n*",))], OFFER)
+    ) == ["order.paid"]
 
 
 @pytest.mark.parametrize(
@@ -68,35 +81,37 @@ def test_a_handler_of_other_stores_wants_nothing_here() -> None:
     ],
 )
 def test_config_adds_and_takes_away_and_the_last_word_counts(subscribe: tuple[str, ...], expected: list[str]) -> None:
-    assert names(wanted(NORTH, [handler("order.paid")], OFFER, subscribe=subscribe)) == expected
+    assert names(wanted_topics(NORTH, [handler("order.paid")], OFFER, subscribe=subscribe)) == expected
 
 
 def test_what_the_store_does_not_offer_is_said_and_not_subscribed() -> None:
-    found = wanted(NORTH, [handler("product.stock", "order.paid")], OFFER)
+    found = wanted_topics(NORTH, [handler("product.stock", "order.paid")], OFFER)
     assert names(found) == ["order.paid"]
     assert [(one.pattern, one.why) for one in found.unoffered] == [("product.stock", "for shop.note")]
 
 
 def test_where_the_store_does_not_tell_names_come_from_the_map_and_from_what_was_seen() -> None:
-    found = wanted(SHOPIFY, [handler("order.created", "thing.*")], Offer(("things/move",), "seen", "it will not say"))
+    found = wanted_topics(
+        SHOPIFY, [handler("order.created", "thing.*")], Offer(("things/move",), "seen", "it will not say")
+    )
     assert names(found) == ["orders/create", "things/move"]
     assert found.note == "it will not say"
 
 
 def test_a_literal_topic_without_a_known_name_is_its_own_name() -> None:
-    assert names(wanted(NORTH, [handler("order.paid", "order.*")], Offer((), "seen", "why"))) == ["order.paid"]
+    assert names(wanted_topics(NORTH, [handler("order.paid", "order.*")], Offer((), "seen", "why"))) == ["order.paid"]
 
 
 # The plan, by example
 
 
-def there(theirs: str, number: int = 1, url: str = URL, enabled: bool = True) -> There:
-    standing = Ours(URL, former=(FORMER,)).standing(url)
-    return There(number, theirs, url, enabled, standing, theirs)
+def there(theirs: str, number: int = 1, url: str = URL, enabled: bool = True) -> Existing:
+    ownership = CallbackUrls(URL, former=(FORMER,)).ownership(url)
+    return Existing(number, theirs, url, enabled, ownership, theirs)
 
 
 def want(*topics: str, known: bool = True) -> Wanted:
-    return Wanted("north", tuple(Name(one, one, "for shop.note") for one in topics), URL, known=known)
+    return Wanted("north", tuple(WantedName(one, one, "for shop.note") for one in topics), URL, known=known)
 
 
 def told(found: Plan) -> list[tuple[str, str, str]]:
@@ -104,7 +119,7 @@ def told(found: Plan) -> list[tuple[str, str, str]]:
 
 
 def test_each_difference_is_a_change_with_its_reason() -> None:
-    found = plan(
+    found = make_plan(
         want("a.made", "b.made", "c.made", "d.made"),
         [
             there("b.made", 1, enabled=False),
@@ -122,26 +137,26 @@ def test_each_difference_is_a_change_with_its_reason() -> None:
         ("delete", "e.made", "no handler since 12 Nov"),
     ]
     assert found.foreign == {"mailer.example.net": 1}
-    assert [change.action for change in found.gentle] == ["create", "enable", "update"]
+    assert [change.action for change in found.without_deletions] == ["create", "enable", "update"]
 
 
 def test_a_second_one_of_the_same_is_deleted_and_the_better_one_stays() -> None:
-    found = plan(
+    found = make_plan(
         want("a.made"), [there("a.made", 1, enabled=False), there("a.made", 2), there("a.made", 3, url=FORMER)]
     )
     assert [(change.action, change.id) for change in found.changes] == [("delete", 1), ("delete", 3)]
 
 
 def test_a_subscription_of_everything_needs_no_other_and_stays() -> None:
-    assert plan(want("a.made", "b.made"), [there("*")]).changes == ()
+    assert make_plan(want("a.made", "b.made"), [there("*")]).changes == ()
 
 
 def test_while_no_worker_has_spoken_nothing_is_unwanted() -> None:
-    assert plan(want(known=False), [there("a.made")]).changes == ()
+    assert make_plan(want(known=False), [there("a.made")]).changes == ()
 
 
 @pytest.mark.parametrize(
-    ("url", "standing"),
+    ("url", "ownership"),
     [
         (URL, "current"),
         ("https://HOOKS.example.com:443/webhooks/north/", "current"),
@@ -156,12 +171,12 @@ def test_while_no_worker_has_spoken_nothing_is_unwanted() -> None:
         ("", "foreign"),
     ],
 )
-def test_a_callback_is_ours_only_if_it_is_exactly_ours(tmp_path: Path, url: str, standing: str) -> None:
+def test_a_callback_is_ours_only_if_it_is_exactly_ours(tmp_path: Path, url: str, ownership: str) -> None:
     (tmp_path / "config.toml").write_text(
         '[receiver]\npublic_url = "https://hooks.example.com/"\nformer_urls = ["https://old.example.com"]\n'
         f'[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
     )
-    assert ours_of(load(tmp_path / "config.toml", {}), "north").standing(url) == standing
+    assert callback_urls(load(tmp_path / "config.toml", {}), "north").ownership(url) == ownership
 
 
 # The plan, whatever there is
@@ -176,7 +191,7 @@ wishes = some.builds(
 )
 
 
-def carried_out(changes: Iterable[object], actual: list[There]) -> list[There]:
+def carried_out(changes: Iterable[object], actual: list[Existing]) -> list[Existing]:
     """What a store that obeys would have afterwards."""
     found = {one.id: one for one in actual}
     for at, change in enumerate(changes):
@@ -185,23 +200,23 @@ def carried_out(changes: Iterable[object], actual: list[There]) -> list[There]:
         elif change.action == "create":  # type: ignore[attr-defined]
             found[1000 + at] = there(change.theirs, 1000 + at)  # type: ignore[attr-defined]
         else:
-            changed = {"enabled": True, "url": URL, "standing": "current"}
+            changed = {"enabled": True, "url": URL, "ownership": "current"}
             found[change.id] = replace(found[change.id], **changed)  # type: ignore[attr-defined]
     return list(found.values())
 
 
 @given(wishes, subscriptions)
-def test_one_apply_is_enough(wish: Wanted, actual: list[There]) -> None:
-    after = carried_out(plan(wish, actual).changes, actual)
-    assert plan(wish, after).changes == ()
-    alive = {one.theirs for one in after if one.standing == "current" and one.enabled}
+def test_one_apply_is_enough(wish: Wanted, actual: list[Existing]) -> None:
+    after = carried_out(make_plan(wish, actual).changes, actual)
+    assert make_plan(wish, after).changes == ()
+    alive = {one.theirs for one in after if one.ownership == "current" and one.enabled}
     assert "*" in alive or {name.theirs for name in wish.names} <= alive
 
 
 @given(wishes, subscriptions)
-def test_what_is_not_ours_is_in_no_change(wish: Wanted, actual: list[There]) -> None:
-    foreign = {one.id for one in actual if one.standing == "foreign"}
-    found = plan(wish, actual)
+def test_what_is_not_ours_is_in_no_change(wish: Wanted, actual: list[Existing]) -> None:
+    foreign = {one.id for one in actual if one.ownership == "foreign"}
+    found = make_plan(wish, actual)
     assert not foreign & {change.id for change in found.changes}
     assert sum(found.foreign.values()) == len(foreign)
     assert [one for one in carried_out(found.changes, actual) if one.id in foreign] == [
@@ -211,18 +226,18 @@ def test_what_is_not_ours_is_in_no_change(wish: Wanted, actual: list[There]) -> 
 
 @given(wishes, subscriptions)
 def test_the_gentle_part_deletes_nothing_and_still_brings_everything_that_is_wanted(
-    wish: Wanted, actual: list[There]
+    wish: Wanted, actual: list[Existing]
 ) -> None:
-    gentle = plan(wish, actual).gentle
+    gentle = make_plan(wish, actual).without_deletions
     assert all(change.action != "delete" for change in gentle)
     after = carried_out(gentle, actual)
-    assert {change.action for change in plan(wish, after).changes} <= {"delete"}
+    assert {change.action for change in make_plan(wish, after).changes} <= {"delete"}
     assert {one.id for one in actual} <= {one.id for one in after}
 
 
 @given(wishes, subscriptions)
-def test_a_plan_does_not_depend_on_the_order_of_the_list(wish: Wanted, actual: list[There]) -> None:
-    found, turned = plan(wish, actual), plan(wish, list(reversed(actual)))
+def test_a_plan_does_not_depend_on_the_order_of_the_list(wish: Wanted, actual: list[Existing]) -> None:
+    found, turned = make_plan(wish, actual), make_plan(wish, list(reversed(actual)))
     assert [(one.action, one.theirs) for one in found.changes] == [(one.action, one.theirs) for one in turned.changes]
     assert [ORDER.index(one.action) for one in found.changes] == sorted(
         ORDER.index(one.action) for one in found.changes
@@ -230,6 +245,6 @@ def test_a_plan_does_not_depend_on_the_order_of_the_list(wish: Wanted, actual: l
 
 
 @given(wishes, subscriptions)
-def test_no_subscription_is_changed_twice(wish: Wanted, actual: list[There]) -> None:
-    touched = [change.id for change in plan(wish, actual).changes if change.id != ""]
+def test_no_subscription_is_changed_twice(wish: Wanted, actual: list[Existing]) -> None:
+    touched = [change.id for change in make_plan(wish, actual).changes if change.id != ""]
     assert len(touched) == len(set(touched))

@@ -20,10 +20,10 @@ from receiver.inbox.subscription_checks import Checked, SubscriptionChecks, Trou
 from tests.support.harness import eventually
 from tests.support.sandbox_shop import Shop, a_shop, changed_by, looked_at, plugin
 from workers.plugins.router import wanted_by
-from workers.subscriptions.apply import handlers_of
+from workers.subscriptions.managed_store import declared_handlers
 from workers.subscriptions.plan import Change, Plan
 from workers.subscriptions.probe import ProbeFailed, probe
-from workers.subscriptions.repair import A_DAY, Choice, SubscriptionCheck, check, choose, troubled
+from workers.subscriptions.repair import DAY, Choice, SubscriptionCheck, check, choose, trouble_after
 
 OTHERS = "https://mailer.example.net/in"
 NOW = 1_700_000_000.0
@@ -40,7 +40,7 @@ def chosen(*changes: Change, trouble: Trouble | None = None, gone: float | None 
         gone=lambda _: gone,
         now=NOW,
         max_repairs_per_day=heals,
-        prune_after=7 * A_DAY,
+        prune_after=7 * DAY,
     )
 
 
@@ -51,14 +51,14 @@ def test_creating_and_updating_need_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("gone", "deleted", "why"),
-    [(None, False, "only by"), (6.9 * A_DAY, False, "deleted in 2 h"), (7.1 * A_DAY, True, "")],
+    [(None, False, "only by"), (6.9 * DAY, False, "deleted in 2 h"), (7.1 * DAY, True, "")],
 )
 def test_a_subscription_is_deleted_when_its_handler_has_been_gone_for_long(
     gone: float | None, deleted: bool, why: str
 ) -> None:
     found = chosen(DELETE, gone=gone)
     assert found.make == ((DELETE,) if deleted else ())
-    assert all(why in told for _, told in found.left)
+    assert all(why in told for _, told in found.postponed)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_subscription_is_deleted_when_its_handler_has_been_gone_for_long(
         (Trouble(1, NOW - 30, NOW + 30), False),
         (Trouble(1, NOW - 90, NOW - 30), True),
         (Trouble(3, NOW - 9000, NOW - 1), False),
-        (Trouble(3, NOW - A_DAY - 1, NOW - 1), True),
+        (Trouble(3, NOW - DAY - 1, NOW - 1), True),
     ],
 )
 def test_a_disabled_one_is_enabled_with_pauses_and_a_cap(trouble: Trouble | None, enabled: bool) -> None:
@@ -85,9 +85,9 @@ def test_however_often_it_is_disabled_heals_keep_their_pauses_and_their_number(p
         found = choose(plan, trouble=trouble, gone=lambda _: None, now=now, max_repairs_per_day=cap, prune_after=0)
         healed = [change.theirs for change in found.make]
         heals += [now] * len(healed)
-        trouble = troubled(trouble, healed, now)
+        trouble = trouble_after(trouble, healed, now)
     for first in heals:
-        assert sum(1 for at in heals if first <= at < first + A_DAY) <= 2 * cap, "a day may have parts of two"
+        assert sum(1 for at in heals if first <= at < first + DAY) <= 2 * cap, "a day may have parts of two"
     assert all(later - earlier >= 60 for earlier, later in pairwise(heals))
 
 
@@ -98,7 +98,9 @@ def look(shop: Shop) -> Checked:
     """One look of the check, as a worker does it."""
     checks = SubscriptionChecks(shop.system.client)
     with checks.alone("demo") as hold:
-        checked = check(shop.system.config, "demo", shop.system.client, handlers_of(shop.system.client), hold=hold)
+        checked = check(
+            shop.system.config, "demo", shop.system.client, declared_handlers(shop.system.client), hold=hold
+        )
         checks.found(checked)
     return checked
 
@@ -106,10 +108,10 @@ def look(shop: Shop) -> Checked:
 def test_a_probe_comes_back_and_no_handler_is_given_it(shop: Shop) -> None:
     shop.declare("*")
     shop.apply()
-    assert probe(shop.subscriber.equipped(), shop.system.client) < 5
+    assert probe(shop.managed.with_secrets(), shop.system.client) < 5
     (event,) = shop.system.ledger.events(topic=PROBE)
-    assert wanted_by(handlers_of(shop.system.client).present, topic=PROBE, store="demo") == {}
-    assert wanted_by(handlers_of(shop.system.client).present, topic="order.paid", store="demo")
+    assert wanted_by(declared_handlers(shop.system.client).present, topic=PROBE, store="demo") == {}
+    assert wanted_by(declared_handlers(shop.system.client).present, topic="order.paid", store="demo")
     assert shop.system.ledger.names("demo") == [], "and it is none of the names the store sends"
     claim = shop.system.inbox.claim({"": 5}, room=5)
     shop.system.inbox.route([(claim.runs[0], [])], claim.version)
@@ -123,19 +125,19 @@ def test_a_probe_comes_back_and_no_handler_is_given_it(shop: Shop) -> None:
     [
         (lambda url: url.replace("/webhooks/demo", "/webhooks/other"), "with (401|503)"),
         (lambda url: url.replace("/webhooks/demo", "/healthz"), "with 405"),
-        (lambda url: "http://127.0.0.1:1/webhooks/demo", "does not answer us"),
+        (lambda url: "http://127.0.0.1:1/webhooks/demo", "does not respond to our probe"),
     ],
 )
 def test_a_probe_that_does_not_come_back_says_what_happened(shop: Shop, spoil: Callable[[str], str], why: str) -> None:
     shop.declare("order.paid")
     shop.apply()
     with pytest.raises(ProbeFailed, match=why):
-        probe(shop.subscriber.equipped(), shop.system.client, url=spoil(shop.url))
+        probe(shop.managed.with_secrets(), shop.system.client, url=spoil(shop.url))
 
 
 def test_a_store_without_a_secret_cannot_be_probed(shop: Shop) -> None:
-    with pytest.raises(ProbeFailed, match="no secret that counts"):
-        probe(replace(shop.subscriber.equipped(), secrets=()), shop.system.client)
+    with pytest.raises(ProbeFailed, match="no active secret"):
+        probe(replace(shop.managed.with_secrets(), secrets=()), shop.system.client)
 
 
 # The look
@@ -166,13 +168,13 @@ def test_a_worker_without_one_plugin_makes_the_look_delete_nothing(shop: Shop) -
     assert shop.topics() == ["customer.created", "order.paid"]
     for name in client.hkeys(keys.DECLARED_AT):
         if name.startswith(b"crm"):
-            client.hset(keys.DECLARED_AT, name, int((time.time() - 8 * A_DAY) * 1000))
+            client.hset(keys.DECLARED_AT, name, int((time.time() - 8 * DAY) * 1000))
     assert look(shop).left == ()
     assert shop.topics() == ["order.paid"], "a handler that has been gone for prune_after is gone"
 
 
 def test_when_no_worker_has_ever_spoken_nothing_is_deleted(shop: Shop) -> None:
-    shop.subscriber.client.webhooks.create(topic="order.paid", url=shop.url)
+    shop.managed.client.webhooks.create(topic="order.paid", url=shop.url)
     assert look(shop).left == ()
     assert shop.topics() == ["order.paid"]
 
@@ -237,14 +239,14 @@ def test_nothing_is_enabled_while_our_own_url_takes_nothing(shop: Shop) -> None:
 
 def _answers_503(shop: Shop) -> bool:
     try:
-        probe(shop.subscriber.equipped(), shop.system.client)
+        probe(shop.managed.with_secrets(), shop.system.client)
     except ProbeFailed as error:
         return "503" in str(error)
     return False
 
 
 def test_a_foreign_subscription_survives_everything(shop: Shop) -> None:
-    hooks = shop.subscriber.client.webhooks
+    hooks = shop.managed.client.webhooks
     theirs = [
         hooks.create(topic="order.paid", url=OTHERS),
         hooks.create(topic="customer.created", url=OTHERS, enabled=False),
@@ -288,7 +290,7 @@ def test_each_store_is_given_to_one_caller_and_the_first_looks_are_spread(shop: 
     checks.next_at("s0", 0)
     assert checks.due(names, every=100, most=5) == ["s0"]
     client = shop.system.client
-    client.zadd(keys.CHECK, {"s3": (time.time() - A_DAY - 60) * 1000, "s4": (time.time() - 60) * 1000})
+    client.zadd(keys.CHECK, {"s3": (time.time() - DAY - 60) * 1000, "s4": (time.time() - 60) * 1000})
     assert checks.due(["s1", "s2"], every=100, most=5) == []
     there = {name for name, _ in zset(shop)}
     assert b"s3" not in there, "a store that nobody has looked at for a day is forgotten"
@@ -322,11 +324,11 @@ def test_a_store_can_be_forgotten(shop: Shop) -> None:
 def test_a_housekeeper_stops_in_time_though_a_store_does_not_answer(shop: Shop) -> None:
     shop.http.put("/sandbox/misbehave", json={"slow": 1, "slow_by": "4s"}).raise_for_status()
     config = replace_check(shop.system.config, 1.0)
-    upkeep = SubscriptionCheck(lambda: config)
-    upkeep.start()
+    background = SubscriptionCheck(lambda: config)
+    background.start()
     eventually(lambda: shop.system.client.exists(keys.CHECK_LOCK + "demo"), what="it looks at the store")
     began = time.monotonic()
-    upkeep.stop(within=0.5)
+    background.stop(within=0.5)
     assert time.monotonic() - began < 2
     shop.http.put("/sandbox/misbehave", json={"slow": 0}).raise_for_status()
 
@@ -357,4 +359,4 @@ def test_a_topic_added_by_a_new_plugin_is_subscribed_within_one_check(tmp_path: 
 
 
 def declared(shop: Shop) -> set[str]:
-    return {topic for one in handlers_of(shop.system.client).present for topic in one.topics}
+    return {topic for one in declared_handlers(shop.system.client).present for topic in one.topics}

@@ -30,7 +30,7 @@ from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, 
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed_operations
-from workers.subscriptions.apply import keyring_of
+from workers.subscriptions.managed_store import keyring_of
 
 SERVER_SECONDS = 2.0
 HOUSEKEEPER_SECONDS = 1.5

@@ -12,7 +12,7 @@ from receiver.spool import StoreRefusals
 from workers.formatting import clock, counted, some, span
 from workers.operations.doctor.facts import ApiFacts, Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
-from workers.subscriptions.apply import is_managed
+from workers.subscriptions.managed_store import is_managed
 
 MAX_SKEW_SECONDS = 30.0
 EXPIRES_SOON = 24 * 3600.0

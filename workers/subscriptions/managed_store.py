@@ -1,0 +1,147 @@
+"""Managed store: one store whose API can be used, with its client and keyring; it plans changes and makes none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from redis import Redis
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError
+from receiver.contract.records import RecordError
+from receiver.contract.stores import Store
+from receiver.inbox import EventQueries, keys
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.learned_secrets import with_learned_secrets
+from receiver.inbox.subscription_checks import SubscriptionChecks
+from workers.storeapi.client import CALL_SECONDS
+from workers.storeapi.configured_client import client_for_store, sandbox_hint
+from workers.storeapi.errors import ApiError
+from workers.subscriptions.plan import (
+    Change,
+    Existing,
+    Handlers,
+    Plan,
+    callback_urls,
+    list_subscriptions,
+    make_plan,
+    offered_topics,
+    wanted_topics,
+    with_gaps,
+    with_new_secrets,
+)
+from workers.subscriptions.store_secrets import StoreSecrets
+
+
+def declared_handlers(redis: Redis) -> Handlers:
+    """The handlers that workers have declared."""
+    return Handlers(tuple(EventQueries(redis).declared()))
+
+
+def is_managed(config: Config, store: str) -> bool:
+    """Whether a store's subscriptions can be managed: it has an API, and there are credentials for it."""
+    given = config.stores[store]
+    return bool(given.base_url and (given.auth.client_id or given.auth.token.get_secret_value()))
+
+
+def require_managed(config: Config, store: str) -> None:
+    if not is_managed(config, store):
+        raise ConfigError(
+            f"{config.place('stores', store)}: stores.{store} has no base_url or no auth, so its subscriptions "
+            "cannot be managed; set both there, or subscribe by hand in the store's own admin pages. "
+            f"{sandbox_hint(config)}"
+        )
+
+
+def keyring_of(config: Config, redis: Redis) -> Keyring:
+    return Keyring(redis, config.data_dir, config.secrets.key.get_secret_value())
+
+
+class ManagedStore:
+    def __init__(self, config: Config, store: str, redis: Redis, *, timeout: float = CALL_SECONDS) -> None:
+        self.config, self.name = config, store
+        self.redis = redis
+        self.client = client_for_store(config, store, redis, timeout=timeout)
+        self.keyring = keyring_of(config, redis)
+        self.store: Store = config.known_stores[store]
+        self.secrets = StoreSecrets(self.keyring, self.store, overlap=config.secrets.overlap)
+
+    @property
+    def returns_secrets(self) -> bool:
+        """Whether the store's API has a field for a subscription's secret."""
+        names = self.client.catalogue.fields.get("webhooks", {})
+        return bool(names.get("secret", "secret"))
+
+    def plan(self, handlers: Handlers, *, locked: bool = False) -> Plan:
+        """The changes to make. If the store's API fails, the plan has no changes and says why.
+
+        `locked` says that the caller holds the lock of the store's subscriptions.
+        """
+        try:
+            existing = self.subscriptions()
+            offer = offered_topics(self.client, self._seen_and_configured)
+        except (ApiError, RecordError) as error:
+            return Plan(self.name, unknown=str(error))
+        wanted = wanted_topics(
+            self.store,
+            handlers.present,
+            offer,
+            subscribe=self.config.stores[self.name].subscribe,
+            known=handlers.known,
+            existing=[one.theirs for one in existing if one.is_ours],
+        )
+        found = make_plan(wanted, existing, gone=lambda topic: handlers.gone(topic, self.name))
+        found = with_gaps(found, SubscriptionChecks(self.redis).last_deliveries(self.name), time.time())
+        return with_new_secrets(found) if self._change_was_abandoned(locked) else found
+
+    def subscriptions(self) -> list[Existing]:
+        """Every subscription at the store, ours and others'."""
+        urls = callback_urls(self.config, self.name)
+        existing = list_subscriptions(self.client, urls, self.store.scheme.topics)
+        self.secrets.set_subscriptions({str(one.id) for one in existing if one.is_ours})
+        return existing
+
+    def _seen_and_configured(self) -> list[str]:
+        seen = [name.theirs for name in EventQueries(self.redis).names(self.name) if name.theirs]
+        return [*seen, *sorted(self.store.scheme.configured)]
+
+    def _change_was_abandoned(self, locked: bool) -> bool:
+        """Whether a process began to change a secret here and has ended before it was done."""
+        if not self.redis.hexists(keys.CHANGING_SECRETS, self.name):
+            return False
+        return locked or not self.redis.exists(keys.CHECK_LOCK + self.name)
+
+    def unsubscribe_changes(self) -> list[Change]:
+        """The changes that delete every subscription of ours at the store, those of a former URL included."""
+        return [
+            Change("delete", one.topic, one.theirs, "the store is removed", one.id)
+            for one in self.subscriptions()
+            if one.is_ours
+        ]
+
+    def rotate_changes(self) -> list[Change]:
+        """The changes that give each of our subscriptions a new secret."""
+        return [
+            Change("update", one.topic, one.theirs, "a new secret", one.id, rotate=True)
+            for one in self.subscriptions()
+            if one.ownership == "current"
+        ]
+
+    def with_secrets(self) -> Store:
+        """The store with all its secrets, configured and learned, to sign or verify with."""
+        return with_learned_secrets(self.store, self.keyring.secrets_of(self.name) if self.keyring.seal else ())
+
+    def end_orphaned_secrets(self, plan: Plan, *, hold: Callable[[], None]) -> None:
+        """End the secrets of subscriptions that the plan no longer found at the store.
+
+        `hold` makes sure first that the lock is still held: a subscription that another process has created since
+        the plan would count as orphaned.
+        """
+        if self.keyring.seal and not plan.unknown:
+            hold()
+            self.secrets.end_orphans(
+                listed=plan.listed,
+                ours={str(one.id) for one in plan.existing},
+                subscriptions_are_missing=any(change.action == "create" for change in plan.changes),
+            )
