@@ -1,4 +1,4 @@
-"""The smallest plugin: two handlers, one for orders and one for everything."""
+"""A minimal plugin with two handlers: one for orders, one for all events."""
 
 from workers import Context, Event, Router
 
@@ -14,6 +14,6 @@ def greet(event: Event, ctx: Context) -> str:
 
 @router.on("*")
 def count(event: Event, ctx: Context) -> str:
-    global seen  # each child process counts what it has seen
+    global seen  # each child process has its own count
     seen += 1
     return f"{seen} so far in this process"

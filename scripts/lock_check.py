@@ -1,4 +1,7 @@
-"""Ask pip for every locked wheel, for each Linux and Python we promise. Downloads to a folder that is thrown away."""
+"""Check that every locked wheel exists for each supported Linux platform and Python version.
+
+It downloads the wheels with pip into a temporary folder.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ PYTHONS = ("3.11", "3.12", "3.13")
 LOCK = Path("requirements/run.txt")
 
 
-def older_platforms(name: str) -> list[str]:
-    """A machine with glibc 2.28 takes wheels for older ones too."""
+def accepted_platforms(name: str) -> list[str]:
+    """The platform tags that a machine with glibc 2.28 accepts, including older ones."""
     machine = name.split("_", 3)[3]
     return [name, *(f"manylinux_2_{minor}_{machine}" for minor in (27, 26, 24, 17)), f"manylinux2014_{machine}"]
 
 
 def check(platform: str, python: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        flags = [part for one in older_platforms(platform) for part in ("--platform", one)]
+        flags = [part for tag in accepted_platforms(platform) for part in ("--platform", tag)]
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--only-binary", ":all:", "--require-hashes", "--python-version", python, *flags]
         done = subprocess.run([*command, "-d", folder, "-r", str(LOCK)], capture_output=True, text=True, check=False)
@@ -32,13 +35,13 @@ def check(platform: str, python: str) -> str:
 
 
 def main() -> int:
-    verdicts = []
+    results = []
     for machine, platform in PLATFORMS.items():
         for python in PYTHONS:
-            verdict = check(platform, python)
-            verdicts.append(verdict)
-            print(f"{machine:8} Python {python}  {verdict}", flush=True)
-    return 0 if all(verdict.startswith("ok") for verdict in verdicts) else 1
+            result = check(platform, python)
+            results.append(result)
+            print(f"{machine:8} Python {python}  {result}", flush=True)
+    return 0 if all(result.startswith("ok") for result in results) else 1
 
 
 if __name__ == "__main__":

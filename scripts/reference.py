@@ -1,6 +1,6 @@
-"""Writes docs/reference.md from the code: every public name, its parameters and what its docstring says.
+"""Generates docs/reference.md from the code: every public name with its parameters and its docstring.
 
-`make reference` writes it; a test holds the file to what this gives.
+`make reference` writes the page; a test checks that it is current.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PAGE = Path(__file__).parent.parent / "docs/reference.md"
 HEAD = """\
 # Reference: every public name
 
-Made from the code by `make reference`. What the names are for is in [plugins.md](plugins.md), what `ctx.once` promises
-in [effects.md](effects.md), the store's API in [client.md](client.md).
+Generated from the code by `make reference`. See [plugins.md](plugins.md) for how to use these names,
+[effects.md](effects.md) for the guarantees of `ctx.once`, and [client.md](client.md) for the store's API.
 """
-HIDDEN = {"effects", "connect", "deadline", "stopped", "handlers", "local_system"}  # how things are put together
+HIDDEN = {"effects", "connect", "deadline", "stopped", "handlers", "local_system"}  # internal wiring
 ORDER = ("Router", "Event", "Context", "Retry", "Busy", "Fail", "Drop")
 
 
@@ -45,7 +45,7 @@ def _of_class(found: type[Any], name: str) -> str:
     parts = [f"### `{name}`\n", f"```text\n{name}{made}\n```\n" if made else "", f"{_doc(found)}\n"]
     rows = list(_fields(found))
     if rows:
-        parts.append("| | |\n|---|---|\n" + "\n".join(f"| `{row}` | {told} |" for row, told in rows) + "\n")
+        parts.append("| | |\n|---|---|\n" + "\n".join(f"| `{row}` | {text} |" for row, text in rows) + "\n")
     for method, value in vars(found).items():
         if not method.startswith("_") and inspect.isfunction(value) and method not in HIDDEN:
             parts.append(_of_function(value, f"{_short(name)}.{method}", "####"))
@@ -57,11 +57,11 @@ def _of_function(found: Any, name: str, heading: str) -> str:
 
 
 def _fields(found: type[Any]) -> Iterator[tuple[str, str]]:
-    """Public fields with the text below them in the source, and properties with their docstring."""
+    """Public fields with the docstring below them in the source, and properties with their docstring."""
     if dataclasses.is_dataclass(found):
         for field in dataclasses.fields(found):
             if field.name not in HIDDEN and field.name in found.__annotations__:
-                yield field.name, _words_below(found, field.name)
+                yield field.name, _docstring_below(found, field.name)
     for name, value in vars(found).items():
         if name.startswith("_") or name in HIDDEN:
             continue
@@ -69,22 +69,22 @@ def _fields(found: type[Any]) -> Iterator[tuple[str, str]]:
             yield name, _one_line(inspect.getdoc(value) or "")
 
 
-def _words_below(found: type[Any], name: str) -> str:
+def _docstring_below(found: type[Any], name: str) -> str:
     match = re.search(rf'^    {name}: [^\n]*\n    """(.*?)"""', inspect.getsource(found), re.DOTALL | re.MULTILINE)
     return _one_line(match[1]) if match else ""
 
 
 def _signature(found: Any) -> str:
-    """As written, without `self`; one parameter on a line where there are many."""
+    """The signature without `self`; a long one with each parameter on its own line."""
     if dataclasses.is_dataclass(found):
         return ""
     signature = inspect.signature(found)
-    words = list(_parameters([one for one in signature.parameters.values() if one.name != "self"]))
-    gives = "" if signature.return_annotation in (signature.empty, "None") else f" -> {signature.return_annotation}"
-    flat = f"({', '.join(words)}){gives}"
+    parameters = list(_parameters([given for given in signature.parameters.values() if given.name != "self"]))
+    returns = "" if signature.return_annotation in (signature.empty, "None") else f" -> {signature.return_annotation}"
+    flat = f"({', '.join(parameters)}){returns}"
     if len(flat) <= 100:
         return flat
-    return "(\n" + "".join(f"    {word},\n" for word in words) + f"){gives}"
+    return "(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + f"){returns}"
 
 
 def _parameters(given: list[inspect.Parameter]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Customer welcome: a while after a customer was created, say so in the store's own record of the customer.
+"""Customer welcome: ten minutes after a customer was created, writes a welcome text into the customer's metadata.
 
-The delay is kept by the inbox: no process waits, and a restart forgets nothing. Who left in the meantime, or was
-welcomed already, is not welcomed.
+The run waits in the inbox: it occupies no process and survives restarts. A customer who was deleted in the meantime, or
+who already has a welcome text, is skipped.
 """
 
 from pydantic import BaseModel
@@ -14,7 +14,7 @@ __version__ = "1.0.0"
 
 class Settings(BaseModel):
     text: str = "Welcome, {name}!"
-    """What is written into the customer's metadata, for the shop's mails to use."""
+    """Written into the customer's metadata, where the store's emails can use it."""
 
 
 router = Router("customer_welcome", settings=Settings)
@@ -28,11 +28,11 @@ def welcome(event: Event, ctx: Context[Settings]) -> str:
     try:
         customer = ctx.api.customers.get(number)
     except ResourceNotFound:
-        raise Drop("the customer has left") from None
-    known = customer.get("metadata") or {}
-    if "welcome" in known:
-        return f"customer {number} was welcomed before"
-    # Setting the same words twice is as good as once, so this needs no ctx.once.
+        raise Drop("the customer was deleted") from None
+    metadata = customer.get("metadata") or {}
+    if "welcome" in metadata:
+        return f"customer {number} was already welcomed"
+    # Setting the same value twice is idempotent, so this needs no ctx.once.
     text = ctx.settings.text.replace("{name}", str(customer.get("name") or "friend"))
     ctx.api.customers.update_metadata(number, metadata={"welcome": text})
     return f"welcomed customer {number}"

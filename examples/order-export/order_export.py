@@ -1,7 +1,7 @@
-"""Order export: one row in a CSV file for each paid order, however often the order is delivered.
+"""Order export: one row in a CSV file for each paid order, even if the order is delivered several times.
 
-The file itself is the memory. A row is added under a lock, in one write, and is on disk before the run ends; what a
-crash left of a row is cut off by the next one. So it does not matter who dies where.
+The file itself records which orders are exported. A row is added under a lock, in one write, and is on disk before the
+run ends. The next run removes a partial row that a crash has left. So a process may be killed at any point.
 """
 
 import csv
@@ -24,14 +24,14 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 class Settings(BaseModel):
     path: str = "orders.csv"
-    """Relative paths are below the folder the worker was started in."""
+    """A relative path starts at the working directory of the worker."""
 
 
 router = Router("order_export", settings=Settings)
 
 
-class Book:
-    """One CSV file. Knows the orders in it, and reads only what others have added since it last looked."""
+class ExportFile:
+    """One CSV file and the orders in it. It reads only the rows that were added since the last read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -39,9 +39,9 @@ class Book:
         self._read_to = 0
 
     def add(self, row: tuple[str, ...]) -> bool:
-        """Add a row unless its order has one. True if it was added."""
+        """Add a row unless its order already has one. Return True if it was added."""
         with self._locked() as file:
-            self._catch_up(file)
+            self._read_new_rows(file)
             if row[0] in self._orders:
                 return False
             text = b"" if self._read_to else _line(HEADINGS)
@@ -56,18 +56,18 @@ class Book:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
         finally:
-            os.close(file)  # and with it the lock
+            os.close(file)  # this also releases the lock
 
-    def _catch_up(self, file: int) -> None:
+    def _read_new_rows(self, file: int) -> None:
         size = os.fstat(file).st_size
-        if size < self._read_to:  # somebody took the file away and began another
+        if size < self._read_to:  # the file was replaced by another one
             self._orders, self._read_to = set(), 0
         new = os.pread(file, size - self._read_to, self._read_to)
-        whole = new[: new.rfind(b"\n") + 1]
-        if len(whole) < len(new):  # a crash in the middle of a row: it was not promised to anybody
-            os.ftruncate(file, self._read_to + len(whole))
-        self._orders.update(row[0] for row in csv.reader(io.StringIO(whole.decode())) if row)
-        self._read_to += len(whole)
+        complete = new[: new.rfind(b"\n") + 1]
+        if len(complete) < len(new):  # a partial row after a crash: its run has not ended and will be repeated
+            os.ftruncate(file, self._read_to + len(complete))
+        self._orders.update(row[0] for row in csv.reader(io.StringIO(complete.decode())) if row)
+        self._read_to += len(complete)
 
 
 def _line(cells: tuple[str, ...]) -> bytes:
@@ -76,8 +76,8 @@ def _line(cells: tuple[str, ...]) -> bytes:
     return text.getvalue().encode()
 
 
-def harmless(value: object) -> str:
-    """Text as a cell: one line, and nothing a spreadsheet would take for a formula."""
+def escape_cell(value: object) -> str:
+    """The text of a cell on one line, quoted if a spreadsheet would read it as a formula."""
     text = " ".join(str(value).split("\n")).replace("\r", " ").strip()
     return f"'{text}" if text.startswith(FORMULA) else text
 
@@ -85,25 +85,25 @@ def harmless(value: object) -> str:
 def row_of(event: Event) -> tuple[str, ...]:
     order = event.record
     if not isinstance(order, Order):
-        raise Fail("this is no order")
+        raise Fail("not an order")
     try:
         total: Decimal = order.total
     except RecordError as error:
         raise Fail(f"an order without a total cannot be exported: {error}") from None
     buyer = event.data.get("customer") or {}
     paid_at = (event.occurred_at or event.received_at).isoformat(timespec="seconds")
-    name, email = harmless(buyer.get("name") or ""), harmless(buyer.get("email") or "")
-    return harmless(order.id), paid_at, f"{total:f}", name, email
+    name, email = escape_cell(buyer.get("name") or ""), escape_cell(buyer.get("email") or "")
+    return escape_cell(order.id), paid_at, f"{total:f}", name, email
 
 
 @router.startup
-def open_the_books(settings: Settings) -> dict[str, Book]:
+def create_files(settings: Settings) -> dict[str, ExportFile]:
     return {}
 
 
 @router.on("order.paid", retries=(10, 60, 300, 3600), timeout=30)
 def export(event: Event, ctx: Context[Settings]) -> str:
     path = ctx.settings.path
-    book = ctx.resource.setdefault(path, Book(path))
-    added = book.add(row_of(event))
-    return f"order {event.data['id']} {'exported' if added else 'was exported before'}"
+    file = ctx.resource.setdefault(path, ExportFile(path))
+    added = file.add(row_of(event))
+    return f"order {event.data['id']} {'exported' if added else 'was already exported'}"

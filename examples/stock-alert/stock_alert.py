@@ -1,6 +1,6 @@
-"""Stock alert: says once when a product's stock has fallen below a level, and again only after it has recovered.
+"""Stock alert: sends one alert when a product's stock falls below a level, and the next only after it has recovered.
 
-What is true is asked of the store, not read from the event: events come late and out of order.
+The handler reads the stock from the store's API, not from the event, because events can be late and out of order.
 """
 
 import json
@@ -17,9 +17,9 @@ __version__ = "1.0.0"
 
 class Settings(BaseModel):
     level: int = Field(default=5, ge=0)
-    """An alert is given when there are fewer."""
+    """An alert is sent if the stock is below this level."""
     url: str = ""
-    """Where the alert is posted to as JSON; without one it is a line in the log."""
+    """The alert is posted here as JSON. Without a URL it is written to the log."""
 
 
 router = Router("stock_alert", settings=Settings)
@@ -32,14 +32,14 @@ def watch(event: Event, ctx: Context[Settings]) -> str:
         stock = int(ctx.api.products.get_inventory(product)["stock"])
     except ResourceNotFound:
         ctx.state.delete(f"low {product}")
-        raise Drop("the product is gone") from None
+        raise Drop("the product was deleted") from None
     fall = int(ctx.state.get(f"falls {product}", 0))
     if stock >= ctx.settings.level:
         return _recovered(ctx, product, fall)
-    # The mark belongs to this fall of this product: two runs that see it at once give one alert.
-    said: str = ctx.once(f"fall {fall}", _alert, event, ctx, stock, scope="resource")
+    # The key contains the number of the fall: two concurrent runs for the same fall send one alert.
+    alert: str = ctx.once(f"fall {fall}", _alert, event, ctx, stock, scope="resource")
     ctx.state.set(f"low {product}", stock)
-    return said
+    return alert
 
 
 def _recovered(ctx: Context[Settings], product: str, fall: int) -> str:
@@ -51,7 +51,7 @@ def _recovered(ctx: Context[Settings], product: str, fall: int) -> str:
 
 
 def _alert(event: Event, ctx: Context[Settings], stock: int) -> str:
-    told: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "store": ctx.store,
         "product": event.resource_id,
         "name": event.data.get("name", ""),
@@ -59,17 +59,17 @@ def _alert(event: Event, ctx: Context[Settings], stock: int) -> str:
         "level": ctx.settings.level,
     }
     if ctx.settings.url:
-        _post(ctx.settings.url, told, key=ctx.key(f"alert {stock}"))
+        _post(ctx.settings.url, payload, key=ctx.key(f"alert {stock}"))
     else:
-        ctx.log.warning("stock of product %s is %s, below %s", told["product"], stock, ctx.settings.level)
-    return f"alert: {stock} left of {told['name'] or told['product']}"
+        ctx.log.warning("stock of product %s is %s, below %s", payload["product"], stock, ctx.settings.level)
+    return f"alert: {stock} left of {payload['name'] or payload['product']}"
 
 
-def _post(url: str, told: dict[str, Any], *, key: str) -> None:
+def _post(url: str, payload: dict[str, Any], *, key: str) -> None:
     headers = {"content-type": "application/json", "idempotency-key": key}
-    request = urllib.request.Request(url, json.dumps(told).encode(), headers, method="POST")  # noqa: S310  config's own
+    request = urllib.request.Request(url, json.dumps(payload).encode(), headers, method="POST")  # noqa: S310  the URL is from the config
     try:
         with urllib.request.urlopen(request, timeout=10):  # noqa: S310
             pass
     except OSError as error:
-        raise Retry(f"the alert was not taken: {error}") from None
+        raise Retry(f"the alert was not delivered: {error}") from None

@@ -1,4 +1,4 @@
-"""What `make soak` ends with, and what its page says of it."""
+"""The summary at the end of `make soak`, and its page."""
 
 from __future__ import annotations
 
@@ -20,17 +20,26 @@ def report(
     start: float = 0,
     slow: bool = True,
 ) -> pytest.TestReport:
-    said = [("Captured stdout call", printed)]
-    known = [("slow", True)] if slow else []
-    names = {"slow": 1}  # of the folder it lies in, perhaps
-    place = ("", 0, "")
+    sections = [("Captured stdout call", printed)]
+    properties = [("slow", True)] if slow else []
+    keywords = {"slow": 1}  # a folder with this name would give it too
+    location = ("", 0, "")
     return pytest.TestReport(
-        f"tests/test_x.py::{name}", place, names, outcome, None, when, said, 61.2, start, user_properties=known
+        f"tests/test_x.py::{name}",
+        location,
+        keywords,
+        outcome,
+        None,
+        when,
+        sections,
+        61.2,
+        start,
+        user_properties=properties,
     )
 
 
-def test_each_slow_test_is_told_with_its_time_and_its_figures_in_the_order_they_ran() -> None:
-    told = soak_summary.lines(
+def test_slow_tests_are_listed_with_duration_and_figures_in_the_order_they_ran() -> None:
+    summary = soak_summary.lines(
         [
             report("test_late[a-4]", start=2),
             report("test_it_holds", printed="\n4 kills\n0 lost\n", start=1),
@@ -39,7 +48,7 @@ def test_each_slow_test_is_told_with_its_time_and_its_figures_in_the_order_they_
             report("test_no_server", outcome="failed", when="setup", start=3),
         ]
     )
-    assert list(told) == [
+    assert list(summary) == [
         "passed    61 s  it holds",
         "                4 kills",
         "                0 lost",
@@ -49,7 +58,7 @@ def test_each_slow_test_is_told_with_its_time_and_its_figures_in_the_order_they_
     ]
 
 
-def test_a_test_is_noted_as_slow_by_its_mark(request: pytest.FixtureRequest) -> None:
+def test_a_test_is_recorded_as_slow_by_its_mark(request: pytest.FixtureRequest) -> None:
     soak_summary.note_the_slow([request.node])
     assert request.node.user_properties == []
     request.node.add_marker("slow")
@@ -58,11 +67,11 @@ def test_a_test_is_noted_as_slow_by_its_mark(request: pytest.FixtureRequest) -> 
     request.node.user_properties.clear()
 
 
-def test_nothing_is_told_where_no_slow_test_was_run() -> None:
+def test_there_is_no_summary_without_slow_tests() -> None:
     assert list(soak_summary.lines([report("test_quick", slow=False)])) == []
 
 
-def test_the_page_names_every_file_with_slow_tests_and_no_other() -> None:
+def test_the_page_lists_exactly_the_files_with_slow_tests() -> None:
     files = {path for path in (ROOT / "tests").rglob("test_*.py") if re.search(r"mark\.slow\b", path.read_text())}
-    told = re.findall(r"^\| `(\S+)` \|", (ROOT / "docs/soak.md").read_text(), flags=re.MULTILINE)
-    assert sorted(told) == sorted(str(path.relative_to(ROOT / "tests")) for path in files)
+    listed = re.findall(r"^\| `(\S+)` \|", (ROOT / "docs/soak.md").read_text(), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(str(path.relative_to(ROOT / "tests")) for path in files)

@@ -18,23 +18,23 @@ def run(api, **settings):
 
 
 def test_a_new_customer_is_welcomed_by_name():
-    said, ctx = run({"customers.get": ADA, "customers.update_metadata": ADA})
-    assert said == "welcomed customer 7"
+    result, ctx = run({"customers.get": ADA, "customers.update_metadata": ADA})
+    assert result == "welcomed customer 7"
     assert ctx.api_calls[-1] == ("customers.update_metadata", ("7",), {"metadata": {"welcome": "Welcome, Ada!"}})
 
 
-def test_nobody_is_welcomed_twice():
-    said, ctx = run({"customers.get": {**ADA, "metadata": {"welcome": "Hi"}}})
-    assert said == "customer 7 was welcomed before"
+def test_a_customer_is_not_welcomed_twice():
+    result, ctx = run({"customers.get": {**ADA, "metadata": {"welcome": "Hi"}}})
+    assert result == "customer 7 was already welcomed"
     assert [name for name, _, _ in ctx.api_calls] == ["customers.get"]
 
 
-def test_who_has_left_is_dropped():
-    with pytest.raises(Drop, match="has left"):
+def test_a_deleted_customer_is_dropped():
+    with pytest.raises(Drop, match="was deleted"):
         run({"customers.get": ResourceNotFound("no such customer", status=404)})
 
 
-def test_for_real_it_waits_and_then_writes_to_the_store(system, store):
+def test_in_the_real_pipeline_it_waits_and_then_writes_to_the_store(system, store):
     system.start(Path(customer_welcome.__file__))
     sent = system.send("customer.created", {"id": 3}, wait=("open",))
     run = sent.run("welcome")
@@ -43,5 +43,5 @@ def test_for_real_it_waits_and_then_writes_to_the_store(system, store):
     assert store.writes() == []
     assert system.skip_delays(sent).run("welcome").result == "welcomed customer 3"
     assert store.writes() == ["PATCH /api/v3/app/customers/3/metadata"]
-    nobody = system.send("customer.created", {"email": None}, wait=("open",))
-    assert system.skip_delays(nobody).run("welcome").result == "skipped: email is there was false"
+    without_email = system.send("customer.created", {"email": None}, wait=("open",))
+    assert system.skip_delays(without_email).run("welcome").result == "skipped: email is there was false"

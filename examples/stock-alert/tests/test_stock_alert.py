@@ -18,48 +18,48 @@ def run(stock, after=None, **settings):
 
 
 def test_one_alert_for_each_fall():
-    said, first = run(3)
-    assert said == "alert: 3 left of Mug"
+    result, first = run(3)
+    assert result == "alert: 3 left of Mug"
     assert first.logged == ["WARNING stock of product 17 is 3, below 5"]
-    said, second = run(2, after=first)
-    assert (said, second.once_calls) == ("alert: 3 left of Mug", [])
-    said, third = run(9, after=second)
-    assert said == "recovered"
-    said, fourth = run(1, after=third)
-    assert (said, len(fourth.once_calls)) == ("alert: 1 left of Mug", 1)
+    result, second = run(2, after=first)
+    assert (result, second.once_calls) == ("alert: 3 left of Mug", [])
+    result, third = run(9, after=second)
+    assert result == "recovered"
+    result, fourth = run(1, after=third)
+    assert (result, len(fourth.once_calls)) == ("alert: 1 left of Mug", 1)
 
 
-def test_enough_is_no_alert():
-    said, ctx = run(5)
-    assert (said, ctx.once_calls, ctx.logged) == ("enough", [], [])
+def test_enough_stock_sends_no_alert():
+    result, ctx = run(5)
+    assert (result, ctx.once_calls, ctx.logged) == ("enough", [], [])
     assert run(5, level=6)[0] == "alert: 5 left of Mug"
 
 
-def test_a_product_that_is_gone_is_dropped(store):
+def test_a_deleted_product_is_dropped(store):
     event = make_event("product.updated", {"id": 4711})
-    with pytest.raises(Drop, match="gone"):
+    with pytest.raises(Drop, match="was deleted"):
         watch(event, make_context(event, settings=Settings(), api=store.client))
 
 
-def test_the_store_is_asked_and_the_alert_is_posted(store):
-    heard = []
+def test_the_stock_is_read_from_the_store_and_the_alert_is_posted(store):
+    received = []
 
-    class Ear(http.server.BaseHTTPRequestHandler):
+    class Target(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
-            heard.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            received.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
             self.send_response(204)
             self.end_headers()
 
         def log_message(self, *_):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ear)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Target)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     store.client.products.set_inventory(1, stock=2)
-    event = make_event("product.updated", {"id": 1, "stock": 100})  # late: what it says is no longer true
+    event = make_event("product.updated", {"id": 1, "stock": 100})  # a late event: its stock is outdated
     settings = Settings(url=f"http://127.0.0.1:{server.server_address[1]}/")
     assert watch(event, make_context(event, settings=settings, api=store.client)).startswith("alert: 2 left")
-    assert [(one["product"], one["stock"], one["level"]) for one in heard] == [("1", 2, 5)]
+    assert [(alert["product"], alert["stock"], alert["level"]) for alert in received] == [("1", 2, 5)]
     server.shutdown()
     server.server_close()
     again = make_event("product.updated", {"id": 1})
