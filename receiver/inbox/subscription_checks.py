@@ -21,7 +21,7 @@ from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
-HEALS_KEPT = 100
+REPAIRS_STORED = 100
 LOCK_MS = 180_000
 LOOK_AGAIN = 0.1
 BUSY_MS = 30_000
@@ -36,7 +36,7 @@ class Occupied(StorehooksError):
 class Trouble:
     """A subscription that was disabled: how often it was enabled again lately, and when that may be next."""
 
-    heals: int
+    repairs: int
     first_at: float
     next_at: float
     note: str = ""
@@ -51,9 +51,9 @@ class Checked:
     at: float
     by: str = "check"
     wanted: int = 0
-    there: tuple[str, ...] = ()
+    existing: tuple[str, ...] = ()
     """Ours at the store after the look, by the store's names."""
-    left: tuple[dict[str, str], ...] = ()
+    pending: tuple[dict[str, str], ...] = ()
     """Changes that were not made: action, topic, why."""
     foreign: int = 0
     unknown: str = ""
@@ -131,23 +131,23 @@ class SubscriptionChecks:
 
     # What was mended
 
-    def healed(self, heal: Repair) -> None:
-        """Write a heal down, and count it."""
+    def record_repair(self, repair: Repair) -> None:
+        """Store a repair, and count it."""
         pipeline = self.client.pipeline(transaction=True)
-        pipeline.lpush(keys.REPAIRS + heal.store, orjson.dumps(asdict(heal)))
-        pipeline.ltrim(keys.REPAIRS + heal.store, 0, HEALS_KEPT - 1)
-        pipeline.hincrby(keys.COUNTERS, "heals", 1)
-        pipeline.hincrby(keys.COUNTERS, f"heals|{heal.store}", 1)
+        pipeline.lpush(keys.REPAIRS + repair.store, orjson.dumps(asdict(repair)))
+        pipeline.ltrim(keys.REPAIRS + repair.store, 0, REPAIRS_STORED - 1)
+        pipeline.hincrby(keys.COUNTERS, "repairs", 1)
+        pipeline.hincrby(keys.COUNTERS, f"repairs|{repair.store}", 1)
         pipeline.execute()
 
-    def heals(self, store: str, many: int = HEALS_KEPT) -> list[Repair]:
+    def repairs(self, store: str, many: int = REPAIRS_STORED) -> list[Repair]:
         """The newest first."""
         found: Any = self.client.lrange(keys.REPAIRS + store, 0, many - 1)
         return [Repair(**orjson.loads(text)) for text in found]
 
-    def heal_count(self, store: str = "") -> int:
+    def repair_count(self, store: str = "") -> int:
         """How many there have been, of a store or in all."""
-        return int(self.client.hget(keys.COUNTERS, f"heals|{store}" if store else "heals") or 0)
+        return int(self.client.hget(keys.COUNTERS, f"repairs|{store}" if store else "repairs") or 0)
 
     def last_deliveries(self, store: str) -> dict[str, float]:
         """When each of the store's names last came, in seconds since 1970."""
@@ -179,4 +179,6 @@ class SubscriptionChecks:
 def _checked(text: bytes) -> Checked:
     found = orjson.loads(text)
     trouble = {name: Trouble(**one) for name, one in found.pop("trouble").items()}
-    return Checked(**{**found, "there": tuple(found["there"]), "left": tuple(found["left"])}, trouble=trouble)
+    return Checked(
+        **{**found, "existing": tuple(found["existing"]), "pending": tuple(found["pending"])}, trouble=trouble
+    )

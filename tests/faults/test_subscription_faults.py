@@ -113,7 +113,7 @@ def test_a_rotation_whose_answer_is_lost_leaves_its_word_and_the_next_look_mends
                 rotate(shop)
     assert is_under_way(shop)
     assert shop.plan() == [("update", "customer.created")]
-    assert look(shop).left == ()
+    assert look(shop).pending == ()
     assert not is_under_way(shop)
     shop.emit()
     eventually_came(shop, "customer.created", 1)
@@ -126,7 +126,7 @@ def test_a_creation_whose_answer_is_lost_leaves_its_word(shop: Shop, monkeypatch
         patch.setattr(Webhooks, "create", done_and_then(ServerError("504", status=504), Webhooks.create))
         assert shop.apply().exit_code == 1
     assert is_under_way(shop)
-    assert look(shop).left == ()
+    assert look(shop).pending == ()
     shop.emit()
     eventually_came(shop, "customer.created", 1)
 
@@ -152,14 +152,14 @@ def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
     ring(shop).announce_change("demo")
     with monkeypatch.context() as patch:
         patch.setattr(Webhooks, "rotate_secret", refused_with(error))
-        assert look(shop).left != ()
+        assert look(shop).pending != ()
     assert is_under_way(shop)
     with monkeypatch.context() as patch:
         patch.setattr("workers.subscriptions.change_notice.RECEIVER_SECONDS", 0.2)
         patch.setattr(ReceiverVersions, "behind", lambda *_: ["hangs"])
-        assert "has not read the keyring" in look(shop).left[0]["why"]
+        assert "has not read the keyring" in look(shop).pending[0]["why"]
     assert is_under_way(shop)
-    assert look(shop).left == ()
+    assert look(shop).pending == ()
     assert not is_under_way(shop)
 
 
@@ -312,7 +312,7 @@ def test_one_change_may_last_longer_than_a_lock(shop: Shop, monkeypatch: pytest.
     monkeypatch.setattr(Webhooks, "rotate_secret", slow)
     first = time.monotonic()
     assert rotate(shop) == [""]
-    assert time.monotonic() - first > 1.2
+    assert time.monotonic() - first > 1.0, "it took longer than the lock lasts"
     assert all(occupied)
 
 
@@ -378,10 +378,10 @@ def test_what_the_store_deletes_again_and_again_comes_back_with_pauses_and_a_cap
     for _ in range(3):
         delete(shop, "order.paid")
         found = look(shop)
-    assert "deleted at the store again; created in" in found.left[0]["why"]
-    assert SubscriptionChecks(shop.system.client).heal_count("demo") == 1
+    assert "deleted at the store again; created in" in found.pending[0]["why"]
+    assert SubscriptionChecks(shop.system.client).repair_count("demo") == 1
     assert "deleted at the store again" in found.trouble["order.paid"].note, "which doctor shows"
-    assert "created in" in look(shop).left[0]["why"], "what waits is not forgotten by the next look"
+    assert "created in" in look(shop).pending[0]["why"], "what waits is not forgotten by the next look"
 
 
 def test_the_secrets_of_deleted_subscriptions_end_and_those_of_others_stay(shop: Shop) -> None:
@@ -405,12 +405,12 @@ def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, mo
     with monkeypatch.context() as patch:
         patch.setattr("workers.subscriptions.repair.probe", refused_with(ProbeFailed("our URL answers 503")))
         for _ in range(2):
-            assert look(shop).left[0]["why"] == "our URL answers 503"
+            assert look(shop).pending[0]["why"] == "our URL answers 503"
         assert shop.topics() == []
         patch.setattr("workers.subscriptions.repair.probe", refused_with(NoActiveSecret("no secret")))
-        assert look(shop).left == (), "a new subscription brings the secret that is missing"
+        assert look(shop).pending == (), "a new subscription brings the secret that is missing"
     assert shop.topics() == ["customer.created"]
-    assert [heal.action for heal in SubscriptionChecks(shop.system.client).heals("demo")] == ["create"]
+    assert [repair.action for repair in SubscriptionChecks(shop.system.client).repairs("demo")] == ["create"]
 
 
 def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
@@ -419,7 +419,7 @@ def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
     monkeypatch.setattr("workers.subscriptions.store_secrets.MAX_LEARNED", 2)
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("order.paid", "order.created", "customer.created")
-    left = look(shop).left
+    left = look(shop).pending
     assert ["2 secrets are active" in one["why"] for one in left] == [True]
     assert len(shop.topics()) == 2
 
@@ -437,13 +437,13 @@ def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch
     shop.declare("order.paid", "order.created")
     with monkeypatch.context() as patch:
         patch.setattr(Webhooks, "create", refused_with(Unreachable("away", sent=False)))
-        assert [one["action"] for one in look(shop).left] == ["create", "create"]
+        assert [one["action"] for one in look(shop).pending] == ["create", "create"]
     shop.apply()
     shop.managed.client.webhooks.create(topic="product.created", url=shop.url)
     shop.cli("subscriptions", "apply", "--yes", "--no-delete")
     delete(shop, "order.paid")
     shop.cli("subscriptions", "apply", "--yes", "--no-delete")
-    left = SubscriptionChecks(shop.system.client).last(["demo"])["demo"].left
+    left = SubscriptionChecks(shop.system.client).last(["demo"])["demo"].pending
     assert [(one["action"], one["topic"]) for one in left] == [("delete", "product.created")]
 
 

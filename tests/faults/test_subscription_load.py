@@ -147,19 +147,19 @@ def test_a_subscription_that_is_switched_off_under_load_is_mended_within_two_che
         gone = 14 - shop.status()["subscriptions"]
         eventually(lambda: len(shop.topics()) == 14, 4 * every, what="all are on again")
         took = time.time() - off
-        heals = SubscriptionChecks(shop.system.client).heals("demo")
+        repairs = SubscriptionChecks(shop.system.client).repairs("demo")
         before = shop.came("*")
         eventually(lambda: shop.came("*") > before + 50, 60, what="events flow again")
-        gaps = [heal.gap for heal in heals if heal.gap is not None]
+        gaps = [repair.gap for repair in repairs if repair.gap is not None]
         print(
             f"\n{gone} switched off under load: on again {took:.1f} s after (a check each {every:g} s), "
-            f"{len(heals)} heals, gaps {min(gaps):.1f} to {max(gaps):.1f} s, "
-            f"probe {max(heal.probe_ms or 0 for heal in heals):.0f} ms"
+            f"{len(repairs)} repairs, gaps {min(gaps):.1f} to {max(gaps):.1f} s, "
+            f"probe {max(repair.probe_ms or 0 for repair in repairs):.0f} ms"
         )
         assert took < 2 * every
-        assert len(heals) >= gone
-        assert all(heal.action == "enable" and heal.probe_ms for heal in heals)
-        assert len(gaps) == len(heals)
+        assert len(repairs) >= gone
+        assert all(repair.action == "enable" and repair.probe_ms for repair in repairs)
+        assert len(gaps) == len(repairs)
         assert max(gaps) < 3 * every
 
 
@@ -203,7 +203,7 @@ def test_a_thousand_stores_are_looked_at_within_one_rate_limit(
         came = sorted(at for at, _ in requests(port))
     finally:
         api.stop()
-    each = {name: one for name, one in checks.last(names).items() if one.unknown or one.left or one.wanted != 1}
+    each = {name: one for name, one in checks.last(names).items() if one.unknown or one.pending or one.wanted != 1}
     per_second = max(sum(1 for other in came[at : at + 40] if other < first + 1) for at, first in enumerate(came))
     print(
         f"\n{STORES:,} stores, {LIMIT} calls a second in all: a full check took {took:.0f} s, {len(came):,} calls, "

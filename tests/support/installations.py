@@ -200,7 +200,7 @@ def subscriptions_unreadable(installation: Installation, _: Path) -> Iterator[Pa
 @contextmanager
 def disabled_subscription(installation: Installation, _: Path) -> Iterator[Path]:
     left = ({"action": "enable", "topic": "order.created", "why": "disabled again after 12 repairs"},)
-    with check_result(installation, Checked("north", time.time(), wanted=1, left=left)) as path:
+    with check_result(installation, Checked("north", time.time(), wanted=1, pending=left)) as path:
         yield path
 
 

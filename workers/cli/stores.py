@@ -122,8 +122,8 @@ def _tell(one: StoreStatus, now: datetime) -> None:
     _line("last event", f"{_ago(one.last_event.received_at)}, {one.last_event.topic}" if one.last_event else "never")
     if one.counts:
         _line("events", ", ".join(f"{figure} {one.counts.get(figure, 0):,}" for figure in FIGURES))
-    if one.last_heal:
-        _line("last heal", _heal(one.last_heal, now))
+    if one.last_repair:
+        _line("last repair", _repair(one.last_repair, now))
     if one.refused:
         reasons = ", ".join(f"{reason} {many:,}" for reason, many in one.refused.reasons.items())
         _line(
@@ -167,9 +167,9 @@ def _subscriptions(one: StoreStatus) -> list[str]:
     return lines
 
 
-def _heal(heal: Repair, now: datetime) -> str:
-    gap = f", after {span(heal.gap)} without a delivery" if heal.gap is not None else ""
-    return f"{heal.action} {heal.topic} {clock(heal.at, now)}{gap}"
+def _repair(repair: Repair, now: datetime) -> str:
+    gap = f", after {span(repair.gap)} without a delivery" if repair.gap is not None else ""
+    return f"{repair.action} {repair.topic} {clock(repair.at, now)}{gap}"
 
 
 def _what_next(one: StoreStatus) -> list[str]:

@@ -47,17 +47,17 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     checks = SubscriptionChecks(connect_server(config))
     names = [choose_store(config, store)] if store else sorted(config.stores)
     last = checks.last(names)
-    heals = {name: checks.heals(name) for name in names}
+    repairs = {name: checks.repairs(name) for name in names}
     removed = checks.removed()
     states = {name: _state(config, name, last.get(name), name in removed) for name in names}
     if json_:
         output.as_json(
-            [_as_json(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
+            [_as_json(name, states[name], last.get(name), repairs[name], checks.repair_count(name)) for name in names]
         )
         return
-    rows = [_row(name, states[name], last.get(name), heals[name], checks.heal_count(name)) for name in names]
-    headings = ("STORE", "WANTED", "THERE", "STATE", "LOOKED AT", "HEALS", "LAST HEAL", "ITS GAP")
-    output.table(headings, rows, drop=("ITS GAP", "LAST HEAL", "HEALS"), shorten=("STATE",))
+    rows = [_row(name, states[name], last.get(name), repairs[name], checks.repair_count(name)) for name in names]
+    headings = ("STORE", "WANTED", "EXISTING", "STATE", "LOOKED AT", "REPAIRS", "LAST REPAIR", "ITS GAP")
+    output.table(headings, rows, drop=("ITS GAP", "LAST REPAIR", "REPAIRS"), shorten=("STATE",))
     for name in names:
         _tell_of_trouble(last.get(name))
     output.next_command("storehooks subscriptions plan      what is to be done, asked now")
@@ -319,37 +319,37 @@ def _state(config: Config, name: str, last: Checked | None, removed: bool) -> st
         return "not looked at yet"
     if last.unknown:
         return "unknown"
-    return f"{len(last.left)} to do" if last.left else "fine"
+    return f"{len(last.pending)} to do" if last.pending else "fine"
 
 
-def _row(name: str, state: str, last: Checked | None, heals: list[Repair], many: int) -> tuple[Any, ...]:
+def _row(name: str, state: str, last: Checked | None, repairs: list[Repair], many: int) -> tuple[Any, ...]:
     looked = f"{duration(time.time() - last.at)} ago" if last else ""
-    figures: tuple[Any, ...] = (last.wanted, len(last.there)) if last and not last.unknown else ("", "")
-    gap = heals[0].gap if heals else None
-    when = datetime.fromtimestamp(heals[0].at, UTC) if heals else None
+    figures: tuple[Any, ...] = (last.wanted, len(last.existing)) if last and not last.unknown else ("", "")
+    gap = repairs[0].gap if repairs else None
+    when = datetime.fromtimestamp(repairs[0].at, UTC) if repairs else None
     return (name, *figures, state, looked, many, when, duration(gap) if gap is not None else "")
 
 
 def _tell_of_trouble(last: Checked | None) -> None:
-    if last is None or not (last.unknown or last.left):
+    if last is None or not (last.unknown or last.pending):
         return
     click.echo()
     if last.unknown:
         click.echo(f"{last.store}: {output.harmless(last.unknown)}")
-    for line in _aligned([(last.store, one["action"], one["topic"], one["why"]) for one in last.left]):
+    for line in _aligned([(last.store, one["action"], one["topic"], one["why"]) for one in last.pending]):
         click.echo(line)
 
 
-def _as_json(name: str, state: str, last: Checked | None, heals: list[Repair], many: int) -> dict[str, Any]:
+def _as_json(name: str, state: str, last: Checked | None, repairs: list[Repair], many: int) -> dict[str, Any]:
     return {
         "store": name,
         "state": state,
         "looked_at": datetime.fromtimestamp(last.at, UTC) if last else None,
         "wanted": last.wanted if last else None,
-        "there": list(last.there) if last else [],
-        "left": list(last.left) if last else [],
+        "existing": list(last.existing) if last else [],
+        "pending": list(last.pending) if last else [],
         "foreign": last.foreign if last else None,
         "unknown": (last.unknown or None) if last else None,
-        "heal_count": many,
-        "heals": [{**asdict(one), "gap": one.gap} for one in heals],
+        "repair_count": many,
+        "repairs": [{**asdict(one), "gap": one.gap} for one in repairs],
     }

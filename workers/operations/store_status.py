@@ -46,7 +46,7 @@ class StoreStatus:
     """The line of config."""
     plan: Plan | None = None
     """Its subscriptions now; None where we cannot look at them."""
-    last_heal: Repair | None = None
+    last_repair: Repair | None = None
 
     def as_json(self, now: datetime) -> dict[str, Any]:
         last, refused = self.last_event, self.refused
@@ -75,7 +75,7 @@ class StoreStatus:
             "last_event": {"id": last.id, "topic": last.topic, "received_at": last.received_at} if last else None,
             "refused": {"many": refused.total, "kept": refused.with_body, "since": refused.first} if refused else None,
             "subscriptions": _plan_json(self.plan) if self.plan else None,
-            "last_heal": {**asdict(self.last_heal), "gap": self.last_heal.gap} if self.last_heal else None,
+            "last_repair": {**asdict(self.last_repair), "gap": self.last_repair.gap} if self.last_repair else None,
         }
 
 
@@ -96,7 +96,7 @@ def standing_of(config: Config, name: str, redis: Redis) -> StoreStatus:
         refused=_refused(config, name),
         place=str(config.place("stores", name) or ""),
         plan=_plan(config, name, redis, api),
-        last_heal=next(iter(SubscriptionChecks(redis).heals(name, 1)), None),
+        last_repair=next(iter(SubscriptionChecks(redis).repairs(name, 1)), None),
     )
 
 

@@ -87,7 +87,7 @@ def _why_not_delete(gone_for: float | None, prune_after: float, change: Change) 
 
 def known_names(before: Checked | None) -> set[str]:
     """The names that had a subscription at the last check, or before the store removed it."""
-    return {*before.there, *before.trouble} if before else set()
+    return {*before.existing, *before.trouble} if before else set()
 
 
 def is_repair(change: Change, known: Collection[str]) -> bool:
@@ -101,9 +101,9 @@ def _why_not_repair(change: Change, trouble: Trouble | None, now: float, max_rep
         return f"{state}; [subscriptions] max_repairs_per_day is 0"
     if trouble is None or now - trouble.first_at > DAY:
         return ""
-    if trouble.heals >= max_repairs_per_day:
+    if trouble.repairs >= max_repairs_per_day:
         until = duration(trouble.first_at + DAY - now)
-        return f"{state} again after {trouble.heals} repairs; the next automatic repair is in {until}"
+        return f"{state} again after {trouble.repairs} repairs; the next automatic repair is in {until}"
     if now < trouble.next_at:
         return f"{state} again; {repair} in {duration(trouble.next_at - now)}"
     return ""
@@ -114,10 +114,10 @@ def trouble_after(
 ) -> dict[str, Trouble]:
     """The trouble of a store after a check. The pause doubles with each repair; a day after the first repair, the
     count starts anew. `waiting` are the names that were not repaired, with the reason."""
-    trouble = {name: replace(one, note="") for name, one in before.items() if one.heals and now - one.first_at <= DAY}
+    trouble = {name: replace(one, note="") for name, one in before.items() if one.repairs and now - one.first_at <= DAY}
     for name in repaired:
         old = trouble.get(name)
-        repairs = old.heals + 1 if old else 1
+        repairs = old.repairs + 1 if old else 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (repairs - 1))
         trouble[name] = Trouble(repairs, old.first_at if old else now, now + pause)
     for name, why in (waiting or {}).items():
@@ -137,12 +137,12 @@ def check_result(
     """What a check found and did, stored until the next check."""
     now, earlier = time.time(), before.trouble if before else {}
     if plan.unknown:
-        there = before.there if before else ()
-        return Checked(plan.store, now, by, there=there, unknown=plan.unknown, trouble=earlier)
+        existing = before.existing if before else ()
+        return Checked(plan.store, now, by, existing=existing, unknown=plan.unknown, trouble=earlier)
     assert plan.wanted is not None
     made = [result.change for result in results if not result.error]
     deleted = {change.id for change in made if change.action == "delete"}
-    there = (
+    existing = (
         *(one.theirs for one in plan.existing if one.id not in deleted),
         *(change.theirs for change in made if change.action == "create"),
     )
@@ -154,8 +154,8 @@ def check_result(
         now,
         by,
         wanted=len(plan.wanted.names),
-        there=tuple(sorted(there)),
-        left=tuple({"action": change.action, "topic": change.topic, "why": why} for change, why in pending),
+        existing=tuple(sorted(existing)),
+        pending=tuple({"action": change.action, "topic": change.topic, "why": why} for change, why in pending),
         foreign=sum(plan.foreign.values()),
         note=plan.wanted.note,
         trouble=trouble_after(earlier, repaired, now, waiting),
@@ -200,7 +200,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold:
     for change in repaired:
         last_at = last.get(change.theirs)
         repair = Repair(store, change.topic, change.theirs, change.action, time.time(), last_at, probe_ms)
-        retry_redis(partial(checks.healed, repair))
+        retry_redis(partial(checks.record_repair, repair))
         gap = duration(repair.gap) if repair.gap is not None else "unknown"
         log.warning("subscription repaired", store=store, topic=change.topic, action=change.action, gap=gap)
     if managed.keyring.seal:

@@ -33,13 +33,13 @@ DELETE = Change("delete", "order.paid", "order.paid", "no handler since 12 Nov",
 # Deciding
 
 
-def chosen(*changes: Change, trouble: Trouble | None = None, gone: float | None = None, heals: int = 3) -> Choice:
+def chosen(*changes: Change, trouble: Trouble | None = None, gone: float | None = None, repairs: int = 3) -> Choice:
     return choose(
         Plan("demo", changes),
         trouble={"order.paid": trouble} if trouble else {},
         gone=lambda _: gone,
         now=NOW,
-        max_repairs_per_day=heals,
+        max_repairs_per_day=repairs,
         prune_after=7 * DAY,
     )
 
@@ -73,22 +73,22 @@ def test_a_subscription_is_deleted_when_its_handler_has_been_gone_for_long(
 )
 def test_a_disabled_one_is_enabled_with_pauses_and_a_cap(trouble: Trouble | None, enabled: bool) -> None:
     assert bool(chosen(ENABLE, trouble=trouble).make) is enabled
-    assert chosen(ENABLE, heals=0).make == ()
+    assert chosen(ENABLE, repairs=0).make == ()
 
 
 @given(some.lists(some.floats(1, 5 * 3600), min_size=1, max_size=60), some.integers(1, 12))
-def test_however_often_it_is_disabled_heals_keep_their_pauses_and_their_number(pauses: list[float], cap: int) -> None:
-    now, trouble, heals = NOW, {}, list[float]()
+def test_however_often_it_is_disabled_repairs_keep_their_pauses_and_their_number(pauses: list[float], cap: int) -> None:
+    now, trouble, repairs = NOW, {}, list[float]()
     for pause in pauses:
         now += pause
         plan = Plan("demo", (ENABLE,))
         found = choose(plan, trouble=trouble, gone=lambda _: None, now=now, max_repairs_per_day=cap, prune_after=0)
-        healed = [change.theirs for change in found.make]
-        heals += [now] * len(healed)
-        trouble = trouble_after(trouble, healed, now)
-    for first in heals:
-        assert sum(1 for at in heals if first <= at < first + DAY) <= 2 * cap, "a day may have parts of two"
-    assert all(later - earlier >= 60 for earlier, later in pairwise(heals))
+        repaired = [change.theirs for change in found.make]
+        repairs += [now] * len(repaired)
+        trouble = trouble_after(trouble, repaired, now)
+    for first in repairs:
+        assert sum(1 for at in repairs if first <= at < first + DAY) <= 2 * cap, "a day may have parts of two"
+    assert all(later - earlier >= 60 for earlier, later in pairwise(repairs))
 
 
 # The probe
@@ -145,11 +145,11 @@ def test_a_store_without_a_secret_cannot_be_probed(shop: Shop) -> None:
 
 def test_a_look_subscribes_what_is_wanted_and_says_so(shop: Shop) -> None:
     shop.declare("order.paid", "customer.created")
-    assert look(shop).there == ("customer.created", "order.paid")
+    assert look(shop).existing == ("customer.created", "order.paid")
     assert shop.topics() == ["customer.created", "order.paid"]
-    assert SubscriptionChecks(shop.system.client).heals("demo") == [], "what is new is no heal"
+    assert SubscriptionChecks(shop.system.client).repairs("demo") == [], "what is new is no repair"
     before = len(shop.log())
-    assert look(shop).left == ()
+    assert look(shop).pending == ()
     assert changed_by(shop.log()[before:]) == []
     assert len(shop.log()) - before == 2, "a look at a store where nothing is to be done costs two calls"
 
@@ -163,19 +163,19 @@ def test_a_worker_without_one_plugin_makes_the_look_delete_nothing(shop: Shop) -
         if name.startswith(b"crm"):
             client.hset(keys.DECLARED_AT, name, int((time.time() - 3600) * 1000))
     checked = look(shop)
-    assert [(one["action"], one["topic"]) for one in checked.left] == [("delete", "customer.created")]
-    assert "deleted in 6 d 22 h" in checked.left[0]["why"]
+    assert [(one["action"], one["topic"]) for one in checked.pending] == [("delete", "customer.created")]
+    assert "deleted in 6 d 22 h" in checked.pending[0]["why"]
     assert shop.topics() == ["customer.created", "order.paid"]
     for name in client.hkeys(keys.DECLARED_AT):
         if name.startswith(b"crm"):
             client.hset(keys.DECLARED_AT, name, int((time.time() - 8 * DAY) * 1000))
-    assert look(shop).left == ()
+    assert look(shop).pending == ()
     assert shop.topics() == ["order.paid"], "a handler that has been gone for prune_after is gone"
 
 
 def test_when_no_worker_has_ever_spoken_nothing_is_deleted(shop: Shop) -> None:
     shop.managed.client.webhooks.create(topic="order.paid", url=shop.url)
-    assert look(shop).left == ()
+    assert look(shop).pending == ()
     assert shop.topics() == ["order.paid"]
 
 
@@ -188,29 +188,29 @@ def test_a_disabled_subscription_is_probed_enabled_and_its_gap_written_down(shop
     shop.do("disable-subscriptions")
     shop.emit()
     look(shop)
-    (heal,) = SubscriptionChecks(shop.system.client).heals("demo")
-    assert (heal.topic, heal.action, heal.last_delivery) == ("customer.created", "enable", last)
-    assert heal.gap is not None
-    assert 0 < heal.gap < 60
-    assert heal.probe_ms is not None
-    assert SubscriptionChecks(shop.system.client).heal_count("demo") == 1
+    (repair,) = SubscriptionChecks(shop.system.client).repairs("demo")
+    assert (repair.topic, repair.action, repair.last_delivery) == ("customer.created", "enable", last)
+    assert repair.gap is not None
+    assert 0 < repair.gap < 60
+    assert repair.probe_ms is not None
+    assert SubscriptionChecks(shop.system.client).repair_count("demo") == 1
     shop.emit()
     eventually(lambda: shop.came("customer.created") == 2, what="events flow again")
     told = shop.cli("subscriptions").output
     assert "fine" in told
     shop.do("disable-subscriptions")
     again = look(shop)
-    assert "disabled again; enabled in" in again.left[0]["why"], "not at once a second time"
+    assert "disabled again; enabled in" in again.pending[0]["why"], "not at once a second time"
     assert "disabled again" in shop.cli("subscriptions", "list").output
 
 
-def test_a_deleted_subscription_is_created_again_and_counted_as_a_heal(shop: Shop) -> None:
+def test_a_deleted_subscription_is_created_again_and_counted_as_a_repair(shop: Shop) -> None:
     shop.declare("customer.created")
     look(shop)
     shop.do("delete-subscriptions")
     look(shop)
     assert shop.topics() == ["customer.created"]
-    assert [heal.action for heal in SubscriptionChecks(shop.system.client).heals("demo")] == ["create"]
+    assert [repair.action for repair in SubscriptionChecks(shop.system.client).repairs("demo")] == ["create"]
     shop.emit()
     eventually(lambda: shop.came("customer.created") == 1, what="events flow again")
 
@@ -227,9 +227,9 @@ def test_nothing_is_enabled_while_our_own_url_takes_nothing(shop: Shop) -> None:
         shop.system.client.hset(keys.COUNTERS, "open|demo", 5)
         eventually(lambda: _answers_503(shop), what="the store is full")
         checked = look(shop)
-        assert "answers our own signed event with 503" in checked.left[0]["why"]
+        assert "answers our own signed event with 503" in checked.pending[0]["why"]
         assert shop.topics() == []
-        assert SubscriptionChecks(shop.system.client).heals("demo") == []
+        assert SubscriptionChecks(shop.system.client).repairs("demo") == []
     finally:
         shop.system.config_file.write_text(text)
         web.send(signal.SIGHUP)
@@ -273,7 +273,7 @@ def test_a_store_that_cannot_be_looked_at_keeps_what_is_known_of_it(shop: Shop) 
     shop.http.put("/sandbox/misbehave", json={"redirect": 1}).raise_for_status()
     checked = look(shop)
     assert "a redirect to elsewhere.invalid" in checked.unknown
-    assert checked.there == ("customer.created",)
+    assert checked.existing == ("customer.created",)
     assert "unknown" in shop.cli("subscriptions").output
 
 

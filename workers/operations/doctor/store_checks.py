@@ -167,7 +167,7 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         yield fail(name, text, fix=f"{plan}; base_url is {given.base_url}")
     elif _missing(checked):
         yield fail(name, _drift(checked), *_troubles(checked), fix=f"storehooks subscriptions apply --store {name}")
-    elif checked.left:
+    elif checked.pending:
         yield warn(name, _drift(checked), fix=f"{plan}, then apply: only an operator deletes subscriptions")
     elif every and age > MISSED_CHECKS * every:
         text = f"subscriptions were last checked {span(age)} ago"
@@ -176,11 +176,11 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
 
 def _missing(checked: Checked) -> int:
     """The number of changes without which events do not arrive."""
-    return sum(change.get("action") != "delete" for change in checked.left)
+    return sum(change.get("action") != "delete" for change in checked.pending)
 
 
 def _drift(checked: Checked) -> str:
-    changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.left]
+    changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.pending]
     return f"{counted(checked.wanted, 'subscription')} wanted; not made: {some(changes)}"
 
 

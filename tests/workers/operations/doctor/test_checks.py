@@ -324,13 +324,13 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
         ),
         (
             Checked(
-                "north", NOW.timestamp(), wanted=6, left=({"action": "enable", "topic": "order.paid", "why": "x"},)
+                "north", NOW.timestamp(), wanted=6, pending=({"action": "enable", "topic": "order.paid", "why": "x"},)
             ),
             "fail north: 6 subscriptions wanted; not made: enable order.paid -> storehooks subscriptions apply",
         ),
         (
             Checked(
-                "north", NOW.timestamp(), wanted=6, left=({"action": "delete", "topic": "order.paid", "why": "x"},)
+                "north", NOW.timestamp(), wanted=6, pending=({"action": "delete", "topic": "order.paid", "why": "x"},)
             ),
             "warn north: 6 subscriptions wanted; not made: delete order.paid -> storehooks subscriptions plan",
         ),
