@@ -1,4 +1,4 @@
-"""The child processes of a worker, where plugin code runs; and the messages between them and the worker.
+"""The child processes of a worker, where plugin code runs.
 
-Law of this room: `pool` knows nothing of Redis; `child` holds no lease and writes nothing to the inbox.
+Law of this room: `pool` and `child_process` never call Redis; `child` holds no lease and writes no outcome.
 """

@@ -30,7 +30,7 @@ from workers.plugins.context import Context
 from workers.plugins.effects import AtWork, Effects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler, Router
-from workers.runtime.pool import messages
+from workers.runtime.pool.child_process import pack_message, pack_result, read_runs
 from workers.runtime.pool.error_details import describe_error, shorten, text_of
 
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ def serve(config: Config, channel: socket.socket, tickets: int, stopped: Callabl
     try:
         executor = RunExecutor(config, discovery.load(config), stopped)
     except PluginError as error:
-        channel.sendall(messages.pack_message({"broken": str(error)}))
+        channel.sendall(pack_message({"broken": str(error)}))
         return
-    channel.sendall(messages.pack_message({"ready": True}))
+    channel.sendall(pack_message({"ready": True}))
     reader = TicketReader(tickets)
     with channel.makefile("rb") as stream:
-        while (received := messages.read_runs(stream)) is not None:
+        while (received := read_runs(stream)) is not None:
             batch, runs = received
             for run in runs:
                 if not reader.take(batch):
                     break
-                channel.sendall(messages.pack_result(run.item, executor.perform(run)))
+                channel.sendall(pack_result(run.item, executor.perform(run)))
     executor.shut_down()
 
 

@@ -1,24 +1,30 @@
-"""One child process, as its worker sees it: start it, give it batches, read its results, kill it, reap it."""
+"""One child process, as its worker sees it: start it, give it batches, read its results, kill it, reap it.
+
+The messages between the two are at the end of this file. Both processes are always forked from the same code, so the
+format needs no compatibility. A child process runs other people's code, so the worker only reads JSON from it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import marshal
 import mmap
 import os
 import selectors
 import signal
 import socket
+import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import orjson
 
 from receiver import logs
-from receiver.inbox import Run
+from receiver.inbox import Run, StoredEvent
 from receiver.inbox.outcomes import Ending, RunResult
 from workers.processes import become_a_child, describe_exit, name_process
-from workers.runtime.pool import messages
-from workers.runtime.pool.messages import MessageReader
 
 GRACE = 2.0
 """Seconds that a run may go on past its timeout before its child process is killed."""
@@ -29,6 +35,9 @@ RUNS_BEFORE_RECYCLING = 5_000
 RECYCLED = "recycled"
 
 EndedRun = tuple[Run, RunResult]
+
+_LENGTH = struct.Struct("!I")
+_ENDINGS = {str(one): one for one in Ending}
 
 log = logs.get("pool")
 
@@ -49,7 +58,8 @@ class ChildProcess:
         self._channel = channel
         self._tickets_out, self._tickets_in = tickets
         self._selector = selector
-        self._messages = MessageReader()
+        self._unread = b""
+        """The beginning of a message whose rest has not come yet."""
         self._batch_number = 0
         """Which batch this is, written on its tickets."""
         self._started = time.monotonic()
@@ -90,7 +100,7 @@ class ChildProcess:
         self._batch_number = (self._batch_number + 1) % 256
         try:
             os.write(self._tickets_in, bytes([self._batch_number]) * len(runs))
-            self._channel.sendall(messages.pack_runs(self._batch_number, runs))
+            self._channel.sendall(pack_runs(self._batch_number, runs))
         except OSError:  # it has just died, or reads nothing; its runs are returned when it is reaped
             self.kill(Ending.STOPPED)
 
@@ -197,8 +207,9 @@ class ChildProcess:
     def _results_in(self, piece: bytes) -> list[EndedRun]:
         ended: list[EndedRun] = []
         try:
-            for message in self._messages.feed(piece):
-                self._read_message(message, ended)
+            *lines, self._unread = (self._unread + piece).split(b"\n")
+            for line in lines:
+                self._read_message(orjson.loads(line), ended)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.kill("killed: something else than its child process wrote to the worker")
         return ended
@@ -209,7 +220,7 @@ class ChildProcess:
         elif "broken" in message:
             log.error("a child process could not load the plugins", why=message["broken"])
         elif self.batch and self.batch[0].item == message["item"]:
-            result = messages.read_result(message)
+            result = RunResult(_ENDINGS[message["ending"]], message["detail"], message["after"])
             ended.append((self.batch.popleft(), result))
             self._run_began = time.monotonic()
             self._served += 1
@@ -254,3 +265,42 @@ def _resident_bytes(pid: int) -> int:
             return int(file.read().split()[1]) * mmap.PAGESIZE
     except (OSError, IndexError):
         return 0
+
+
+# The messages
+
+
+def pack_runs(batch: int, runs: Sequence[Run]) -> bytes:
+    """A batch for the child process: 4 bytes with the length, then its number and its runs by `marshal`.
+
+    An event stays as the server sent it. Only the child process that needs it reads it.
+    """
+    fields = [
+        (run.item, run.handler, run.attempts, run.losses, run.replays, run.kept.id, run.kept.values, run.kept.blob)
+        for run in runs
+    ]
+    content = marshal.dumps((batch, fields))
+    return _LENGTH.pack(len(content)) + content
+
+
+def read_runs(stream: BinaryIO) -> tuple[int, list[Run]] | None:
+    """In the child process: the next batch with its number, or None when the worker has closed its end."""
+    prefix = stream.read(_LENGTH.size)
+    if len(prefix) < _LENGTH.size:
+        return None
+    batch, fields = marshal.loads(stream.read(_LENGTH.unpack(prefix)[0]))  # noqa: S302  the worker wrote it
+    return batch, [
+        Run(item, handler, "", attempts, losses, StoredEvent(event_id, values, blob), replays)
+        for item, handler, attempts, losses, replays, event_id, values, blob in fields
+    ]
+
+
+def pack_message(message: Mapping[str, Any]) -> bytes:
+    """A line of JSON for the worker: {"ready": true} or {"broken": why}."""
+    return orjson.dumps(message) + b"\n"
+
+
+def pack_result(item: str, result: RunResult) -> bytes:
+    """A line of JSON for the worker: how a run ended."""
+    ending, detail, after = result
+    return pack_message({"item": item, "ending": ending, "detail": detail, "after": after})

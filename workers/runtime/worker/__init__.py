@@ -1,4 +1,4 @@
-"""One worker process: claims runs, routes events, gives runs to child processes, writes their outcomes.
+"""One worker process: claims runs, routes events, gives runs to child processes, and writes their outcomes.
 
 Law of this room: one thread, which never runs plugin code and never waits for one child process.
 """
