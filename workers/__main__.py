@@ -1,4 +1,4 @@
-"""`python -m workers`: judge the plugins, then keep the worker processes and the housekeeper alive."""
+"""`python -m workers`: validates the plugins, then starts and supervises the worker processes and a housekeeper."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
 from workers.plugins.validation_process import validate_plugins
-from workers.runtime.supervisor import Supervisor, behind_the_queue
+from workers.runtime.supervisor import Supervisor, worker_programs
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m workers", description="The workers and their housekeeper.")
+    parser = argparse.ArgumentParser(prog="python -m workers", description="The worker processes and a housekeeper.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     explicit = parser.parse_args().config
     logs.setup("supervisor")
@@ -30,9 +30,9 @@ def main() -> int:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2
     log = logs.get("supervisor")
-    supervisor = Supervisor(say=log.warning, patience=config.workers.drain + 5)
+    supervisor = Supervisor(report=log.warning, stop_seconds=config.workers.drain + 5)
     hold(config.data_dir, "worker")  # from here on HUP is handled
-    for program in behind_the_queue(config):
+    for program in worker_programs(config):
         supervisor.start(program)
     supervisor.run()
     supervisor.stop_children()

@@ -1,4 +1,4 @@
-"""Small facts about processes that several rooms need."""
+"""Helpers for processes: children that end with their parent, signals in a loop, and what is due."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Called in a child: end it when its parent ends, however that happens. Linux only; elsewhere it does nothing."""
+    """Call it in a child: the kernel ends it when its parent ends in any way. Linux only; elsewhere it does nothing."""
     if hasattr(_libc, "prctl"):
         _libc.prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it ended before we asked
+        if os.getppid() != parent:  # the parent ended before prctl was called
             os._exit(1)
 
 
-def become_a_child(parent: int, keep: Iterable[int] = ()) -> None:
-    """Called first in a forked child: its own session, no inherited signals or descriptors, ends with its parent."""
+def isolate_child(parent: int, *, keep_open: Iterable[int] = ()) -> None:
+    """Call it first in a forked child: its own session, no inherited signals or descriptors, ends with its parent."""
     os.setsid()
     die_with_parent(parent)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    kept = {0, 1, 2, *keep}
+    kept = {0, 1, 2, *keep_open}
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in kept:
             with contextlib.suppress(OSError):
@@ -39,23 +39,23 @@ def become_a_child(parent: int, keep: Iterable[int] = ()) -> None:
 
 
 def name_process(name: str) -> None:
-    """What `top` and `pgrep` show; at most 15 characters, never anything of a payload."""
+    """Set the name that `top` and `pgrep` show: at most 15 characters, and never anything of a payload."""
     if hasattr(_libc, "prctl"):
         _libc.prctl(_PR_SET_NAME, f"sh-{name}".encode()[:15])
 
 
-def wait_for(pidfd: int, seconds: float) -> bool:
-    """Whether a process has ended within so long."""
+def wait_for_exit(pidfd: int, seconds: float) -> bool:
+    """Wait for a process to end; whether it has within this time."""
     return bool(select.select([pidfd], [], [], seconds)[0])
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, from its exit code as Python gives it."""
+    """How a process ended, as text; `code` is as in `subprocess`."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 class Signals:
-    """Signals as something a loop can wait for, beside other descriptors."""
+    """Signals as a descriptor that a loop can wait for."""
 
     def __init__(self, *numbers: signal.Signals) -> None:
         self._receiver, self._sender = socket.socketpair()
@@ -67,7 +67,7 @@ class Signals:
             signal.signal(number, lambda got, _: self.seen.append(signal.Signals(got)))
 
     def fileno(self) -> int:
-        """Readable when a signal has come; call `clear` then."""
+        """Readable when a signal has arrived; then call `clear`."""
         return self._receiver.fileno()
 
     def clear(self) -> None:
@@ -76,18 +76,19 @@ class Signals:
                 pass
 
     def wait(self, seconds: float) -> None:
-        """Until a signal comes, at most so long."""
+        """Wait until a signal arrives, or this time has passed."""
         if select.select([self], [], [], seconds)[0]:
             self.clear()
 
 
-class Clock:
-    """Remembers when each thing that comes round was last done."""
+class Schedule:
+    """Remembers when each periodic task was last due."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
 
     def due(self, name: str, every: float) -> bool:
+        """Whether a task is due again. If so, it counts as done now."""
         now = time.monotonic()
         if now - self._last.get(name, 0.0) < every:
             return False

@@ -24,7 +24,7 @@ import threading
 from pathlib import Path
 from typing import IO
 
-from workers.processes import become_a_child, die_with_parent
+from workers.processes import die_with_parent, isolate_child
 
 PROGRAMS = {
     "receiver.server.web": "receiver.server.web",
@@ -179,7 +179,7 @@ def _report_the_ended(running: dict[int, int]) -> None:
 
 def become(order: dict[str, object], descriptors: list[int]) -> None:
     """From here on this process is the program."""
-    become_a_child(os.getppid(), keep=descriptors[:2])
+    isolate_child(os.getppid(), keep_open=descriptors[:2])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in zip((nothing, *descriptors[:2]), (0, 1, 2), strict=True):

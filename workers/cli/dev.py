@@ -29,7 +29,7 @@ from workers.cli.options import load_config, with_config
 from workers.cli.stats import equation
 from workers.formatting import waits
 from workers.plugins.validation_process import validate_plugins
-from workers.runtime.supervisor import Program, Supervisor, behind_the_queue, python
+from workers.runtime.supervisor import Program, Supervisor, python_command, worker_programs
 
 START_SECONDS = 10.0
 STOP_SECONDS = 8.0
@@ -73,7 +73,7 @@ class Dev:
         self._most = events
         self._client = connect_to(config.redis, timeout=2.0)
         self._ledger = EventQueries(self._client)
-        self._supervisor = Supervisor(say=self._say, patience=STOP_SECONDS)
+        self._supervisor = Supervisor(report=self._say, stop_seconds=STOP_SECONDS)
         self._logs = config.data_dir / "logs"
         self._journal: RunStream | None = None
         self._first = True
@@ -116,14 +116,14 @@ class Dev:
             with contextlib.suppress(RedisError):  # no socket yet, or still reading its file
                 self._client.ping()
                 return
-            self._supervisor.turn(0.02)
+            self._supervisor.poll(0.02)
         raise ServerUnusable(f"the embedded server did not start; see {self._logs / 'server.log'}")
 
     def _start_the_rest(self, sandbox: bool) -> None:
         config, environ = self._config, {"STOREHOOKS_WORKERS__DRAIN": DRAIN}
-        command = python("receiver.server.web", config)
+        command = python_command("receiver.server.web", config)
         self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
-        for program in behind_the_queue(config, output=self._logs / "worker.log", environ=environ):
+        for program in worker_programs(config, output=self._logs / "worker.log", environ=environ):
             self._supervisor.start(program)
         if sandbox and config.stores:
             self._supervisor.start(self._sandbox())
@@ -132,7 +132,7 @@ class Dev:
         arguments = ["--store", next(iter(self._config.stores)), "--every", "0" if self._most else "2"]
         if self._most:
             arguments += ["--events", str(self._most)]
-        command = python("workers.cli", self._config, "sandbox", *arguments)
+        command = python_command("workers.cli", self._config, "sandbox", *arguments)
         return Program("sandbox", command, stage=3, output=self._logs / "sandbox.log")
 
     def _banner(self, server: str, sandbox: bool) -> None:

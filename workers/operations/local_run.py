@@ -22,7 +22,7 @@ from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending
 from workers.plugins import conditions, discovery, plugin_settings
 from workers.plugins.context import Context
-from workers.plugins.effects import AtWork, Effects, LocalEffects
+from workers.plugins.effects import Effects, EffectUnderWay, LocalEffects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler
 
@@ -164,7 +164,7 @@ def _result_of(error: Exception, ms: float) -> LocalRunResult:
             return LocalRunResult(Ending.FAILED, error.why, ms, error)
         case Retry():
             return LocalRunResult(Ending.RETRY, error.why, ms)
-        case AtWork():
+        case EffectUnderWay():
             return LocalRunResult(Ending.WAIT, error.why, ms)
         case Busy():
             return LocalRunResult(Ending.BUSY, error.why, ms)

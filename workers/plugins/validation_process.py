@@ -16,7 +16,7 @@ from receiver.config import Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
 from workers.plugins import discovery
-from workers.processes import become_a_child
+from workers.processes import isolate_child
 
 LOAD_SECONDS = 60
 
@@ -97,7 +97,7 @@ def _load_and_report(config: Config, writer: int, parent: int, only: str) -> NoR
     """In the child: load, write the report into the pipe, and exit. Nothing may return into the caller's code."""
     code = 1
     try:
-        become_a_child(parent, keep={writer})
+        isolate_child(parent, keep_open={writer})
         signal.alarm(LOAD_SECONDS)
         try:
             plugins = [discovery.load_one(config, only)] if only else discovery.load(config)

@@ -1,8 +1,7 @@
-"""The housekeeper: moves due and lapsed work on, twice a second, and does the chores. `python -m
-workers.runtime.housekeeper`.
+"""The housekeeper: twice a second it makes due and lapsed work ready, and it does periodic maintenance.
 
-Several may run; the one that holds the leader key does the work and the others save it. Nothing
-rests on there being only one: every tick is one script, and may be run by anyone at any time.
+`python -m workers.runtime.housekeeper` is one. Several may run; only the one that holds the leader key works. That
+saves work, and correctness does not depend on it: every tick is one script that any process may run at any time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from receiver.inbox import Housekeeping, connect_to
 from receiver.inbox.housekeeping import TICK_SLICE
 from receiver.inbox.inbox import LEASE_MS
 from receiver.inbox.redis.connecting import check
-from workers.processes import Clock, Signals
+from workers.processes import Schedule, Signals
 from workers.runtime import maintenance
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
 TICK_EVERY = 0.5
 TICKS_AT_ONCE = 20
-"""So many slices are moved in a row while each is full: a crowd that is due at one moment waits for no second round."""
+"""Maximum number of full slices in one round: much work that is due at one moment does not wait for the next round."""
 LEADS_FOR_MS = 2_000
-SCHEDULE = ((maintenance.retention, 5.0), (maintenance.orphans, 10.0))
+MAINTENANCE = ((maintenance.retention, 5.0), (maintenance.orphans, 10.0))
 
 log = logs.get("housekeeper")
 
@@ -45,62 +44,63 @@ class Housekeeper:
         self.housekeeping = housekeeping
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._config = config
-        self._clock = Clock()
+        self._schedule = Schedule()
         self._no_lapses_before = 0.0
-        self._upkeep: SubscriptionCheck | None = None
+        self._subscription_check: SubscriptionCheck | None = None
 
     def round(self) -> None:
-        """A tick and what is due of the schedule, if we lead."""
+        """One tick and the maintenance that is due, if this housekeeper leads."""
         try:
             if self.housekeeping.lead(self.name, LEADS_FOR_MS):
                 self._tick()
-                for chore, every in SCHEDULE:
-                    if self._clock.due(chore.__name__, every):
-                        chore(self.housekeeping, self._config)
+                for task, every in MAINTENANCE:
+                    if self._schedule.due(task.__name__, every):
+                        task(self.housekeeping, self._config)
         except RedisError as error:
             log.warning("the Redis server does not answer", why=type(error).__name__)
             self._no_lapses_before = time.monotonic() + LEASE_MS / 1000
 
-    def read_again(self, explicit: str | None) -> None:
-        """HUP: retention may have changed; a bad config is refused and the old one stays."""
+    def reload_config(self, explicit: str | None) -> None:
+        """Read the config again, on HUP. A bad config is refused, and the old one stays."""
         try:
             self._config = load_from_environment(explicit)
         except StorehooksError as error:
             log.error("config refused, the old one stays", why=str(error))
 
-    def look_after_subscriptions(self) -> None:
-        """In threads of their own: stores answer slowly, and ticks must not wait for them."""
+    def check_subscriptions(self) -> None:
+        """Start the subscription check, if a store has an API. It has its own threads: ticks do not wait for stores."""
         managed = any(store.base_url for store in self._config.stores.values())
-        if self._upkeep is None and managed and self._config.subscriptions.check:
-            from workers.subscriptions.repair import SubscriptionCheck  # it brings an HTTP client along
+        if self._subscription_check is None and managed and self._config.subscriptions.check:
+            from workers.subscriptions.repair import SubscriptionCheck  # it loads an HTTP client
 
-            self._upkeep = SubscriptionCheck(lambda: self._config)
-            self._upkeep.start()
+            self._subscription_check = SubscriptionCheck(lambda: self._config)
+            self._subscription_check.start()
 
     def stop(self) -> None:
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._subscription_check is not None:
+            self._subscription_check.stop()
 
     def _tick(self) -> None:
-        """After an outage workers get one lease's time to report before leases lapse."""
+        """Make due and lapsed work ready. After an outage, workers have the time of one lease before leases lapse."""
         for _ in range(TICKS_AT_ONCE):
             due, lapsed, failed = self.housekeeping.tick(lapses=time.monotonic() >= self._no_lapses_before)
             if lapsed:
-                log.warning("leases lapsed", runs=lapsed, given_up=failed, due=due)
+                log.warning("leases lapsed", runs=lapsed, failed=failed, due=due)
             if max(due, lapsed) < TICK_SLICE:
                 return
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m workers.runtime.housekeeper", description="Keeps the inbox moving."
+        prog="python -m workers.runtime.housekeeper",
+        description="Makes due and lapsed work ready, and does maintenance.",
     )
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     return run(parser.parse_args().config)
 
 
 def run(explicit: str | None) -> int:
-    """One housekeeper process, until it is told to stop; gives its exit code."""
+    """Run one housekeeper process until it is asked to stop; returns its exit code."""
     logs.setup("housekeeper")
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     try:
@@ -111,12 +111,12 @@ def run(explicit: str | None) -> int:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)
         return 2
     housekeeper = Housekeeper(Housekeeping(client), config)
-    housekeeper.look_after_subscriptions()
+    housekeeper.check_subscriptions()
     while not {signal.SIGTERM, signal.SIGINT} & set(signals.seen):
         if signal.SIGHUP in signals.seen:
             signals.seen.remove(signal.SIGHUP)
-            housekeeper.read_again(explicit)
-            housekeeper.look_after_subscriptions()
+            housekeeper.reload_config(explicit)
+            housekeeper.check_subscriptions()
         housekeeper.round()
         signals.wait(TICK_EVERY)
     housekeeper.stop()

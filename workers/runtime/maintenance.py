@@ -1,4 +1,4 @@
-"""Chores: what must be done now and then, in slices short enough that ticks stay on time."""
+"""Periodic maintenance of the inbox: retention and orphaned runs, in slices so short that ticks stay on time."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from receiver.inbox import EventQueries, Housekeeping
 
 SLICES_AT_ONCE = 20
 
-log = logs.get("chores")
+log = logs.get("maintenance")
 
 
 def retention(housekeeping: Housekeeping, config: Config) -> None:
-    """Forget what is old, and what one store has too much of."""
+    """Remove what is older than its retention, and what a store has above its maximum number of events."""
     window = config.receiver.dedupe_retention
     records = max(config.retention.records, window)
     failures = max(config.retention.failures, window) if config.retention.failures else 0
-    gone = [0, 0, 0]
+    total = [0, 0, 0]
     for _ in range(SLICES_AT_ONCE):
         removed = housekeeping.trim(bodies=config.retention.bodies, records=records, failures=failures)
-        gone = [total + now for total, now in zip(gone, removed, strict=True)]
+        total = [before + now for before, now in zip(total, removed, strict=True)]
         if not any(removed):
             break
     over = sum(
-        _keep_the_newest(housekeeping, store, keep=config.retention.events_per_store, window=window)
+        _trim_to_newest(housekeeping, store, keep=config.retention.events_per_store, window=window)
         for store in EventQueries(housekeeping.client).counters().stores
     )
-    if any(gone) or over:
-        log.info("retention", bodies=gone[0], records=gone[1], failures=gone[2], over_the_number=over)
+    if any(total) or over:
+        log.info("retention", bodies=total[0], records=total[1], failures=total[2], over_maximum=over)
 
 
-def _keep_the_newest(housekeeping: Housekeeping, store: str, *, keep: int, window: float) -> int:
-    """Trim one store by number. What must stay is passed over, so that it cannot stand in the way."""
+def _trim_to_newest(housekeeping: Housekeeping, store: str, *, keep: int, window: float) -> int:
+    """Remove the oldest events of a store above the maximum. Events that must stay are skipped."""
     total = stays = 0
     for _ in range(SLICES_AT_ONCE):
-        looked, removed = housekeeping.trim_store(store, keep=keep, window=window, skip=stays)
-        total, stays = total + removed, stays + looked - removed
-        if not looked:
+        seen, removed = housekeeping.trim_store(store, keep=keep, window=window, skip=stays)
+        total, stays = total + removed, stays + seen - removed
+        if not seen:
             break
     return total
 
 
-def orphans(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  every chore is called alike
-    """End the runs of handlers that no worker has any more, visibly."""
+def orphans(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  both tasks are called alike
+    """Make failures of the runs whose handler no worker has any more."""
     if ended := housekeeping.end_orphans():
-        log.warning("runs of handlers that no worker has became failures", runs=ended)
+        log.warning("runs failed because no worker has their handler", runs=ended)

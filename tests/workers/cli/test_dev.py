@@ -114,7 +114,7 @@ def test_a_killed_process_is_back_within_two_seconds_and_a_line_says_so(lasting:
     process = lasting.process
     before = lasting.named()[name]
     os.kill(before, signal.SIGKILL)
-    eventually(lambda: f"{name} was killed by SIGKILL; starting it again" in process.output(), 2)
+    eventually(lambda: f"{name} was killed by SIGKILL; restarting it" in process.output(), 2)
     eventually(lambda: lasting.named().get(name, before) != before, 2)
     lines = process.output().count("shop.greet")
     eventually(lasting.takes_a_delivery, 15)

@@ -27,7 +27,7 @@ from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins import conditions, discovery, plugin_settings
 from workers.plugins.context import Context
-from workers.plugins.effects import AtWork, Effects
+from workers.plugins.effects import Effects, EffectUnderWay
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler, Router
 from workers.runtime.pool.child_process import pack_message, pack_result, read_runs
@@ -211,7 +211,7 @@ def _result_of_error(error: BaseException, files: frozenset[str]) -> RunResult:
     match error:
         case Drop():
             return RunResult(Ending.DROPPED, {"result": shorten(error.why)})
-        case AtWork():
+        case EffectUnderWay():
             return RunResult(Ending.WAIT, {"error": shorten(error.why)}, _seconds(error.after))
         case Busy():
             return RunResult(Ending.BUSY, {"error": shorten(f"Busy: {error.why}")}, _seconds(error.after))

@@ -24,7 +24,7 @@ import orjson
 from receiver import logs
 from receiver.inbox import Run, StoredEvent
 from receiver.inbox.outcomes import Ending, RunResult
-from workers.processes import become_a_child, describe_exit, name_process
+from workers.processes import describe_exit, isolate_child, name_process
 
 GRACE = 2.0
 """Seconds that a run may go on past its timeout before its child process is killed."""
@@ -243,7 +243,7 @@ def _serve_and_exit(
     """In the child. It leads a session of its own, so that it can be killed with all it started."""
     code = 1
     try:
-        become_a_child(parent, keep={channel.fileno(), tickets})
+        isolate_child(parent, keep_open={channel.fileno(), tickets})
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then stops its child processes
         name_process("child")
         serve(channel, tickets)

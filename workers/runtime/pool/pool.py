@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from receiver.config import Config
 from receiver.inbox import Run
 from receiver.inbox.outcomes import Ending
-from workers.processes import wait_for
+from workers.processes import wait_for_exit
 from workers.runtime.pool import child
 from workers.runtime.pool.child_process import GRACE, ChildProcess, EndedRun
 
@@ -126,7 +126,7 @@ class ChildPool:
         for process in idle:
             process.hang_up()
         for process in idle:
-            wait_for(process.pidfd, max(0.0, deadline - time.monotonic()))
+            wait_for_exit(process.pidfd, max(0.0, deadline - time.monotonic()))
         for process in self._children.values():
             process.kill(Ending.STOPPED)
             os.waitpid(process.pid, 0)

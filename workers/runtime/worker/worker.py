@@ -22,7 +22,7 @@ from receiver.inbox import Declaration, Inbox, Limit, connect_to, keys
 from receiver.inbox.outcomes import Ending, RunResult
 from receiver.inbox.redis.connecting import check
 from workers.plugins.validation_process import validate_plugins
-from workers.processes import Clock, Signals
+from workers.processes import Schedule, Signals
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.worker.batch_sizes import LONG, BatchSizes
 from workers.runtime.worker.config_reload import ConfigReload
@@ -56,7 +56,7 @@ class Worker(RegisteredWorker):
         self._wake_ups = WakeUpListener(inbox.client, queues, self._selector)
         self._exchange = InboxExchange(inbox, self._pool, self._waiting, self._batch_sizes, self._wake_ups)
         self._reload = ConfigReload(self._selector)
-        self._clock = Clock()
+        self._schedule = Schedule()
         self._stop_at: float | None = None
         self._selector.register(self._pool.fileno, selectors.EVENT_READ)
         self._selector.register(self._signals, selectors.EVENT_READ, self._signals)
@@ -136,14 +136,14 @@ class Worker(RegisteredWorker):
             self._batch_sizes.measured(handler, float("inf"))
 
     def _do_periodic_work(self) -> None:
-        if self._clock.due("watch", WATCH_EVERY):
+        if self._schedule.due("watch", WATCH_EVERY):
             self._pool.kill_overdue(self._timeout_of, self.config.workers.memory)
             self._pool.take_back_waiting(longer_than=LONG)
             if self._waiting.older_than(LONGEST_HOLD):
                 self._exchange.release(self._waiting.take_all())
-        if self._clock.due("renew", RENEW_EVERY):
+        if self._schedule.due("renew", RENEW_EVERY):
             self._renew_leases()
-        if self._clock.due("heartbeat", HEARTBEAT_EVERY):
+        if self._schedule.due("heartbeat", HEARTBEAT_EVERY):
             self.refresh_registration()
             self._exchange.try_at_server(self._exchange.router.declare_and_read)
             self._exchange.expects_work = True  # if a wake-up was lost, no work waits longer than this
