@@ -1,22 +1,28 @@
-"""Words: how the checks and the commands speak of time, size and number. Pure."""
+"""Text for people: durations, sizes, times, numbers, and text from outside made harmless. Pure."""
 
 from __future__ import annotations
 
+import unicodedata
 from datetime import UTC, datetime
 from itertools import pairwise
 
-_SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SIZES = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 
 
+def harmless(text: str) -> str:
+    """Text without characters that control a terminal: escape sequences, line breaks, bidi controls."""
+    return "".join(c if unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def span(seconds: float) -> str:
-    """`3 s`, `51 min`, `2 h 51 min`, `12 d`."""
+    """A duration: `3 s`, `51 min`, `2 h 51 min`, `12 d`."""
     seconds = max(0.0, seconds)
-    for (unit, name), (next_unit, next_name) in pairwise(_SPANS):
+    for (unit, name), (next_unit, next_name) in pairwise(_DURATIONS):
         if seconds >= unit:
-            many, rest = divmod(int(seconds), unit)
+            number, rest = divmod(int(seconds), unit)
             more = rest // next_unit if unit == 3600 else 0
-            return f"{many} {name} {more} {next_name}" if more else f"{many} {name}"
+            return f"{number} {name} {more} {next_name}" if more else f"{number} {name}"
     return f"{seconds:.0f} s"
 
 
@@ -28,13 +34,13 @@ def size(octets: float) -> str:
 
 
 def clock(at: float | datetime, now: datetime) -> str:
-    """A time for people: today's by the clock, others with their date."""
+    """The local time without seconds; with the date if it is not today."""
     moment = (datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at).astimezone()
     return f"{moment:%H:%M}" if moment.date() == now.astimezone().date() else f"{moment:%d %b %H:%M}"
 
 
 def some(names: list[str], most: int = 4) -> str:
-    """The first few, and how many more."""
+    """The first names, and how many more there are."""
     shown, rest = names[:most], len(names) - most
     return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
 

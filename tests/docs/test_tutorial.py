@@ -109,12 +109,12 @@ def test_new_plugin_writes_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Stock", "cannot be a plugin's name"),
-        ("workers", "cannot be a plugin's name"),
-        ("class", "Python or storehooks has a word or a module of it"),
-        ("json", "Python or storehooks has a word or a module of it"),
-        ("pydantic-settings", "Python or storehooks has a word or a module of it"),
-        ("../x", "cannot be a plugin's name"),
+        ("Stock", "is not a valid plugin name"),
+        ("workers", "is not a valid plugin name"),
+        ("class", "Python or storehooks uses it already"),
+        ("json", "Python or storehooks uses it already"),
+        ("pydantic-settings", "Python or storehooks uses it already"),
+        ("../x", "is not a valid plugin name"),
         ("here", "not overwritten"),
     ],
 )
@@ -131,5 +131,5 @@ def test_a_name_that_cannot_be_is_wrong_use(
 def test_init_refuses_a_name_that_no_config_could_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(storehooks, ["init", "--store", "Bad Name]"])
-    assert "a store's name is lower-case letters" in str(done.exception)
+    assert "a store's name has only lower-case letters" in str(done.exception)
     assert list(tmp_path.iterdir()) == []

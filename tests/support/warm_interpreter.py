@@ -150,7 +150,7 @@ def main() -> None:
 def _import_what_programs_import() -> None:
     """The programs' own files are forgotten again: they run as `__main__`, as they do when executed."""
     commands = importlib.import_module("workers.cli").COMMANDS
-    for name in (*(f"workers.cli.{file}" for file in commands.values()), *PROGRAMS):
+    for name in (*(f"workers.cli.{file}" for file, _ in commands.values()), *PROGRAMS):
         importlib.import_module(name)
     importlib.import_module("workers.__main__")
     importlib.import_module("workers.runtime.worker.__main__")

@@ -1,7 +1,7 @@
-"""The commands. One file for each noun; a bare noun lists.
+"""The commands. One file for each noun; a noun without a command lists.
 
-Exit 0: fine. 1: a finding. 2: wrong use or config. Errors are a sentence and the fix, never a traceback.
-A command's file is loaded when the command is called: nobody waits for what the others import.
+Exit 0: success. 1: a finding. 2: wrong use or invalid config. Errors are one sentence with the fix, never a traceback.
+A command's file is imported when the command runs, so that a command does not wait for the imports of others.
 """
 
 from __future__ import annotations
@@ -20,41 +20,55 @@ from workers.cli.options import with_config
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-COMMANDS: Mapping[str, str] = {
-    "dev": "dev",
-    "web": "run",
-    "worker": "run",
-    "sandbox": "sandbox",
-    "init": "init",
-    "doctor": "doctor",
-    "new-plugin": "new_plugin",
-    "stats": "stats",
-    "send": "send",
-    "topics": "topics",
-    "verify": "verify",
-    "events": "events",
-    "failures": "failures",
-    "refused": "refused",
-    "handlers": "handlers",
-    "stores": "stores",
-    "scheme": "scheme",
-    "subscriptions": "subscriptions",
-    "api": "api",
+SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Run": {
+        "dev": ("dev", "Run everything: server, receiver, workers, sandbox store."),
+        "web": ("run", "Run the receiver: the public HTTP endpoint."),
+        "worker": ("run", "Run the workers and their housekeeper."),
+        "sandbox": ("sandbox", "Run a sandbox store: an API, a shopper, signed webhooks."),
+        "init": ("init", "Write config.toml and plugins/hello.py in this folder."),
+        "new-plugin": ("new_plugin", "Write a plugin package with tests into a new folder."),
+    },
+    "Look": {
+        "doctor": ("doctor", "Check config, server, plugins, workers and stores."),
+        "stats": ("stats", "Show event counts."),
+        "topics": ("topics", "List the event names that stores send, and their handlers."),
+        "verify": ("verify", "Explain why a delivery's signature is valid or not."),
+        "send": ("send", "Send a signed event as the store would, and follow it."),
+    },
+    "Nouns (without a command, each one lists)": {
+        "events": ("events", "List, show and replay events."),
+        "failures": ("failures", "List, show, replay and drop failures."),
+        "refused": ("refused", "List, show and release refused deliveries of this host."),
+        "handlers": ("handlers", "List, explain, run, certify, pause and retire handlers."),
+        "stores": ("stores", "List, show, add, pause, resume and remove stores."),
+        "subscriptions": ("subscriptions", "List, plan, apply and rotate subscriptions at stores."),
+        "scheme": ("scheme", "List, show and detect signing schemes."),
+        "api": ("api", "Call the store's API."),
+    },
 }
-"""Each command, and the file it is in."""
+"""Each command with its file and the first line of its help."""
+COMMANDS: Mapping[str, tuple[str, str]] = {name: one for section in SECTIONS.values() for name, one in section.items()}
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are loaded when they are wanted."""
+    """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         return list(COMMANDS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        wide = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(wide), text) for name, (_, text) in commands.items()])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = getattr(import_module(f"workers.cli.{COMMANDS[cmd_name]}"), cmd_name.replace("-", "_"))
-        return found
+        module = import_module(f"workers.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,13 +83,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="storehooks")
 @with_config
 def storehooks() -> None:
-    """Receive the webhooks of many stores, and lose none.
-
-    \b
-    run      dev  web  worker  sandbox  init  new-plugin
-    look     doctor  stats  topics  verify  send
-    nouns    events  failures  refused  handlers  stores  subscriptions  scheme  api      a bare noun lists
-    """
+    """Receive webhooks of many stores, verify and store them, and run handlers for them."""
 
 
 def main() -> None:
@@ -90,17 +98,17 @@ def main() -> None:
     except StorehooksError as error:
         print(f"storehooks: {error}", file=sys.stderr)
         code = 2
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader of the pipe has ended, such as `| head`
         sys.stderr.close()
         code = 0
     except Exception as error:
-        if not _is_of_redis(error):
+        if not _is_redis_error(error):
             raise
-        print(f"storehooks: the Redis server went away: {error}", file=sys.stderr)
+        print(f"storehooks: lost the connection to Redis: {error}; `storehooks doctor` checks it", file=sys.stderr)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _is_of_redis(error: Exception) -> bool:
-    """Whether the server's client raised it; asked this way so that commands without a server need not load it."""
+def _is_redis_error(error: Exception) -> bool:
+    """Whether the Redis client raised it. Compared by name, so that redis need not be imported."""
     return any(base.__module__ == "redis.exceptions" for base in type(error).__mro__)

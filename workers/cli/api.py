@@ -1,4 +1,4 @@
-"""api: the store's API by hand. `--list` shows what there is, GROUP OPERATION does it, `probe` tries what is safe."""
+"""api: call the store's API. `--list` lists the operations, `probe` confirms them by safe GETs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,28 @@ from workers.storeapi.pages import Pages
 
 PROBE = "probe"
 FULL_PATHS = 110
-"""Columns of a terminal that the list of operations needs with whole paths."""
-WIDEST = 6
-"""How many columns a table of unknown records has at most."""
+"""The terminal width that the list of operations needs for whole paths."""
+MAX_COLUMNS = 6
+"""The maximum number of columns in a table of records."""
 
 
 @click.command()
 @click.argument("group", required=False)
 @click.argument("operation", required=False)
 @click.argument("values", nargs=-1)
-@click.option("--list", "list_", is_flag=True, help="Every operation, and whether it is documented or assumed.")
-@click.option("--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter or a field.")
-@click.option("--data", "data_file", type=click.Path(exists=True, dir_okay=False), help="The body: JSON; rows: CSV.")
-@click.option("--store", help="Which store; with one it need not be said.")
-@click.option("--all", "all_", is_flag=True, help="Every page of a listing, not only the first.")
-@click.option("--json", "json_", is_flag=True, help="JSON, also on a terminal.")
+@click.option("--list", "list_", is_flag=True, help="List all operations: documented, assumed or confirmed.")
+@click.option(
+    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter or a field. Can be repeated."
+)
+@click.option(
+    "--data",
+    "data_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The body as JSON, or rows to import as CSV.",
+)
+@click.option("--store", help="The store. Optional if only one store is configured.")
+@click.option("--all", "all_", is_flag=True, help="All pages of a listing, not only the first.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON, also on a terminal.")
 @with_config
 def api(
     group: str | None,
@@ -53,11 +60,12 @@ def api(
     all_: bool,
     json_: bool,
 ) -> None:
-    """Call the store's API: storehooks api orders update_status 1001 --param status=paid
+    """Call the store's API.
 
     \b
-    storehooks api --list             the operations
-    storehooks api probe              which of them answer at the store; only safe GETs
+    storehooks api --list             list the operations
+    storehooks api probe              check which operations the store has; only safe GETs
+    storehooks api orders update_status 1001 --param status=paid
     """
     config = load_config()
     if list_ or group is None:
@@ -80,16 +88,16 @@ def api(
 def list_operations(config: Config, store: str | None, json_: bool) -> None:
     name = choose_store(config, store) if store else (next(iter(config.stores)) if len(config.stores) == 1 else None)
     catalogue = configured_catalogue(config, name)
-    known = Confirmations(_redis_if_there(config) if name else None, name or "")
+    known = Confirmations(_redis_if_available(config) if name else None, name or "")
     rows = [_row(one, state_text(one, known.confirmed_on(one), name or "")) for one in catalogue]
     if json_:
         output.as_json(rows)
         return
-    above = _above(rows) if output.room() < FULL_PATHS else ""
-    cells = [_cells(row, above) for row in rows]
+    prefix = _common_prefix(rows) if output.width() < FULL_PATHS else ""
+    cells = [_cells(row, prefix) for row in rows]
     output.table(("OPERATION", "METHOD", "PATH", "STATE"), cells, shorten=("PATH",))
-    click.echo(f"\n{_count(catalogue)}" + (f"\n… is {above}" if above else ""))
-    output.next_command("storehooks api probe      confirm what can be confirmed by reading")
+    click.echo(f"\n{_count(catalogue)}" + (f"\n… stands for {prefix}" if prefix else ""))
+    output.next_command("storehooks api probe  confirm operations by safe GETs")
 
 
 def _row(operation: Operation, state: str) -> dict[str, Any]:
@@ -103,26 +111,24 @@ def _row(operation: Operation, state: str) -> dict[str, Any]:
     }
 
 
-def _above(rows: list[dict[str, Any]]) -> str:
-    """What all paths begin with."""
+def _common_prefix(rows: list[dict[str, Any]]) -> str:
+    """The start that all paths share."""
     return os.path.commonpath([str(row["path"]) for row in rows]).rstrip("/")
 
 
-def _cells(row: dict[str, Any], above: str) -> tuple[str, ...]:
-    path = f"…{row['path'].removeprefix(above)}" if above else row["path"]
-    return f"{row['group']}.{row['name']}", row["method"], path, row["state"]
+def _cells(row: dict[str, Any], prefix: str) -> tuple[Any, ...]:
+    path = f"…{row['path'].removeprefix(prefix)}" if prefix else row["path"]
+    return f"{row['group']}.{row['name']}", row["method"], path, output.state(row["state"].split()[0], row["state"])
 
 
 def _count(catalogue: Catalogue) -> str:
     added = sum(one.state == "added" for one in catalogue)
     more = f", and {added} added by config" if added else ""
-    return (
-        f"{len(catalogue.operations) - added} operations{more}; only what is called documented is in the API's document"
-    )
+    return f"{len(catalogue.operations) - added} operations{more}; assumed ones are not in the API's documentation"
 
 
-def _redis_if_there(config: Config) -> Redis | None:
-    """The server, if it runs: these commands work without one, sharing nothing."""
+def _redis_if_available(config: Config) -> Redis | None:
+    """The Redis server, or None: these commands work without one."""
     try:
         return connect_server(config)
     except ServerUnusable:
@@ -148,9 +154,13 @@ def call(
     catalogue = configured_catalogue(config, store)
     if operation is None:
         names = [one.name for one in catalogue if one.group == group]
-        raise ConfigError(f"which operation of {group}? {', '.join(names) or 'there is no such group'}")
+        raise ConfigError(
+            f"choose an operation of {group}: {', '.join(names)}"
+            if names
+            else f"no group {group}; see `storehooks api --list`"
+        )
     wanted = catalogue.get(group, operation)
-    client = client_for_store(config, store, _redis_if_there(config))
+    client = client_for_store(config, store, _redis_if_available(config))
     if data_file and wanted.rows and Path(data_file).suffix.lower() != ".json":
         import_file(client, group, Path(data_file), json_)
         return
@@ -164,13 +174,13 @@ def _fields(params: Iterable[str]) -> dict[str, Any]:
     for param in params:
         name, sign, value = param.partition("=")
         if not sign:
-            raise ConfigError(f"--param {param}: write --param status=paid")
+            raise ConfigError(f"--param {param} is not NAME=VALUE, such as status=paid")
         fields[name] = _value(value)
     return fields
 
 
 def _value(text: str) -> Any:
-    """JSON where it is an object, a list, true, false or a whole number; an amount of money stays text."""
+    """An object, a list, true, false, null and whole numbers are read as JSON. Amounts of money stay text."""
     if text[:1] in "{[" or text in ("true", "false", "null") or (text.isascii() and text.isdigit()):
         try:
             return json.loads(text)
@@ -187,27 +197,23 @@ def _body(file: str) -> Any:
 
 
 def import_file(client: Any, group: str, path: Path, json_: bool) -> None:
-    """A file of rows, with a progress bar; interrupted, the same command goes on where it stopped."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
+    """Import a file of rows. If it is interrupted, the same command continues where it stopped."""
     from workers.storeapi.bulk_import.importer import Importer
 
     importer = Importer(client, group, path)
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{group} from {path.name}", total=path.stat().st_size)
+    with output.progress(f"importing {group}", path.stat().st_size, unit="bytes") as bar:
         try:
-            done = importer.run(lambda now: bar.update(task, completed=now.position))
+            done = importer.run(lambda now: bar.reach(now.position))
         except (ApiError, KeyboardInterrupt):
             bar.stop()
-            output.warn(f"stopped, and {importer.progress_file} knows where; the same command goes on from there")
+            output.warn(f"stopped; the same command continues from the position in {importer.progress_file}")
             raise
     if json_ or not sys.stdout.isatty():
         output.as_json({"rows": done.rows, "accepted": done.accepted, "refused": done.refused})
     else:
         click.echo(f"{done.rows:,} rows: {done.accepted:,} accepted, {done.refused:,} refused")
     if done.refused:
-        output.warn(f"the refused rows, and why: {importer.report_file}")
+        output.warn(f"the refused rows and their errors are in {importer.report_file}")
         raise click.exceptions.Exit(1)
 
 
@@ -222,16 +228,15 @@ def show_answer(answer: Any, all_: bool, as_json: bool) -> None:
         records: Iterable[Record] = answer if all_ else answer.first_page()
         (_stream_json if as_json else _show_table)(iter(records))
         if not as_json and not all_ and answer.total is not None:
-            output.next_command(f"{answer.total:,} in all; --all shows them")
+            click.echo(f"\n{answer.total:,} in total; --all shows all of them")
     elif as_json:
         click.echo(_json(answer))
     else:
-        for name, value in answer.items():
-            click.echo(f"{output.harmless(str(name))}  {output.harmless(_short(value))}")
+        output.payload(_json(answer).encode())
 
 
 def _stream_json(records: Iterator[Record]) -> None:
-    """A JSON list, written as it comes: a hundred thousand records need not fit into memory."""
+    """A JSON list, printed record by record, so that it need not fit into memory."""
     click.echo("[", nl=False)
     for number, record in enumerate(records):
         click.echo(("," if number else "") + "\n  " + _json(record), nl=False)
@@ -239,12 +244,12 @@ def _stream_json(records: Iterator[Record]) -> None:
 
 
 def _show_table(records: Iterator[Record]) -> None:
-    """Columns by the first record; so many rows at a time that widths can be made to fit."""
+    """The columns are the fields of the first record."""
     first = next(records, None)
     if first is None:
-        click.echo("none")
+        click.echo("no records")
         return
-    names = [name for name in first if not isinstance(first[name], dict | list)][:WIDEST]
+    names = [name for name in first if not isinstance(first[name], dict | list)][:MAX_COLUMNS]
     rows = ([_short(record.get(name)) for name in names] for record in chain([first], records))
     headings = [name.upper() for name in names]
     output.table(headings, rows, drop=headings[:1:-1], shorten=headings[1:])
@@ -263,29 +268,33 @@ def _json(value: Any) -> str:
 
 
 def probe(config: Config, store: str, json_: bool) -> None:
-    """Try every GET that needs no id of its own; ids come from the listings."""
+    """Try every GET that needs no id, or an id that a listing returns."""
     from workers.storeapi import client_for_store
 
-    client = client_for_store(config, store, _redis_if_there(config))
-    found = list(_probed(client))
+    client = client_for_store(config, store, _redis_if_available(config))
+    found = list(_results(client))
     if json_:
         output.as_json([{"operation": one.full_name, "result": result} for one, result in found])
     else:
-        rows = [(one.full_name, one.path, result) for one, result in found]
+        rows = [(one.full_name, one.path, output.state(_level(result), result)) for one, result in found]
         output.table(("OPERATION", "PATH", "RESULT"), rows, drop=("PATH",), wrap=True)
-        output.next_command("storehooks api --list      what is confirmed now")
-    if any(result.startswith(("no:", "not known")) for _, result in found):
+        output.next_command("storehooks api --list  all operations and their state")
+    if any(_level(result) == "fail" for _, result in found):
         raise click.exceptions.Exit(1)
 
 
-def _probed(client: Any) -> Iterator[tuple[Operation, str]]:
+def _level(result: str) -> str:
+    return "ok" if result == "confirmed" else "no" if result.startswith("not tried") else "fail"
+
+
+def _results(client: Any) -> Iterator[tuple[Operation, str]]:
     ids: dict[str, Any] = {}
     safe = [one for one in client.catalogue if one.method == "GET"]
     for operation in sorted(safe, key=lambda one: len(one.parameters)):
         if len(operation.parameters) > 1 or (operation.parameters and "import" in operation.name):
-            yield operation, "not tried: it needs an id that no listing gives"
+            yield operation, "not tried: it needs an id that no listing returns"
         elif operation.parameters and operation.group not in ids:
-            yield operation, "not tried: there is no record to try it with"
+            yield operation, "not tried: the store has no record to try it with"
         else:
             yield operation, _try(client, operation, ids)
 
@@ -299,7 +308,7 @@ def _try(client: Any, operation: Operation, ids: dict[str, Any]) -> str:
             if records and operation.name == "list":
                 ids[operation.group] = records[0].id
     except ResourceNotFound as error:
-        return f"no: {error.status}; set [stores.{client.store}.catalogue.{operation.full_name}] path"
+        return f"not there: {error.status}; set [stores.{client.store}.catalogue.{operation.full_name}] path"
     except ApiError as error:
-        return f"not known: {error.reason.splitlines()[0]}"
+        return f"unknown: {error.reason.splitlines()[0]}"
     return "confirmed"

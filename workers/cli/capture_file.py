@@ -1,4 +1,4 @@
-"""Captured deliveries: header lines, a blank line, the raw body; as `refused show --raw` writes them."""
+"""Captured requests: header lines, a blank line, the raw body. `refused show --raw` writes them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Captured(NamedTuple):
 
 
 def read_captured(path: str) -> Captured:
-    """A request from a file, or from standard input where the path is `-`."""
+    """Read a request from a file, or from standard input if the path is `-`."""
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     return parse(data, path)
 
 
 def parse(data: bytes, path: str) -> Captured:
     blank = _BLANK_LINE.search(data)
     if blank is None:
-        raise ConfigError(f"{path} holds no blank line: write the header lines, a blank line, then the raw body")
+        raise ConfigError(f"{path} has no blank line; it must hold the header lines, a blank line and the raw body")
     lines = data[: blank.start()].decode("latin-1").splitlines()
     if lines and _REQUEST_LINE.fullmatch(lines[0]):
         lines = lines[1:]
@@ -38,13 +38,13 @@ def parse(data: bytes, path: str) -> Captured:
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name.strip():
-            raise ConfigError(f"{path}: {line[:60]!r} is no header line; write NAME: VALUE")
+            raise ConfigError(f"{path}: {line[:60]!r} is not a header line; use NAME: VALUE")
         key = name.strip().lower()
         headers[key] = f"{headers[key]},{value.strip()}" if key in headers else value.strip()
     return Captured(headers, data[blank.end() :])
 
 
 def write(headers: dict[str, str], body: bytes) -> bytes:
-    """What `parse` reads."""
+    """A request in the form that `parse` reads."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return lines.encode("latin-1", "replace") + b"\r\n" + body

@@ -1,4 +1,4 @@
-"""dev: everything in one terminal, on the embedded server. Ctrl-C leaves nothing behind."""
+"""dev: run everything in one terminal, on the embedded server. Ctrl-C stops all of it."""
 
 from __future__ import annotations
 
@@ -34,29 +34,30 @@ from workers.runtime.supervisor import Program, Supervisor, python_command, work
 START_SECONDS = 10.0
 STOP_SECONDS = 8.0
 DRAIN = "4s"
-LOOK_FOR_CHANGES_EVERY = 0.5
+CHECK_FILES_EVERY = 0.5
+TIME_WIDTH = 10
 SERVER_STAGE = 0
-"""It ends last: the others have something to write when they end."""
+"""The server stops last: the others still write to it when they stop."""
 
 
 @click.command()
-@click.option("--no-sandbox", is_flag=True, help="Without the sandbox store.")
-@click.option("--events", type=click.IntRange(1), metavar="N", help="Stop with a summary after N events were handled.")
+@click.option("--no-sandbox", is_flag=True, help="Do not run the sandbox store.")
+@click.option("--events", type=click.IntRange(1), metavar="N", help="Stop with a summary after N handled events.")
 @with_config
 def dev(no_sandbox: bool, events: int | None) -> None:
-    """Run everything here: server, receiver, workers, and a sandbox store."""
+    """Run everything: server, receiver, workers, sandbox store."""
     started = time.monotonic()
     config = load_config()
     require_free_port(config.receiver.bind, key="[receiver] bind")
     if config.stores and not no_sandbox:
         require_free_port(config.sandbox.bind, key="[sandbox] bind")
     handlers = validate_plugins(config)
-    refuse_a_second_dev(config.data_dir)
+    require_only_dev(config.data_dir)
     Dev(config, handlers, started, events).run(sandbox=not no_sandbox)
 
 
-def refuse_a_second_dev(data_dir: Path) -> None:
-    """One `storehooks dev` for a data directory; the kernel frees its lock however this process ends."""
+def require_only_dev(data_dir: Path) -> None:
+    """Allow one `storehooks dev` for a data directory. The kernel frees its lock when the process ends."""
     try:
         hold_alone(data_dir, "dev")
     except AlreadyHeld as other:
@@ -70,32 +71,32 @@ class Dev:
         self._config = config
         self._handlers = handlers
         self._started = started
-        self._most = events
+        self._max_events = events
         self._client = connect_to(config.redis, timeout=2.0)
-        self._ledger = EventQueries(self._client)
-        self._supervisor = Supervisor(report=self._say, stop_seconds=STOP_SECONDS)
+        self._events = EventQueries(self._client)
+        self._supervisor = Supervisor(report=self._print_note, stop_seconds=STOP_SECONDS)
         self._logs = config.data_dir / "logs"
         self._journal: RunStream | None = None
         self._first = True
         self._before: dict[str, int] | None = None
         self._config_files = FileWatch(config_files(config))
         self._plugin_files = FileWatch(plugin_files(config, handlers))
-        self._new_config = False
-        """The config was saved, and not everybody has read it yet."""
-        self._changes_at = 0.0
+        self._config_changed = False
+        """The config was saved, and has not been reloaded yet."""
+        self._next_file_check = 0.0
         self._refused = RefusalStream(config.data_dir)
 
     def run(self, *, sandbox: bool) -> None:
         self._logs.mkdir(exist_ok=True)
         try:
             server = self._start_server()
-            self._before = dict(self._ledger.counters().total)
-            declared_before = self._ledger.declared()
-            self._start_the_rest(sandbox)
-            self._banner(server, sandbox)
-            self._say_who_is_gone(_routed_to(declared_before), self._handlers)
-            self._listen()
-            self._supervisor.run(every=self._every)
+            self._before = dict(self._events.counters().total)
+            declared_before = self._events.declared()
+            self._start_others(sandbox)
+            self._print_banner(server, sandbox)
+            self._report_removed(_routed_to(declared_before), self._handlers)
+            self._follow_journal()
+            self._supervisor.run(every=self._tick)
         finally:
             self._stop()
 
@@ -107,10 +108,10 @@ class Dev:
             embedded_server.version_of(program)
             command = embedded_server.command(program, self._config.data_dir)
             self._supervisor.start(Program("server", command, stage=SERVER_STAGE, output=self._logs / "server.log"))
-            self._wait_for_the_server()
+            self._wait_for_server()
         return check(self._client, ack=self._config.redis.ack)
 
-    def _wait_for_the_server(self) -> None:
+    def _wait_for_server(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(RedisError):  # no socket yet, or still reading its file
@@ -119,7 +120,7 @@ class Dev:
             self._supervisor.poll(0.02)
         raise ServerUnusable(f"the embedded server did not start; see {self._logs / 'server.log'}")
 
-    def _start_the_rest(self, sandbox: bool) -> None:
+    def _start_others(self, sandbox: bool) -> None:
         config, environ = self._config, {"STOREHOOKS_WORKERS__DRAIN": DRAIN}
         command = python_command("receiver.server.web", config)
         self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
@@ -129,120 +130,124 @@ class Dev:
             self._supervisor.start(self._sandbox())
 
     def _sandbox(self) -> Program:
-        arguments = ["--store", next(iter(self._config.stores)), "--every", "0" if self._most else "2"]
-        if self._most:
-            arguments += ["--events", str(self._most)]
+        arguments = ["--store", next(iter(self._config.stores)), "--every", "0" if self._max_events else "2"]
+        if self._max_events:
+            arguments += ["--events", str(self._max_events)]
         command = python_command("workers.cli", self._config, "sandbox", *arguments)
         return Program("sandbox", command, stage=3, output=self._logs / "sandbox.log")
 
-    def _banner(self, server: str, sandbox: bool) -> None:
+    def _print_banner(self, server: str, sandbox: bool) -> None:
         where = f"embedded {server}, data in {self._config.redis.data_dir}" if self._config.redis.embedded else server
-        click.echo(f"storehooks {__version__}, {where}, config {self._config.path}\n")
+        output.line(
+            output.text(f"storehooks {__version__}", "bold"), f", {where}, config {self._config.path}", indent=2
+        )
+        click.echo()
         for name in self._config.stores:
-            click.echo(f"  receiver  {self._config.public_url_of(name)}")
+            output.field("receiver", self._config.public_url_of(name), indent=2, wide=10)
         if sandbox and self._config.stores:
             store, where = next(iter(self._config.stores)), self._config.sandbox.bind
-            click.echo(f"  sandbox   http://{where}   a pretend {store}, a shopper buys every 2 s")
-        told = "   ".join(f"{one.handler} ({', '.join(one.topics)})" for one in self._handlers)
-        click.echo(f"  handlers  {told or 'none; see [workers] plugins'}\n")
+            output.field("sandbox", f"http://{where}   store {store}, a shopper buys every 2 s", indent=2, wide=10)
+        handlers = "   ".join(f"{one.handler} ({', '.join(one.topics)})" for one in self._handlers)
+        output.field("handlers", handlers or "none; see [workers] plugins", indent=2, wide=10)
+        click.echo()
 
     # While it runs
 
-    def _every(self) -> None:
-        self._listen()
-        self._load_what_changed()
-        self._show_refused()
-        if self._most and not self._first:
+    def _tick(self) -> None:
+        self._follow_journal()
+        self._reload_if_changed()
+        self._print_refused()
+        if self._max_events and not self._first:
             with contextlib.suppress(RedisError):
-                if sum(self._counted()[name] for name in ("settled", "failed")) >= self._most:
+                if sum(self._counted()[name] for name in ("settled", "failed")) >= self._max_events:
                     self._supervisor.stop()
 
-    def _listen(self) -> None:
-        """Follow the journal; the server may be starting again, and then we come back later."""
+    def _follow_journal(self) -> None:
+        """Subscribe to the journal's channel. If the server is restarting, the next tick tries again."""
         if self._journal is None:
             with contextlib.suppress(RedisError, OSError):
                 self._journal = RunStream(self._client)
-                self._supervisor.watch(self._journal.fileno, self._hear)
+                self._supervisor.watch(self._journal.fileno, self._print_runs)
 
-    def _hear(self) -> None:
+    def _print_runs(self) -> None:
         assert self._journal is not None
         try:
             for line in self._journal.lines():
                 if not self._quiet:
-                    click.echo(line)
+                    output.line(line, indent=TIME_WIDTH)
                 if self._first:
                     self._first = False
-                    self._say_what_next()
+                    self._print_next_commands()
         except (RedisError, OSError):
             self._supervisor.unwatch(self._journal.fileno)
             self._journal.close()
             self._journal = None
 
-    def _show_refused(self) -> None:
+    def _print_refused(self) -> None:
         for line in self._refused.lines():
             if not self._quiet:
-                click.echo(line)
+                output.line(line, indent=TIME_WIDTH)
 
     @property
     def _quiet(self) -> bool:
-        """Many events are to be handled quickly; nobody reads a line for each."""
-        return bool(self._most and self._most > 50)
+        """Whether there are too many events for a line each."""
+        return bool(self._max_events and self._max_events > 50)
 
-    def _say_what_next(self) -> None:
+    def _print_next_commands(self) -> None:
         click.echo(f"First event handled after {time.monotonic() - self._started:.0f} s.")
-        if self._most:
+        if self._max_events:
             return
         click.echo("In a second terminal:")
         has_api = any(store.base_url for store in self._config.stores.values())
         output.next_command(
-            "storehooks send order.created  your own event",
-            "storehooks send order.created --tamper body  see it refused",
-            "storehooks events  what has arrived",
-            *(["storehooks api orders list  the sandbox store's API"] if has_api else []),
-            *(f"edit {os.path.relpath(file)}  loads when saved" for file in self._plugin_files.files),
+            "storehooks send order.created  send your own event",
+            "storehooks send order.created --tamper body  send one that is refused",
+            "storehooks events  list the events",
+            *(["storehooks api orders list  call the sandbox store's API"] if has_api else []),
+            *(f"edit {os.path.relpath(file)}  it is reloaded when you save it" for file in self._plugin_files.files),
         )
         click.echo()
 
-    def _load_what_changed(self) -> None:
-        if time.monotonic() < self._changes_at:
+    def _reload_if_changed(self) -> None:
+        if time.monotonic() < self._next_file_check:
             return
-        self._changes_at = time.monotonic() + LOOK_FOR_CHANGES_EVERY
+        self._next_file_check = time.monotonic() + CHECK_FILES_EVERY
         config = self._config_files.changed(config_files(self._config))
-        self._new_config = self._new_config or config
+        self._config_changed = self._config_changed or config
         if self._plugin_files.changed() or config:
-            self._load_again()
+            self._reload()
 
-    def _load_again(self) -> None:
-        """Everybody reads the config again, if it and its plugins are good; else what was there goes on."""
+    def _reload(self) -> None:
+        """Reload config and plugins in all processes if they are valid. Otherwise the old ones stay in use."""
         try:
             config = load_from_environment(str(self._config.path) if self._config.path else None)
             self._plugin_files = FileWatch([*self._plugin_files.files, *plugin_files(config, ())])
             handlers = validate_plugins(config)
-        except Exception as error:  # noqa: BLE001  whatever is wrong with it, the old one goes on
-            self._say(f"not loaded, the old one stays: {error}")
+        except Exception as error:  # noqa: BLE001  with any error, the old one stays in use
+            self._print_note(f"not reloaded, the old one stays in use: {error}")
             return
-        self._supervisor.signal("" if self._new_config else "worker", signal.SIGHUP)
-        self._say(_what_was_loaded(config if self._new_config else None, self._handlers, handlers))
-        for setting in _kept_until_a_restart(self._config, config):
-            self._say(f"{setting} has changed; that counts when `storehooks dev` is started again")
-        self._say_who_is_gone({one.handler for one in self._handlers}, handlers)
-        self._config, self._handlers, self._new_config = config, handlers, False
+        self._supervisor.signal("" if self._config_changed else "worker", signal.SIGHUP)
+        self._print_note(_reloaded(config if self._config_changed else None, self._handlers, handlers))
+        for setting in _needs_restart(self._config, config):
+            self._print_note(f"{setting} has changed; restart `storehooks dev` to use it")
+        self._report_removed({one.handler for one in self._handlers}, handlers)
+        self._config, self._handlers, self._config_changed = config, handlers, False
         self._plugin_files = FileWatch([*self._plugin_files.files, *plugin_files(config, handlers)])
 
-    def _say_who_is_gone(self, before: set[str], handlers: list[Declaration]) -> None:
-        """Events are routed to a handler for minutes after it was last there, and their runs wait for it."""
+    def _report_removed(self, before: set[str], handlers: list[Declaration]) -> None:
+        """Report removed handlers: events are routed to them for some minutes, and their runs wait."""
         gone = before - {one.handler for one in handlers}
         with contextlib.suppress(RedisError):
             for name, waiting in sorted(HandlerQueries(self._client).waiting(gone).items()):
-                runs = f"and {waits(waiting, 'run of it', 'runs of it')}" if waiting else "what comes for it waits"
-                self._say(f"{name} is in no plugin any more, {runs}")
-                self._say(f"if it is gone for good: {output.our_name()} handlers retire {name}")
+                runs = f"{waits(waiting, 'run')} for it" if waiting else "new runs will wait for it"
+                self._print_note(f"handler {name} was removed; {runs}")
+                self._print_note(f"if it was removed for good: {output.our_name()} handlers retire {name}")
 
-    def _say(self, sentence: str) -> None:
+    def _print_note(self, sentence: str) -> None:
         first, *more = sentence.splitlines()
-        output.prose(f"{datetime.now():%H:%M:%S}  -- {first}", indent=13)
+        output.line(output.text(f"{datetime.now():%H:%M:%S}  ", "dim"), "-- ", first, indent=TIME_WIDTH + 3)
         for line in more:
-            output.prose(f"{'':13}{line}", indent=13)
+            output.line(" " * (TIME_WIDTH + 3), line, indent=TIME_WIDTH + 3)
 
     # The end
 
@@ -251,7 +256,7 @@ class Dev:
         if self._journal is not None:
             self._journal.close()
         self._refused.close()
-        self._supervisor.stop_children(above=SERVER_STAGE)  # they write down what they have counted and not told yet
+        self._supervisor.stop_children(above=SERVER_STAGE)  # they flush their counters when they stop
         summary = self._summary()
         self._client.close()
         self._supervisor.stop_children()
@@ -259,8 +264,10 @@ class Dev:
             socket_path(self._config.data_dir).unlink(missing_ok=True)
         if summary:
             took = time.monotonic() - asked
-            click.echo(f"\nstopped in {took:.1f} s, nothing left running, events kept in {self._config.redis.data_dir}")
-            click.echo(summary)
+            click.echo(
+                f"\nstopped in {took:.1f} s, all processes ended, events stored in {self._config.redis.data_dir}"
+            )
+            output.line(summary, indent=2)
 
     def _summary(self) -> str:
         try:
@@ -269,25 +276,25 @@ class Dev:
             return ""
 
     def _counted(self) -> dict[str, int]:
-        """Since the start."""
-        now, before = self._ledger.counters().total, self._before or {}
-        return {name: many - before.get(name, 0) for name, many in now.items()}
+        """The counters since the start."""
+        now, before = self._events.counters().total, self._before or {}
+        return {name: number - before.get(name, 0) for name, number in now.items()}
 
 
 def _routed_to(declared: list[tuple[Declaration, datetime]]) -> set[str]:
-    """Handlers that events are routed to again as soon as a worker is there: those of the last one's last minutes."""
+    """The handlers that events are still routed to: those declared in the last minutes of the last worker."""
     oldest = max((at for _, at in declared), default=datetime.now(UTC)) - timedelta(milliseconds=DECLARATION_MS)
     return {one.handler for one, at in declared if at >= oldest}
 
 
-def _what_was_loaded(config: Config | None, old: list[Declaration], new: list[Declaration]) -> str:
+def _reloaded(config: Config | None, old: list[Declaration], new: list[Declaration]) -> str:
     what = f"{config.path.name} and plugins" if config and config.path else "plugins"
     added = sorted({one.handler for one in new} - {one.handler for one in old})
-    return f"{what} loaded again" + (f"; new: {', '.join(added)}" if added else "")
+    return f"{what} reloaded" + (f"; new: {', '.join(added)}" if added else "")
 
 
-def _kept_until_a_restart(before: Config, now: Config) -> list[str]:
-    """What counts from the start of a process that is not started again."""
+def _needs_restart(before: Config, now: Config) -> list[str]:
+    """The changed settings that need a restart."""
     pairs = {
         "[redis]": (before.redis, now.redis),
         "[workers] processes": (before.workers.processes, now.workers.processes),

@@ -1,4 +1,4 @@
-"""doctor: is it fine, and if not, what to do about it."""
+"""doctor: check everything, and say how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import Span, load_config, with_config
+from workers.cli.options import Span, json_option, load_config, with_config
 from workers.formatting import counted
 from workers.operations.doctor.examination import TIMEOUT, examine
 from workers.operations.doctor.facts import Facts
@@ -20,20 +20,22 @@ NAME_WIDTH = 12
 
 
 @click.command()
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
-@click.option("--strict", is_flag=True, help="Exit with 1 for what is only to know, too.")
-@click.option("--timeout", type=Span(), default=TIMEOUT, metavar="TIME", help="How long to wait for stores; 4s.")
+@json_option
+@click.option("--strict", is_flag=True, help="Also exit 1 on warnings.")
+@click.option(
+    "--timeout", type=Span(), default=TIMEOUT, metavar="TIME", help="Maximum time to wait for stores. Default: 4s."
+)
 @with_config
 def doctor(json_: bool, strict: bool, timeout: float) -> None:
-    """Check config, server, plugins, workers, stores and the public address; say the fix for each finding.
+    """Check config, server, plugins, workers and stores.
 
-    Exit 0: nothing to fix. 1: something is to fix (FAIL). 2: the config cannot be read.
+    Each finding says how to fix it. Exit 0: no problems. 1: problems (FAIL). 2: the config is invalid.
     """
     started = time.monotonic()
     try:
         config = load_config()
     except ConfigError as error:
-        _refuse(error, json_)
+        _report_invalid_config(error, json_)
         return
     facts, findings = examine(config, timeout=timeout)
     took = time.monotonic() - started
@@ -47,10 +49,10 @@ def doctor(json_: bool, strict: bool, timeout: float) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _refuse(error: ConfigError, json_: bool) -> None:
-    """Without a config nothing else can be looked at. Each line of the error says where and how to mend it."""
+def _report_invalid_config(error: ConfigError, json_: bool) -> None:
+    """Nothing else can be checked without a config. Each line of the error says where the problem is and its fix."""
     lines = str(error).splitlines()
-    found = [fail("config", line, fix="what it says; nothing else can be checked before") for line in lines]
+    found = [fail("config", line, fix="correct the config; nothing else can be checked before that") for line in lines]
     if json_:
         output.as_json(_as_json(None, found, 0.0))
     else:
@@ -61,13 +63,13 @@ def _refuse(error: ConfigError, json_: bool) -> None:
 
 def _header(facts: Facts, took: float) -> None:
     plugins = {one.details["plugin"] for one in facts.plugins.handlers}
-    told = [
+    parts = [
         str(facts.config.path or "no file"),
         counted(len(facts.config.stores), "store"),
         counted(len(plugins), "plugin"),
         counted(len(facts.plugins.handlers), "handler"),
     ]
-    output.prose(f"{', '.join(told)}   checked in {took:.1f} s")
+    output.line(f"{', '.join(parts)}   checked in {took:.1f} s", indent=2)
     click.echo()
 
 
@@ -76,23 +78,25 @@ def _show(findings: list[Finding]) -> None:
     for one in findings:
         level = one.level if one.level == "ok" else one.level.upper()
         fix = [f"fix: {one.fix}"] if one.fix else []
-        for number, line in enumerate([one.text, *one.more, *fix]):
-            start = f"{level:<6}{one.name:<{wide}}" if not number else " " * (6 + wide)
-            whole = start + output.harmless(line)
-            is_command = line.startswith("fix: storehooks")  # to be copied
-            click.echo(whole if is_command else "\n".join(output.hanging(whole, len(start))))
+        start = output.state(level, f"{level:<6}") + output.text(f"{one.name:<{wide}}")
+        for line in [one.text, *one.more, *fix]:
+            is_command = line.startswith("fix: storehooks")
+            output.line(start, line, indent=6 + wide, whole=is_command)
+            start = output.text(" " * (6 + wide))
 
 
 def _verdict(findings: list[Finding]) -> None:
-    fix, know = count(findings, "fail"), count(findings, "warn")
-    click.echo(f"\n{fix} to fix, {know} to know" if fix or know else "\neverything is fine")
+    problems, warnings = count(findings, "fail"), count(findings, "warn")
+    summary = f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
+    click.echo()
+    output.line(output.state("fail" if problems else "warn" if warnings else "ok", summary))
 
 
 def _as_json(config: Config | None, findings: list[Finding], took: float) -> dict[str, Any]:
     return {
         "config": str(config.path) if config and config.path else None,
         "seconds": round(took, 3),
-        "to_fix": count(findings, "fail"),
-        "to_know": count(findings, "warn"),
+        "problems": count(findings, "fail"),
+        "warnings": count(findings, "warn"),
         "findings": [one.as_json() for one in findings],
     }

@@ -1,4 +1,4 @@
-"""events: what has arrived, and what became of it."""
+"""events: list and show accepted events, and run their handlers again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
-from workers.cli.options import Moment, Noun, Rate, connect_server, load_config, with_config
+from workers.cli.options import Moment, Noun, Rate, connect_server, json_option, load_config, with_config, yes_option
+from workers.cli.replay_run import run_replay
 from workers.formatting import counted
 from workers.operations.replay import Replay, Selection, matching_runs
 
@@ -24,16 +25,16 @@ from workers.operations.replay import Replay, Selection, matching_runs
 @click.group(cls=Noun)
 @with_config
 def events() -> None:
-    """Events: list, show, replay."""
+    """List, show and replay events."""
 
 
 @events.command("list")
-@click.option("--store", help="Only of this store.")
+@click.option("--store", help="Only events of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
-@click.option("--status", type=click.Choice(list(EventStatus)), help="Only in this state.")
-@click.option("--since", type=Moment(), help="Not older than this.")
-@click.option("--limit", default=50, show_default=True, help="At most so many.")
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.option("--status", type=click.Choice([one.value for one in EventStatus]), help="Only events with this status.")
+@click.option("--since", type=Moment(), help="Only events received since then.")
+@click.option("--limit", default=50, show_default=True, help="Maximum number of events.")
+@json_option
 @with_config
 def list_events(
     store: str | None = None,
@@ -43,35 +44,35 @@ def list_events(
     limit: int = 50,
     json_: bool = False,
 ) -> None:
-    """The newest events, newest first."""
+    """List events, newest first."""
     ledger = EventQueries(connect_server(load_config()))
     found = ledger.events(store=store, topic=topic, status=status, since=since, limit=limit)
     if json_:
         output.as_json([_summary_json(event) for event in found])
         return
     if not found:
-        click.echo("no events that fit")
-        output.next_command("storehooks send order.created      send one")
+        click.echo("no events found")
+        output.next_command("storehooks send order.created  send one")
         return
-    rows = [(e.received_at, e.store, e.topic, e.resource_id, e.status, e.source, e.id) for e in found]
+    rows = [(e.received_at, e.store, e.topic, e.resource_id, output.state(e.status), e.source, e.id) for e in found]
     output.table(
         ("RECEIVED", "STORE", "TOPIC", "RESOURCE", "STATUS", "SOURCE", "ID"),
         rows,
         drop=("SOURCE", "RESOURCE"),
         shorten=("STORE", "TOPIC"),
     )
-    output.next_command(f"storehooks events show {found[0].id}")
+    output.next_command(f"storehooks events show {found[0].id}  its payload and its runs")
 
 
 @events.command("show")
 @click.argument("event_id", metavar="ID")
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@json_option
 @click.option("--export", metavar="FILE", help="Write the event with its context to a file, to be run elsewhere.")
 @with_config
 def show_event(event_id: str, json_: bool, export: str | None) -> None:
-    """One event: headers, payload, and a line for each handler.
+    """Show one event: its payload and its runs.
 
-    ID is an event's id, or `last`, or a delivery's or a resource's id: then it is the newest of those.
+    ID is an event's id, a delivery's id, a resource's id (the newest event of it), or `last`.
     """
     ledger = EventQueries(connect_server(load_config()))
     event_id = ledger.find(event_id)
@@ -84,25 +85,35 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
     if json_:
         output.as_json(_record_json(record))
         return
-    about = record.summary
-    topic, resource = output.harmless(about.topic), output.harmless(about.resource_id)
-    delivery = output.harmless(about.delivery_id) or "-"
-    click.echo(f"{topic}  {resource}   {about.store}   {about.status}   {about.id}")
-    click.echo(f"received {output.clock(about.received_at)} from {about.source}, delivery {delivery}")
+    _show_summary(record)
     click.echo()
-    output.table(
-        ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
-        [(r.handler, r.status, r.attempts, r.due_at, r.error or r.result) for r in record.runs],
-        drop=("DUE", "ATTEMPTS"),
-        wrap=True,
+    if record.runs:
+        output.table(
+            ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
+            [(r.handler, output.state(r.status), r.attempts, r.due_at, r.error or r.result) for r in record.runs],
+            drop=("DUE", "ATTEMPTS"),
+            wrap=True,
+        )
+        click.echo()
+    if record.body:
+        output.payload(record.body)
+    else:
+        click.echo("The body was deleted by retention.")
+    output.next_command(
+        f"storehooks handlers explain {record.summary.id}  why each handler was called or not",
+        f"storehooks events replay {record.summary.id}  run its handlers again",
     )
-    if record.reason:
-        click.echo(f"settled: {record.reason}")
-    click.echo()
-    click.echo(
-        output.harmless(record.body.decode("utf-8", "replace"))[:2000] if record.body else "the body is gone by age"
-    )
-    output.next_command(f"storehooks events show {about.id} --json")
+
+
+def _show_summary(record: EventRecord) -> None:
+    event = record.summary
+    output.line(output.text(event.topic, "bold"), "  ", event.resource_id)
+    output.field("event", event.id, wide=10)
+    output.field("store", event.store, wide=10)
+    why = f" ({record.reason})" if record.reason else ""
+    output.field("status", output.state(event.status, f"{event.status}{why}"), wide=10)
+    delivery = f", delivery {event.delivery_id}" if event.delivery_id else ""
+    output.field("received", f"{output.clock(event.received_at)} from {event.source}{delivery}", wide=10)
 
 
 def _write_export(event_id: str, path: str) -> None:
@@ -124,18 +135,18 @@ def _write_export(event_id: str, path: str) -> None:
 
 @events.command("replay")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
-@click.option("--handler", metavar="H", help="Only this handler; one that was not there gets the event too.")
-@click.option("--run-status", type=click.Choice(ENDED), help="Only runs that ended so.")
+@click.option("--handler", metavar="H", help="Only this handler, also if it did not exist then.")
+@click.option("--run-status", type=click.Choice([one.value for one in ENDED]), help="Only runs with this status.")
 @click.option("--handler-version", metavar="V", help="Only runs of this version of the handler.")
-@click.option("--store", help="Only of this store.")
+@click.option("--store", help="Only events of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
-@click.option("--since", type=Moment(), help="Events received from then on.")
-@click.option("--until", type=Moment(), help="Events received up to then.")
-@click.option("--first", type=click.IntRange(1), metavar="N", help="At most so many runs.")
-@click.option("--rate", type=Rate(), help="Not faster than this, such as 10/s.")
-@click.option("--again", is_flag=True, help="Forget what ctx.once remembers of them: effects are done again too.")
-@click.option("--dry-run", is_flag=True, help="Only count.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--since", type=Moment(), help="Only events received since then.")
+@click.option("--until", type=Moment(), help="Only events received until then.")
+@click.option("--first", type=click.IntRange(1), metavar="N", help="Maximum number of runs.")
+@click.option("--rate", type=Rate(), help="Maximum rate, such as 10/s.")
+@click.option("--again", is_flag=True, help="Also repeat the effects that ctx.once recorded as done.")
+@click.option("--dry-run", is_flag=True, help="Only count the runs.")
+@yes_option
 @with_config
 def replay_events(
     event_ids: tuple[str, ...],
@@ -146,29 +157,34 @@ def replay_events(
     yes: bool,
     **chosen: Any,
 ) -> None:
-    """Have runs of past events done again, those that were done included. Interrupted, the same command goes on."""
+    """Run handlers again for past events, also for runs that are done.
+
+    If it is interrupted, the same command continues where it stopped.
+    """
     selection = Selection(**chosen)
     inbox = Inbox(connect_server(load_config()))
     if not event_ids and selection == Selection():
-        raise ConfigError("say which: event ids, or a filter such as --handler or --since; all of it: --topic '*'")
+        raise ConfigError(
+            "no events chosen; give event ids, or a filter such as --handler or --since (all events: --topic '*')"
+        )
     look = Replay(inbox, rate=None, first=None, told=lambda _: None)
     items = [item for one in event_ids for item in _runs_of(inbox, one, selection)]
     total = len(items) if event_ids else sum(1 for _ in look.matching(selection))
-    click.echo(f"{counted(total, 'run')} {'fits' if total == 1 else 'fit'}")
+    click.echo(f"{counted(total, 'run')} {'matches' if total == 1 else 'match'}")
     if dry_run:
         return
     if not yes and total > 1 and sys.stdin.isatty():
         click.confirm(f"Replay {counted(min(total, first or total), 'run')}?", abort=True)
     if not event_ids and look.position(selection):
-        click.echo("going on where an earlier one was interrupted")
-    with click.progressbar(length=min(total, first or total), label="replaying", show_pos=True) as bar:
-        replay = Replay(inbox, rate=rate, first=first, told=bar.update, again=again)
-        try:
-            counts = replay.items(items, make=bool(selection.handler)) if event_ids else replay.selection(selection)
-        except KeyboardInterrupt:
-            click.echo(f"\ninterrupted after {replay.counts['reopened']:,}; the same command goes on")
-            raise click.exceptions.Exit(1) from None
-    output.replay_counts(counts)
+        click.echo("continuing where an interrupted replay stopped")
+    run_replay(
+        inbox,
+        lambda one: one.items(items, make=bool(selection.handler)) if event_ids else one.selection(selection),
+        total=min(total, first or total),
+        first=first,
+        rate=rate,
+        again=again,
+    )
 
 
 def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:

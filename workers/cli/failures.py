@@ -1,4 +1,4 @@
-"""failures: what went wrong, grouped by cause; again with a fix, or given up with a reason."""
+"""failures: failed and retrying runs, grouped by cause; replay them, or drop them with a reason."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from receiver.inbox.model import Declarations
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
-from workers.cli.options import Noun, Rate, connect_server, load_config, with_config
+from workers.cli.options import Noun, Rate, connect_server, load_config, with_config, yes_option
+from workers.cli.replay_run import run_replay
 from workers.formatting import counted
-from workers.operations.replay import PAGE, Replay
+from workers.operations.replay import PAGE
 
 
 @click.group(cls=Noun)
 @with_config
 def failures() -> None:
-    """Failures: list, show, replay, drop."""
+    """List, show, replay and drop failures."""
 
 
 @failures.command("list")
-@click.option("--group", metavar="GROUP", help="Only of this group, run by run.")
-@click.option("--limit", default=100, show_default=True, help="At most so many runs.")
-@click.option("--json", "json_", is_flag=True, help="For scripts: run by run.")
+@click.option("--group", metavar="GROUP", help="List the runs of this group.")
+@click.option("--limit", default=100, show_default=True, help="Maximum number of runs.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON, one entry for each run.")
 @with_config
 def list_failures(group: str | None = None, limit: int = 100, json_: bool = False) -> None:
-    """Groups of failures, the latest first."""
+    """List failures grouped by cause, latest first."""
     client = connect_server(load_config())
     reader = FailureQueries(client)
     if group or json_:
@@ -45,12 +46,12 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
         click.echo("no failures")
         return
     _show_groups(groups)
-    _say_versions(groups, Inbox(client).declarations())
+    _show_versions(groups, Inbox(client).declarations())
     worst = max(groups, key=lambda one: one.retrying + one.failed)
     output.next_command(
-        f"storehooks handlers pause {worst.handler}  stop the bleeding, nothing is lost",
-        f"storehooks failures show {worst.id}  traceback, one example event",
-        f"storehooks failures replay --group {worst.id} --first 5  a few, with your fix",
+        f"storehooks failures show {worst.id}  traceback and an example event",
+        f"storehooks handlers pause {worst.handler}  stop its runs for now; nothing is lost",
+        f"storehooks failures replay --group {worst.id} --first 5  try a few after your fix",
     )
 
 
@@ -58,76 +59,80 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
 @click.argument("group")
 @with_config
 def show_group(group: str) -> None:
-    """One group: who, since when, the traceback, an example."""
+    """Show one group: counts, versions, traceback and an example event."""
     reader = FailureQueries(connect_server(load_config()))
     found = _the_group(reader, group)
-    figures = f"{found.retrying:,} retrying, {found.failed:,} failed, {counted(found.stores, 'store')}"
-    click.echo(f"{found.id}  {found.handler}   {figures}")
-    click.echo(f"since {output.clock(found.first)}, last {output.clock(found.last)}")
-    click.echo("versions  " + ", ".join(f"{version} ({count:,})" for version, count in found.versions.items()))
-    click.echo(f"\n{output.harmless(found.error)}\n")
-    for line in reader.traceback(found.example).splitlines():
-        click.echo(f"  {output.harmless(line)}")
     event_id, handler = keys.split_item(found.example)
+    output.line(output.text(found.handler, "bold"))
+    output.field("group", found.id, wide=10)
+    retrying, failed = output.figure(found.retrying, "retrying"), output.figure(found.failed, "failed")
+    output.field("runs", retrying + " retrying, " + failed + f" failed, {counted(found.stores, 'store')}", wide=10)
+    output.field("since", f"{output.clock(found.first)}, last {output.clock(found.last)}", wide=10)
+    versions = ", ".join(f"{version} ({count:,})" for version, count in found.versions.items())
+    output.field("versions", versions, wide=10)
+    output.field("example", event_id, wide=10)
+    click.echo()
+    output.line(output.text(found.error, "red"))
+    for line in reader.traceback(found.example).splitlines():
+        output.line("  ", line, whole=True)
     output.next_command(
-        f"storehooks handlers run {handler} --event {event_id}",
-        f"storehooks failures replay --group {found.id} --first 5",
-        f"storehooks failures drop --group {found.id} --reason TEXT",
+        f"storehooks handlers run {handler} --event {event_id}  run it here, with your fix",
+        f"storehooks failures replay --group {found.id} --first 5  try a few after your fix",
+        f"storehooks failures drop --group {found.id} --reason TEXT  give up on them",
     )
 
 
 @failures.command("replay")
 @click.option("--group", metavar="GROUP", help="All runs of this group.")
 @click.option("--event", "event_id", metavar="ID", help="The failed runs of this event.")
-@click.option("--first", type=click.IntRange(1), metavar="N", help="At most so many.")
-@click.option("--rate", type=Rate(), help="Not faster than this, such as 10/s.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--first", type=click.IntRange(1), metavar="N", help="Maximum number of runs.")
+@click.option("--rate", type=Rate(), help="Maximum rate, such as 10/s.")
+@yes_option
 @with_config
 def replay_failures(group: str | None, event_id: str | None, first: int | None, rate: float | None, yes: bool) -> None:
-    """Have failed runs done again. Interrupted, the same command goes on."""
+    """Run failed runs again. If it is interrupted, the same command continues."""
     client = connect_server(load_config())
     reader = FailureQueries(client)
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
     total = min(found.retrying + found.failed if found else len(items), first or 1 << 60)
     _confirm(f"Replay {counted(total, 'run')}?", total, yes)
-    with click.progressbar(length=total, label="replaying", show_pos=True) as bar:
-        replay = Replay(Inbox(client), rate=rate, first=first, told=bar.update)
-        try:
-            counts = replay.group(found.id) if found else replay.items(items)
-        except KeyboardInterrupt:
-            click.echo(f"\ninterrupted after {replay.counts['reopened']:,}; the same command goes on")
-            raise click.exceptions.Exit(1) from None
-    output.replay_counts(counts)
+    run_replay(
+        Inbox(client),
+        lambda replay: replay.group(found.id) if found else replay.items(items),
+        total=total,
+        first=first,
+        rate=rate,
+    )
 
 
 @failures.command("drop")
 @click.option("--group", metavar="GROUP", help="All runs of this group.")
 @click.option("--event", "event_id", metavar="ID", help="The failed runs of this event.")
-@click.option("--reason", required=True, help="Why; it stays with the run.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--reason", required=True, help="The reason; stored with each run.")
+@yes_option
 @with_config
 def drop_failures(group: str | None, event_id: str | None, reason: str, yes: bool) -> None:
-    """Give failures up, with a reason."""
+    """Give up on failed runs, with a reason."""
     client = connect_server(load_config())
     reader, administration = FailureQueries(client), Administration(client)
     items = _chosen_items(reader, group, event_id)
     found = _the_group(reader, group) if group else None
     total = found.retrying + found.failed if found else len(items)
-    _confirm(f"Give {counted(total, 'run')} up?", total, yes)
+    _confirm(f"Drop {counted(total, 'run')}?", total, yes)
     dropped = 0
-    with click.progressbar(length=total, label="dropping", show_pos=True) as bar:
+    with output.progress("dropping", total) as bar:
         while items:
             replies = administration.drop(items[:PAGE], reason=reason)
             dropped += replies.count("dropped")
-            bar.update(len(replies))
+            bar.advance(len(replies))
             items = items[PAGE:] or (_page(reader, found) if found and "dropped" in replies else [])
     click.echo(f"{counted(dropped, 'run')} dropped")
 
 
 def _chosen_items(reader: FailureQueries, group: str | None, event_id: str | None) -> list[str]:
     if bool(group) == bool(event_id):
-        raise ConfigError("say which: --group GROUP or --event ID; `storehooks failures` lists them")
+        raise ConfigError("give either --group GROUP or --event ID; `storehooks failures` lists the groups")
     if group:
         return _page(reader, _the_group(reader, group))
     event = RunQueries(reader.client).of_event(str(event_id))
@@ -155,7 +160,16 @@ def _confirm(question: str, total: int, yes: bool) -> None:
 
 def _show_groups(groups: list[FailureGroup]) -> None:
     rows = [
-        (one.id[:4], one.handler, one.retrying, one.failed, one.stores, one.first, one.last, _where(one))
+        (
+            one.id[:4],
+            one.handler,
+            output.figure(one.retrying, "retrying"),
+            output.figure(one.failed, "failed"),
+            one.stores,
+            one.first,
+            one.last,
+            _where(one),
+        )
         for one in groups
     ]
     output.table(
@@ -172,7 +186,10 @@ def _where(group: FailureGroup) -> str:
 
 
 def _show_runs(found: list[Failure]) -> None:
-    rows = [(f.event, f.store, f.topic, f.handler, f.status, f.attempts, f.next_at, f.error[:60]) for f in found]
+    rows = [
+        (f.event, f.store, f.topic, f.handler, output.state(f.status), f.attempts, f.next_at, f.error[:60])
+        for f in found
+    ]
     output.table(
         ("EVENT", "STORE", "TOPIC", "HANDLER", "STATUS", "ATTEMPTS", "NEXT", "ERROR"),
         rows,
@@ -181,7 +198,7 @@ def _show_runs(found: list[Failure]) -> None:
     )
 
 
-def _say_versions(groups: list[FailureGroup], declared: Declarations) -> None:
+def _show_versions(groups: list[FailureGroup], declared: Declarations) -> None:
     runs = sum(one.retrying + one.failed for one in groups)
     click.echo(f"\n{counted(runs, 'run')}.")
     for one in groups:

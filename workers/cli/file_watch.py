@@ -1,4 +1,4 @@
-"""Watched: which files are behind a config and its plugins, and whether one of them was saved since the last look."""
+"""Watches the files of a config and its plugins for changes. For `dev`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from receiver.inbox import Declaration
 
 
 class FileWatch:
-    """A set of files. One that is missing just now counts as it was: an editor may be replacing it."""
+    """A set of files. A missing file counts as unchanged: an editor may be replacing it."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self.files = dict.fromkeys(files)
-        self._stamps = self._look()
+        self._times = self._modification_times()
 
     def changed(self, files: Iterable[Path] = ()) -> bool:
-        """Whether one was saved since the last look; of these, one that is new counts, too."""
+        """Whether a file was saved since the last call. A new one of `files` counts as saved."""
         self.files |= dict.fromkeys(files)
-        before, self._stamps = self._stamps, self._stamps | self._look()
-        return before != self._stamps
+        before, self._times = self._times, self._times | self._modification_times()
+        return before != self._times
 
-    def _look(self) -> dict[Path, float]:
+    def _modification_times(self) -> dict[Path, float]:
         found = {}
         for file in self.files:
             with contextlib.suppress(OSError):
@@ -32,14 +32,14 @@ class FileWatch:
 
 
 def config_files(config: Config) -> list[Path]:
-    """The config's own file, and those it includes."""
+    """The config file and the files that it includes."""
     if config.path is None:
         return []
     return [config.path, *(file for pattern in config.include for file in sorted(config.path.parent.glob(pattern)))]
 
 
 def plugin_files(config: Config, handlers: Iterable[Declaration]) -> list[Path]:
-    """Where the handlers are written, and the files that config names, whatever is in them."""
+    """The files of the handlers, and the plugin files that the config names."""
     base = config.path.parent if config.path else Path()
     named = [(base / name).absolute() for name in config.workers.plugins if name.endswith(".py")]
     return [*dict.fromkeys([*named, *(Path(one.details["file"]) for one in handlers)])]

@@ -1,4 +1,4 @@
-"""init: a config with a fresh secret and a first plugin, in this folder."""
+"""init: write a config with a new secret, and a first plugin."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from receiver.contract.errors import ConfigError
 from workers.cli.output import next_command
 
 CONFIG = """\
-# storehooks. Every key that may stand here, with its default: config.example.toml in the project's repository.
+# storehooks. All keys with their defaults: config.example.toml in the project's repository.
 
 [receiver]
 bind = "127.0.0.1:8000"
-# The address stores send to, as they see it.
+# The URL that stores send to.
 public_url = "http://127.0.0.1:8000"
 
 [workers]
 plugins = ["plugins/hello.py"]
 
 [stores.{store}]
-# The store signs with this; give it the same. Better kept in "env:NAME" or "file:PATH".
+# The store signs with the same secret. In production, use "env:NAME" or "file:PATH".
 signing_secrets = ["{secret}"]
 # Its API, for handlers (ctx.api), `storehooks api` and `storehooks subscriptions`. This is the sandbox store that
-# `storehooks dev` runs; for a real one: its address, its client_id and client_secret, and no allow_private.
+# `storehooks dev` runs. For a real store: its URL, its client_id and client_secret, and no allow_private.
 base_url = "http://127.0.0.1:8002"
 auth = {{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }}
 allow_private = true
 """
 
 PLUGIN = '''\
-"""A first plugin: edit it, save it, and `storehooks dev` loads it again."""
+"""A first plugin. `storehooks dev` reloads it when it is saved."""
 
 from workers import Context, Event, Router
 
@@ -48,23 +48,25 @@ def greet(event: Event, ctx: Context) -> str:
 
 
 @click.command()
-@click.option("--store", default="demo", show_default=True, help="The first store's name.")
+@click.option("--store", default="demo", show_default=True, help="The name of the first store.")
 def init(store: str) -> None:
-    """Write config.toml with a fresh secret, and plugins/hello.py."""
+    """Write config.toml and plugins/hello.py in this folder."""
     if not is_store_name(store):
-        raise ConfigError(f"{store[:64]}: a store's name is lower-case letters, digits, - and _, at most 63")
+        raise ConfigError(
+            f"{store[:64]}: a store's name has only lower-case letters, digits, - and _, and at most 63 characters"
+        )
     config, plugin = Path("config.toml"), Path("plugins/hello.py")
     for path in (config, plugin):
         if path.exists():
-            raise ConfigError(f"{path} is here already, and it is not overwritten; remove it first, or go elsewhere")
+            raise ConfigError(f"{path} already exists and is not overwritten; remove it, or use another folder")
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
     config.touch(mode=0o600)
     config.write_text(CONFIG.format(store=store, secret=secret))
     plugin.parent.mkdir(exist_ok=True)
     plugin.write_text(PLUGIN)
-    click.echo(f"wrote {config} (store {store}, a fresh secret) and {plugin}")
+    click.echo(f"wrote {config} (store {store}, a new secret) and {plugin}")
     next_command(
-        "storehooks dev                    start it, with a sandbox store",
-        "storehooks handlers               what is loaded",
-        "storehooks new-plugin NAME        a plugin with settings, tests and an entry point",
+        "storehooks dev  start everything, with a sandbox store",
+        "storehooks handlers  list the handlers",
+        "storehooks new-plugin NAME  a plugin package with settings and tests",
     )

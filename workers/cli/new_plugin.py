@@ -1,4 +1,4 @@
-"""new-plugin: a package with a handler, settings, tests, an entry point and a README, that passes its own tests."""
+"""new-plugin: write a plugin package with a handler, settings, tests, an entry point and a README."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAKEN = {"workers", "receiver", "storehooks", "tests", "test", "pytest"}
 
 
 def is_taken(module: str) -> bool:
-    """Whether a module of this name could not be imported, or would hide one that somebody needs."""
+    """Whether a module of this name cannot be imported, or would hide another one."""
     with suppress(PackageNotFoundError):
         for one in requires("storehooks") or ():
             if re.split(r"[^A-Za-z0-9_-]", one)[0].replace("-", "_").lower() == module:
@@ -61,7 +61,7 @@ __version__ = "0.1.0"
 
 
 class Settings(BaseModel):
-    """What [plugins.{module}] may say in the config."""
+    """The keys of [plugins.{module}] in the config."""
 
     greeting: str = "thank you"
 
@@ -123,7 +123,7 @@ Or, while you write it, name its file in the config: `[workers] plugins = ["{fol
 greeting = "thank you"
 ```
 
-Does it bear duplicates, disorder and crashes?
+Test it against duplicates, reordering and crashes:
 
     storehooks handlers certify {module}.py
 """,
@@ -134,17 +134,19 @@ Does it bear duplicates, disorder and crashes?
 @click.command("new-plugin")
 @click.argument("name")
 def new_plugin(name: str) -> None:
-    """Write a plugin package into a new folder: handler, settings, tests, entry point, README."""
+    """Write a plugin package with tests into a new folder."""
     dashed, module = name.replace("_", "-"), name.replace("-", "_")
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name[:64]!r} cannot be a plugin's name; use lower-case letters and digits, like stock-alert"
+            f"{name[:64]!r} is not a valid plugin name; use lower-case letters and digits, such as stock-alert"
         )
     if is_taken(module):
-        raise ConfigError(f"{name!r} cannot be a plugin's name: Python or storehooks has a word or a module of it")
+        raise ConfigError(
+            f"{name!r} is not a valid plugin name: Python or storehooks uses it already; choose another name"
+        )
     folder = Path(name)
     if folder.exists():
-        raise ConfigError(f"{folder} is here already, and it is not overwritten; choose another name")
+        raise ConfigError(f"{folder} already exists and is not overwritten; choose another name")
     words = {"dashed": dashed, "module": module, "folder": str(folder)}
     for path, text in FILES.items():
         file = folder / path.format(**words)
@@ -152,7 +154,7 @@ def new_plugin(name: str) -> None:
         file.write_text(text.format(**words))
     click.echo(f"wrote {folder}/: {', '.join(path.format(**words) for path in FILES)}")
     next_command(
-        f"cd {folder} && python -m pytest                      its tests pass",
-        f'[workers] plugins = ["{folder}/{module}.py"]         in config.toml, and it is loaded',
-        f"storehooks handlers certify {folder}/{module}.py     does it bear duplicates, disorder, crashes?",
+        f"cd {folder} && python -m pytest  run its tests",
+        f'[workers] plugins = ["{folder}/{module}.py"]  in config.toml: load it',
+        f"storehooks handlers certify {folder}/{module}.py  test it against duplicates, reordering and crashes",
     )

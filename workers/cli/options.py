@@ -1,4 +1,4 @@
-"""What commands share: `--config` before or after the name, the store that may be left out, the connection."""
+"""What commands share: options, types of arguments, the config, the store and the connection to Redis."""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ from receiver.spool import Refusals, open_existing_refusals
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
 class Noun(click.Group):
-    """A noun and its commands. A bare noun lists, with every option that its `list` takes."""
+    """A noun and its commands. Without a command it runs `list`, with the options of `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        asks_for_help = any(one in ctx.help_option_names for one in args)
+        wants_help = any(one in ctx.help_option_names for one in args)
         names_a_command = any(one in self.commands for one in args) or bool(args and not args[0].startswith("-"))
-        return super().parse_args(ctx, args if asks_for_help or names_a_command else ["list", *args])
+        return super().parse_args(ctx, args if wants_help or names_a_command else ["list", *args])
 
 
 def with_config(function: F) -> F:
-    """Give a command `--config FILE`. What is said last, nearest to the command, counts."""
+    """Give a command `--config FILE`. If it is given twice, the last one wins."""
 
     @click.pass_context
     def remember(context: click.Context, /, config_file: str | None, **given: Any) -> Any:
@@ -43,18 +47,18 @@ def with_config(function: F) -> F:
             context.ensure_object(dict)["config"] = config_file
         return context.invoke(function, **given)
 
-    option = click.option("--config", "config_file", metavar="FILE", help="The TOML file to use.")
+    option = click.option("--config", "config_file", metavar="FILE", help="The config file (TOML).")
     return option(update_wrapper(remember, function))  # type: ignore[return-value]
 
 
 def load_config() -> Config:
-    """The config this command was told to use, read now."""
+    """Read the config that this command uses."""
     given = click.get_current_context().find_object(dict) or {}
     return load_from_environment(given.get("config"))
 
 
 def load_config_or_defaults() -> Config:
-    """The same; where no config is named and none is here, the defaults. For what needs no store of one's own."""
+    """The same, or the defaults if there is no config file. For commands that need no configured store."""
     given = click.get_current_context().find_object(dict) or {}
     named = given.get("config") or os.environ.get("STOREHOOKS_CONFIG")
     if named or any(Path(name).is_file() for name in ("config.toml", EXAMPLE)):
@@ -63,14 +67,14 @@ def load_config_or_defaults() -> Config:
 
 
 def connect_server(config: Config) -> Redis:
-    """A connection to the server that works, or ServerUnusable."""
+    """A checked connection to Redis. Raises ServerUnusable."""
     client = connect_to(config.redis, timeout=max(config.redis.timeout, 5.0))
     check(client)
     return client
 
 
 def stores_with_secrets(config: Config) -> Mapping[str, Store]:
-    """Every store with the secrets of config and those this host has learned; needs no server."""
+    """Every store with its secrets: those of the config and those learned on this host. Needs no server."""
     key = config.secrets.key.get_secret_value()
     if not key:
         return config.known_stores
@@ -80,12 +84,12 @@ def stores_with_secrets(config: Config) -> Mapping[str, Store]:
 
 
 def refused_deliveries(config: Config) -> Refusals:
-    """The refused deliveries that this host keeps."""
+    """The refused deliveries that are stored on this host."""
     try:
         return open_existing_refusals(config.data_dir)
     except (sqlite3.Error, OSError) as error:
         raise ConfigError(
-            f"the spool file in {config.data_dir} cannot be opened: {error}; is [redis] data_dir right, and yours?"
+            f"cannot open the spool file in {config.data_dir}: {error}; check [redis] data_dir and its permissions"
         ) from None
 
 
@@ -103,19 +107,19 @@ def choose_store(config: Config, name: str | None) -> str:
 
 
 class Rate(click.ParamType[float]):
-    """So many a second or a minute: `10/s`, `30/m`."""
+    """A number a second or a minute: `10/s`, `30/m`."""
 
     name = "RATE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return parse_rate(value) or self.fail("a rate of 0 would never end", param, ctx)
+            return parse_rate(value) or self.fail("the rate must be more than 0", param, ctx)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
 class Span(click.ParamType[float]):
-    """How long: `500ms`, `10s`, `5m`."""
+    """A duration: `500ms`, `10s`, `5m`."""
 
     name = "TIME"
 
@@ -127,7 +131,7 @@ class Span(click.ParamType[float]):
 
 
 class Moment(click.ParamType[datetime]):
-    """A time: `2026-11-15`, `2026-11-15T03:00`, or so long ago: `90m`, `7d`."""
+    """A time: `2026-11-15`, `2026-11-15T03:00`, or a duration before now: `90m`, `7d`."""
 
     name = "TIME"
 
@@ -142,5 +146,5 @@ class Moment(click.ParamType[datetime]):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail('write "2026-11-15T03:00" or how long ago: "90m", "7d"', param, ctx)
+            self.fail('use "2026-11-15T03:00", or a duration before now: "90m", "7d"', param, ctx)
         return moment.astimezone()

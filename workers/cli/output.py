@@ -1,38 +1,204 @@
-"""How the commands speak: sentences, aligned tables, JSON for scripts. Text from outside is made harmless."""
+"""Terminal output: lines, tables, states, payloads, progress bars and next commands. rich draws all of it.
+
+A terminal gets colour, and tables that fit its width. A pipe or a file gets plain text with every column. NO_COLOR and
+TERM=dumb switch colour off, and `--json` never has any.
+
+Text from outside becomes a `Text` without control characters. It is never read as markup.
+rich is imported by the functions that draw, so that `--help` does not wait for it.
+"""
 
 from __future__ import annotations
 
-import math
+import json
 import os
 import re
 import shutil
 import sys
-import textwrap
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
+from decimal import Decimal
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import orjson
 
-from workers.formatting import counted
+from workers.formatting import counted, harmless
 
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+    from rich.text import Text
+
+UNLIMITED = 1 << 16
+"""The width of a pipe or a file."""
 SHORTEST = 12
-"""No column is cut to less."""
+"""No column is shortened to less than this."""
 FAIR = 24
-"""Before one is cut to less than this, others are left out."""
+"""Columns are dropped before another one is shortened to less than this."""
+PAYLOAD_LINES = 100
+"""How much of a payload is shown; `--json` shows all of it."""
+GAP = 2
+
+STYLES: Mapping[str, str] = {
+    **dict.fromkeys(("ok", "on", "yes", "done", "settled", "accepted", "confirmed", "documented", "valid"), "green"),
+    **dict.fromkeys(("warn", "open", "waiting", "running", "retrying", "paused", "duplicate", "unknown"), "yellow"),
+    **dict.fromkeys(("fail", "failed", "raised", "refused", "no match", "not valid"), "red"),
+    **dict.fromkeys(("no", "dropped", "skipped", "assumed"), "dim"),
+}
+"""The colour of each state."""
+
+
+# Text
+
+
+def text(value: Any, style: str = "") -> Text:
+    """A value as harmless text. A `Text` is kept as it is."""
+    from rich.text import Text
+
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, datetime):
+        value = clock(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        value = f"{value:,}"
+    return Text(harmless("" if value is None else str(value)), style=style)
+
+
+def joined(*parts: Any) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*(text(part) for part in parts))
+
+
+def state(word: str, shown: str | None = None) -> Text:
+    """A state in its colour: green is good, yellow is open, red is failed."""
+    return text(word if shown is None else shown, STYLES.get(word.lower(), ""))
+
+
+def figure(number: int, name: str) -> Text:
+    """A count in the colour of the state that it counts; zero has none."""
+    return state(name, f"{number:,}") if number else text(number)
+
+
+def clock(moment: datetime) -> str:
+    """The local time; with the date if it is not today."""
+    local = moment.astimezone()
+    today = datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%d %b %H:%M:%S}"
+
+
+# Printing
+
+
+def is_terminal(stream: IO[str]) -> bool:
+    return stream.isatty()
+
+
+@cache
+def console() -> Console:
+    """The console that turns text and tables into lines. It never wraps: `line` and `table` know the width."""
+    from rich.console import Console
+
+    plain = not is_terminal(sys.stdout) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return Console(
+        width=UNLIMITED,
+        color_system=None if plain else "auto",
+        force_terminal=not plain,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def width() -> int:
+    """How long a line may be: as wide as the terminal; unlimited in a pipe or a file."""
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else UNLIMITED
+
+
+def line(*parts: Any, indent: int = 0, whole: bool = False) -> None:
+    """Print one line. On a terminal it wraps between words, and goes on below at the indent.
+
+    `whole` is for what people copy: it is never wrapped.
+    """
+    whole_line = joined(*parts)
+    head, tail = whole_line[:indent], whole_line[indent:]
+    longest = max((len(word) for word in tail.plain.split()), default=0)
+    space = width() - indent
+    if whole or space < FAIR or tail.cell_len <= space:
+        _print(whole_line)
+        return
+    for number, part in enumerate(tail.wrap(console(), max(space, longest))):
+        _print(joined(" " * indent if number else head, part))
+
+
+def field(name: str, value: Any, *, indent: int = 0, wide: int = 15) -> None:
+    """Print a name and its value, which wraps below itself."""
+    line(text(f"{'':{indent}}{name:<{wide}}", "dim"), value, indent=indent + wide)
 
 
 def as_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     click.echo(
         orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str).decode(), nl=False
     )
+
+
+def payload(body: bytes) -> None:
+    """Print a body: JSON is indented, and coloured on a terminal; anything else is printed as text."""
+    from rich.highlighter import JSONHighlighter
+    from rich.text import Text
+
+    indented = _indented(body)
+    lines = (indented or body).decode("utf-8", "replace").splitlines()
+    clean = Text("\n".join(harmless(one) for one in lines[:PAYLOAD_LINES]))
+    if indented:
+        JSONHighlighter().highlight(clean)
+    _print(clean)
+    if more := lines[PAYLOAD_LINES:]:
+        line(text(f"… {counted(len(more), 'more line')}; --json shows all of it", "dim"))
+
+
+def _indented(body: bytes) -> bytes | None:
+    """JSON with indentation, its numbers exactly as they were sent; None if it is not JSON."""
+    try:
+        value = json.loads(body, parse_float=Decimal, parse_int=Decimal)
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=lambda number: orjson.Fragment(str(number)))
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def warn(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+def _print(renderable: RenderableType, *, width: int | None = None) -> None:
+    """By way of click.echo, which ends quietly at a closed pipe and removes colour where there is no terminal."""
+    with console().capture() as captured:
+        console().print(renderable, width=width, soft_wrap=width is None)
+    click.echo("\n".join(one.rstrip() for one in captured.get().splitlines()))
+
+
+# Tables
+
+
+@dataclass
+class _Column:
+    heading: str
+    cells: list[Text]
+    is_number: bool
+    may_shrink: bool
+
+    def width(self, least: int) -> int:
+        """The width it needs, if it may be shortened to `least`."""
+        full = max(one.cell_len for one in [text(self.heading), *self.cells])
+        return min(full, least) if self.may_shrink else full
 
 
 def table(
@@ -43,136 +209,112 @@ def table(
     shorten: Sequence[str] = (),
     wrap: bool = False,
 ) -> None:
-    """Columns as wide as what they hold; numbers to the right.
+    """Print rows in columns, numbers to the right.
 
-    Where the terminal is too narrow, the columns of `drop` are left out, as many as must be, and then those of
-    `shorten` are cut; with `wrap` the last column takes several lines. A file or a pipe gets all of it.
+    On a terminal that is too narrow, the columns of `drop` are left out, in this order and only as many as needed.
+    Then those of `shorten` are cut, and with `wrap` the last column continues on further lines. Other columns hold
+    what people copy and stay whole.
     """
-    columns = [[_cell(value) for value in column] for column in zip(headings, *rows, strict=True)]
-    columns = _narrowed(columns, drop=drop, shorten=shorten, wrap=wrap)
-    widths = [_width(column) for column in columns]
-    right = [len(column) > 1 and all(cell.replace(",", "").isdigit() for cell in column[1:]) for column in columns]
-    for row in zip(*columns, strict=True):
-        cells = (cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True))
-        line = "  ".join(cells).rstrip()
-        for part in hanging(line, sum(widths[:-1]) + 2 * len(widths[:-1])) if wrap else [line]:
-            click.echo(part)
+    from rich.table import Table
 
-
-def _narrowed(columns: list[list[str]], *, drop: Sequence[str], shorten: Sequence[str], wrap: bool) -> list[list[str]]:
-    """The columns that fit into the terminal. None is left out while cutting the others to a fair width will do."""
-
-    def excess(fair: Sequence[str]) -> float:
-        taken = (min(_width(one), FAIR if one[0] in fair else math.inf) for one in columns)
-        return sum(taken) + 2 * len(columns[:-1]) - room()
-
-    last = [columns[-1][0]] if wrap else []
+    shrinking = {*shorten, *headings[-1:]} if wrap else {*shorten}
+    columns = [_column(*values, may_shrink=values[0] in shrinking) for values in zip(headings, *rows, strict=True)]
     for name in drop:
-        if excess([*shorten, *last]) > 0:
-            columns = [column for column in columns if column[0] != name]
-    for column in (column for name in shorten for column in columns if column[0] == name):
-        if (over := excess(last)) > 0:
-            wide = max(SHORTEST, _width(column) - int(over))
-            column[1:] = [cut(cell, wide) for cell in column[1:]]
-    return columns
+        if _narrowest(columns, FAIR) > width():
+            columns = [one for one in columns if one.heading != name]
+    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for column in columns:
+        wraps = wrap and column is columns[-1]
+        for cell in column.cells:
+            cell.no_wrap = not wraps
+            cell.overflow = "fold" if wraps else "ellipsis"
+        drawn.add_column(
+            text(column.heading), justify="right" if column.is_number else "left", no_wrap=not column.may_shrink
+        )
+    for row in zip(*(column.cells for column in columns), strict=True):
+        drawn.add_row(*row)
+    _print(drawn, width=max(width(), _narrowest(columns, SHORTEST)))
 
 
-def _width(column: list[str]) -> int:
-    return max(map(len, column))
+def _column(heading: str, *values: Any, may_shrink: bool) -> _Column:
+    cells = [text(value) for value in values]
+    is_number = bool(cells) and all(re.fullmatch(r"[\d,]+", cell.plain) for cell in cells)
+    return _Column(heading, cells, is_number, may_shrink)
 
 
-def hanging(line: str, indent: int) -> list[str]:
-    """A line in as many as the terminal needs; what follows the first begins at the indent. No word is broken."""
-    if len(line) <= room() or room() - indent < FAIR:
-        return [line]
-    first, *more = textwrap.wrap(
-        line[indent:], int(room()) - indent, break_long_words=False, break_on_hyphens=False
-    ) or [""]
-    return [line[:indent] + first, *(" " * indent + one for one in more)]
+def _narrowest(columns: list[_Column], least: int) -> int:
+    return sum(one.width(least) for one in columns) + GAP * (len(columns) - 1)
 
 
-def room() -> float:
-    """How wide a line may be: as the terminal; in a file or a pipe, any width."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+# Progress
 
 
-def beside(line: str, tail: str, indent: int) -> str:
-    """A line and what it ends with, which has lines of its own where the terminal is too narrow for both."""
-    whole = f"{line}  {harmless(tail)}".rstrip()
-    if len(whole) <= room():
-        return whole
-    return "\n".join([*hanging(line.rstrip(), indent), *hanging(" " * indent + harmless(tail), indent)])
+class Progress:
+    """A progress bar that is under way."""
+
+    def __init__(self, bar: RichProgress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
+        self._steps = 0
+
+    def advance(self, number: int = 1) -> None:
+        self._bar.advance(self._task, number)
+
+    def reach(self, position: int) -> None:
+        self._bar.update(self._task, completed=position)
+
+    def stop(self) -> None:
+        """Take the bar away before its time, to print something else."""
+        self._bar.stop()
+
+    def next_step(self, label: str) -> None:
+        """Name the step that begins now, and count the one before as done."""
+        self._bar.update(self._task, completed=self._steps, description=label)
+        self._steps += 1
 
 
-def prose(text: str, indent: int = 2) -> None:
-    """A sentence of any length, with text from outside in it."""
-    click.echo("\n".join(hanging(harmless(text), indent)))
+@contextmanager
+def progress(label: str, total: int, *, unit: str = "") -> Iterator[Progress]:
+    """Show a progress bar on standard error while the block runs, if that is a terminal. It leaves nothing behind."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    shown = is_terminal(sys.stderr)
+    errors = Console(stderr=True, force_terminal=shown)
+    with RichProgress(*columns, console=errors, transient=True, disable=not shown) as bar:
+        yield Progress(bar, bar.add_task(label, total=total))
 
 
-def cut(text: str, wide: float) -> str:
-    return text if len(text) <= wide else f"{text[: int(wide) - 1]}…"
-
-
-def harmless(text: str) -> str:
-    """Text from a store or a handler, without anything a terminal would obey: escapes, line breaks, bidi controls."""
-    return "".join(c if unicodedata.category(c)[0] != "C" else "�" for c in text)
-
-
-def clock(moment: datetime) -> str:
-    """A time for people: today's by the clock, others with their date."""
-    local = moment.astimezone()
-    today = datetime.now().astimezone().date()
-    return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%d %b %H:%M:%S}"
+# What to type next
 
 
 def next_command(*lines: str) -> None:
-    """What one would type next; what stands after some spaces says why, in a column of its own."""
-    halves = [re.split(r"  +", line, maxsplit=1) for line in lines]
-    typed = [re.sub(r"^storehooks\b", our_name(), half[0]) for half in halves]
+    """Print commands to type next. Text after two spaces explains the command, in a column of its own."""
+    halves = [re.split(r"  +", one, maxsplit=1) for one in lines]
+    commands = [re.sub(r"^storehooks\b", our_name(), half[0]) for half in halves]
     reasons = ["".join(half[1:]) for half in halves]
-    width = max(len(one) for one in typed)
-    aligned = width + max(len(one) for one in reasons) + 8 <= room()
+    wide = max(len(one) for one in commands)
+    aligned = wide + max(len(one) for one in reasons) + 8 <= width()
     click.echo()
-    for command, why in zip(typed, reasons, strict=True):
-        if aligned:
-            click.echo(f"  {command:<{width}}      {why}".rstrip())
+    for command, reason in zip(commands, reasons, strict=True):
+        if aligned or len(command) + len(reason) + 4 <= width():
+            gap = wide - len(command) + 6 if aligned else 2
+            line("  ", text(command, "cyan"), " " * gap, text(reason, "dim"))
         else:
-            gap = "  " if len(command) + len(why) + 4 <= room() else "\n      "
-            click.echo(f"  {command}{gap}{why}".rstrip())
+            line("  ", text(command, "cyan"), whole=True)
+            line("      ", text(reason, "dim"), indent=6)
 
 
 def our_name() -> str:
-    """What to type for us: the script by its name where the shell finds it, else by its path."""
+    """How to call this program: its name if the shell finds it, else its path."""
     script = Path(sys.argv[0])
     if script.name != "storehooks" or shutil.which("storehooks") == str(script.absolute()):
         return "storehooks"
     return os.path.relpath(script)
-
-
-def replay_counts(counts: Mapping[str, int]) -> None:
-    """How a replay went."""
-    words = {
-        "open": "are under way already",
-        "no-body": "cannot be done again, their body is gone by age",
-        "absent": "have no such run",
-        "gone": "are gone by age",
-    }
-    click.echo(f"{counted(counts.get('reopened', 0), 'run')} replayed")
-    for name, meaning in words.items():
-        if counts.get(name):
-            click.echo(f"{counts[name]:,} {meaning}")
-    next_command("storehooks failures", "storehooks stats")
-
-
-def warn(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return clock(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return harmless(str(value))

@@ -1,4 +1,4 @@
-"""refused: deliveries with a wrong signature, kept for a while, and let in once they fit."""
+"""refused: deliveries with an invalid signature, stored for a while; release accepts those that are valid by now."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from workers.cli.options import (
     Noun,
     choose_store,
     connect_server,
+    json_option,
     load_config,
     refused_deliveries,
     stores_with_secrets,
@@ -25,22 +26,22 @@ from workers.cli.options import (
 )
 from workers.cli.verify import find_refusal
 from workers.operations.release import ReleaseCheck, Released, chosen
-from workers.operations.release import release as let_in
+from workers.operations.release import release as accept_valid
 
 
 @click.group(cls=Noun)
 @with_config
 def refused() -> None:
-    """Refused deliveries of this host: list, show, release."""
+    """List, show and release refused deliveries of this host."""
 
 
 @refused.command("list")
-@click.option("--store", help="Only of this store.")
-@click.option("--limit", default=50, show_default=True, help="At most so many.")
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.option("--store", help="Only deliveries of this store.")
+@click.option("--limit", default=50, show_default=True, help="Maximum number of deliveries.")
+@json_option
 @with_config
 def list_refused(store: str | None = None, limit: int = 50, json_: bool = False) -> None:
-    """The newest refusals, newest first: a line each, with or without its body."""
+    """List refused deliveries, newest first."""
     config = load_config()
     refusals = refused_deliveries(config)
     found = refusals.newest(store=store, limit=limit)
@@ -48,30 +49,39 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
         output.as_json([_as_json(one) for one in found])
         return
     if not found:
-        click.echo(_nothing(config, store))
-        output.next_command("storehooks send order.created --tamper body      see one refused")
+        output.line(_nothing(config, store), indent=2)
+        output.next_command("storehooks send order.created --tamper body  send one that is refused")
         return
     rows = [
-        (one.id, one.moment, one.name, one.reason, one.length, one.address, "kept" if one.has_body else "line only")
+        (
+            one.id,
+            one.moment,
+            one.name,
+            one.reason,
+            one.length,
+            one.address,
+            "stored" if one.has_body else output.state("no", "not stored"),
+        )
         for one in found
     ]
     output.table(
         ("ID", "TIME", "STORE", "REASON", "BYTES", "FROM", "BODY"), rows, drop=("BYTES", "FROM"), shorten=("STORE",)
     )
     click.echo()
-    click.echo(f"{refusals.count():,} refused on this host, {refusals.count_with_body():,} of them with their body.")
+    click.echo(f"{refusals.count():,} refused on this host, {refusals.count_with_body():,} with a stored body.")
     output.next_command(
-        f"storehooks verify --refused {_first_kept(found)}  why", "storehooks refused release  let in what fits by now"
+        f"storehooks verify --refused {_first_with_body(found)}  why it was refused",
+        "storehooks refused release  accept those that are valid by now",
     )
 
 
 @refused.command("show")
 @click.argument("refusal_id", metavar="last|ID")
-@click.option("--raw", is_flag=True, help="As `verify --request` and `scheme detect` read it.")
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.option("--raw", is_flag=True, help="Print the raw request, as read by `verify --request` and `scheme detect`.")
+@json_option
 @with_config
 def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
-    """One refused delivery: its line, headers and body."""
+    """Show one refused delivery: reason, headers and body."""
     refusal = find_refusal(refused_deliveries(load_config()), refusal_id)
     body = refusal.body or b""
     if raw:
@@ -80,37 +90,46 @@ def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
     if json_:
         output.as_json({**_as_json(refusal), "headers": refusal.headers, "body": body.decode("utf-8", "replace")})
         return
-    click.echo(f"{refusal.name}   {refusal.reason}   refused {output.clock(refusal.moment)} with 401   {refusal.id}")
-    click.echo(f"from {output.harmless(refusal.address)}, {refusal.length:,} bytes, sha256 {refusal.hash}")
+    output.line(output.state("refused", refusal.reason))
+    output.field("delivery", str(refusal.id), wide=10)
+    output.field("store", refusal.name, wide=10)
+    output.field("refused", f"{output.clock(refusal.moment)} with 401, from {refusal.address or 'unknown'}", wide=10)
+    output.field("body", f"{refusal.length:,} bytes, sha256 {refusal.hash}", wide=10)
     click.echo()
     output.table(
         ("HEADER", "VALUE"), [(name, printable(value)) for name, value in sorted(refusal.headers.items())], wrap=True
     )
     click.echo()
-    click.echo(output.harmless(body.decode("utf-8", "replace"))[:2000])
-    output.next_command(f"storehooks verify --refused {refusal.id}      why it was refused")
+    output.payload(body)
+    output.next_command(
+        f"storehooks verify --refused {refusal.id}  why it was refused, step by step",
+        f"storehooks refused release {refusal.id}  accept it, if it is valid by now",
+    )
 
 
 @refused.command("release")
 @click.argument("refusal_ids", metavar="[ID]...", nargs=-1, type=int)
-@click.option("--store", help="Only of this store.")
-@click.option("--dry-run", is_flag=True, help="Say what would be let in, and change nothing.")
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.option("--store", help="Only deliveries of this store.")
+@click.option("--dry-run", is_flag=True, help="Show what would be accepted, and change nothing.")
+@json_option
 @with_config
 def release(refusal_ids: tuple[int, ...], store: str | None, dry_run: bool, json_: bool) -> None:
-    """Judge refused deliveries again, under today's config and as of their arrival; let in what fits."""
+    """Verify refused deliveries again, and accept those that are valid.
+
+    They are checked with the current config, as of the time they arrived.
+    """
     config = load_config()
     name = choose_store(config, store) if store else None
     told = _dry_run(config, name, refusal_ids) if dry_run else _release(config, name, refusal_ids)
     if json_:
         output.as_json(_released_json(told))
     else:
-        _tell(told, dry_run)
+        _show_released(told, dry_run)
     if told.still_refused or told.full:
         raise click.exceptions.Exit(1)
 
 
-def _first_kept(found: list[Refusal]) -> int:
+def _first_with_body(found: list[Refusal]) -> int:
     return next((one.id for one in found if one.has_body), found[0].id)
 
 
@@ -120,10 +139,10 @@ def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
         refused_deliveries(config),
         ReleaseCheck(config, stores_with_secrets(config)),
     )
-    with click.progressbar(
-        length=refusals.count_with_body(), label="judging", file=sys.stderr, hidden=not sys.stderr.isatty()
-    ) as bar:
-        return let_in(inbox, refusals, judge, chosen(refusals, judge, store=store, ids=ids, looked_at=bar.update))
+    with output.progress("verifying", refusals.count_with_body()) as bar:
+        return accept_valid(
+            inbox, refusals, judge, chosen(refusals, judge, store=store, ids=ids, looked_at=bar.advance)
+        )
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
@@ -138,22 +157,22 @@ def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
     return told
 
 
-def _tell(told: Released, dry_run: bool) -> None:
+def _show_released(told: Released, dry_run: bool) -> None:
     if not told.accepted and not told.duplicates and not told.full and not told.still_refused:
-        click.echo("nothing refused is kept here that was meant")
+        click.echo("no refused deliveries to release")
         return
-    word = "would be let in" if dry_run else "accepted"
-    click.echo(f"{word} {told.accepted:,}, each with its own time of arrival" if told.accepted else f"{word} 0")
+    action = "would be accepted" if dry_run else "accepted"
+    output.line(output.figure(told.accepted, "accepted"), f" {action}, with their original time of arrival")
     if told.duplicates:
-        click.echo(f"duplicates {told.duplicates:,}: they had come again by themselves, and were forgotten here")
+        output.line(output.figure(told.duplicates, "duplicate"), " duplicates: the store has sent them again since")
     if told.full:
-        click.echo(f"full {told.full:,}: the store has too many open events; they stay here, release them later")
-    for reason, many in told.still_refused.most_common():
-        click.echo(f"still refused {many:,}: {reason}")
+        output.line(output.figure(told.full, "open"), " not released: the store has too many open events; try later")
+    for reason, number in told.still_refused.most_common():
+        output.line(output.figure(number, "refused"), f" still refused: {reason}")
     if told.still_refused:
-        output.next_command("storehooks verify --refused last      why")
+        output.next_command("storehooks verify --refused last  why it is refused")
     else:
-        output.next_command("storehooks events")
+        output.next_command("storehooks events  the newest events")
 
 
 def _released_json(told: Released) -> dict[str, Any]:
@@ -167,8 +186,8 @@ def _released_json(told: Released) -> dict[str, Any]:
 
 def _nothing(config: Config, store: str | None) -> str:
     if not config.receiver.refused:
-        return 'refused deliveries are not kept: [receiver] refused = "off"'
-    return f"nothing was refused{f' of {store}' if store else ''} on this host, or it is gone by age"
+        return 'refused deliveries are not stored, because [receiver] refused is "off"'
+    return f"no refused deliveries{f' of {store}' if store else ''} on this host"
 
 
 def _as_json(one: Refusal) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""web, worker: the processes, each as the Procfile runs it."""
+"""web, worker: the processes of production, as the Procfile runs them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from workers.cli.options import load_config, with_config
 @click.command()
 @with_config
 def web() -> None:
-    """Run the public endpoint (gunicorn)."""
-    become("receiver.server.web")
+    """Run the receiver: the public HTTP endpoint."""
+    replace_process("receiver.server.web")
 
 
 @click.command()
 @with_config
 def worker() -> None:
     """Run the workers and their housekeeper."""
-    become("workers")
+    replace_process("workers")
 
 
-def become(module: str) -> None:
-    """Turn into another process of ours: the edge is started, never imported."""
+def replace_process(module: str) -> None:
+    """Replace this process by another one of ours. The receiver is never imported here."""
     config = load_config()
     sys.stdout.flush()
     arguments = ["--config", str(config.path)] if config.path else []

@@ -1,4 +1,4 @@
-"""sandbox: a sandbox store to try everything with, and to see everything go wrong with."""
+"""sandbox: run a sandbox store, and control a running one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import click
 
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import choose_store, load_config, with_config
+from workers.cli.options import choose_store, json_option, load_config, with_config
 
 ACTIONS = ("reset", "rotate-secret", "disable-subscriptions", "delete-subscriptions", "revoke-tokens")
 
 
 @click.group(invoke_without_command=True)
-@click.option("--store", help="Which store to pretend to be; with one store it need not be said.")
+@click.option("--store", help="The store to simulate. Optional if only one store is configured.")
 @click.option("--every", type=float, default=2.0, show_default=True, help="Seconds between two events.")
-@click.option("--events", type=int, help="The shopper stops after so many.")
-@click.option("--no-shopper", is_flag=True, help="Only answer; nothing happens by itself.")
-@click.option("--no-subscriptions", is_flag=True, help="Nobody is told, until somebody subscribes through the API.")
-@click.option("--products", type=int, default=40, show_default=True, help="How many a new store has.")
-@click.option("--data", type=click.Path(dir_okay=False, path_type=Path), help="The state's file; else in data_dir.")
+@click.option("--events", type=int, help="Stop the shopper after this number of events.")
+@click.option("--no-shopper", is_flag=True, help="Only answer API calls; create no events.")
+@click.option("--no-subscriptions", is_flag=True, help="Start without subscriptions; they are created through the API.")
+@click.option("--products", type=int, default=40, show_default=True, help="Number of products in a new store.")
+@click.option(
+    "--data", type=click.Path(dir_okay=False, path_type=Path), help="The file for its state. Default: in data_dir."
+)
 @with_config
 @click.pass_context
 def sandbox(
@@ -34,13 +36,13 @@ def sandbox(
     products: int,
     data: Path | None,
 ) -> None:
-    """Pretend to be a store: its API, a shopper that buys, and signed webhooks.
+    """Run a sandbox store: an API, a shopper, signed webhooks.
 
     \b
     storehooks sandbox                             run it
-    storehooks sandbox status                      what a running one has done
-    storehooks sandbox misbehave late=0.1          change how a running one misbehaves
-    storehooks sandbox do rotate-secret            make it do one thing now
+    storehooks sandbox status                      show what a running one has done
+    storehooks sandbox misbehave late=0.1          change the faults of a running one
+    storehooks sandbox do rotate-secret            make a running one do this now
     """
     if context.invoked_subcommand is not None:
         return
@@ -52,33 +54,33 @@ def sandbox(
 
 
 @sandbox.command()
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@json_option
 @with_config
 def status(json_: bool) -> None:
-    """What the running sandbox has done, and how it misbehaves."""
+    """Show what the running sandbox has done, and its faults."""
     told = _ask("GET", "")
     if json_:
         output.as_json(told)
         return
     misbehave = told.pop("misbehave")
     for name, value in told.items():
-        click.echo(f"{name.ljust(15)} {value}")
-    click.echo(f"misbehaves      {_chances(misbehave) or 'not at all'}")
-    output.next_command("storehooks sandbox misbehave duplicate=0.1 late=0.05")
+        output.field(name, value, wide=16)
+    output.field("misbehaves", _chances(misbehave) or "not at all", wide=16)
+    output.next_command("storehooks sandbox misbehave duplicate=0.1 late=0.05  add faults")
 
 
 @sandbox.command()
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
 @with_config
 def misbehave(changes: tuple[str, ...]) -> None:
-    """Change how the running sandbox misbehaves; without an argument, list the ways."""
+    """Set the faults of the running sandbox; without arguments, list them."""
     from workers.storeapi.sandbox.misbehaviour import FAULT_SETTINGS, FAULTS
 
     if not changes:
-        output.table(("NAME", "A CHANCE THAT"), FAULTS.items(), wrap=True)
+        output.table(("NAME", "PROBABILITY THAT"), FAULTS.items(), wrap=True)
         click.echo()
-        output.prose(f"with {', '.join(f'{name}={value}' for name, value in FAULT_SETTINGS.items())}", 5)
-        output.next_command("storehooks sandbox misbehave duplicate=0.1")
+        output.line(f"with {', '.join(f'{name}={value}' for name, value in FAULT_SETTINGS.items())}", indent=5)
+        output.next_command("storehooks sandbox misbehave duplicate=0.1  send every tenth delivery twice")
         return
     told = _ask("PUT", "/misbehave", dict(_pair(change) for change in changes))
     click.echo(f"misbehaves now: {_chances(told) or 'not at all'}")
@@ -88,7 +90,7 @@ def misbehave(changes: tuple[str, ...]) -> None:
 @click.argument("action", type=click.Choice(ACTIONS))
 @with_config
 def do(action: str) -> None:
-    """Make the running sandbox do one thing, now."""
+    """Make the running sandbox do something now."""
     _ask("POST", f"/do/{action}")
     click.echo(f"done: {action}")
 
@@ -96,7 +98,7 @@ def do(action: str) -> None:
 def _pair(change: str) -> tuple[str, str]:
     name, sign, value = change.partition("=")
     if not sign:
-        raise ConfigError(f"{change}: write it like late=0.1")
+        raise ConfigError(f"{change} is not NAME=VALUE, such as late=0.1")
     return name, value
 
 

@@ -1,4 +1,4 @@
-"""scheme: how stores sign; the presets, one's own, and the one that fits a captured delivery."""
+"""scheme: list and show signing schemes, and detect the scheme of a captured delivery."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.signing.grammar import Scheme
 from workers.cli import output
 from workers.cli.capture_file import read_captured
-from workers.cli.options import Noun, load_config, with_config
+from workers.cli.options import Noun, json_option, load_config, with_config
+from workers.formatting import harmless
 
 
 @click.group(cls=Noun)
 @with_config
 def scheme() -> None:
-    """Schemes, how stores sign: list, show, detect."""
+    """List, show and detect signing schemes."""
 
 
 @scheme.command("list")
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@json_option
 @with_config
 def list_schemes(json_: bool = False) -> None:
-    """Every scheme that a store may have: the presets, and those of this config."""
+    """List the signing schemes: presets, and those of this config."""
     config = load_config()
     rows = [_row(config, one) for one in config.known_schemes.values()]
     if json_:
@@ -44,8 +45,8 @@ def list_schemes(json_: bool = False) -> None:
         shorten=("FORM", "STORES"),
     )
     output.next_command(
-        "storehooks scheme show shopify",
-        "storehooks scheme detect --request FILE --secret env:NAME      find the one that fits",
+        "storehooks scheme show shopify  a scheme as TOML",
+        "storehooks scheme detect --request FILE --secret env:NAME  find the scheme of a captured delivery",
     )
 
 
@@ -53,68 +54,77 @@ def list_schemes(json_: bool = False) -> None:
 @click.argument("name")
 @with_config
 def show_scheme(name: str) -> None:
-    """A scheme as TOML, to read or to start from, and what it cannot promise."""
+    """Show a scheme as TOML, with its limits."""
     known = load_config().known_schemes
     if name not in known:
         raise NotFound(f"no scheme {name}; known schemes: {', '.join(sorted(known))}")
     click.echo(to_toml(known[name], name), nl=False)
     for caveat in caveats(known[name]):
-        click.echo(f"# to know: {caveat}")
+        click.echo(f"# note: {caveat}")
 
 
 @scheme.command("detect")
-@click.option("--request", "file", required=True, metavar="FILE", help="Header lines, a blank line, the raw body.")
+@click.option(
+    "--request",
+    "file",
+    required=True,
+    metavar="FILE",
+    help="A captured request: header lines, a blank line, the raw body.",
+)
 @click.option("--secret", required=True, metavar="env:NAME", help="The store's secret: env:NAME or file:PATH.")
-@click.option("--url", default="", help="The URL the store sends to, where it may be part of what is signed.")
-@click.option("--name", default="mystore", show_default=True, help="What to call the scheme.")
+@click.option("--url", default="", help="The URL that the store sends to, if it is part of the signed content.")
+@click.option("--name", default="mystore", show_default=True, help="The name for the scheme.")
 @with_config
 def detect_scheme(file: str, secret: str, url: str, name: str) -> None:
-    """Find the scheme that signed a captured delivery, and print its TOML."""
+    """Find the scheme of a captured delivery, and print its TOML.
+
+    Exit 1 if no scheme matches, with what was tried.
+    """
     headers, body = read_captured(file)
     found = detect(headers, body, _secret(secret), url=url)
     if found.scheme is None:
-        _tell_what_was_tried(found, url)
+        _show_tried(found, url)
         raise click.exceptions.Exit(1)
     known = f", the preset {found.preset}" if found.preset else ""
-    click.echo(f"# fits {output.harmless(file)}{known}")
+    click.echo(f"# matches {harmless(file)}{known}")
     for note in found.notes:
-        click.echo(f"# {output.harmless(note)}")
+        click.echo(f"# {harmless(note)}")
     if found.preset:
         click.echo(f'[stores.{name}]\nscheme = "{found.preset}"\nsigning_secrets = ["{secret}"]')
     else:
         click.echo(found.toml(name))
         click.echo(f'[stores.{name}]\nscheme = "{name}"\nsigning_secrets = ["{secret}"]')
     for caveat in caveats(found.scheme):
-        click.echo(f"# to know: {caveat}")
+        click.echo(f"# note: {caveat}")
 
 
 def _secret(reference: str) -> str:
-    """A secret is named, never typed: arguments of a command can be seen by all."""
+    """The secret that `env:NAME` or `file:PATH` refers to. Other users can read the arguments of a command."""
     kind, _, name = reference.partition(":")
     if kind == "env" and name:
         if value := os.environ.get(name):
             return value
-        raise ConfigError(f"${name} is not set; write `{name}=... storehooks scheme detect ...`, or use file:PATH")
+        raise ConfigError(f"the environment variable {name} is not set; set it, or use file:PATH")
     if kind == "file" and name:
         try:
             return Path(name).read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, UnicodeDecodeError):
-            raise ConfigError(f"{name} cannot be read as a secret") from None
+            raise ConfigError(f"cannot read the secret from {name}") from None
     raise ConfigError(
-        "--secret is env:NAME or file:PATH, never the secret itself: others can see a command's arguments"
+        "--secret takes env:NAME or file:PATH, not the secret itself: other users can read the arguments of a command"
     )
 
 
-def _tell_what_was_tried(found: Detection, url: str) -> None:
-    click.echo("no scheme fits with this secret. Tried:")
+def _show_tried(found: Detection, url: str) -> None:
+    output.line(output.state("fail", "no scheme matches with this secret"), ". Tried:")
     for line in found.tried:
-        click.echo(f"  {output.harmless(line)}")
+        output.line("  ", line, indent=4)
     for note in found.notes:
-        click.echo(f"  but: {output.harmless(note)}")
+        output.line("  but: ", note, indent=4)
     click.echo()
-    click.echo("Either the secret is another one, or the body is not the raw bytes that were sent.")
+    output.line("Either the secret is wrong, or the body is not exactly the bytes that were sent.")
     if not url:
-        click.echo("If the store signs its URL, say it: --url https://hooks.example.com/webhooks/NAME")
+        output.line("If the store signs its URL, add it: --url https://hooks.example.com/webhooks/NAME")
 
 
 def _row(config: Config, one: Scheme) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""send: an event of one's own, signed as the store would sign it, and what becomes of it."""
+"""send: send a signed event as the store would, and follow it to its handlers."""
 
 from __future__ import annotations
 
@@ -26,29 +26,31 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
 from workers.cli import output
 from workers.cli.options import choose_store, connect_server, load_config, stores_with_secrets, with_config
+from workers.formatting import harmless
 from workers.operations.topic_names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
 
-SETTLES_WITHIN = 5.0
-LOOK_EVERY = 0.02
-AN_HOUR = 3600
-WILD = "*?["
+FOLLOW_SECONDS = 5.0
+"""How long to wait for the event to settle."""
+POLL_SECONDS = 0.02
+ONE_HOUR = 3600
+WILDCARDS = "*?["
 
 
 @click.command()
 @click.argument("topic")
-@click.option("--store", help="To which store's endpoint; with one store it need not be said.")
+@click.option("--store", help="The store to send as. Optional if only one store is configured.")
 @click.option(
-    "--data", "data_file", type=click.Path(exists=True, dir_okay=False), help="JSON to send instead of a sample."
+    "--data", "data_file", type=click.Path(exists=True, dir_okay=False), help="A JSON file to send instead of a sample."
 )
-@click.option("--set", "changes", multiple=True, metavar="a.b=v", help="Change a field of the data.")
-@click.option("--id", "delivery_id", help="The delivery's id; the same again is a duplicate.")
-@click.option("--twice", is_flag=True, help="Send it twice; the second is a duplicate.")
+@click.option("--set", "changes", multiple=True, metavar="a.b=v", help="Change a field of the data. Can be repeated.")
+@click.option("--id", "delivery_id", help="The delivery id. The same id again is a duplicate.")
+@click.option("--twice", is_flag=True, help="Send it twice; the second one is a duplicate.")
 @click.option(
-    "--tamper", type=click.Choice(["signature", "body", "time"]), help="Spoil it after signing; see it refused."
+    "--tamper", type=click.Choice(["signature", "body", "time"]), help="Change it after signing, so that it is refused."
 )
-@click.option("--print", "print_", is_flag=True, help="Show the body, send nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask, even if the address is public.")
+@click.option("--print", "print_", is_flag=True, help="Print the body, and send nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation if the URL is public.")
 @with_config
 def send(
     topic: str,
@@ -61,11 +63,11 @@ def send(
     print_: bool,
     yes: bool,
 ) -> None:
-    """Send a signed event, as the store would, and see what becomes of it."""
+    """Send a signed event as the store would, and follow it."""
     config = load_config()
     name = choose_store(config, store)
-    if doubt := _doubt(config, name, topic):
-        output.warn(doubt)
+    if warning := _unknown_topic(config, name, topic):
+        output.warn(warning)
     delivery_id = delivery_id or f"msg_{secrets.token_hex(5)}"
     request = _request(config, name, topic, _data(topic, data_file, changes), delivery_id, tamper)
     if print_:
@@ -74,49 +76,51 @@ def send(
     url = config.public_url_of(name)
     _ask_if_public(url, yes)
     only = "   (the only store)" if store is None else ""
-    click.echo(f"to      {url}{only}")
-    kind, size = "your" if data_file else "sample", f"{len(request.body):,}"
-    click.echo(f"body    {kind} {topic}, {size} bytes   (--print shows it, --set a.b=v)")
+    output.field("to", f"{url}{only}", wide=8)
+    kind, size = "your own" if data_file else "sample", f"{len(request.body):,}"
+    output.field("body", f"{kind} {topic}, {size} bytes   (--print shows it, --set a.b=v changes it)", wide=8)
     secret = _signer(config, name).secrets[0]
-    click.echo(f"signed  {config.stores[name].scheme}, secret {secret.fingerprint}, id {output.harmless(delivery_id)}")
+    output.field("signed", f"{config.stores[name].scheme}, secret {secret.fingerprint}, id {delivery_id}", wide=8)
     answers = [_send_and_follow(config, url, request) for _ in range(2 if twice else 1)]
     if not all(answer.accepted for answer in answers):
-        output.next_command(f"storehooks verify --refused last --store {name}      why")
+        output.next_command(f"storehooks verify --refused last --store {name}  why it was refused")
         raise click.exceptions.Exit(1)
     record = answers[-1].record
     if record and any(run.error for run in record.runs):
-        output.next_command(f"storehooks events show {record.summary.id}  what went wrong", "storehooks failures")
+        output.next_command(
+            f"storehooks events show {record.summary.id}  what failed", "storehooks failures  all failures"
+        )
         raise click.exceptions.Exit(1)
     same = f" --data {shlex.quote(data_file)}" if data_file else ""
     same += "".join(f" --set {shlex.quote(change)}" for change in changes)
-    output.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}{same}  again: a duplicate")
+    output.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}{same}  send it again: a duplicate")
 
 
 # The topic
 
 
-def _doubt(config: Config, store: str, topic: str) -> str:
-    """What to say of a topic that nobody here knows. It is sent all the same: a store may have names of its own."""
-    if not topic.isprintable() or " " in topic or any(letter in topic for letter in WILD):
-        raise ConfigError(f"{output.harmless(topic[:64])!r} is no topic; a store sends one such as order.created")
+def _unknown_topic(config: Config, store: str, topic: str) -> str:
+    """A warning if the topic is unknown here. It is sent anyway: a store may use its own names."""
+    if not topic.isprintable() or " " in topic or any(letter in topic for letter in WILDCARDS):
+        raise ConfigError(f"{harmless(topic[:64])!r} is not a topic; use one such as order.created")
     scheme = config.known_stores[store].scheme
     known = {*known_topics([scheme]), *_learned_topics(config, store)}
     if topic in scheme.topics or translate(topic, scheme.topics) in known:
         return ""
     nearest = nearest_topic(translate(topic, scheme.topics), known)
     hint = f"; did you mean {nearest}?" if nearest else "."
-    return f"no store, scheme or handler here knows the topic {topic[:64]}{hint} It is sent as it is."
+    return f"unknown topic {topic[:64]}{hint} It is sent anyway."
 
 
 def _learned_topics(config: Config, store: str) -> Iterator[str]:
-    """What handlers want by name and what the store has sent, if a server is there to say so."""
+    """The topics that handlers name and that the store has sent. Nothing without a server."""
     try:
         client = connect_server(config)
         wanted = [topic for one in Inbox(client).declarations().handlers for topic in one.topics]
         names = [name.theirs for name in EventQueries(client).names(store) if name.theirs]
     except (ServerUnusable, RedisError):
         return
-    yield from (topic for topic in wanted if not any(letter in topic for letter in WILD))
+    yield from (topic for topic in wanted if not any(letter in topic for letter in WILDCARDS))
     yield from (translate(name, config.known_stores[store].scheme.topics) for name in names)
 
 
@@ -131,7 +135,7 @@ def _data(topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:
     for change in changes:
         path, sign, value = change.partition("=")
         if not sign:
-            raise ConfigError(f"--set {change}: write --set customer.name=Ada")
+            raise ConfigError(f"--set {change} is not a.b=VALUE, such as customer.name=Ada")
         *above, last = path.split(".")
         place = data
         for step in above:
@@ -143,7 +147,7 @@ def _data(topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:
 
 
 def _value(text: str) -> Any:
-    """JSON where it is JSON (42, true, null), else the text itself."""
+    """The value if the text is JSON (42, true, null), else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -151,10 +155,10 @@ def _value(text: str) -> Any:
 
 
 def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str, tamper: str | None) -> Request:
-    now = time.time() - (AN_HOUR if tamper == "time" else 0)
+    now = time.time() - (ONE_HOUR if tamper == "time" else 0)
     store = _signer(config, name)
     if tamper == "time" and not (store.scheme.timestamp and store.scheme.tolerance):
-        raise ConfigError(f"{store.scheme.name} signs no time, so there is none to spoil; try --tamper body")
+        raise ConfigError(f"{store.scheme.name} signs no timestamp; use --tamper body")
     request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now)
     if tamper == "body":
         return Request(request.headers, request.body[:-1] + b" " + request.body[-1:])
@@ -168,26 +172,26 @@ def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str,
 
 
 def _signer(config: Config, name: str) -> Store:
-    """The store with the one secret we sign with: the newest that counts, of config or learned."""
+    """The store with the one secret to sign with: its first active one, configured or learned."""
     store = stores_with_secrets(config)[name]
     live = [secret for secret in store.secrets if secret.is_active(time.time())]
     if not live:
-        raise ConfigError(f"{name} has no secret that counts here; `storehooks subscriptions apply` has one made")
+        raise ConfigError(f"{name} has no active secret on this host; `storehooks subscriptions apply` creates one")
     return replace(store, secrets=(live[0],))
 
 
 def _ask_if_public(url: str, yes: bool) -> None:
     if not yes and urlsplit(url).hostname not in LOOPBACK:
-        click.confirm(f"{url} is not on this machine. Send it there?", abort=True)
+        click.confirm(f"{url} is not on this machine. Send to it?", abort=True)
 
 
-# What becomes of it
+# The answer and the runs
 
 
 class Sent(NamedTuple):
     accepted: bool
     record: EventRecord | None = None
-    """As far as it can be followed from here."""
+    """None if it cannot be followed from this host."""
 
 
 def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
@@ -197,34 +201,36 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
     try:
         answer = httpx2.post(url, headers=request.headers, content=request.body, timeout=10)
     except httpx2.HTTPError as error:
-        raise ConfigError(f"{url} does not answer: {error}; is it running? `storehooks dev` starts it") from None
+        raise ConfigError(f"{url} does not answer: {error}; `storehooks dev` starts the receiver") from None
     took = (time.monotonic() - started) * 1000
-    told = answer.json() if "json" in answer.headers.get("content-type", "") else {}
+    body = answer.json() if "json" in answer.headers.get("content-type", "") else {}
     if not answer.is_success:
-        click.echo(f"answer  {answer.status_code} {told.get('title', '')} in {took:.0f} ms: {told.get('detail', '')}")
+        status = output.state("refused", f"{answer.status_code} {body.get('title', '')}")
+        output.field("answer", output.joined(status, f" in {took:.0f} ms: {body.get('detail', '')}"), wide=8)
         return Sent(False)
-    click.echo(f"answer  {answer.status_code} {told.get('status')} in {took:.0f} ms, event {told.get('id')}")
-    record = _follow(config, str(told.get("id")), started)
+    status = output.state(str(body.get("status")), f"{answer.status_code} {body.get('status')}")
+    output.field("answer", output.joined(status, f" in {took:.0f} ms, event {body.get('id')}"), wide=8)
+    record = _follow(config, str(body.get("id")), started)
     if record:
         _show_runs(record, time.monotonic() - started)
     return Sent(True, record)
 
 
 def _follow(config: Config, event_id: str, started: float) -> EventRecord | None:
-    """The event as soon as nothing more happens to it now, or when patience ends."""
+    """The event when it has nothing more to do now, or after FOLLOW_SECONDS."""
     try:
         ledger = EventQueries(connect_server(config))
         record = ledger.event(event_id)
-        while record and _goes_on(record) and time.monotonic() - started < SETTLES_WITHIN:
-            time.sleep(LOOK_EVERY)
+        while record and _is_active(record) and time.monotonic() - started < FOLLOW_SECONDS:
+            time.sleep(POLL_SECONDS)
             record = ledger.event(event_id)
     except (ServerUnusable, RedisError):
-        return None  # sent to a receiver whose server we cannot reach: the answer is all there is to show
+        return None  # the receiver's Redis cannot be reached from here: only the answer is known
     return record
 
 
-def _goes_on(record: EventRecord) -> bool:
-    """Whether it is to be routed yet, or one of its runs has something to do before a later time."""
+def _is_active(record: EventRecord) -> bool:
+    """Whether it is not routed yet, or has a run that is not scheduled for later."""
     soon = [run for run in record.runs if run.status not in ENDED and run.due_at is None]
     return record.summary.status == EventStatus.OPEN and bool(soon or not record.runs)
 
@@ -233,17 +239,17 @@ def _show_runs(record: EventRecord, took: float) -> None:
     click.echo()
     wide = max([len(run.handler) for run in record.runs], default=0)
     for run in record.runs:
-        told = run.error or ("" if run.result is None else f'"{run.result}"')
-        line = f"  {run.handler.ljust(wide)}   {run.status.ljust(7)}   attempt {run.attempts} "
-        click.echo(output.beside(line, told, indent=6))
+        result = run.error or ("" if run.result is None else f'"{run.result}"')
+        status = output.state(run.status, f"{run.status:<7}")
+        output.line(f"  {run.handler:<{wide}}   ", status, f"   attempt {run.attempts}   {result}", indent=6)
     if record.reason == "unhandled":
-        click.echo("  no handler wants this topic; `storehooks handlers` lists what is loaded")
-    click.echo(_end(record, took))
+        output.line("  no handler takes this topic; `storehooks handlers` lists the handlers")
+    output.line(output.state(record.summary.status, _summary(record, took)))
 
 
-def _end(record: EventRecord, took: float) -> str:
+def _summary(record: EventRecord, took: float) -> str:
     after = f"after {took * 1000:.0f} ms" if took < 1 else f"after {took:.0f} s"
     if record.summary.status != EventStatus.OPEN:
         return f"{record.summary.status} {after}"
     due = min((run.due_at for run in record.runs if run.due_at), default=None)
-    return f"still open {after}" + (f"; more is due {output.clock(due)}" if due else "")
+    return f"still open {after}" + (f"; next attempt {output.clock(due)}" if due else "")

@@ -1,4 +1,4 @@
-"""stores: who sends to us, how each of them is, and whether their work may begin."""
+"""stores: list and show stores, pause and resume their work."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from receiver.inbox import Administration, EventQueries, keys
 from receiver.inbox.queries.activity import ActivityQueries
 from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
-from workers.cli.options import Noun, choose_store, connect_server, load_config, with_config
-from workers.cli.stores_change import add, remove
-from workers.formatting import clock, counted, span
+from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, with_config
+from workers.cli.stores_add import add
+from workers.cli.stores_remove import remove
+from workers.formatting import clock, span, waits
 
-if TYPE_CHECKING:  # it brings an HTTP client along, and `stores list` needs none
+if TYPE_CHECKING:  # it imports an HTTP client, and `stores list` needs none
     from workers.operations.store_status import StoreStatus
 
 FIGURES = ("accepted", "open", "failed", "refused")
-"""What people read, and the counter behind it."""
+"""The counters that are shown for each store."""
 
 
 @click.group(cls=Noun)
 @with_config
 def stores() -> None:
-    """Stores: list, show, add, pause, resume, remove."""
+    """List, show, add, pause, resume and remove stores."""
 
 
 stores.add_command(add)
@@ -34,10 +35,10 @@ stores.add_command(remove)
 
 
 @stores.command("list")
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@json_option
 @with_config
 def list_stores(json_: bool = False) -> None:
-    """Every configured store with its figures, those with the most failures and open events first."""
+    """List stores with their counts, those with most failures first."""
     config = load_config()
     client = connect_server(config)
     counters, paused = EventQueries(client).counters().stores, Administration(client).paused()
@@ -50,20 +51,32 @@ def list_stores(json_: bool = False) -> None:
         return
     if not found:
         click.echo("no store is configured")
-        output.next_command("storehooks stores add NAME")
+        output.next_command("storehooks stores add NAME  add one")
         return
     headings = ("store", "scheme", "state", *FIGURES)
-    rows = [[*(one[name] for name in headings), _ago(one["last_event"])] for one in found]
+    rows = [
+        [
+            one["store"],
+            one["scheme"],
+            output.state(one["state"]),
+            *(output.figure(one[name], name) for name in FIGURES),
+            _ago(one["last_event"]),
+        ]
+        for one in found
+    ]
     output.table([*(name.upper() for name in headings), "LAST EVENT"], rows, drop=("SCHEME",))
-    output.next_command(f"storehooks stores show {found[0]['store']}", "storehooks stores add NAME")
+    output.next_command(
+        f"storehooks stores show {found[0]['store']}  secrets, token, subscriptions",
+        "storehooks stores add NAME  add one",
+    )
 
 
 @stores.command("show")
 @click.argument("store", required=False)
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@json_option
 @with_config
 def show_store(store: str | None, json_: bool) -> None:
-    """All there is to know of one store; its API is asked, too."""
+    """Show one store: secrets, token, subscriptions and counts. Calls its API."""
     from workers.operations.store_status import standing_of
 
     config = load_config()
@@ -72,32 +85,32 @@ def show_store(store: str | None, json_: bool) -> None:
     if json_:
         output.as_json(standing.as_json(datetime.now(UTC)))
         return
-    _tell(standing, datetime.now(UTC))
-    output.next_command(*_what_next(standing))
+    _show_status(standing, datetime.now(UTC))
+    output.next_command(*_next_commands(standing))
 
 
 @stores.command("pause")
 @click.argument("store")
 @with_config
 def pause(store: str) -> None:
-    """Let no more work of a store begin. Its deliveries are still accepted, and wait."""
+    """Start no more runs of a store. Its deliveries are still accepted, and wait."""
     config = load_config()
     administration = Administration(connect_server(config))
     new = administration.pause(store=choose_store(config, store))
-    click.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} was paused already")
-    output.next_command(f"storehooks stores resume {store}")
+    click.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} is already paused")
+    output.next_command(f"storehooks stores resume {store}  start its runs again")
 
 
 @stores.command("resume")
 @click.argument("store")
 @with_config
 def resume(store: str) -> None:
-    """Let the work of a store begin again, in its order."""
+    """Start the runs of a paused store again, in their order."""
     config = load_config()
     administration = Administration(connect_server(config))
     waiting = administration.client.zcard(keys.HELD + choose_store(config, store))
     administration.resume(store=store)
-    click.echo(f"{store} goes on; {counted(waiting, 'item')} held back")
+    click.echo(f"{store} is resumed; {waits(waiting, 'run')}")
 
 
 def _about(config: Config, name: str, counts: dict[str, int], paused: bool) -> dict[str, Any]:
@@ -109,37 +122,40 @@ def _ago(moment: datetime | None) -> str:
     return f"{span((datetime.now(UTC) - moment).total_seconds())} ago" if moment else "never"
 
 
-def _tell(one: StoreStatus, now: datetime) -> None:
-    click.echo(f"{one.name}   {'paused' if one.paused else 'on'}   {one.scheme}   {one.place}\n")
+def _show_status(one: StoreStatus, now: datetime) -> None:
+    paused = output.state("paused" if one.paused else "on")
+    output.line(output.text(one.name, "bold"), "   ", paused, f"   {one.scheme}   {one.place}")
+    click.echo()
     _line("sends to", one.callback)
     for number, secret in enumerate(one.secrets):
         _line("secrets" if not number else "", f"{secret.fingerprint}  {secret.origin}{_end(secret.not_after, now)}")
     if not one.secrets:
-        _line("secrets", "none yet: they are learned when its subscriptions are made")
+        _line("secrets", "none yet; they are learned when its subscriptions are created")
     _line("token", _token(one))
     for number, text in enumerate(_subscriptions(one)):
         _line("subscriptions" if not number else "", text)
     _line("last event", f"{_ago(one.last_event.received_at)}, {one.last_event.topic}" if one.last_event else "never")
     if one.counts:
-        _line("events", ", ".join(f"{figure} {one.counts.get(figure, 0):,}" for figure in FIGURES))
+        counts = [output.text(f"{name} ") + output.figure(one.counts.get(name, 0), name) for name in FIGURES]
+        _line("events", output.text(", ").join(counts))
     if one.last_repair:
         _line("last repair", _repair(one.last_repair, now))
     if one.refused:
         reasons = ", ".join(f"{reason} {many:,}" for reason, many in one.refused.reasons.items())
         _line(
             "refused",
-            f"{one.refused.total:,} since {clock(one.refused.first, now)}, {one.refused.with_body:,} kept: {reasons}",
+            f"{one.refused.total:,} since {clock(one.refused.first, now)}, {one.refused.with_body:,} stored: {reasons}",
         )
 
 
-def _line(name: str, text: str) -> None:
-    click.echo(f"  {name:<15}{output.harmless(text)}")
+def _line(name: str, value: Any) -> None:
+    output.field(name, value, indent=2)
 
 
 def _end(end: datetime | None, now: datetime) -> str:
     if end is None:
         return ""
-    return f", ended {clock(end, now)}" if end <= now else f", ends {clock(end, now)}"
+    return f", expired {clock(end, now)}" if end <= now else f", expires {clock(end, now)}"
 
 
 def _token(one: StoreStatus) -> str:
@@ -157,13 +173,13 @@ def _token(one: StoreStatus) -> str:
 def _subscriptions(one: StoreStatus) -> list[str]:
     plan = one.plan
     if plan is None:
-        return ["not looked at: it has no base_url or no auth"]
+        return ["not checked: it has no base_url or no auth"]
     if plan.unknown:
         return [f"unknown: {plan.unknown.splitlines()[0]}"]
     wanted = len(plan.wanted.names) if plan.wanted else 0
-    lines = [f"{wanted} wanted, {len(plan.existing)} there" + ("" if plan.changes else ", nothing to do")]
+    lines = [f"{wanted} wanted, {len(plan.existing)} exist" + ("" if plan.changes else ", nothing to do")]
     lines += [f"{one.action} {one.topic}: {one.reason}" for one in plan.changes]
-    lines += [f"{many} of {host} are not ours and stay" for host, many in plan.foreign.items()]
+    lines += [f"{number} of {host} are not ours and stay" for host, number in plan.foreign.items()]
     return lines
 
 
@@ -172,11 +188,14 @@ def _repair(repair: Repair, now: datetime) -> str:
     return f"{repair.action} {repair.topic} {clock(repair.at, now)}{gap}"
 
 
-def _what_next(one: StoreStatus) -> list[str]:
+def _next_commands(one: StoreStatus) -> list[str]:
     if one.paused:
-        return [f"storehooks stores resume {one.name}"]
+        return [f"storehooks stores resume {one.name}  start its runs again"]
     if one.refused:
-        return [f"storehooks verify --store {one.name} --refused last      why they were refused"]
+        return [f"storehooks verify --store {one.name} --refused last  why they were refused"]
     if one.plan and one.plan.changes:
-        return [f"storehooks subscriptions apply --store {one.name}"]
-    return [f"storehooks events list --store {one.name}", f"storehooks send order.created --store {one.name}"]
+        return [f"storehooks subscriptions apply --store {one.name}  make these changes"]
+    return [
+        f"storehooks events list --store {one.name}  its newest events",
+        f"storehooks send order.created --store {one.name}  send a test event",
+    ]

@@ -1,4 +1,4 @@
-"""topics: the names stores really send, what they become, and who handles them."""
+"""topics: the event names that stores send, the topics they map to, and their handlers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import click
 
 from receiver.inbox import EventQueries, Inbox
 from workers.cli import output
-from workers.cli.options import choose_store, connect_server, load_config, with_config
-from workers.cli.stats import tell_of_conflicts
+from workers.cli.options import choose_store, connect_server, json_option, load_config, with_config
+from workers.cli.stats import show_conflicts
 from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
 
 
 @click.command()
-@click.option("--store", help="Only of this store.")
-@click.option("--json", "json_", is_flag=True, help="For scripts.")
+@click.option("--store", help="Only topics of this store.")
+@json_option
 @with_config
 def topics(store: str | None, json_: bool) -> None:
-    """The event names each store really sends, what they map to, and who handles them."""
+    """List the event names that stores send, and their handlers."""
     config = load_config()
     client = connect_server(config)
     ledger, handlers = EventQueries(client), Inbox(client).declarations().handlers
@@ -29,39 +29,40 @@ def topics(store: str | None, json_: bool) -> None:
     if rows:
         _show(rows)
     else:
-        click.echo("no store has sent anything yet")
-    _tell_of_the_unsent(list(unsent(handlers, rows)))
+        click.echo("no events received yet")
+    _show_unsent(list(unsent(handlers, rows)))
     for name in names:
-        tell_of_conflicts(name, ledger.counters().stores.get(name, {}))
+        show_conflicts(name, ledger.counters().stores.get(name, {}))
     output.next_command(
-        "storehooks handlers              who wants what", "storehooks scheme show NAME      its map of names"
+        "storehooks handlers  which handler takes which topics",
+        "storehooks scheme show NAME  how a scheme maps event names to topics",
     )
 
 
 def _show(rows: list[SentName]) -> None:
     output.table(
-        ("STORE", "SENDS", "IS", "BY", "SEEN", "LAST", "HANDLERS"),
+        ("STORE", "SENT AS", "TOPIC", "MAPPED BY", "SEEN", "LAST", "HANDLERS"),
         [
             (
                 row.store,
-                row.theirs or "(more names)",
+                row.theirs or "(other names)",
                 row.topic,
                 row.mapped_by if row.theirs else "",
                 row.seen,
                 row.last_at,
-                ", ".join(row.handlers) or "nobody",
+                ", ".join(row.handlers) or output.state("warn", "none"),
             )
             for row in rows
         ],
-        drop=("BY", "LAST"),
-        shorten=("HANDLERS", "SENDS"),
+        drop=("MAPPED BY", "LAST"),
+        shorten=("HANDLERS", "SENT AS"),
     )
 
 
-def _tell_of_the_unsent(wanted: list[Unsent]) -> None:
+def _show_unsent(wanted: list[Unsent]) -> None:
     if not wanted:
         return
     click.echo()
     for one in wanted:
-        nearest = f"; the nearest seen is {one.nearest}" if one.nearest else ""
-        output.prose(f"{one.handler.handler} wants {one.topic}, which no store has sent{nearest}")
+        nearest = f"; did you mean {one.nearest}?" if one.nearest else ""
+        output.line(f"{one.handler.handler} handles {one.topic}, which no store has sent{nearest}", indent=2)

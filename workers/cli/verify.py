@@ -1,4 +1,4 @@
-"""verify: why a delivery fits or does not, step by step."""
+"""verify: check the signature of a delivery, and explain the result step by step."""
 
 from __future__ import annotations
 
@@ -19,19 +19,30 @@ from workers.cli.capture_file import read_captured
 from workers.cli.options import choose_store, load_config, refused_deliveries, stores_with_secrets, with_config
 from workers.operations.release import ReleaseCheck, chosen
 
-MOST_COUNTED = 2_000
+INDENT = 17
+"""Where the text of a step begins."""
+MAX_CHECKED = 2_000
+"""How many other refused deliveries are checked for the summary."""
 
 
 @click.command()
-@click.option("--store", help="The store it came from; with one store it need not be said.")
-@click.option("--request", "file", metavar="FILE", help="Header lines, a blank line, the raw body; - reads it here.")
-@click.option("--refused", metavar="last|ID", help="A delivery that was refused here and is kept.")
-@click.option("--now", type=float, metavar="UNIX", help="Judge as of this time; else now, or its arrival.")
+@click.option("--store", help="The store that sent it. Optional if only one store is configured.")
+@click.option(
+    "--request",
+    "file",
+    metavar="FILE",
+    help="A captured request: header lines, a blank line, the raw body. - reads standard input.",
+)
+@click.option("--refused", metavar="last|ID", help="A refused delivery of this host.")
+@click.option("--now", type=float, metavar="UNIX", help="Check as of this time. Default: now, or its arrival.")
 @with_config
 def verify(store: str | None, file: str | None, refused: str | None, now: float | None) -> None:
-    """Explain why a delivery fits or does not; never shows a secret."""
+    """Explain why a delivery's signature is valid or not.
+
+    Exit 0: valid. 1: not valid. Secrets are never shown, only their fingerprints.
+    """
     if (file is None) == (refused is None):
-        raise ConfigError("say which delivery: --request FILE, or --refused last, or --refused ID")
+        raise ConfigError("give one delivery: --request FILE, --refused last, or --refused ID")
     config = load_config()
     valid = _verify_file(config, store, file, now) if file else _verify_refused(config, store, refused or "", now)
     if not valid:
@@ -41,8 +52,10 @@ def verify(store: str | None, file: str | None, refused: str | None, now: float 
 def _verify_file(config: Config, named: str | None, file: str, now: float | None) -> bool:
     store = stores_with_secrets(config)[choose_store(config, named)]
     headers, body = read_captured(file)
-    output.prose(f"{store.name}, from {file}, {len(body):,} bytes, scheme {store.scheme.name}")
-    return _tell(config, store, explain(store, headers, body, now or time.time(), others=_others(config, store)))
+    output.line(f"{store.name}, from {file}, {len(body):,} bytes, scheme {store.scheme.name}", indent=2)
+    return _show_explanation(
+        config, store, explain(store, headers, body, now or time.time(), others=_others(config, store))
+    )
 
 
 def _verify_refused(config: Config, named: str | None, wanted: str, now: float | None) -> bool:
@@ -56,19 +69,20 @@ def _verify_refused(config: Config, named: str | None, wanted: str, now: float |
     if store is None:
         called = refusal.named or "the one this delivery names"
         raise NotFound(f"no store {called}; add [stores.NAME] to the config, or check it as another one: --store NAME")
-    output.prose(
+    output.line(
         f"{store.name}, refused {output.clock(refusal.moment)} with 401 ({refusal.reason}), from "
-        f"{refusal.address or 'somewhere'}, {refusal.length:,} bytes, scheme {store.scheme.name}"
+        f"{refusal.address or 'an unknown address'}, {refusal.length:,} bytes, scheme {store.scheme.name}",
+        indent=2,
     )
     body = refusal.body or b""
     told = explain(store, refusal.headers, body, now or refusal.at, others=_others(config, store))
-    valid = _tell(config, store, told)
-    _tell_of_the_others(config, refusals, store)
+    valid = _show_explanation(config, store, told)
+    _show_other_refusals(config, refusals, store)
     return valid
 
 
 def find_refusal(refusals: Refusals, wanted: str, store: str | None = None) -> Refusal:
-    """The refused delivery that is meant, with its body."""
+    """The refused delivery with this id, or the `last` one, with its body."""
     if wanted == "last":
         newest = refusals.newest(store=store, limit=1)
         if not newest:
@@ -86,56 +100,59 @@ def _others(config: Config, store: Store) -> list[Store]:
     return [other for other in stores_with_secrets(config).values() if other.name != store.name]
 
 
-def _tell(config: Config, store: Store, told: Explanation) -> bool:
+def _show_explanation(config: Config, store: Store, told: Explanation) -> bool:
     click.echo()
     wide = max((len(line.text) for step in told.steps for line in step.lines), default=0)
     for number, step in enumerate(told.steps, 1):
-        for at, line in enumerate(step.lines):
-            begin = f"{number}  {step.title:<10}" if at == 0 else " " * 13
-            click.echo(f"  {begin}  {output.harmless(line.text):<{wide}}  {line.mark}".rstrip())
+        start = f"  {number}  {step.title:<12}"
+        for line in step.lines:
+            output.line(start, f"{line.text:<{wide}}  ", output.state(line.mark), indent=INDENT)
+            start = " " * INDENT
     click.echo()
-    click.echo(f"{'VALID' if told.valid else 'NOT VALID'}  {output.harmless(told.verdict)}")
+    verdict = "VALID" if told.valid else "NOT VALID"
+    output.line(output.state(verdict), "  ", told.verdict, indent=len(verdict) + 2)
     for hint in told.hints:
-        click.echo(f"  - {output.harmless(hint.text)}")
+        output.line("  - ", hint.text, indent=4)
         if hint.fix:
             where = f"   ({_where(config, store)})" if " = " in hint.fix else ""
-            click.echo(f"    fix: {output.harmless(hint.fix)}{where}")
+            output.line("    fix: ", hint.fix, where, whole=True)
     if told.valid and told.caveats:
         click.echo()
         for caveat in told.caveats:
-            click.echo(f"  to know: {caveat}")
+            output.line("  note: ", caveat, indent=4)
     return told.valid
 
 
 def _where(config: Config, store: Store) -> str:
-    """Where a mending line would go."""
+    """The table of the config that the fix belongs to."""
     key = ("schemes", store.scheme.name) if store.scheme.name in config.schemes else ("stores", store.name)
     return f"[{'.'.join(key)}], {config.place(*key)}"
 
 
-def _tell_of_the_others(config: Config, refusals: Refusals, store: Store) -> None:
-    """How many more are kept, who signed them, and how many would be let in now."""
+def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> None:
+    """How many more are stored for this store, which secret signed them, and how many are valid now."""
     judge = ReleaseCheck(config, stores_with_secrets(config))
-    count, fitting, by = 0, 0, Counter[str]()
+    count, valid, by = 0, 0, Counter[str]()
     for batch in chosen(refusals, judge, store=store.name):
         for refusal in batch:
             count += 1
-            fitting += _fits(judge, refusal)
+            valid += _is_valid(judge, refusal)
             by[_signed_with(store, refusal)] += 1
-        if count >= MOST_COUNTED:
+        if count >= MAX_CHECKED:
             break
     if not count:
         return
-    many = f"{count:,}{' or more' if count >= MOST_COUNTED else ''}"
+    number = f"{count:,}{' or more' if count >= MAX_CHECKED else ''}"
     click.echo()
-    click.echo(f"{many} refused of {store.name} {'is' if count == 1 else 'are'} kept; {fitting:,} fit today's config.")
+    output.line(f"{number} refused of {store.name}; {valid:,} valid with the current config.")
     for fingerprint, times in by.most_common():
         if fingerprint:
-            click.echo(f"{times:,} {'is' if times == 1 else 'are'} signed with {fingerprint}.")
-    output.next_command(f"storehooks refused release --store {store.name}" + ("" if fitting else "      after the fix"))
+            click.echo(f"{times:,} signed with secret {fingerprint}.")
+    why = "accept those that are valid" if valid else "accept them after the fix"
+    output.next_command(f"storehooks refused release --store {store.name}  {why}")
 
 
-def _fits(judge: ReleaseCheck, refusal: Refusal) -> bool:
+def _is_valid(judge: ReleaseCheck, refusal: Refusal) -> bool:
     try:
         judge.judge(refusal)
     except DeliveryRefused:
@@ -144,7 +161,7 @@ def _fits(judge: ReleaseCheck, refusal: Refusal) -> bool:
 
 
 def _signed_with(store: Store, refusal: Refusal) -> str:
-    """The fingerprint of the store's secret that signed it, ended or not; empty where none did."""
+    """The fingerprint of the store's secret that signed it, expired ones included; empty if there is none."""
     secrets = [replace(secret, not_after=None) for secret in store.secrets]
     timeless = replace(store.scheme, tolerance=0)
     try:

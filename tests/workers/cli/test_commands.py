@@ -16,7 +16,7 @@ from receiver.inbox import Declaration, Outcome, keys
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Process, System, eventually, free_port, storehooks
 from tests.support.programs import ROOT
-from workers.cli.send import SETTLES_WITHIN
+from workers.cli.send import FOLLOW_SECONDS
 
 HELLO = """
 from workers import Router
@@ -146,7 +146,7 @@ def test_send_is_a_finding_when_a_handler_fails(make_system: Callable[..., Syste
     assert says in done.stdout
     (event,) = system.ledger.events()
     assert f"storehooks events show {event.id}" in done.stdout
-    assert time.monotonic() - began < SETTLES_WITHIN, "nobody waits for what is due later"
+    assert time.monotonic() - began < FOLLOW_SECONDS, "nobody waits for what is due later"
 
 
 def test_send_names_the_nearest_topic_and_sends_what_was_asked_for(make_system: Callable[..., System]) -> None:
@@ -159,16 +159,16 @@ def test_send_names_the_nearest_topic_and_sends_what_was_asked_for(make_system: 
 
     done = system.run_cli("send", "order.craeted", "--store", "north")
     assert done.returncode == 0
-    assert "knows the topic order.craeted; did you mean order.created?" in done.stderr
+    assert "unknown topic order.craeted; did you mean order.created?" in done.stderr
     assert system.ledger.events()[0].topic == "order.craeted"
-    assert "knows the topic custmer.created; did you mean customer.created?" in printed("custmer.created")
-    assert "knows the topic zzz. It is sent as it is." in printed("zzz")
+    assert "unknown topic custmer.created; did you mean customer.created?" in printed("custmer.created")
+    assert "unknown topic zzz. It is sent anyway." in printed("zzz")
     for known in ("order.created", "orders/create", "loyalty.points_awarded"):
         assert printed(known) == ""
     assert printed("order.craeted") == "", "the store has sent it by now"
     pattern = system.run_cli("send", "order.*", "--store", "north")
     assert pattern.returncode == 2
-    assert "'order.*' is no topic" in pattern.stderr
+    assert "'order.*' is not a topic" in pattern.stderr
 
 
 def test_text_from_a_store_cannot_command_the_terminal(system: System) -> None:

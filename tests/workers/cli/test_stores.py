@@ -127,9 +127,9 @@ def test_a_store_is_added_and_removed_without_a_restart(market: Market) -> None:
     told = json.loads(done.stdout)
     assert done.exit_code == 0, done.output
     assert told["left"] == []
-    assert {one["name"] for one in told["read_again_by"]} == {"web", "worker"}
-    assert [one["pid"] for one in told["read_again_by"]] == [web, supervisor]
-    assert told["other_hosts"] == "where there are any: the same change of their file, then HUP to web and worker"
+    assert {one["name"] for one in told["reloaded"]} == {"web", "worker"}
+    assert [one["pid"] for one in told["reloaded"]] == [web, supervisor]
+    assert told["other_hosts"] == "if there are any: copy the change to their config, then send HUP to web and worker"
     assert told["subscriptions"] == ["order.created", "order.paid"]
     assert market.system.settled(told["test_event"]) == "settled"
     assert market.file.stat().st_mode & 0o077 == 0
@@ -175,7 +175,7 @@ def test_a_store_is_not_told_of_us_before_the_receiver_knows_it(market: Market) 
     try:
         assert done.exit_code == 1
         said = done.output.partition("left to do:")[2]
-        assert "HUP to `storehooks web` and `storehooks worker`" in said
+        assert "send HUP to `storehooks web` and `storehooks worker`" in said
         assert "answers our own signed event with 401" in said
         assert "storehooks subscriptions apply --store east" in said
         assert market.file.exists()
@@ -187,8 +187,8 @@ def test_a_store_is_not_told_of_us_before_the_receiver_knows_it(market: Market) 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["stores", "add", "North West"], "a store's name is lower-case letters"),
-        (["stores", "add", "north", "--secret", "new"], "config.toml:14: there is a store north already"),
+        (["stores", "add", "North West"], "a store's name has only lower-case letters"),
+        (["stores", "add", "north", "--secret", "new"], "config.toml:14: store north already exists"),
         (
             ["stores", "add", "west", "--scheme", "shopfy", "--secret", "new"],
             "there is no scheme shopfy; did you mean",
@@ -210,7 +210,7 @@ def test_wrong_use_changes_nothing(market: Market, arguments: list[str], says: s
 def test_a_secret_is_not_taken_from_the_command_line(market: Market) -> None:
     done = market.cli("stores", "add", "west", "--secret", "whsec_c2VjcmV0")
     assert done.exit_code == 2
-    assert "not written on a command line" in done.output
+    assert "do not write a secret on the command line" in done.output
 
 
 def test_a_store_without_an_api_gets_a_fresh_secret_that_is_shown_once(market: Market) -> None:
@@ -234,7 +234,12 @@ def test_a_store_without_an_api_gets_a_fresh_secret_that_is_shown_once(market: M
 
 
 def test_on_a_terminal_what_is_not_said_is_asked_for(market: Market) -> None:
-    answers = {"API": f"http://127.0.0.1:{market.port}", "signs": "", "signing": SECRET, "client id": "app"}
+    answers = {
+        "API": f"http://127.0.0.1:{market.port}",
+        "signing scheme": "",
+        "signing secret": SECRET,
+        "client id": "app",
+    }
     answers["client secret"] = "right"
     command = ["stores", "add", "east", "--allow-private", "--config", str(market.system.config_file)]
     pid, terminal = pty.fork()
@@ -254,7 +259,7 @@ def test_on_a_terminal_what_is_not_said_is_asked_for(market: Market) -> None:
         _, status = os.waitpid(pid, 0)
         os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 0, shown
-    assert "came after" in shown
+    assert "arrived after" in shown
     assert SECRET not in shown
     assert "right" not in shown
     assert market.cli("stores", "remove", "east", "--yes").exit_code == 0
@@ -295,7 +300,7 @@ def test_a_store_of_the_main_file_is_not_cut_out_of_it(market: Market) -> None:
     try:
         assert done.exit_code == 1
         assert "[stores.south] (" in done.output
-        assert "delete it there" in done.output
+        assert "delete [stores." in done.output
         assert market.system.config_file.read_text() == before
     finally:
         SubscriptionChecks(market.system.client).welcome("south")
@@ -349,7 +354,7 @@ def test_dev_reads_a_new_store_without_a_restart(tmp_path: Path) -> None:
         eventually(lambda: not port_is_free(port), 20, what="it listens")
         arguments = ["stores", "add", "west", "--secret", "new", "--json", "--config", str(config)]
         told = json.loads(CliRunner().invoke(storehooks, arguments).stdout)
-        assert told["read_again_by"] == [{"name": "dev", "pid": dev.pid}]
+        assert told["reloaded"] == [{"name": "dev", "pid": dev.pid}]
         assert "other_hosts" not in told, "it is all in one terminal"
         request = compose(
             load(config, {}).known_stores["west"], topic="order.created", delivery_id="1", data={}, now=time.time()

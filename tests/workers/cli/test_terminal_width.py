@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import sys
 import termios
@@ -83,7 +84,7 @@ def in_a_terminal(system: System, *arguments: str) -> list[str]:
     finally:
         os.close(ours)
         process.wait(10)
-    return text.decode().splitlines()
+    return re.sub(r"\x1b\[[0-9;]*m", "", text.decode()).splitlines()
 
 
 def test_every_list_fits_and_what_people_copy_is_whole(shop: System) -> None:

@@ -162,7 +162,7 @@ def test_a_refused_delivery_is_explained_and_the_way_on_is_shown(served: System)
         made = compose(old, topic="order.created", delivery_id=f"d{number}", data={"id": number}, now=time.time())
         assert served.http.post("/webhooks/acme", headers=made.headers, content=made.body).status_code == 401
     fingerprint = store.secrets[1].fingerprint
-    said = f"3 refused of acme are kept; 0 fit today's config.\n3 are signed with {fingerprint}.\n"
+    said = f"3 refused of acme; 0 valid with the current config.\n3 signed with secret {fingerprint}.\n"
     eventually(lambda: len(open_refusals(served.folder / "data").newest(store="acme")) == 3)
     shown = served.run_cli("verify", "--refused", "last", "--store", "acme").stdout
     assert said in shown
@@ -175,11 +175,11 @@ def test_a_refused_delivery_is_explained_and_the_way_on_is_shown(served: System)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["verify", "--store", "acme"], "--request FILE, or --refused last"),
+        (["verify", "--store", "acme"], "--request FILE, --refused last"),
         (["verify", "--store", "acme", "--refused", "999999"], "no refused delivery '999999'"),
-        (["verify", "--store", "acme", "--request", "Makefile"], "is no header line"),
-        (["scheme", "detect", "--request", "x", "--secret", "hunter2"], "never the secret itself"),
-        (["scheme", "detect", "--request", "x", "--secret", "env:NOT_THERE"], "$NOT_THERE is not set"),
+        (["verify", "--store", "acme", "--request", "Makefile"], "is not a header line"),
+        (["scheme", "detect", "--request", "x", "--secret", "hunter2"], "not the secret itself"),
+        (["scheme", "detect", "--request", "x", "--secret", "env:NOT_THERE"], "NOT_THERE is not set"),
         (["refused", "show", "999999"], "`storehooks refused` lists them"),
     ],
 )
@@ -218,7 +218,7 @@ def test_detect_prints_lines_that_work(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     nothing = cli(config, "scheme", "detect", "--request", str(file), "--secret", "env:SECRET", SECRET="other")
     assert nothing.returncode == 1
-    assert "no scheme fits with this secret. Tried:" in nothing.stdout
+    assert "no scheme matches with this secret. Tried:" in nothing.stdout
     assert "16 presets" in nothing.stdout
 
 

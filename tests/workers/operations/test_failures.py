@@ -162,7 +162,7 @@ def test_an_interrupted_replay_goes_on_without_missing_or_doubling_a_run(make_sy
     eventually(lambda: system.client.zcard("sh:ready:shop.greet") >= 10)
     process.send(signal.SIGINT)
     assert process.wait() == 1
-    assert "the same command goes on" in process.output()
+    assert "the same command continues" in process.output()
     reopened = system.client.zcard("sh:ready:shop.greet")
     assert 10 <= reopened < 60
     system.run_cli("failures", "replay", "--group", "a1f3aaaa", "--yes")
@@ -189,7 +189,7 @@ def test_done_runs_can_be_replayed_by_filter_and_a_new_handler_be_given_past_eve
     for one in (*ids, other):
         assert system.settled(one) == "settled"
     dry = system.run_cli("events", "replay", "--handler", "erp.fine", "--topic", "order.paid", "--dry-run")
-    assert "10 runs fit" in dry.stdout
+    assert "10 runs match" in dry.stdout
     system.run_cli("events", "replay", "--handler", "erp.fine", "--topic", "order.paid", "--yes")
     for one in ids:
         eventually(lambda one=one: system.run_of(one, "erp.fine").result == "attempt 1, replay True")

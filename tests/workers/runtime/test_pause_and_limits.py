@@ -284,7 +284,7 @@ def test_pause_kill_everything_start_and_resume_loses_nothing_and_keeps_order(
     for process in system.processes:
         process.kill()
     system.start("worker", "housekeeper")
-    assert f"{many} waiting runs" in system.run_cli("handlers", "resume", "shop.greet").stdout
+    assert f"{many} runs wait" in system.run_cli("handlers", "resume", "shop.greet").stdout
     eventually(lambda: system.ledger.counters().total["settled"] == many + 1, 30)
     done = [line.split() for line in (system.folder / "order").read_text().splitlines()][1:]
     for store in ("north", "south"):

@@ -19,7 +19,8 @@ from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import SECRET, eventually
 from tests.support.sandbox_shop import Shop, changed_by
 from workers.cli.capture_file import write
-from workers.cli.subscriptions import by_itself, with_a_bar
+from workers.cli.subscriptions import for_each_store
+from workers.cli.subscriptions_display import scheduled_check
 from workers.storeapi.errors import InvalidRequest
 from workers.storeapi.groups import Webhooks
 from workers.subscriptions.apply import apply_changes
@@ -41,7 +42,7 @@ def test_an_empty_store_converges_in_one_apply_and_the_next_plan_has_nothing(sho
     assert len(shop.topics()) == 9
     after = shop.cli("subscriptions", "plan")
     assert after.exit_code == 0, after.output
-    assert "9 wanted, 9 there, nothing to do" in after.output
+    assert "9 wanted, 9 exist, nothing to do" in after.output
     again = shop.apply()
     assert (again.exit_code, "nothing to do" in again.output) == (0, True)
 
@@ -52,19 +53,20 @@ def test_the_plan_is_told_as_people_read_it(shop: Shop) -> None:
     shop.managed.client.webhooks.create(topic="customer.created", url=shop.url)
     told = shop.cli("subscriptions", "plan").output
     assert "wanted: topics of 1 handler and [stores.*] subscribe" in told
-    assert "demo   1 wanted, 1 there" in told
+    assert "demo   1 wanted, 1 exist" in told
     assert '+ create  order.paid        "order.paid"        for shop.note' in told
     assert '- delete  customer.created  "customer.created"  no handler wants it' in told
     assert "1 of mailer.example.net is not ours and stays" in told
     assert "product.stocked, for shop.note: the store offers no such topic" in told
-    assert "2 changes at 1 store. Apply: storehooks subscriptions apply" in told
-    assert "Nothing is done by itself: [subscriptions] check is off." in told
+    assert "2 changes at 1 store." in told
+    assert "The scheduled check is off: [subscriptions] check." in told
+    assert "storehooks subscriptions apply  " in told
 
 
 def test_the_plan_says_when_the_check_deletes(shop: Shop) -> None:
     checked = shop.system.config.subscriptions.model_copy(update={"check": 300.0, "prune_after": 3 * 86400.0})
-    told = by_itself(shop.system.config.model_copy(update={"subscriptions": checked}))
-    assert told.endswith("does + and ~ by itself, and - once the last handler that wanted it was gone for 3 d.")
+    told = scheduled_check(shop.system.config.model_copy(update={"subscriptions": checked}))
+    assert told.endswith("makes + and ~ by itself, and - when the topic had no handler for 3 d.")
 
 
 def test_apply_asks_first_and_says_so_where_nobody_can_answer(shop: Shop) -> None:
@@ -78,7 +80,7 @@ def test_apply_asks_first_and_says_so_where_nobody_can_answer(shop: Shop) -> Non
 def test_on_a_terminal_the_answer_counts(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, there: list[str]
 ) -> None:
-    monkeypatch.setattr("workers.cli.subscriptions.on_a_terminal", lambda _: True)
+    monkeypatch.setattr("workers.cli.output.is_terminal", lambda _: True)
     shop.declare("order.paid")
     done = shop.cli("subscriptions", "apply", typed=typed)
     assert done.exit_code == code, done.output
@@ -89,9 +91,9 @@ def test_on_a_terminal_the_answer_counts(
 def test_many_stores_have_a_bar_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("workers.cli.subscriptions.on_a_terminal", lambda _: True)
-    assert with_a_bar("looking", list("abcdef"), str.upper) == list("ABCDEF")
-    assert "looking" in capsys.readouterr().err
+    monkeypatch.setattr("workers.cli.output.is_terminal", lambda _: True)
+    assert for_each_store("checking", list("abcdef"), str.upper) == list("ABCDEF")
+    assert "checking" in capsys.readouterr().err
 
 
 def test_what_is_not_wanted_any_more_is_deleted_by_a_person_and_anothers_never(shop: Shop) -> None:
@@ -381,14 +383,14 @@ def test_without_a_key_what_needs_no_secret_is_still_done(shop: Shop) -> None:
 
 
 def test_a_store_without_an_api_is_by_hand(shop: Shop) -> None:
-    assert "by hand: no base_url or auth" in shop.cli("subscriptions").output
+    assert "manual: no base_url or auth" in shop.cli("subscriptions").output
     refused = shop.cli("subscriptions", "plan", "--store", "north")
     assert isinstance(refused.exception, ConfigError)
     assert "no base_url or no auth" in str(refused.exception)
 
 
 def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.cli.send.SETTLES_WITHIN", 0.0)
+    monkeypatch.setattr("workers.cli.send.FOLLOW_SECONDS", 0.0)
     shop.declare("customer.created")
     shop.apply()
     (learned,) = ring(shop).secrets_of("demo")

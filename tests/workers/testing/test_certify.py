@@ -95,7 +95,7 @@ def test_a_handler_that_is_not_idempotent_and_one_that_depends_on_the_order_are_
 
 def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
     (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT)
-    assert "--only late2: there are repeated, replayed," in str(
+    assert "no scenario late2; known scenarios: repeated, replayed," in str(
         command(tmp_path, str(tmp_path / "plugin.py"), "--only", "late2").exception
     )
     assert "no such file" in str(command(tmp_path, str(tmp_path / "nothing.py")).exception)

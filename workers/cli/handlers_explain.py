@@ -1,0 +1,87 @@
+"""handlers explain: why each handler was called for an event, or was not."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from receiver.config import Config
+from receiver.contract.errors import NotFound, PluginError
+from receiver.inbox import Administration, Declaration, EventQueries, Inbox
+from receiver.inbox.queries.handlers import HandlerQueries
+from workers.cli import output
+from workers.cli.options import connect_server, json_option, load_config, with_config
+
+if TYPE_CHECKING:
+    from workers.operations.explain_handlers import RoutingFacts, Verdict
+
+
+@click.command("explain")
+@click.argument("event_id", metavar="EVENT")
+@json_option
+@with_config
+def explain(event_id: str, json_: bool) -> None:
+    """Explain why each handler was called for an event, or not.
+
+    EVENT is an event's id, a delivery's id, a resource's id (the newest event of it), or `last`.
+    """
+    from workers.operations.explain_handlers import explain as explain_routing
+
+    config = load_config()
+    facts = _facts(config, event_id)
+    verdicts = explain_routing(facts)
+    if json_:
+        output.as_json([asdict(one) for one in verdicts])
+        return
+    event = facts.event.summary
+    output.line(output.text(event.topic, "bold"), f"   {event.store}   ", output.state(event.status), f"   {event.id}")
+    click.echo()
+    output.table(
+        ("HANDLER", "CALLED", "WHY"),
+        [row for one in verdicts for row in _rows(one)],
+        wrap=True,
+    )
+    if not verdicts:
+        click.echo("no handlers: this config has none, and no worker has declared one")
+    fixes = [one.fix for one in verdicts if one.fix.startswith("storehooks ")]
+    output.next_command(*dict.fromkeys(fixes), f"storehooks events show {event.id}  its payload and its runs")
+
+
+def _rows(one: Verdict) -> list[tuple[Any, ...]]:
+    why = one.handler, output.state("yes" if one.called else "no"), f"{one.reason}: {one.why}"[:160]
+    fix = os.path.relpath(one.fix) if one.fix.startswith("/") else one.fix
+    return [why, ("", "", fix)] if fix and not fix.startswith("storehooks ") else [why]
+
+
+def _facts(config: Config, event_id: str) -> RoutingFacts:
+    from workers.operations.explain_handlers import RoutingFacts
+
+    client = connect_server(config)
+    ledger, inbox = EventQueries(client), Inbox(client)
+    record = ledger.event(ledger.find(event_id))
+    if record is None:
+        raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
+    limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
+    return RoutingFacts(
+        event=record,
+        declared={one.handler: one for one in inbox.declarations().handlers},
+        loaded={one.handler: one for one in _loaded_here(config)},
+        paused=frozenset(Administration(client).paused()),
+        shut=ledger.busy_limits(),
+        full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
+        absent=HandlerQueries(client).absent(),
+    )
+
+
+def _loaded_here(config: Config) -> list[Declaration]:
+    """The handlers of this config. A plugin that cannot be loaded is reported; the others are still explained."""
+    from workers.plugins.discovery import declarations, load
+
+    try:
+        return declarations(config, load(config))
+    except PluginError as error:
+        output.warn(f"cannot load the plugins of this config here: {error}")
+        return []

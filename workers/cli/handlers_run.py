@@ -1,0 +1,72 @@
+"""handlers run: run one handler for one event here, with the code of this config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from receiver.config import Config
+from receiver.contract.errors import NotFound
+from receiver.contract.event import Event
+from receiver.inbox import EventQueries
+from receiver.inbox.outcomes import Ending
+from workers.cli import output
+from workers.cli.options import connect_server, load_config, with_config
+
+if TYPE_CHECKING:
+    from workers.operations.export import EventExport
+
+
+@click.command("run")
+@click.argument("handler")
+@click.option(
+    "--event",
+    "source",
+    metavar="ID|FILE",
+    required=True,
+    help="An event's id, an event export, or a JSON file with an event.",
+)
+@click.option("--live", is_flag=True, help="Let ctx.api call the real store. Default: a sandbox store for this run.")
+@click.option("--record", is_flag=True, help="Store the marks of ctx.once and ctx.state. Default: store nothing.")
+@click.option("--pdb", is_flag=True, help="Start the debugger at the exception.")
+@with_config
+def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> None:
+    """Run one handler here, with this code. The inbox is not changed."""
+    from workers.operations.local_run import LocalRun
+
+    config = load_config()
+    event, export = _event_from(config, source)
+    trial = LocalRun(config, handler, record=record, live=live, export=export)
+    try:
+        outcome = trial.run(event)
+    finally:
+        trial.close()
+    output.line(handler, "   ", output.state(outcome.ending), f"   {outcome.ms:.0f} ms   {outcome.message}", indent=4)
+    for line in outcome.traceback.splitlines():
+        output.line(line, whole=True)
+    if outcome.error is not None and pdb:
+        import pdb as debugger  # noqa: T100  asked for with --pdb
+
+        debugger.post_mortem(outcome.error.__traceback__)
+    if outcome.ending in (Ending.RAISED, Ending.FAILED):
+        raise click.exceptions.Exit(1)
+
+
+def _event_from(config: Config, source: str) -> tuple[Event, EventExport | None]:
+    from workers.operations import export
+    from workers.operations.local_run import event_from_file
+
+    if not Path(source).is_file():
+        return _stored_event(config, source), None
+    if found := export.read(Path(source)):
+        return found.event, found
+    return event_from_file(config, source), None
+
+
+def _stored_event(config: Config, event_id: str) -> Event:
+    event = EventQueries(connect_server(config)).as_event(event_id)
+    if event is None:
+        raise NotFound(f"no event and no file {event_id[:64]!r}; `storehooks events` lists the events")
+    return event

@@ -1,0 +1,112 @@
+"""Subscription plans and their results, printed for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from receiver.config import Config
+from workers.cli import output
+from workers.formatting import counted, span
+from workers.subscriptions.apply import ChangeResult
+from workers.subscriptions.plan import Handlers, Plan
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_SIGNS = {"create": "+ create", "enable": "~ enable", "update": "~ update", "delete": "- delete"}
+_STYLES = {"+": "green", "~": "yellow", "-": "red"}
+
+
+def show_plans(plans: list[Plan], handlers: Handlers, *, summary: bool = True) -> None:
+    number = len({one.handler for one in handlers.present})
+    source = f"topics of {counted(number, 'handler')} and" if handlers.known else "no worker has reported yet; only"
+    click.echo(f"wanted: {source} [stores.*] subscribe\n")
+    wide = max(len(one.store) for one in plans)
+    for one in plans:
+        _show_store(one, wide)
+    if summary:
+        _show_summary(plans)
+
+
+def _show_store(plan: Plan, wide: int) -> None:
+    name = output.text(f"{plan.store:<{wide}}   ", "bold")
+    if plan.unknown:
+        first, *rest = plan.unknown.splitlines()
+        output.line(name, output.state("unknown"), f": {first}", indent=wide + 3)
+        for line in rest:
+            output.line(" " * (wide + 3), line, indent=wide + 3)
+        return
+    assert plan.wanted is not None
+    summary = f"{len(plan.wanted.names)} wanted, {len(plan.existing)} exist"
+    output.line(name, summary if plan.changes else f"{summary}, nothing to do")
+    show_aligned([(sign(c.action), c.topic, f'"{c.theirs}"', c.reason) for c in plan.changes], indent=2)
+    for host, number in sorted(plan.foreign.items()):
+        verbs = ("is", "stays") if number == 1 else ("are", "stay")
+        output.line(f"    {number} of {host} {verbs[0]} not ours and {verbs[1]}")
+    for missing in plan.wanted.unoffered:
+        output.line(f"    {missing.pattern}, {missing.why}: the store offers no such topic", indent=6)
+    if plan.wanted.note:
+        output.line("    ", plan.wanted.note, indent=6)
+
+
+def show_aligned(rows: Sequence[tuple[Any, ...]], *, indent: int = 0) -> None:
+    """Rows in columns without headings. The last column wraps."""
+    cells = [[output.text(cell) for cell in row] for row in rows]
+    widths = [max(cell.cell_len for cell in column) + 2 for column in zip(*cells, strict=True)][:-1]
+    for row in cells:
+        for cell, wide in zip(row, widths, strict=False):
+            cell.pad_right(wide - cell.cell_len)
+        output.line(" " * indent, *row, indent=indent + sum(widths))
+
+
+def _show_summary(plans: list[Plan]) -> None:
+    unknown = sum(1 for one in plans if one.unknown)
+    changed = sum(1 for one in plans if one.changes)
+    parts = [f"{count_changes(plans)} at {counted(changed, 'store')}"] if changed else ["nothing to do"]
+    parts += [f"{counted(unknown, 'store')} unknown"] if unknown else []
+    click.echo(f"\n{', '.join(parts)}.")
+
+
+def scheduled_check(config: Config) -> str:
+    """What the scheduled check does with a plan that is not applied."""
+    if not config.subscriptions.check:
+        return "The scheduled check is off: [subscriptions] check."
+    wait = span(config.subscriptions.prune_after)
+    return f"The scheduled check makes + and ~ by itself, and - when the topic had no handler for {wait}."
+
+
+def show_results(results: dict[str, list[ChangeResult] | str]) -> int:
+    """Print each change that was made, or why it was not. Returns how many failed."""
+    click.echo()
+    rows: list[tuple[Any, ...]] = []
+    failed = 0
+    for store, done in results.items():
+        if isinstance(done, str):
+            failed += 1
+            output.line(output.text(store, "bold"), ": ", done, indent=2)
+            continue
+        failed += sum(1 for one in done if one.error)
+        rows += [
+            (store, sign("rotate" if d.change.rotate else d.change.action), d.change.topic, _result(d)) for d in done
+        ]
+    show_aligned(rows)
+    return failed
+
+
+def sign(action: str) -> Text:
+    """An action with its sign, in its colour."""
+    shown = _SIGNS.get(action, f"~ {action}")
+    return output.text(shown, _STYLES[shown[0]])
+
+
+def _result(done: ChangeResult) -> Text:
+    if done.error:
+        return output.state("failed", f"FAILED: {done.error}")
+    return output.state("done", f"done, secret {done.fingerprint}" if done.fingerprint else "done")
+
+
+def count_changes(plans: list[Plan], no_delete: bool = False) -> str:
+    return counted(sum(len(one.without_deletions if no_delete else one.changes) for one in plans), "change")
