@@ -21,7 +21,7 @@ from receiver.config import Config
 from receiver.delivery.breaker import Breaker
 from receiver.delivery.inbox_access import InboxAccess
 from receiver.delivery.spool_access import SpoolAccess
-from receiver.inbox import Accepted
+from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.spool import SpooledRow
 
@@ -106,7 +106,7 @@ class SpoolDrain:
         if not readable:
             return []
         replies = self._inbox.accept_each([delivery for _, delivery in readable])
-        taken = [isinstance(reply, Accepted) and reply.status != "full" for reply in replies]
+        taken = [isinstance(reply, AcceptResult) and reply.status != "full" for reply in replies]
         errors = [reply for reply in replies if isinstance(reply, RedisError)]
         if errors:
             why = type(errors[0]).__name__

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from receiver.config import Config
 from receiver.contract.intake import Delivery
-from receiver.inbox import Accepted, Inbox
+from receiver.inbox import AcceptResult, Inbox
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
@@ -29,7 +29,7 @@ class InboxAccess:
     def client(self) -> Redis:
         return self._inbox.client
 
-    def accept_each(self, deliveries: Sequence[Delivery]) -> list[Accepted | RedisError]:
+    def accept_each(self, deliveries: Sequence[Delivery]) -> list[AcceptResult | RedisError]:
         """Accept deliveries in one round trip. An error affects only the delivery that caused it."""
         return self._inbox.accept_each(
             deliveries,

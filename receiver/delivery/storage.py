@@ -19,7 +19,7 @@ from receiver.contract.intake import Delivery
 from receiver.delivery.breaker import Breaker
 from receiver.delivery.inbox_access import InboxAccess
 from receiver.delivery.spool_access import SpoolAccess
-from receiver.inbox import Accepted
+from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
@@ -160,7 +160,7 @@ class DeliveryStorage:
         errors = [reply for reply in replies if isinstance(reply, RedisError)]
         if errors and len(errors) == len(replies):  # if it accepted any, the server works
             self.inbox_failed(errors[0])
-        return [Stored(reply.status, reply.id) if isinstance(reply, Accepted) else None for reply in replies]
+        return [Stored(reply.status, reply.id) if isinstance(reply, AcceptResult) else None for reply in replies]
 
     def _spool_group(self, deliveries: Sequence[Delivery]) -> Outcomes:
         obstacle = self._spool.obstacle()

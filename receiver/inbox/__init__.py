@@ -1,10 +1,10 @@
-"""The inbox: all that both sides keep in Redis, and the only place that knows how.
+"""The inbox: everything that receivers and workers store in Redis, and the only room that reads and writes its keys.
 
 Law of this room: every change of state is one Lua script (`lua/`), every key name is on one page
 (`keys`), and nothing outside this room writes a key. It may import `receiver.contract`, and no more.
 """
 
-from receiver.inbox.accept_batch import Accepted
+from receiver.inbox.accept_batch import AcceptResult
 from receiver.inbox.administration import Administration
 from receiver.inbox.housekeeping import Housekeeping
 from receiver.inbox.inbox import Inbox
@@ -15,7 +15,7 @@ from receiver.inbox.queries.failures import FailureQueries
 from receiver.inbox.redis.connecting import connect, connect_to, server_url
 
 __all__ = [
-    "Accepted",
+    "AcceptResult",
     "Administration",
     "Claim",
     "Declaration",

@@ -1,4 +1,4 @@
-"""Accepting: deliveries as the arguments of `lua/accept.lua`, in groups, and its answers. No I/O."""
+"""Accept batches: deliveries as arguments of `lua/accept.lua`, in groups, and its replies. No I/O."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from receiver.inbox.redis.script_runner import ScriptCall
 GROUP_SIZE = 128
 """Deliveries in one group, which one script accepts: the server does nothing else meanwhile."""
 ACCEPT_BYTES = 256 * 1024
-"""Bytes of bodies after which the next event is accepted by a script of its own, for the same reason."""
-NAMES_KEPT = 200
-"""How many of a store's own event names are counted one by one."""
+"""Bytes of bodies after which the next event begins a new call, for the same reason."""
+MAX_EVENT_NAMES = 200
+"""Maximum number of event names of a store that are counted one by one."""
 
 AcceptStatus = Literal["accepted", "duplicate", "full"]
 _STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptResult:
     status: AcceptStatus
     id: str
 
 
 def groups_of(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
-    """As few groups as there may be: none keeps the server from others for long."""
+    """As few groups as the limits allow."""
     group: list[Delivery] = []
     size = 0
     for one in deliveries:
@@ -48,20 +48,20 @@ def groups_of(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
 
 
 class AcceptBatch:
-    """What to send so that deliveries are accepted, and what the replies say of each of them."""
+    """The calls that accept deliveries, and the results for each delivery from the replies."""
 
     def __init__(self, deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> None:
         groups = list(groups_of(deliveries))
         self.calls = [_accept_call(group, repeat_window, quotas) for group in groups]
         self._sizes = [len(group) for group in groups]
 
-    def read(self, replies: Iterable[Any]) -> list[Accepted | RedisError]:
-        """What the server has against one delivery is that one's, and nobody else's."""
-        return [one for reply, many in zip(replies, self._sizes, strict=True) for one in _accepted(reply, many)]
+    def read(self, replies: Iterable[Any]) -> list[AcceptResult | RedisError]:
+        """The result for each delivery. An error affects only the delivery that caused it."""
+        return [one for reply, size in zip(replies, self._sizes, strict=True) for one in _results(reply, size)]
 
 
 def _accept_call(deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> ScriptCall:
-    arguments: list[Argument] = [int(repeat_window * 1000), NAMES_KEPT]
+    arguments: list[Argument] = [int(repeat_window * 1000), MAX_EVENT_NAMES]
     for one in deliveries:
         arguments += _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0))
     return ScriptCall("accept", arguments)
@@ -90,11 +90,11 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
     ]
 
 
-def _accepted(reply: Any, many: int) -> list[Accepted | RedisError]:
-    """What a script says of each of its events; an error of the whole script is each one's."""
+def _results(reply: Any, size: int) -> list[AcceptResult | RedisError]:
+    """The results of one call. An error of the whole call is the result for each of its deliveries."""
     if isinstance(reply, RedisError):
-        return [reply] * many
+        return [reply] * size
     return [
-        Accepted(_STATUSES[status], found.decode()) if status in _STATUSES else ResponseError(found.decode())
-        for status, found in reply
+        AcceptResult(_STATUSES[status], text.decode()) if status in _STATUSES else ResponseError(text.decode())
+        for status, text in reply
     ]

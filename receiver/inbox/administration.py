@@ -57,29 +57,32 @@ class Administration:
         self.client.zadd(keys.LATER, dict.fromkeys(items, 1), xx=True)
 
     def pause(self, *, handler: str = "", store: str = "") -> bool:
-        """Let no more work of a handler or a store begin. False if it was paused already."""
+        """Begin no more runs of a handler or a store. False if it was paused already."""
         (new,) = script_runner.run(self.client, [ScriptCall("pause", [_pause_name(handler, store)])])
         return bool(new)
 
     def resume(self, *, handler: str = "", store: str = "") -> int:
-        """Let it begin again, in its order; give how many waiting items of a store came back."""
+        """Let runs begin again, in their order. Returns the number of held items of a store that returned."""
         total = 0
         while True:
-            (back,) = script_runner.run(
+            (returned,) = script_runner.run(
                 self.client, [ScriptCall("resume", [_pause_name(handler, store), RESUME_SLICE])]
             )
-            total += int(back)
-            if back < RESUME_SLICE:
+            total += int(returned)
+            if returned < RESUME_SLICE:
                 return total
 
     def paused(self) -> set[str]:
-        """What is paused: "handler:NAME", "store:NAME"."""
-        found: Any = self.client.smembers(keys.PAUSED)
-        return {name.decode() for name in found}
+        """Paused handlers and stores: "handler:NAME", "store:NAME"."""
+        names: Any = self.client.smembers(keys.PAUSED)
+        return {name.decode() for name in names}
 
     def retire(self, handler: str) -> int:
-        """A handler is gone for good: its waiting runs, delayed, retried or held, become failures. Gives how many."""
-        detail = orjson.dumps({"error": "no-such-handler: it was retired", "reason": "no-such-handler"})
+        """Remove a handler for good: its waiting runs, delayed, retried and held ones included, become failures.
+
+        Returns their number.
+        """
+        detail = orjson.dumps({"error": "no-such-handler: the handler was retired", "reason": "no-such-handler"})
         total = 0
         for place in ("ready", "later", *(f"held:{store}" for store in held_stores(self.client))):
             cursor = b"0"
@@ -94,7 +97,7 @@ class Administration:
         return total
 
     def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
-        """Give failures up, with a reason that stays with them."""
+        """Give up failures, with a reason that is stored with them."""
         detail = orjson.dumps({"result": reason, "dropped": "by hand"})
         (replies,) = script_runner.run(self.client, [ScriptCall("drop", [detail, *items])])
         return [reply.decode() for reply in replies]
@@ -102,5 +105,5 @@ class Administration:
 
 def _pause_name(handler: str, store: str) -> str:
     if bool(handler) == bool(store):
-        raise ValueError("a handler or a store")
+        raise ValueError("name either a handler or a store")
     return f"handler:{handler}" if handler else f"store:{store}"

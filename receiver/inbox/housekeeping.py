@@ -20,34 +20,34 @@ class Housekeeping:
         self.client = client
 
     def tick(self, *, lapses: bool = True) -> tuple[int, int, int]:
-        """Move due and lapsed work to ready and wake workers; give (due, lapsed, failed)."""
-        detail = orjson.dumps(
-            {"error": "lost-worker: its worker died or hung, again and again", "reason": "lost-worker"}
-        )
+        """Make due and lapsed work ready, and wake workers. Returns the numbers (due, lapsed, failed)."""
+        detail = orjson.dumps({"error": "lost-worker: its worker died or hung repeatedly", "reason": "lost-worker"})
         arguments: list[Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
         (moved,) = script_runner.run(self.client, [ScriptCall("tick", arguments)])
         due, lapsed, failed = moved
         return due, lapsed, failed
 
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
-        """Forget a slice of what is older than so many seconds; give (bodies, records, failures) removed."""
+        """Remove a slice of what is older than these ages (s). Returns the numbers of (bodies, records, failures)."""
         ages = [int(seconds * 1000) for seconds in (bodies, records, failures)]
         (removed,) = script_runner.run(self.client, [ScriptCall("trim", [TRIM_SLICE, *ages])])
         return removed[0], removed[1], removed[2]
 
     def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:
-        """Keep at most so many events of a store; give how many were looked at, after `skip`, and how many removed."""
+        """Remove a store's oldest events above `keep`. Returns how many were examined, after `skip`, and removed."""
         arguments: list[Argument] = [store, keep, TRIM_SLICE, int(window * 1000), skip]
         (reply,) = script_runner.run(self.client, [ScriptCall("trim_store", arguments)])
         return int(reply[0]), int(reply[1])
 
     def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> int:
-        """Make failures of the runs whose handler no worker has had for so many seconds; at most a slice."""
-        detail = orjson.dumps({"error": "no-such-handler: no worker has it any more", "reason": "no-such-handler"})
+        """Fail runs whose handler no worker has had for `absent` seconds, at most a slice. Returns their number."""
+        detail = orjson.dumps(
+            {"error": "no-such-handler: no worker has this handler any more", "reason": "no-such-handler"}
+        )
         (ended,) = script_runner.run(self.client, [ScriptCall("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
         return int(ended)
 
     def lead(self, name: str, for_ms: int) -> bool:
-        """Whether `name` leads the housekeepers now. It only saves work: correctness never rests on it."""
+        """Whether the housekeeper `name` leads now. This only saves work; correctness does not depend on it."""
         (leads,) = script_runner.run(self.client, [ScriptCall("lead", [name, for_ms])])
         return bool(leads)

@@ -1,4 +1,4 @@
-"""Inbox: the protocol by which events are kept, claimed, routed and settled. One method, one script.
+"""Inbox: the protocol between receivers and workers: accept, claim, route, finish. Each step is one script.
 
 EVENT   (none) --accept--> open --last run ends--> settled | failed (any run failed)
 RUN     ready --claim--> leased --finish--> done | dropped | failed | later (retry, wait) | ready (release, busy)
@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
-from receiver.inbox.accept_batch import AcceptBatch, Accepted
+from receiver.inbox.accept_batch import AcceptBatch, AcceptResult
 from receiver.inbox.model import (
     DECLARATION_MS,
     EVENT_FIELDS,
@@ -30,10 +30,10 @@ from receiver.inbox.model import (
     Declaration,
     Declarations,
     Limit,
+    PlannedRun,
     Routes,
     Run,
     StoredEvent,
-    Wanted,
     how_text,
     read_declaration,
 )
@@ -47,14 +47,14 @@ LOSSES_ALLOWED = 5
 
 
 class Inbox:
-    """Both sides' view of the inbox: the receiver accepts, workers do the rest."""
+    """What receivers and workers do. For commands see `administration`, for the housekeeper `housekeeping`."""
 
     def __init__(self, client: Redis, *, direct: bool = False) -> None:
-        """`direct` is for whoever calls from one thread only, and often."""
+        """`direct` is faster, and for callers with one thread only."""
         self.client = client
         self._server = DirectConnection(client) if direct else client
 
-    # The receiver's side
+    # Receivers
 
     def accept(
         self,
@@ -63,17 +63,17 @@ class Inbox:
         repeat_window: float = 60.0,
         quotas: Mapping[str, int] | None = None,
         replicas: int = 0,
-    ) -> list[Accepted]:
-        """Keep deliveries, each in one atomic step with its duplicate mark and a wake-up; one round trip.
+    ) -> list[AcceptResult]:
+        """Store deliveries in one round trip, each in one atomic step with its duplicate mark and a wake-up.
 
-        With `quotas`, a store holds so many open events at most (0: any number). With `replicas`, they must
-        have reached so many of them, or RedisError is raised.
+        `quotas` is the maximum number of open events of a store (0: no maximum). `replicas` is the number of replicas
+        that must have the events, or RedisError is raised.
         """
         replies = self.accept_each(deliveries, repeat_window=repeat_window, quotas=quotas, replicas=replicas)
         for reply in replies:
             if isinstance(reply, RedisError):
                 raise reply
-        return [reply for reply in replies if isinstance(reply, Accepted)]
+        return [reply for reply in replies if isinstance(reply, AcceptResult)]
 
     def accept_each(
         self,
@@ -82,25 +82,25 @@ class Inbox:
         repeat_window: float = 60.0,
         quotas: Mapping[str, int] | None = None,
         replicas: int = 0,
-    ) -> list[Accepted | RedisError]:
-        """`accept`, but what the server has against one delivery is that one's reply, and the others are kept."""
+    ) -> list[AcceptResult | RedisError]:
+        """Like `accept`, but an error is returned for the delivery that caused it, and the others are stored."""
         accepting = AcceptBatch(deliveries, repeat_window, quotas or {})
         return accepting.read(script_runner.run_each(self._server, accepting.calls, replicas=replicas))
 
-    # The workers' side
+    # Workers
 
     def claim(self, lanes: Mapping[str, int], *, room: int, limits: Mapping[str, Limit] | None = None) -> Claim:
-        """Lease up to `room` ready items, at most so many of each lane."""
-        return self.settle_and_claim((), lanes, room=room, limits=limits)[1]
+        """Lease up to `room` ready items, and of each lane at most the given number."""
+        return self.finish_and_claim((), lanes, room=room, limits=limits)[1]
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[bool]:
-        """Write how runs ended. False where the lease was lost: then nothing was changed."""
+        """Write the outcomes of runs. False for a run whose lease was lost: nothing was changed."""
         if not outcomes:
             return []
         (results,) = script_runner.run(self._server, [_finish_call(outcomes)])
         return [result == b"ok" for result in results]
 
-    def settle_and_claim(
+    def finish_and_claim(
         self,
         outcomes: Sequence[Outcome],
         lanes: Mapping[str, int],
@@ -110,18 +110,18 @@ class Inbox:
         routes: Routes = NO_ROUTES,
         suspects_first: bool = False,
     ) -> tuple[list[bool] | RedisError, Claim]:
-        """finish and claim in one round trip: what a busy worker does all day.
+        """Finish and claim in one round trip, as a busy worker does.
 
-        An event whose route is known is routed in the same step; it comes as the runs that are leased to us. With
-        `suspects_first`, lanes where work waits that lost its worker before have their turn before the others.
+        An event whose route is known is routed in the same step, and returned as the runs leased to the caller.
+        With `suspects_first`, lanes that have runs which lost their worker before are served first.
 
-        What the server has against the outcomes is given in place of their results: what was claimed is ours.
+        An error of finish is returned in place of the results, because the claimed runs are leased in any case.
         """
         token = secrets.token_hex(6)
         wanted: list[Argument] = []
-        for lane, many in lanes.items():
+        for lane, most in lanes.items():
             limit = (limits or {}).get(lane, NO_LIMIT)
-            wanted += (lane, many, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
+            wanted += (lane, most, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
         start: list[Argument] = [token, LEASE_MS, room, routes.version, int(suspects_first), len(lanes)]
         calls = [ScriptCall("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
@@ -129,28 +129,27 @@ class Inbox:
         *written, claimed = script_runner.run_each(self._server, calls)
         if isinstance(claimed, RedisError):
             raise claimed
-        version, again, *items = claimed
+        version, wait_ms, *items = claimed
         runs = tuple(run for item in items for run in _runs_from(item, token))
-        return _results(written), Claim(version.decode(), runs, again / 1000)
+        return _results(written), Claim(version.decode(), runs, wait_ms / 1000)
 
-    def route(self, decisions: Sequence[tuple[Run, Iterable[Wanted]]], version: str) -> list[list[str]]:
-        """Give events their runs: for each (handler, queue, how). One round trip for all.
+    def route(self, decisions: Sequence[tuple[Run, Iterable[PlannedRun]]], version: str) -> list[list[str]]:
+        """Create the runs of events, all in one round trip.
 
-        True is leased to us, False left ready; a number of seconds is how long after its arrival it is due.
-
-        Each reply is a word, and after "routed" the handlers whose runs are leased to us.
+        Each reply begins with "routed", "unhandled", "stale" or "reroute". After "routed" follow the handlers whose
+        runs are leased to the caller.
         """
         if not decisions:
             return []
         arguments: list[Argument] = [version, LEASE_MS]
         for run, handlers in decisions:
             parts = [part for name, queue, how in handlers for part in (name, queue, how_text(how))]
-            arguments += (run.token, run.kept.id, len(parts) // 3, *parts)
+            arguments += (run.token, run.stored.id, len(parts) // 3, *parts)
         (replies,) = script_runner.run(self._server, [ScriptCall("route", arguments)])
         return [[part.decode() for part in reply] for reply in replies]
 
     def renew(self, runs: Iterable[Run]) -> set[str]:
-        """Keep our leases; give the items that are no longer ours."""
+        """Extend the leases of runs. Returns the items whose lease was lost."""
         pairs = [part for run in runs for part in (run.item, run.token)]
         if not pairs:
             return set()
@@ -158,7 +157,7 @@ class Inbox:
         return {item.decode() for item in lost}
 
     def declare(self, handlers: Iterable[Declaration]) -> str:
-        """Say which handlers this worker has; give the version of all declarations."""
+        """Declare the handlers of this worker. Returns the version of all declarations."""
         parts: list[Argument] = []
         for one in handlers:
             text = orjson.dumps(asdict(one), option=orjson.OPT_SORT_KEYS)
@@ -169,24 +168,24 @@ class Inbox:
         return str(version.decode())
 
     def declarations(self) -> Declarations:
-        """What all workers declared in the last 15 minutes, read in one moment.
+        """The declarations of all workers in the last 15 minutes, read in one transaction.
 
-        Of a handler's versions the one declared last comes last, and so wins where only one can: after a deploy the
-        old one is declared no more.
+        Of a handler's versions the one declared last comes last, and so wins where only one can count: after a deploy
+        the old one is not declared any more.
         """
         pipeline = self.client.pipeline(transaction=True)
         pipeline.get(keys.DECLARATIONS_VERSION)
         pipeline.hgetall(keys.DECLARATIONS)
         pipeline.hgetall(keys.DECLARED_AT)
         pipeline.time()
-        version, texts, seen, (seconds, _) = pipeline.execute()
+        version, texts, declared_at, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
-        live = [(name, int(seen.get(name, 0))) for name in texts if int(seen.get(name, 0)) >= oldest]
+        live = [(name, int(declared_at.get(name, 0))) for name in texts if int(declared_at.get(name, 0)) >= oldest]
         live.sort(key=lambda pair: (pair[0].partition(b"@")[0], pair[1], pair[0]))
         return Declarations((version or b"0").decode(), tuple(read_declaration(texts[name]) for name, _ in live))
 
     def publish_spool(self, host: str, count: int, oldest: float) -> None:
-        """Say how many deliveries wait on a host, and since when; `stats` adds them up."""
+        """Publish how many deliveries wait in the spool of a host, and since when. `stats` adds them up."""
         self.client.hset(keys.SPOOLS, host, orjson.dumps({"count": count, "oldest": oldest, "at": time.time()}))
 
     def quarantine(self, item: str, why: str) -> None:
@@ -195,7 +194,7 @@ class Inbox:
 
 
 def _results(replies: list[Any]) -> list[bool] | RedisError:
-    """What became of each outcome, of the reply to `finish` if it was called."""
+    """Whether each outcome was written, from the reply to `finish`, if it was called."""
     for reply in replies:
         return reply if isinstance(reply, RedisError) else [result == b"ok" for result in reply]
     return []
@@ -210,11 +209,11 @@ def _finish_call(outcomes: Iterable[Outcome]) -> ScriptCall:
 
 
 def _runs_from(reply: list[Any], token: str) -> list[Run]:
-    """The item that was leased; or the runs of an event that was routed in the same step, all of one record."""
+    """The leased item, or the runs of an event that was routed in the same step."""
     item, attempts, losses, replays = reply[:4]
-    name, known = item.decode(), 4 + len(EVENT_FIELDS)
+    name, end = item.decode(), 4 + len(EVENT_FIELDS)
     event_id, handler = keys.split_item(name)
-    kept, handlers = StoredEvent(event_id, reply[4:known], reply[known]), reply[known + 1 :]
+    stored, handlers = StoredEvent(event_id, reply[4:end], reply[end]), reply[end + 1 :]
     if handlers:
-        return [Run(f"{name}|{one}", one, token, 0, 0, kept) for one in map(bytes.decode, handlers)]
-    return [Run(name, handler, token, int(attempts), int(losses), kept, int(replays or 0))]
+        return [Run(f"{name}|{one}", one, token, 0, 0, stored) for one in map(bytes.decode, handlers)]
+    return [Run(name, handler, token, int(attempts), int(losses), stored, int(replays or 0))]

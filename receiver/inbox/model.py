@@ -1,4 +1,4 @@
-"""Records: what the inbox gives and takes, and how events are read from what the server keeps. No I/O."""
+"""The values that the inbox takes and returns, and how events are read from their records. No I/O."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from receiver.inbox import keys
 from receiver.inbox.redis.raw_connection import Argument
 
 DECLARATION_MS = 15 * 60 * 1000
-"""So long after a worker last named a handler, events are routed to it."""
+"""Events are routed to a handler for this long after a worker last declared it."""
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 
-Wanted = tuple[str, str, bool | float]
-"""A handler that is to have a run, its queue, and how: leased to us (True), left ready (False), or due so many seconds
-after the event's arrival."""
+PlannedRun = tuple[str, str, bool | float]
+"""A handler that gets a run of an event, its queue, and how the run begins: leased to the caller (True), left ready
+(False), or due this number of seconds after the event's arrival."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a worker says of one of its handlers, so that any worker can route to it."""
+    """A worker's declaration of one of its handlers, by which any worker can route to it."""
 
     handler: str
     version: str
@@ -37,14 +37,14 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Declarations:
-    """The union of what all workers have declared lately, and its version."""
+    """The union of the declarations of all workers, and its version."""
 
     version: str
     handlers: tuple[Declaration, ...]
 
 
 class StoredEvent:
-    """An event as the server keeps it. It is read when somebody wants it: the worker only passes it on."""
+    """An event as the server stores it. It is decoded on first use, because the worker only passes it on."""
 
     __slots__ = ("_event", "blob", "id", "values")
 
@@ -73,24 +73,24 @@ class StoredEvent:
 
 @dataclass(frozen=True)
 class Run:
-    """One event for one handler, leased to us. With the handler "" it is an event to be routed."""
+    """One event for one handler, leased to the caller. With the handler "" it is an event to be routed."""
 
     item: str
     handler: str
     token: str
     attempts: int
     losses: int
-    kept: StoredEvent
+    stored: StoredEvent
     replays: int = 0
 
     @property
     def event(self) -> Event:
-        return self.kept.event
+        return self.stored.event
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How many runs may be under way at once, and how many may begin in a second; 0 is any number."""
+    """The maximum number of concurrent runs, and of runs that begin in a second; 0 is no maximum."""
 
     name: str
     concurrency: int = 0
@@ -98,7 +98,7 @@ class Limit:
 
     @property
     def spacing_ms(self) -> float:
-        """Time between two beginnings. A little more than the rate asks for: runs reach the other side unevenly."""
+        """Time between two starts. A little more than the rate requires, because runs reach the target unevenly."""
         return 1000 / self.rate * 1.05 if self.rate else 0
 
     @property
@@ -111,10 +111,10 @@ NO_LIMIT = Limit("")
 
 @dataclass(frozen=True)
 class Routes:
-    """What a worker knows of routing: who wants the events of a store and topic, by which declarations."""
+    """The routes that a worker knows: which handlers want the events of a store and topic, by which declarations."""
 
     version: str = ""
-    wanted: Mapping[tuple[str, str], Sequence[Wanted]] = field(default_factory=dict)
+    wanted: Mapping[tuple[str, str], Sequence[PlannedRun]] = field(default_factory=dict)
     """By (store, topic)."""
 
     def arguments(self) -> Iterator[Argument]:
@@ -131,8 +131,8 @@ NO_ROUTES = Routes()
 class Claim:
     version: str
     runs: tuple[Run, ...]
-    again_in: float = 0.0
-    """Seconds until a limit lets more work begin; 0 when none keeps any back."""
+    retry_in: float = 0.0
+    """Seconds until a limit allows more runs; 0 if no limit holds any back."""
 
 
 def how_text(how: bool | float) -> str:
@@ -140,12 +140,12 @@ def how_text(how: bool | float) -> str:
 
 
 def pack(event: Event) -> bytes:
-    """Headers and body as they are kept: one line of JSON, then the raw bytes."""
+    """Headers and body as they are stored: one line of JSON, then the raw bytes."""
     return orjson.dumps(dict(event.headers)) + b"\n" + event.body
 
 
 def unpack(blob: bytes | None) -> tuple[dict[str, str], bytes]:
-    """The reverse; empty where retention has removed the body."""
+    """The reverse. Empty if the body was removed by age."""
     line, _, body = (blob or b"{}\n").partition(b"\n")
     try:
         return orjson.loads(line), body
@@ -158,7 +158,7 @@ def from_ms(text: bytes | str) -> datetime:
 
 
 def read_event(event_id: str, fields: Mapping[bytes, bytes], blob: bytes | None) -> Event:
-    """An event from its record and its body as they are kept. A spoiled record is read as far as it goes."""
+    """An event from its stored record and body. A damaged record is read as far as possible."""
     headers, body = unpack(blob)
     text = {name: fields.get(name.encode(), b"").decode("utf-8", "replace") for name in EVENT_FIELDS}
     return Event(

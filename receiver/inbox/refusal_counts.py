@@ -1,4 +1,4 @@
-"""Tally: refusals, counted in the process and flushed each second: a forged request costs no write."""
+"""Refusal counts: counted in the process and written once a second, so that a forged request costs no write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLUSH_EVERY = 1.0
 
 
 class RefusalCounts:
-    """Refusals by store and reason. The labels are closed: configured stores, `?`, and our own reasons."""
+    """Refusals by store and reason. The labels are a closed set: configured stores, `?`, and our own reasons."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class RefusalCounts:
                 self._timer.start()
 
     def flush(self) -> None:
-        """Write what has gathered; what cannot be written now is kept for the next time."""
+        """Write the counts. Counts that cannot be written stay for the next flush."""
         with self._lock:
             counts, self._counts, self._timer = self._counts, Counter(), None
         if not counts:

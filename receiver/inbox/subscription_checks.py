@@ -1,6 +1,6 @@
-"""Checks: which store's subscriptions are looked at next, what the last look found, and what was mended.
+"""Subscription checks: which store is checked next, the results of the last checks, and the repairs.
 
-It holds what the workers' check needs to remember between two looks, so that any worker may do the next one.
+It stores what is needed from one check to the next, so that any worker can run the next check.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
-REPAIRS_STORED = 100
+MAX_REPAIRS_KEPT = 100
 LOCK_MS = 180_000
-LOOK_AGAIN = 0.1
+LOCK_POLL_SECONDS = 0.1
 BUSY_MS = 30_000
-"""A store that somebody else is changing is looked at again after so long."""
+"""Time until the next check of a store whose subscriptions another process is changing."""
 
 
-class Occupied(StorehooksError):
-    """Somebody else changes the store's subscriptions now."""
+class StoreLocked(StorehooksError):
+    """Another process is changing the store's subscriptions."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A subscription that was disabled: how often it was enabled again lately, and when that may be next."""
+    """A subscription that the store disabled or deleted: how often it was repaired lately, and when it may be next."""
 
     repairs: int
     first_at: float
     next_at: float
     note: str = ""
-    """Why it was not enabled this time."""
+    """Why it was not repaired this time."""
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What the last look at a store found."""
+class CheckResult:
+    """The result of the last check of a store."""
 
     store: str
     at: float
     by: str = "check"
     wanted: int = 0
     existing: tuple[str, ...] = ()
-    """Ours at the store after the look, by the store's names."""
+    """Our subscriptions at the store after the check, by the store's names."""
     pending: tuple[dict[str, str], ...] = ()
     """Changes that were not made: action, topic, why."""
     foreign: int = 0
@@ -64,7 +64,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Repair:
-    """Something that had gone at the store and was mended; the gap is from the last good delivery to the mending."""
+    """A subscription that was missing or disabled and was repaired. The gap is the time since the last delivery."""
 
     store: str
     topic: str
@@ -83,102 +83,100 @@ class SubscriptionChecks:
     def __init__(self, client: Redis) -> None:
         self.client = client
 
-    # Whose turn it is
+    # Which store is next
 
     def due(self, stores: Sequence[str], *, every: float, most: int) -> list[str]:
-        """Stores to look at now, each given to one caller; those seen first are spread over the time between looks."""
-        gone = self.removed()
-        stores = [store for store in stores if store not in gone]
+        """The stores to check now, each assigned to one caller. First checks of new stores are spread over `every`."""
+        removed = self.removed()
+        stores = [store for store in stores if store not in removed]
         arguments: list[Argument] = [int(every * 1000), LOCK_MS, most, *stores]
-        (found,) = script_runner.run(self.client, [ScriptCall("checks", arguments)])
-        return [name.decode() for name in found]
+        (due,) = script_runner.run(self.client, [ScriptCall("checks", arguments)])
+        return [name.decode() for name in due]
 
-    def next_at(self, store: str, seconds: float) -> None:
-        """Look at the store again after so long."""
+    def check_again_in(self, store: str, seconds: float) -> None:
         now, _ = self.client.time()
         self.client.zadd(keys.CHECK, {store: (now + seconds) * 1000}, xx=True)
 
     @contextmanager
-    def alone(self, store: str, *, within: float = 0.0) -> Iterator[Callable[[], None]]:
-        """Only one process at a time changes a store's subscriptions; else Occupied, after waiting so long.
+    def lock(self, store: str, *, within: float = 0.0) -> Iterator[Callable[[], None]]:
+        """Lock a store's subscriptions for this process. Raises StoreLocked if that fails for `within` seconds.
 
-        Gives what is to be called before each change: it keeps the store ours, or raises Occupied if it is no more.
+        Yields a function to call before each change: it extends the lock, or raises StoreLocked if it was lost.
         """
-        name, mine, until = keys.CHECK_LOCK + store, secrets.token_hex(8), time.monotonic() + within
-        while not self.client.set(name, mine, nx=True, px=LOCK_MS):
+        name, token, until = keys.CHECK_LOCK + store, secrets.token_hex(8), time.monotonic() + within
+        while not self.client.set(name, token, nx=True, px=LOCK_MS):
             if time.monotonic() >= until:
-                raise Occupied(f"{store}: somebody else changes its subscriptions just now; try again in a minute")
-            time.sleep(LOOK_AGAIN)
+                raise StoreLocked(f"{store}: another process is changing its subscriptions; try again in a minute")
+            time.sleep(LOCK_POLL_SECONDS)
         try:
-            yield lambda: self._hold(store, mine)
+            yield lambda: self._extend_lock(store, token)
         finally:
-            script_runner.run(self.client, [ScriptCall("unlock", [store, mine])])
+            script_runner.run(self.client, [ScriptCall("unlock", [store, token])])
 
-    def _hold(self, store: str, mine: str) -> None:
-        (held,) = script_runner.run(self.client, [ScriptCall("relock", [store, mine, LOCK_MS])])
+    def _extend_lock(self, store: str, token: str) -> None:
+        (held,) = script_runner.run(self.client, [ScriptCall("relock", [store, token, LOCK_MS])])
         if not held:
-            raise Occupied(f"{store}: this took so long that others may change its subscriptions now; try again")
+            raise StoreLocked(f"{store}: this took too long, and the lock on its subscriptions has expired; try again")
 
-    # What was found
+    # Results
 
-    def found(self, checked: Checked) -> None:
-        self.client.set(keys.CHECKED + checked.store, orjson.dumps(asdict(checked)))
+    def store_result(self, result: CheckResult) -> None:
+        self.client.set(keys.CHECKED + result.store, orjson.dumps(asdict(result)))
 
-    def last(self, stores: Sequence[str]) -> dict[str, Checked]:
-        """The last look at each store that had one."""
+    def last_results(self, stores: Sequence[str]) -> dict[str, CheckResult]:
+        """The last result of each store that was checked."""
         texts: Any = self.client.mget([keys.CHECKED + store for store in stores]) if stores else []
-        return {store: _checked(text) for store, text in zip(stores, texts, strict=True) if text}
+        return {store: _result(text) for store, text in zip(stores, texts, strict=True) if text}
 
-    # What was mended
+    # Repairs
 
     def record_repair(self, repair: Repair) -> None:
-        """Store a repair, and count it."""
+        """Store a repair and count it."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.lpush(keys.REPAIRS + repair.store, orjson.dumps(asdict(repair)))
-        pipeline.ltrim(keys.REPAIRS + repair.store, 0, REPAIRS_STORED - 1)
-        pipeline.hincrby(keys.COUNTERS, "repairs", 1)
+        pipeline.ltrim(keys.REPAIRS + repair.store, 0, MAX_REPAIRS_KEPT - 1)
         pipeline.hincrby(keys.COUNTERS, f"repairs|{repair.store}", 1)
         pipeline.execute()
 
-    def repairs(self, store: str, many: int = REPAIRS_STORED) -> list[Repair]:
+    def repairs(self, store: str, limit: int = MAX_REPAIRS_KEPT) -> list[Repair]:
         """The newest first."""
-        found: Any = self.client.lrange(keys.REPAIRS + store, 0, many - 1)
-        return [Repair(**orjson.loads(text)) for text in found]
+        texts: Any = self.client.lrange(keys.REPAIRS + store, 0, limit - 1)
+        return [Repair(**orjson.loads(text)) for text in texts]
 
-    def repair_count(self, store: str = "") -> int:
-        """How many there have been, of a store or in all."""
-        return int(self.client.hget(keys.COUNTERS, f"repairs|{store}" if store else "repairs") or 0)
+    def repair_count(self, store: str) -> int:
+        """The number of repairs of a store so far."""
+        return int(self.client.hget(keys.COUNTERS, f"repairs|{store}") or 0)
 
     def last_deliveries(self, store: str) -> dict[str, float]:
-        """When each of the store's names last came, in seconds since 1970."""
-        found: Any = self.client.hgetall(keys.EVENT_NAMES + store)
-        return {name[2:].decode(): int(at) / 1000 for name, at in found.items() if name.startswith(b"l:")}
+        """When each of the store's event names was last delivered, in seconds since 1970."""
+        fields: Any = self.client.hgetall(keys.EVENT_NAMES + store)
+        return {name[2:].decode(): int(at) / 1000 for name, at in fields.items() if name.startswith(b"l:")}
 
-    # Stores that go and come
+    # Removed stores
 
     def removed(self) -> set[str]:
-        found: Any = self.client.smembers(keys.REMOVED)
-        return {store.decode() for store in found}
+        stores: Any = self.client.smembers(keys.REMOVED)
+        return {store.decode() for store in stores}
 
     def remove(self, store: str) -> None:
-        """Nothing of the store is looked at or mended any more, also by a worker that still has its config."""
+        """Stop checks and repairs of the store, even by a worker that still has it in its config."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.sadd(keys.REMOVED, store)
         pipeline.zrem(keys.CHECK, store)
         pipeline.execute()
 
-    def welcome(self, store: str) -> None:
-        """It is here, or here again."""
+    def restore(self, store: str) -> None:
+        """Allow checks of a store that was removed before."""
         self.client.srem(keys.REMOVED, store)
 
     def forget(self, store: str) -> None:
-        """What was found and mended at a store that is gone."""
+        """Delete the results and repairs of a removed store."""
         self.client.delete(keys.CHECKED + store, keys.REPAIRS + store)
 
 
-def _checked(text: bytes) -> Checked:
-    found = orjson.loads(text)
-    trouble = {name: Trouble(**one) for name, one in found.pop("trouble").items()}
-    return Checked(
-        **{**found, "existing": tuple(found["existing"]), "pending": tuple(found["pending"])}, trouble=trouble
+def _result(text: bytes) -> CheckResult:
+    fields = orjson.loads(text)
+    trouble = {name: Trouble(**one) for name, one in fields.pop("trouble").items()}
+    return CheckResult(
+        **{**fields, "existing": tuple(fields["existing"]), "pending": tuple(fields["pending"])}, trouble=trouble
     )

@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from receiver.contract.intake import Delivery
 from receiver.delivery.storage import DeliveryStorage, Outcomes, Stored
-from receiver.inbox import Accepted
+from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
@@ -108,7 +108,7 @@ class GroupCommit:
         """The outcome of each delivery; None for one that the server refused."""
         assert self._sent
         results = self._sent.batch.read(replies)
-        return [Stored(one.status, one.id) if isinstance(one, Accepted) else None for one in results]
+        return [Stored(one.status, one.id) if isinstance(one, AcceptResult) else None for one in results]
 
     def _on_replies(self, stored: list[Stored | None]) -> None:
         assert self._sent

@@ -40,8 +40,8 @@ def test_a_claim_routes_past_a_damaged_event(system: System) -> None:
     bad, good = system.accept(), system.accept()
     system.client.hset(keys.EVENT + bad, "open", "x")
     routes = Routes(system.inbox.declarations().version, ROUTES)  # type: ignore[arg-type]
-    _, claim = system.inbox.settle_and_claim((), {"": 8, GREET: 8}, room=8, routes=routes)
-    assert [run.kept.id for run in claim.runs] == [good]
+    _, claim = system.inbox.finish_and_claim((), {"": 8, GREET: 8}, room=8, routes=routes)
+    assert [run.stored.id for run in claim.runs] == [good]
     assert quarantined(system) == {bad}
     assert system.client.zcard(keys.READY) == 0
 
@@ -51,7 +51,7 @@ def test_a_damaged_event_is_routed_by_nobody_and_the_others_of_its_batch_are(
     system: System, damage: dict[str, str | None]
 ) -> None:
     bad, good = system.accept(), system.accept()
-    events = sorted(system.inbox.claim({"": 8}, room=8).runs, key=lambda run: run.kept.id != bad)
+    events = sorted(system.inbox.claim({"": 8}, room=8).runs, key=lambda run: run.stored.id != bad)
     spoil(system, bad, damage)
     replies = system.inbox.route([(event, [(GREET, "default", True)]) for event in events], "0")
     assert replies == [["stale"], ["routed", GREET]]
@@ -64,7 +64,7 @@ def test_a_damaged_event_is_routed_by_nobody_and_the_others_of_its_batch_are(
 def test_the_runs_behind_a_damaged_one_are_written(system: System, outcome: str, damage: dict[str, str | None]) -> None:
     """The worker sent the same group again for ever, and none behind the first was written."""
     runs = leased_runs(system, 3)
-    spoil(system, runs[0].kept.id, damage)
+    spoil(system, runs[0].stored.id, damage)
     written = system.inbox.finish([Outcome(run, outcome, {"error": "E"}, 60) for run in runs])  # type: ignore[arg-type]
     untouched = outcome in ("retry", "busy") and "open" in damage  # they change no number of runs
     assert written == [untouched, True, True]
@@ -75,7 +75,7 @@ def test_the_runs_behind_a_damaged_one_are_written(system: System, outcome: str,
 
 def test_a_damaged_event_is_never_what_retention_may_touch(system: System) -> None:
     (run,) = leased_runs(system, 1)
-    spoil(system, run.kept.id, {"store": None})
+    spoil(system, run.stored.id, {"store": None})
     assert system.inbox.finish([Outcome(run, "done")]) == [False]
     assert system.client.zcard(keys.PREFIX + "done") == 0
 
@@ -97,9 +97,9 @@ def test_a_tick_moves_on_what_stands_behind_a_damaged_run(system: System, damage
     system.inbox.finish([Outcome(run, "retry", {"error": "E"}) for run in retried])
     lost = leased_runs(system, 2)
     for run in (retried[0], lost[0]):
-        spoil(system, run.kept.id, damage)
-        raw = system.client.hget(keys.EVENT + run.kept.id, f"r:{GREET}")
-        system.client.hset(keys.EVENT + run.kept.id, f"r:{GREET}", raw.replace(b"leased 0 0", b"leased 0 9"))
+        spoil(system, run.stored.id, damage)
+        raw = system.client.hget(keys.EVENT + run.stored.id, f"r:{GREET}")
+        system.client.hset(keys.EVENT + run.stored.id, f"r:{GREET}", raw.replace(b"leased 0 0", b"leased 0 9"))
     lapse(system.inbox)
     good = {run.item.encode() for run in (retried[1], lost[1])}
     assert good <= set(system.client.zrange(keys.READY + GREET, 0, -1))
@@ -113,9 +113,9 @@ def test_an_error_that_concerns_the_caller_quarantines_nothing(system: System) -
     ids = {system.accept(), system.accept()}
     routes = Routes(system.inbox.declarations().version, {("north", "order.created"): [(GREET, "default", False)]})
     with narrow_inbox(system, "-llen") as narrow, pytest.raises(ResponseError):
-        narrow.settle_and_claim((), {"": 8}, room=8, routes=routes)
+        narrow.finish_and_claim((), {"": 8}, room=8, routes=routes)
     assert quarantined(system) == set()
-    assert {run.kept.id for run in system.inbox.claim({"": 8}, room=8).runs} == ids
+    assert {run.stored.id for run in system.inbox.claim({"": 8}, room=8).runs} == ids
 
 
 def test_a_server_that_lets_us_publish_nothing_writes_how_runs_ended(system: System) -> None:
@@ -123,17 +123,17 @@ def test_a_server_that_lets_us_publish_nothing_writes_how_runs_ended(system: Sys
     (run,) = leased_runs(system, 1)
     ready_runs(system, 1)
     with narrow_inbox(system, "resetchannels") as narrow:
-        written, claim = narrow.settle_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+        written, claim = narrow.finish_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
     assert written == [True]
     assert len(claim.runs) == 1
-    assert system.status(run.kept.id) == "settled"
+    assert system.status(run.stored.id) == "settled"
 
 
 def test_what_was_claimed_is_ours_though_the_outcomes_were_refused(system: System) -> None:
     (run,) = leased_runs(system, 1)
     ready_runs(system, 1)
     with narrow_inbox(system, "-hincrby") as narrow:
-        written, claim = narrow.settle_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+        written, claim = narrow.finish_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
     assert isinstance(written, ResponseError)
     assert [one.handler for one in claim.runs] == [GREET]
 
@@ -181,11 +181,11 @@ def test_retention_goes_on_past_a_damaged_record(system: System, damage: dict[st
     """It failed at the same record every five seconds, and nothing was ever forgotten again."""
     bad, good = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
-    spoil(system, bad.kept.id, damage)
+    spoil(system, bad.stored.id, damage)
     system.client.set(keys.PREFIX + "worn", "never")
     assert system.housekeeping.trim(bodies=-1, records=-1)[:2] == (2, 2)
-    assert system.status(good.kept.id) == "unknown"
-    assert quarantined(system) == {bad.kept.id}
+    assert system.status(good.stored.id) == "unknown"
+    assert quarantined(system) == {bad.stored.id}
     assert system.housekeeping.trim(bodies=-1, records=-1) == (0, 0, 0)
 
 
@@ -193,9 +193,9 @@ def test_retention_goes_on_past_a_damaged_record(system: System, damage: dict[st
 def test_old_failures_are_forgotten_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
     bad, good = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "failed", {"error": "E"}) for run in (bad, good)])
-    spoil(system, bad.kept.id, damage)
+    spoil(system, bad.stored.id, damage)
     eventually(lambda: system.housekeeping.trim(bodies=1e6, records=1e6, failures=0.001)[2] == 2)
-    assert system.status(good.kept.id) == "unknown"
+    assert system.status(good.stored.id) == "unknown"
     assert quarantined(system) == {bad.item}
     assert system.client.zcard(keys.FAILED) == 0
 
@@ -204,10 +204,10 @@ def test_old_failures_are_forgotten_past_a_damaged_one(system: System, damage: d
 def test_a_store_with_too_many_is_trimmed_past_a_damaged_record(system: System, damage: dict[str, str | None]) -> None:
     bad, good = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
-    spoil(system, bad.kept.id, damage)
+    spoil(system, bad.stored.id, damage)
     assert system.housekeeping.trim_store("north", keep=0, window=-1) == (2, 2)
-    assert system.status(good.kept.id) == "unknown"
-    assert quarantined(system) == {bad.kept.id}
+    assert system.status(good.stored.id) == "unknown"
+    assert quarantined(system) == {bad.stored.id}
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, NO_RUN])
@@ -221,7 +221,7 @@ def test_the_held_work_of_a_store_comes_back_past_a_damaged_run(system: System, 
     assert system.administration.resume(store="north") == 1
     assert quarantined(system) == {f"{ids[0]}|{GREET}"}
     system.housekeeping.tick()
-    assert [run.kept.id for run in system.inbox.claim({GREET: 3}, room=3).runs] == [ids[1]]
+    assert [run.stored.id for run in system.inbox.claim({GREET: 3}, room=3).runs] == [ids[1]]
 
 
 @contextmanager

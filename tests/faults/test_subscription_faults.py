@@ -19,7 +19,7 @@ from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import LearnedSecret, orphaned
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.queries.runs import EventRuns, PastRun
-from receiver.inbox.subscription_checks import Occupied, SubscriptionChecks
+from receiver.inbox.subscription_checks import StoreLocked, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.sandbox_shop import Shop
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, eventually_came
@@ -61,7 +61,7 @@ def is_under_way(shop: Shop) -> bool:
 def rotate(shop: Shop) -> list[str]:
     """The errors of a rotation."""
     managed = shop.managed
-    with SubscriptionChecks(shop.system.client).alone("demo") as hold:
+    with SubscriptionChecks(shop.system.client).lock("demo") as hold:
         return [one.error for one in apply_changes(managed, managed.rotate_changes(), hold=hold)]
 
 
@@ -263,7 +263,7 @@ def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: p
         return made
 
     def mend() -> None:
-        with SubscriptionChecks(shop.system.client).alone("demo") as hold:
+        with SubscriptionChecks(shop.system.client).lock("demo") as hold:
             list(
                 apply_changes(
                     shop.managed,
@@ -274,20 +274,20 @@ def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: p
 
     other = threading.Thread(target=mend)
     monkeypatch.setattr(managed.client.webhooks, "create", slow)
-    with SubscriptionChecks(shop.system.client).alone("demo") as hold:
+    with SubscriptionChecks(shop.system.client).lock("demo") as hold:
         found = managed.plan(declared_handlers(shop.system.client), locked=True)
         errors = [one.error for one in apply_changes(managed, found.without_deletions, hold=hold)]
-    assert "others may change its subscriptions now" in errors[1]
+    assert "the lock on its subscriptions has expired" in errors[1]
     assert sorted(topic for topic, _ in shop.listed().values()) == ["customer.created", "order.created", "order.paid"]
 
 
 def test_a_lock_is_kept_for_as_long_as_changes_are_made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 400)
-    with SubscriptionChecks(shop.system.client).alone("demo") as hold:
+    with SubscriptionChecks(shop.system.client).lock("demo") as hold:
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
             hold()
-            with pytest.raises(Occupied), SubscriptionChecks(shop.system.client).alone("demo"):
+            with pytest.raises(StoreLocked), SubscriptionChecks(shop.system.client).lock("demo"):
                 pass
             time.sleep(0.05)
 
@@ -331,7 +331,7 @@ def test_a_call_is_not_tried_again_at_a_store_that_is_anothers_by_now(
 
     monkeypatch.setattr(Webhooks, "rotate_secret", slow)
     (error,) = rotate(shop)
-    assert "others may change its subscriptions now" in error
+    assert "the lock on its subscriptions has expired" in error
     assert len(tries) == 1
     assert shop.system.client.get(keys.CHECK_LOCK + "demo") == b"another"
 
@@ -340,12 +340,12 @@ def test_a_look_that_took_too_long_ends_no_secret_that_another_has_learned_since
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     managed = shop.managed
-    with SubscriptionChecks(shop.system.client).alone("demo") as hold:
+    with SubscriptionChecks(shop.system.client).lock("demo") as hold:
         old = managed.plan(declared_handlers(shop.system.client), locked=True)
         shop.system.client.delete(keys.CHECK_LOCK + "demo")
         shop.apply()
         nothing_is_missing = replace(old, changes=())
-        with pytest.raises(Occupied):
+        with pytest.raises(StoreLocked):
             managed.end_orphaned_secrets(nothing_is_missing, hold=hold)
     assert [one.not_after for one in ring(shop).secrets_of("demo")] == [None]
 
@@ -443,7 +443,7 @@ def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch
     shop.cli("subscriptions", "apply", "--yes", "--no-delete")
     delete(shop, "order.paid")
     shop.cli("subscriptions", "apply", "--yes", "--no-delete")
-    left = SubscriptionChecks(shop.system.client).last(["demo"])["demo"].pending
+    left = SubscriptionChecks(shop.system.client).last_results(["demo"])["demo"].pending
     assert [(one["action"], one["topic"]) for one in left] == [("delete", "product.created")]
 
 

@@ -40,7 +40,7 @@ def test_what_a_killed_worker_held_is_begun_soon_however_busy_the_other_lanes_ar
         assert claims <= 26, f"{begun} of 12 were begun"
         first = claims % len(lanes)
         order = dict.fromkeys(lanes[first:] + lanes[:first], 4)
-        _, claim = system.inbox.settle_and_claim((), order, room=16, suspects_first=claims % 2 == 0)
+        _, claim = system.inbox.finish_and_claim((), order, room=16, suspects_first=claims % 2 == 0)
         begun += sum(run.losses > 0 for run in claim.runs)
         assert len(claim.runs) == 1 or not any(run.losses for run in claim.runs)
         system.inbox.finish([Outcome(run, "release") for run in claim.runs if not run.losses])  # they stay busy
@@ -82,7 +82,7 @@ def test_busy_holds_once_the_handlers_limit_was_taken_out_of_config(system: Syst
     system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "busy", delay=30)])
     claim = system.inbox.claim({"shop.greet": 1}, room=1)
     assert claim.runs == ()
-    assert 29 < claim.again_in <= 30
+    assert 29 < claim.retry_in <= 30
 
 
 def test_what_is_routed_to_a_handler_that_is_shut_waits(system: System) -> None:
@@ -107,7 +107,7 @@ def test_a_clock_set_back_an_hour_stops_no_handler_with_a_rate(system: System) -
     wait_for_greet(system, 1)
     limits = {"shop.greet": Limit("erp", rate=10)}
     system.client.hset("sh:paces", "erp", int(time.time() * 1000) + 3_600_000)
-    assert 0 < system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).again_in < 1
+    assert 0 < system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).retry_in < 1
     assert eventually(lambda: system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs)
 
 
@@ -253,7 +253,7 @@ def test_a_handler_is_explained_while_its_limit_holds_slots(make_system: Callabl
     wait_for_greet(system, 2)
     limits = {"shop.greet": Limit("erp", concurrency=1)}
     (run,) = system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs
-    waiting = next(one.id for one in system.ledger.events() if one.id != run.kept.id)
+    waiting = next(one.id for one in system.ledger.events() if one.id != run.stored.id)
     told = system.run_cli("handlers", "explain", waiting)
     assert told.returncode in (0, 1), told.stderr
     assert "every slot of [limits.erp] is taken" in told.stdout

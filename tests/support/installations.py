@@ -12,7 +12,7 @@ from pathlib import Path
 
 from receiver.config import SANDBOX_SECRET
 from receiver.inbox import Inbox, keys
-from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
+from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from receiver.spool import open_existing_refusals
 from tests.support.harness import HEAD, OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
 from tests.support.raw_server import RawServer
@@ -192,7 +192,7 @@ def wrong_credentials(installation: Installation, _: Path) -> Iterator[Path]:
 @contextmanager
 def subscriptions_unreadable(installation: Installation, _: Path) -> Iterator[Path]:
     """The store lists its webhooks at another path than assumed, and the workers' check has reported that."""
-    missing = Checked("north", time.time(), unknown="GET /api/v3/app/webhooks answered 404")
+    missing = CheckResult("north", time.time(), unknown="GET /api/v3/app/webhooks answered 404")
     with check_result(installation, missing) as path:
         yield path
 
@@ -200,20 +200,20 @@ def subscriptions_unreadable(installation: Installation, _: Path) -> Iterator[Pa
 @contextmanager
 def disabled_subscription(installation: Installation, _: Path) -> Iterator[Path]:
     left = ({"action": "enable", "topic": "order.created", "why": "disabled again after 12 repairs"},)
-    with check_result(installation, Checked("north", time.time(), wanted=1, pending=left)) as path:
+    with check_result(installation, CheckResult("north", time.time(), wanted=1, pending=left)) as path:
         yield path
 
 
 @contextmanager
-def check_result(installation: Installation, checked: Checked) -> Iterator[Path]:
+def check_result(installation: Installation, checked: CheckResult) -> Iterator[Path]:
     """The result of a subscription check. The lock is held so that no real check replaces it."""
     checks = SubscriptionChecks(installation.server.client)
-    eventually(lambda: checks.last(["north"]), what="the first subscription check")
-    with checks.alone("north", within=10):
-        before = checks.last(["north"])["north"]
-        checks.found(checked)
+    eventually(lambda: checks.last_results(["north"]), what="the first subscription check")
+    with checks.lock("north", within=10):
+        before = checks.last_results(["north"])["north"]
+        checks.store_result(checked)
         yield installation.config_file
-        checks.found(before)
+        checks.store_result(before)
 
 
 @contextmanager

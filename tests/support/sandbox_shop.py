@@ -12,7 +12,7 @@ import httpx2
 from click.testing import CliRunner, Result
 
 from receiver.inbox import Declaration, keys
-from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
+from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import Process, System, eventually, own_server
 from workers.cli import storehooks
@@ -128,12 +128,12 @@ class Shop:
         self.system.close()
 
 
-def looked_at(shop: Shop, since: float, within: float = 15.0) -> Checked:
+def looked_at(shop: Shop, since: float, within: float = 15.0) -> CheckResult:
     """The check's next look, after a moment."""
     checks = SubscriptionChecks(shop.system.client)
 
-    def newer() -> Checked | None:
-        last = checks.last(["demo"]).get("demo")
+    def newer() -> CheckResult | None:
+        last = checks.last_results(["demo"]).get("demo")
         return last if last and last.at > since else None
 
     found = eventually(newer, within, what=f"a look at demo; {shop.system.log('housekeeper')[-800:]}")

@@ -75,7 +75,7 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
     ID is an event's id, a delivery's id, a resource's id (the newest event of it), or `last`.
     """
     ledger = EventQueries(connect_server(load_config()))
-    event_id = ledger.find(event_id)
+    event_id = ledger.find_id(event_id)
     if export is not None:
         _write_export(event_id, export)
         return

@@ -143,11 +143,11 @@ def _chosen_items(reader: FailureQueries, group: str | None, event_id: str | Non
 
 
 def _page(reader: FailureQueries, group: FailureGroup) -> list[str]:
-    return reader.page(group.id, until=group.last, skip=0, many=PAGE)
+    return reader.page(group.id, until=group.last, skip=0, limit=PAGE)
 
 
 def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
-    found = reader.find(start or "")
+    found = reader.find_group(start or "")
     if found is None:
         raise NotFound(f"no failure group {str(start)[:64]!r}; `storehooks failures` lists them")
     return found

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.contract.errors import NotFound, ServerUnusable
 from receiver.inbox import Administration, Declaration, Inbox, keys
-from receiver.inbox.queries.handlers import Absent, HandlerQueries
+from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from workers.cli import output
 from workers.cli.handlers_certify import certify
 from workers.cli.handlers_explain import explain
@@ -78,7 +78,7 @@ def _show_handlers(found: list[Declaration], paused: set[str] | None) -> None:
     output.table(headings, rows, drop=("VERSION", "TIMEOUT", "RETRIES", "STORES"), shorten=("WHEN", "TOPICS"))
 
 
-def _show_absent(absent: Mapping[str, Absent]) -> None:
+def _show_absent(absent: Mapping[str, AbsentHandler]) -> None:
     """Handlers that this config does not have, and no worker either."""
     for name, one in absent.items():
         waiting = f"; {waits(one.waiting, 'run')} for it" if one.waiting else ""
@@ -87,7 +87,7 @@ def _show_absent(absent: Mapping[str, Absent]) -> None:
         output.line("  if it was removed for good: ", f"{output.our_name()} handlers retire {name}", whole=True)
 
 
-def _server_state(config: Config, found: list[Declaration]) -> tuple[set[str] | None, dict[str, Absent]]:
+def _server_state(config: Config, found: list[Declaration]) -> tuple[set[str] | None, dict[str, AbsentHandler]]:
     """The paused handlers, and those that no worker has. None and nothing if there is no server."""
     try:
         client = connect_server(config)

@@ -61,7 +61,7 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
 
     client = connect_server(config)
     ledger, inbox = EventQueries(client), Inbox(client)
-    record = ledger.event(ledger.find(event_id))
+    record = ledger.event(ledger.find_id(event_id))
     if record is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}

@@ -117,7 +117,7 @@ def _learned_topics(config: Config, store: str) -> Iterator[str]:
     try:
         client = connect_server(config)
         wanted = [topic for one in Inbox(client).declarations().handlers for topic in one.topics]
-        names = [name.theirs for name in EventQueries(client).names(store) if name.theirs]
+        names = [name.theirs for name in EventQueries(client).event_names(store) if name.theirs]
     except (ServerUnusable, RedisError):
         return
     yield from (topic for topic in wanted if not any(letter in topic for letter in WILDCARDS))

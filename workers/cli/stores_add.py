@@ -187,7 +187,7 @@ def _enable_repairs(config: Config, name: str, steps: Steps) -> None:
     from workers.subscriptions.managed_store import is_managed
 
     try:
-        SubscriptionChecks(connect_server(config)).welcome(name)
+        SubscriptionChecks(connect_server(config)).restore(name)
     except (StorehooksError, RedisError) as error:
         if is_managed(config, name):
             steps.left.append(
@@ -241,12 +241,12 @@ def _subscribe(managed: ManagedStore, steps: Steps) -> None:
     from workers.subscriptions.repair import check_result
 
     checks = SubscriptionChecks(managed.redis)
-    with checks.alone(managed.name, within=LOCK_SECONDS) as hold:
+    with checks.lock(managed.name, within=LOCK_SECONDS) as hold:
         plan = managed.plan(declared_handlers(managed.redis), locked=True)
         if plan.unknown:
             raise ConfigError(plan.unknown)
         done = list(apply_changes(managed, plan.without_deletions, hold=hold))
-        checks.found(check_result(plan, done, by="stores add"))
+        checks.store_result(check_result(plan, done, by="stores add"))
     made, there = [one.change.topic for one in done if not one.error], len(plan.existing)
     steps.report("subscriptions", f"{len(made)} created, {there} existed" if made or there else "none needed", made)
     steps.left += [f"{one.change.action} {one.change.topic}: {first_line(one.error)}" for one in done if one.error]

@@ -68,7 +68,7 @@ def _delete_subscriptions(config: Config, name: str, client: Redis, steps: Steps
     try:
         changes = _deleted(config, name, client)
     except BaseException as error:  # also when interrupted: the store stays, so its repairs go on
-        SubscriptionChecks(client).welcome(name)
+        SubscriptionChecks(client).restore(name)
         if not isinstance(error, StorehooksError):
             raise
         output.warn(
@@ -84,7 +84,7 @@ def _deleted(config: Config, name: str, client: Redis) -> list[Change]:
     from workers.subscriptions.managed_store import ManagedStore
 
     managed = ManagedStore(config, name, client)
-    with SubscriptionChecks(client).alone(name, within=LOCK_SECONDS) as hold:
+    with SubscriptionChecks(client).lock(name, within=LOCK_SECONDS) as hold:
         changes = managed.unsubscribe_changes()
         failed = [one.error for one in apply_changes(managed, changes, hold=hold) if one.error]
     if failed:

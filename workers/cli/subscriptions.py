@@ -15,7 +15,7 @@ from redis import Redis
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
-from receiver.inbox.subscription_checks import Checked, Repair, SubscriptionChecks
+from receiver.inbox.subscription_checks import CheckResult, Repair, SubscriptionChecks
 from workers.cli import output
 from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, with_config, yes_option
 from workers.cli.subscriptions_display import (
@@ -55,7 +55,7 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     config = load_config()
     checks = SubscriptionChecks(connect_server(config))
     names = [choose_store(config, store)] if store else sorted(config.stores)
-    last = checks.last(names)
+    last = checks.last_results(names)
     repairs = {name: checks.repairs(name) for name in names}
     removed = checks.removed()
     states = {name: _state(config, name, last.get(name), name in removed) for name in names}
@@ -114,7 +114,7 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     if todo:
         _confirm(f"\nMake {count_changes(plans, no_delete)} at {counted(len(todo), 'store')}?", yes)
     if store:
-        SubscriptionChecks(redis).welcome(store)  # naming a removed store means that it is wanted again
+        SubscriptionChecks(redis).restore(store)  # naming a removed store means that it is wanted again
     if not todo:
         click.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
@@ -146,7 +146,7 @@ def rotate(store: str | None, yes: bool) -> None:
         raise ConfigError(f"{name} has no subscriptions of ours; `storehooks subscriptions apply` creates them")
     _confirm(f"Rotate the secrets of {counted(number, 'subscription')} at {name}?", yes)
     # The lock is taken after the question, so that repairs are not blocked while the user thinks.
-    with SubscriptionChecks(redis).alone(name) as hold:
+    with SubscriptionChecks(redis).lock(name) as hold:
         done = list(apply_changes(managed, managed.rotate_changes(), hold=hold))
     failed = show_results({name: done})
     output.line(
@@ -185,14 +185,14 @@ def _apply_at(
     store = shown.store
     checks, managed = SubscriptionChecks(redis), ManagedStore(config, store, redis)
     try:
-        with checks.alone(store) as hold:
+        with checks.lock(store) as hold:
             plan = managed.plan(handlers, locked=True)
             if plan.unknown:
                 return plan.unknown
             managed.end_orphaned_secrets(plan, hold=hold)
             changes = plan.without_deletions if no_delete else agreed(plan, shown)
             done = list(apply_changes(managed, changes, hold=hold))
-            checks.found(check_result(plan, done, before=checks.last([store]).get(store), by="apply"))
+            checks.store_result(check_result(plan, done, before=checks.last_results([store]).get(store), by="apply"))
             return done
     except StorehooksError as error:
         return str(error)
@@ -230,7 +230,7 @@ def _change(change: Any) -> dict[str, Any]:
     return {name: getattr(change, name) for name in ("action", "topic", "theirs", "reason")}
 
 
-def _state(config: Config, name: str, last: Checked | None, removed: bool) -> str:
+def _state(config: Config, name: str, last: CheckResult | None, removed: bool) -> str:
     if not is_managed(config, name):
         return "manual: no base_url or auth"
     if removed:
@@ -242,7 +242,7 @@ def _state(config: Config, name: str, last: Checked | None, removed: bool) -> st
     return f"{len(last.pending)} to do" if last.pending else "ok"
 
 
-def _row(name: str, state: str, last: Checked | None, repairs: list[Repair], count: int) -> tuple[Any, ...]:
+def _row(name: str, state: str, last: CheckResult | None, repairs: list[Repair], count: int) -> tuple[Any, ...]:
     checked = f"{duration(time.time() - last.at)} ago" if last else ""
     figures: tuple[Any, ...] = (last.wanted, len(last.existing)) if last and not last.unknown else ("", "")
     gap = repairs[0].gap if repairs else None
@@ -251,7 +251,7 @@ def _row(name: str, state: str, last: Checked | None, repairs: list[Repair], cou
     return (name, *figures, shown, checked, count, when, duration(gap) if gap is not None else "")
 
 
-def _show_problems(last: Checked | None) -> None:
+def _show_problems(last: CheckResult | None) -> None:
     if last is None or not (last.unknown or last.pending):
         return
     click.echo()
@@ -260,7 +260,7 @@ def _show_problems(last: Checked | None) -> None:
     show_aligned([(last.store, sign(one["action"]), one["topic"], one["why"]) for one in last.pending])
 
 
-def _as_json(name: str, state: str, last: Checked | None, repairs: list[Repair], count: int) -> dict[str, Any]:
+def _as_json(name: str, state: str, last: CheckResult | None, repairs: list[Repair], count: int) -> dict[str, Any]:
     return {
         "store": name,
         "state": state,

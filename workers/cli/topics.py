@@ -22,7 +22,7 @@ def topics(store: str | None, json_: bool) -> None:
     ledger, handlers = EventQueries(client), Inbox(client).declarations().handlers
     names = [choose_store(config, store)] if store else sorted(config.stores)
     schemes = {name: config.known_stores[name].scheme for name in names}
-    rows = [row for name in names for row in sent_names(name, schemes[name], ledger.names(name), handlers)]
+    rows = [row for name in names for row in sent_names(name, schemes[name], ledger.event_names(name), handlers)]
     if json_:
         output.as_json(rows)
         return

@@ -12,7 +12,7 @@ from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Declaration
 from receiver.inbox.outcomes import EventStatus, RunStatus
 from receiver.inbox.queries.events import EventRecord, RunRecord
-from receiver.inbox.queries.handlers import Absent
+from receiver.inbox.queries.handlers import AbsentHandler
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RoutingFacts:
     """Limits, or h:HANDLER, that are Busy, and until when."""
     full: frozenset[str] = frozenset()
     """Limits of which every slot is taken."""
-    absent: Mapping[str, Absent] = field(default_factory=dict)
+    absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
     """Handlers that no worker has now, though some were declared in those 15 minutes."""
 
 

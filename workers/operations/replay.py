@@ -81,7 +81,7 @@ class Replay:
         """Every run that is in a group of failures now."""
         until, stuck = self._runs.server_time(), 0
         while (room := self._room) > 0:
-            items = self._failures.page(group, until=until, skip=stuck, many=room)
+            items = self._failures.page(group, until=until, skip=stuck, limit=room)
             if not items:
                 break
             replies = self._reopen(items)

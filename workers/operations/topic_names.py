@@ -11,7 +11,7 @@ from receiver.contract.signing.grammar import Scheme
 from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, translate
 from receiver.inbox import Declaration
-from receiver.inbox.queries.events import SeenName
+from receiver.inbox.queries.events import EventName
 from workers.plugins.router import wanted_by
 
 
@@ -38,7 +38,7 @@ class Unsent:
 
 
 def sent_names(
-    store: str, scheme: Scheme, seen: Iterable[SeenName], handlers: Iterable[Declaration]
+    store: str, scheme: Scheme, seen: Iterable[EventName], handlers: Iterable[Declaration]
 ) -> Iterator[SentName]:
     """The names of one store, in the order given."""
     handlers = list(handlers)

@@ -1,4 +1,4 @@
-"""Applies changes to the subscriptions of one store. The caller holds `SubscriptionChecks.alone` for the store."""
+"""Applies changes to the subscriptions of one store. The caller holds `SubscriptionChecks.lock` for the store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from receiver.contract.errors import ConfigError
 from receiver.contract.records import RecordError
-from receiver.inbox.subscription_checks import Occupied
+from receiver.inbox.subscription_checks import StoreLocked
 from workers.storeapi.errors import AccessDenied, ApiError, ResourceNotFound, TokenRefused, Unreachable
 from workers.subscriptions.change_notice import ReceiversBehind, retry_redis
 from workers.subscriptions.managed_store import ManagedStore
@@ -30,7 +30,7 @@ def apply_changes(
     """Make each change: first those without a secret, then those with one, then deletions.
 
     A change that fails does not stop the others, unless the store cannot be used at all. `hold` renews the lock of the
-    store's subscriptions before each call, and raises Occupied when the lock is lost.
+    store's subscriptions before each call, and raises StoreLocked when the lock is lost.
     """
     return _Application(store, hold or _no_lock).run(list(changes))
 
@@ -62,8 +62,8 @@ class _Application:
             try:
                 retry_redis(self._hold)
                 yield ChangeResult(change, fingerprint=self._make(change))
-            except (ApiError, RecordError, Occupied) as error:
-                self._stopped = isinstance(error, Unreachable | TokenRefused | AccessDenied | Occupied)
+            except (ApiError, RecordError, StoreLocked) as error:
+                self._stopped = isinstance(error, Unreachable | TokenRefused | AccessDenied | StoreLocked)
                 yield ChangeResult(change, error=str(error))
 
     def _with_secrets(self, changes: list[Change]) -> Iterator[ChangeResult]:

@@ -103,7 +103,7 @@ class ManagedStore:
         return existing
 
     def _seen_and_configured(self) -> list[str]:
-        seen = [name.theirs for name in EventQueries(self.redis).names(self.name) if name.theirs]
+        seen = [name.theirs for name in EventQueries(self.redis).event_names(self.name) if name.theirs]
         return [*seen, *sorted(self.store.scheme.configured)]
 
     def _change_was_abandoned(self, locked: bool) -> bool:

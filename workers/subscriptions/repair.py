@@ -20,7 +20,7 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
-from receiver.inbox.subscription_checks import BUSY_MS, Checked, Occupied, Repair, SubscriptionChecks, Trouble
+from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
 from workers.subscriptions.apply import ChangeResult, apply_changes
 from workers.subscriptions.change_notice import retry_redis
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of
@@ -85,7 +85,7 @@ def _why_not_delete(gone_for: float | None, prune_after: float, change: Change) 
     return ""
 
 
-def known_names(before: Checked | None) -> set[str]:
+def known_names(before: CheckResult | None) -> set[str]:
     """The names that had a subscription at the last check, or before the store removed it."""
     return {*before.existing, *before.trouble} if before else set()
 
@@ -129,16 +129,16 @@ def check_result(
     plan: Plan,
     results: Sequence[ChangeResult],
     *,
-    before: Checked | None = None,
+    before: CheckResult | None = None,
     by: str = "check",
     postponed: Iterable[tuple[Change, str]] = (),
     repaired: Iterable[str] = (),
-) -> Checked:
+) -> CheckResult:
     """What a check found and did, stored until the next check."""
     now, earlier = time.time(), before.trouble if before else {}
     if plan.unknown:
         existing = before.existing if before else ()
-        return Checked(plan.store, now, by, existing=existing, unknown=plan.unknown, trouble=earlier)
+        return CheckResult(plan.store, now, by, existing=existing, unknown=plan.unknown, trouble=earlier)
     assert plan.wanted is not None
     made = [result.change for result in results if not result.error]
     deleted = {change.id for change in made if change.action == "delete"}
@@ -149,7 +149,7 @@ def check_result(
     pending = _pending(plan, results, postponed)
     known = known_names(before)
     waiting = {change.theirs: why for change, why in pending if is_repair(change, known)}
-    return Checked(
+    return CheckResult(
         plan.store,
         now,
         by,
@@ -174,13 +174,13 @@ def _pending(
 # Repair
 
 
-def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold: Callable[[], None]) -> Checked:
+def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold: Callable[[], None]) -> CheckResult:
     """Check one store, and make the changes that may be made automatically.
 
-    The caller holds `SubscriptionChecks.alone`; `hold` renews that lock.
+    The caller holds `SubscriptionChecks.lock`; `hold` renews that lock.
     """
     checks, managed = SubscriptionChecks(redis), ManagedStore(config, store, redis)
-    before = checks.last([store]).get(store)
+    before = checks.last_results([store]).get(store)
     plan = managed.plan(handlers, locked=True)
     managed.end_orphaned_secrets(plan, hold=hold)
     known = known_names(before)
@@ -282,7 +282,7 @@ class SubscriptionCheck:
         try:
             again = self._check(config, store, handlers)
             if again is not None:
-                self._checks.next_at(store, again)
+                self._checks.check_again_in(store, again)
         except RedisError:
             log.info("the next check was not scheduled; it is due when this one's time is over", store=store)
         finally:
@@ -292,13 +292,13 @@ class SubscriptionCheck:
         """Check one store; returns the seconds until its next check, or None if the store was removed."""
         again = config.subscriptions.check
         try:
-            with self._checks.alone(store) as hold:
+            with self._checks.lock(store) as hold:
                 if store in self._checks.removed():  # after this check was scheduled
                     return None
                 checked = check(config, store, self._redis, handlers, hold=hold)
-                self._checks.found(checked)
+                self._checks.store_result(checked)
             return min(again, RETRY_AFTER) if checked.unknown else again
-        except Occupied:
+        except StoreLocked:
             return min(again, BUSY_MS / 1000)
         except (StorehooksError, RedisError) as error:  # its message may quote the store, and contain a secret
             log.warning("subscription check failed", store=store, why=type(error).__name__)

@@ -12,7 +12,7 @@
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
 -- before that of the second.
 local PARTS = 16
-local window, names_kept, open_before, names
+local window, max_names, open_before, names
 
 -- A duplicate also writes, so that waiting for replicas covers the first write.
 local function duplicate(of, store)
@@ -51,7 +51,7 @@ local function write_names(store, own)
   local key = P .. 't:' .. store
   for name, seen in pairs(own) do
     local many = seen[1]
-    if redis.call('HINCRBY', key, 'n:' .. name, many) == many and redis.call('HLEN', key) > 2 * names_kept then
+    if redis.call('HINCRBY', key, 'n:' .. name, many) == many and redis.call('HLEN', key) > 2 * max_names then
       redis.call('HDEL', key, 'n:' .. name)
       name = ''
       redis.call('HINCRBY', key, 'n:', many)
@@ -111,7 +111,7 @@ local function accept(at)
 end
 
 return function()
-  window, names_kept, open_before, names = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}
+  window, max_names, open_before, names = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}
   -- An error affects only the delivery that caused it.
   local answers = {}
   for at = 3, #ARGV, PARTS do

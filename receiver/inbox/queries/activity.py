@@ -1,4 +1,4 @@
-"""Pulse: who is alive, what came last, and how much room an event takes. Reading only."""
+"""Activity: live workers, the last event of each store, quarantined items, and memory use. Only reads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from receiver.inbox import keys
 from receiver.inbox.model import from_ms
 
 SAMPLE = 20
-"""How many of the newest events are weighed."""
+"""Number of the newest events whose memory use is measured."""
 DAY_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A worker that has told RQ lately that it lives; RQ forgets it seconds after its last word."""
+    """The last heartbeat of a live worker. RQ removes a worker seconds after its last heartbeat."""
 
     name: str
     queues: tuple[str, ...]
@@ -29,11 +29,11 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What events take of the server's memory, weighed on the newest ones, and how fast they come."""
+    """The memory that events take in the server, measured on the newest ones, and their rate of arrival."""
 
     events: int
     lately: int
-    """Arrived in the last `seconds`."""
+    """Number of events in the last `seconds`."""
     seconds: float
     record: float
     body: float
@@ -56,12 +56,12 @@ class ActivityQueries:
         ]
 
     def housekeeper(self) -> str:
-        """The one that leads now; empty where none does."""
+        """The housekeeper that leads now; empty if there is none."""
         found: Any = self.client.get(keys.LEADER)
         return found.decode() if found else ""
 
     def last_events(self, stores: Iterable[str]) -> dict[str, datetime]:
-        """When each store last sent something; what we sent ourselves to try the way is not the store's."""
+        """When each store last sent an event. Our own probes do not count."""
         names = list(stores)
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
@@ -82,11 +82,11 @@ class ActivityQueries:
         pipeline.zrange(keys.INDEX, 0, SAMPLE - 1, desc=True)
         events, lately, oldest, newest = pipeline.execute()
         span = min(now - oldest[0][1], DAY_MS) if oldest else 0
-        records, bodies = self._weigh(newest)
-        many = max(1, len(newest))
-        return Footprint(events, lately, span / 1000, records / many, bodies / many)
+        records, bodies = self._memory_of(newest)
+        measured = max(1, len(newest))
+        return Footprint(events, lately, span / 1000, records / measured, bodies / measured)
 
-    def _weigh(self, ids: Iterable[bytes]) -> tuple[int, int]:
+    def _memory_of(self, ids: Iterable[bytes]) -> tuple[int, int]:
         pipeline = self.client.pipeline(transaction=False)
         for event_id in ids:
             pipeline.memory_usage(keys.EVENT + event_id.decode())
@@ -105,5 +105,5 @@ def _last(fields: Mapping[bytes, bytes]) -> int:
 
 
 def _moment(text: bytes) -> datetime:
-    """RQ's way to write a time: in UTC, with or without a fraction and a Z."""
+    """A time as RQ writes it: in UTC, with or without a fraction and a Z."""
     return datetime.fromisoformat(text.decode()).replace(tzinfo=UTC)

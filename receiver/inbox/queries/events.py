@@ -1,4 +1,4 @@
-"""Ledger: reading back what the inbox holds, for people and for scripts. It changes nothing."""
+"""Events, counters, spools and declarations in the inbox, for people and for commands. Only reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SILENT_AFTER = 10.0
 
 @dataclass(frozen=True)
 class Counters:
-    """Every counter at one moment. accepted = settled + open + failed, in all and for each store."""
+    """Every counter at one moment. accepted = settled + open + failed, in total and for each store."""
 
     total: dict[str, int]
     stores: dict[str, dict[str, int]]
@@ -37,8 +37,8 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class SeenName:
-    """An event name as a store writes it; the empty one stands for all beyond the number that is kept."""
+class EventName:
+    """An event name as the store writes it. The empty name stands for all names above the maximum that is counted."""
 
     theirs: str
     seen: int
@@ -47,7 +47,7 @@ class SeenName:
 
 @dataclass(frozen=True)
 class Spool:
-    """What waits on one host, as of `at`; a host that has been silent since may hold more, or nothing."""
+    """The deliveries that wait in the spool of one host, as of `at`. A host that is silent since then may have more."""
 
     count: int
     oldest: float
@@ -82,7 +82,7 @@ class RunRecord:
     error: str | None
     due_at: datetime | None
     reason: str | None = None
-    """Why it ended without a call, or as a failure of nobody's code: skipped, lost-worker, no-such-handler."""
+    """Why it ended without a call, or failed without an error of the handler: skipped, lost-worker, no-such-handler."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class EventQueries:
         self.client = client
 
     def spools(self) -> dict[str, Spool]:
-        """What each host last said of its spool."""
+        """What each host last published about its spool."""
         found: Any = self.client.hgetall(keys.SPOOLS)
         return {host.decode(): Spool(**orjson.loads(text)) for host, text in found.items()}
 
     def declared(self) -> list[tuple[Declaration, datetime]]:
-        """Everything that workers have ever declared, each with when that was last; the newest first."""
+        """All declarations that are stored, each with the time it was last made, the newest first."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.hgetall(keys.DECLARATIONS)
         pipeline.hgetall(keys.DECLARED_AT)
@@ -113,7 +113,7 @@ class EventQueries:
         return sorted(found, key=lambda pair: (pair[1], pair[0].handler), reverse=True)
 
     def counters(self) -> Counters:
-        """All counters in one call, so that they are of one moment. Each is kept by store; the total is their sum."""
+        """All counters, read in one call, so that they belong to one moment. The total is the sum over all stores."""
         total = dict.fromkeys(COUNTED, 0)
         stores: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
         for field_name, value in self.client.hgetall(keys.COUNTERS).items():
@@ -124,7 +124,7 @@ class EventQueries:
         return Counters(total, dict(stores))
 
     def busy_limits(self) -> dict[str, datetime]:
-        """The limits, or h:HANDLER, that somebody said Busy of, and until when."""
+        """Limits, or h:HANDLER, for which a handler raised Busy, and until when."""
         found: Any = self.client.hgetall(keys.BUSY)
         now: Any = self.client.time()
         until = {_decoded(name): int(ms) for name, ms in found.items()}
@@ -133,11 +133,11 @@ class EventQueries:
     def slots_taken(self, limit: str) -> int:
         return int(self.client.hlen(keys.SLOTS + limit))
 
-    def names(self, store: str) -> list[SeenName]:
-        """The event names a store has really sent, the most frequent first."""
+    def event_names(self, store: str) -> list[EventName]:
+        """The event names that a store has sent, the most frequent first."""
         found = {_decoded(name): int(value) for name, value in self.client.hgetall(keys.EVENT_NAMES + store).items()}
         names = [
-            SeenName(name[2:], many, from_ms(str(found.get("l:" + name[2:], 0))))
+            EventName(name[2:], many, from_ms(str(found.get("l:" + name[2:], 0))))
             for name, many in found.items()
             if name.startswith("n:")
         ]
@@ -152,9 +152,9 @@ class EventQueries:
         since: datetime | None = None,
         limit: int = 50,
     ) -> list[EventSummary]:
-        """The newest events that fit, newest first."""
+        """The newest events that match, the newest first."""
         found: list[EventSummary] = []
-        page = _PAGE if topic or status else min(limit, _PAGE)  # nothing is read that is not shown
+        page = _PAGE if topic or status else min(limit, _PAGE)  # read no more than is returned
         for summary in self._newest(keys.index_of(store) if store else keys.INDEX, since, page):
             if topic and not matches(topic, summary.topic):
                 continue
@@ -165,10 +165,10 @@ class EventQueries:
                 break
         return found
 
-    def find(self, which: str) -> str:
-        """The id of the event that is meant: by its id, `last`, or the newest of a delivery or a resource.
+    def find_id(self, which: str) -> str:
+        """The id of an event given by its id, as `last`, or by a delivery or resource id (the newest of them).
 
-        Only the newest events are searched; what is not found is given back.
+        Only the newest events are searched. Without a match the argument is returned.
         """
         if self.client.exists(keys.EVENT + which):
             return which
@@ -178,7 +178,7 @@ class EventQueries:
         return which
 
     def event(self, event_id: str) -> EventRecord | None:
-        """One event with its runs, read in one moment."""
+        """One event with its runs, read in one transaction."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.hgetall(keys.EVENT + event_id)
         pipeline.get(keys.BODY + event_id)
@@ -194,7 +194,7 @@ class EventQueries:
         return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
 
     def as_event(self, event_id: str) -> Event | None:
-        """An event as a handler would be given it; None if it, or its body, is gone."""
+        """An event as a handler receives it. None if it, or its body, was removed."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.hgetall(keys.EVENT + event_id)
         pipeline.get(keys.BODY + event_id)
@@ -202,8 +202,8 @@ class EventQueries:
         return read_event(event_id, fields, blob) if fields and blob else None
 
     def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
-        """A page at a time. What comes meanwhile is newer than the first and left out: it would push the others on, and
-        some would be told twice."""
+        """Read a page at a time. Events that arrive meanwhile are left out: they would shift the pages, and some events
+        would be returned twice."""
         oldest: float | str = since.timestamp() * 1000 if since else "-inf"
         newest: float | str = "+inf"
         start = 0
@@ -245,7 +245,7 @@ class EventQueries:
 
 
 def _decoded(value: Any) -> str:
-    """redis-py types an answer as bytes or text; ours are bytes, because bodies are."""
+    """redis-py types a reply as bytes or text. Ours are bytes, because bodies are."""
     return bytes(value).decode()
 
 

@@ -1,4 +1,4 @@
-"""Failures: runs whose last attempt failed, retrying or given up, in groups of one cause. Reading only."""
+"""Failures: runs whose last attempt failed, retrying or given up, grouped by cause. Only reads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FailureQueries:
         self.client = client
 
     def groups(self) -> list[FailureGroup]:
-        """Every group, the latest first. As many as there are causes, however many runs failed of them."""
+        """Every group, the latest first. Their number is the number of causes, not of failed runs."""
         found: Any = self.client.zrange(keys.GROUPS, 0, -1, desc=True)
         names = [name.decode() for name in found]
         pipeline = self.client.pipeline(transaction=False)
@@ -58,69 +58,69 @@ class FailureQueries:
             pipeline.hgetall(keys.GROUP + name)
         return [_group(name, fields) for name, fields in zip(names, pipeline.execute(), strict=True) if fields]
 
-    def find(self, start: str) -> FailureGroup | None:
-        """The group whose id begins so, if it is one."""
-        found = [group for group in self.groups() if group.id.startswith(start)]
-        return found[0] if len(found) == 1 else None
+    def find_group(self, start: str) -> FailureGroup | None:
+        """The group whose id begins with `start`, if there is exactly one."""
+        groups = [group for group in self.groups() if group.id.startswith(start)]
+        return groups[0] if len(groups) == 1 else None
 
-    def page(self, group: str, *, until: datetime, skip: int, many: int) -> list[str]:
+    def page(self, group: str, *, until: datetime, skip: int, limit: int) -> list[str]:
         """Runs of a group whose last failure was not after `until`, the oldest first."""
         found: Any = self.client.zrange(
-            keys.GROUP_RUNS + group, "-inf", until.timestamp() * 1000, byscore=True, offset=skip, num=many
+            keys.GROUP_RUNS + group, "-inf", until.timestamp() * 1000, byscore=True, offset=skip, num=limit
         )
         return [item.decode() for item in found]
 
     def latest(self, *, group: str | None = None, limit: int = 100) -> list[Failure]:
         """The latest failures, of one group or of all."""
-        found: list[Failure] = []
+        failures: list[Failure] = []
         for name in [group] if group else [one.id for one in self.groups()]:
-            found += self._latest_of(name, limit - len(found))
-            if len(found) >= limit:
+            failures += self._latest_of(name, limit - len(failures))
+            if len(failures) >= limit:
                 break
-        return found
+        return failures
 
-    def _latest_of(self, group: str, many: int) -> list[Failure]:
-        scored: Any = self.client.zrange(keys.GROUP_RUNS + group, 0, many - 1, desc=True, withscores=True)
+    def _latest_of(self, group: str, limit: int) -> list[Failure]:
+        scored: Any = self.client.zrange(keys.GROUP_RUNS + group, 0, limit - 1, desc=True, withscores=True)
         items = [(item.decode(), score) for item, score in scored]
         pipeline = self.client.pipeline(transaction=False)
         for item, _ in items:
-            self._ask_for(pipeline, item)
+            self._queue_reads(pipeline, item)
         replies = iter(pipeline.execute())
         return [_failure(group, item, score, next(replies), next(replies)) for item, score in items]
 
     def traceback(self, item: str) -> str:
-        """Where the last attempt of a run failed."""
+        """The traceback of a run's last attempt."""
         event_id, handler = keys.split_item(item)
         detail = self.client.hget(keys.EVENT + event_id, f"x:{handler}")
         return str(orjson.loads(detail).get("traceback", "")) if detail else ""
 
     @staticmethod
-    def _ask_for(pipeline: Any, item: str) -> None:
+    def _queue_reads(pipeline: Any, item: str) -> None:
         event_id, handler = keys.split_item(item)
         pipeline.hmget(keys.EVENT + event_id, "store", "topic", f"r:{handler}", f"x:{handler}")
         pipeline.zscore(keys.LATER, item)
 
 
 def _group(name: str, fields: dict[bytes, bytes]) -> FailureGroup:
-    told = {field.decode(): value.decode() for field, value in fields.items()}
+    values = {field.decode(): value.decode() for field, value in fields.items()}
     return FailureGroup(
         id=name,
-        handler=told["handler"],
-        error=told["error"],
-        at=told["at"],
-        retrying=int(told.get("retrying", 0)),
-        failed=int(told.get("failed", 0)),
-        stores=sum(field.startswith("s:") for field in told),
-        versions={field[2:]: int(value) for field, value in told.items() if field.startswith("v:")},
-        first=_moment(float(told["first"])),
-        last=_moment(float(told["last"])),
-        example=told["example"],
+        handler=values["handler"],
+        error=values["error"],
+        at=values["at"],
+        retrying=int(values.get("retrying", 0)),
+        failed=int(values.get("failed", 0)),
+        stores=sum(field.startswith("s:") for field in values),
+        versions={field[2:]: int(value) for field, value in values.items() if field.startswith("v:")},
+        first=_moment(float(values["first"])),
+        last=_moment(float(values["last"])),
+        example=values["example"],
     )
 
 
 def _failure(group: str, item: str, score: float, fields: list[bytes | None], due: float | None) -> Failure:
     store, topic, run, detail = ((field or b"").decode() for field in fields)
-    told = orjson.loads(detail or "{}")
+    result = orjson.loads(detail or "{}")
     state, attempts, *_ = (run or "failed 0").split(" ")
     event_id, handler = keys.split_item(item)
     return Failure(
@@ -128,10 +128,10 @@ def _failure(group: str, item: str, score: float, fields: list[bytes | None], du
         store=store,
         topic=topic,
         handler=handler,
-        version=told.get("version") or "?",
+        version=result.get("version") or "?",
         status=RunStatus.FAILED if state == RunState.FAILED else "retrying",
         attempts=int(attempts),
-        error=told.get("error") or "",
+        error=result.get("error") or "",
         group=group,
         next_at=_moment(due) if due else None,
         failed_at=_moment(score),

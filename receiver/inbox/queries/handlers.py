@@ -1,4 +1,4 @@
-"""Roster: which handlers workers have now, and what waits for those that none has any more. Reading only."""
+"""Handlers: which ones workers have now, and how many runs wait for those that no worker has. Only reads."""
 
 from __future__ import annotations
 
@@ -13,50 +13,49 @@ from receiver.inbox import keys
 from receiver.inbox.model import DECLARATION_MS, from_ms
 
 SILENT_MS = 20_000
-"""Workers say every 5 s what they have. What none has named for so long, none has."""
+"""Workers declare their handlers every 5 s. A handler not declared for this long counts as missing."""
 _PAGE = 1_000
 
 
 @dataclass(frozen=True)
-class Absent:
-    """A handler that workers had, and none has now, though some are there."""
+class AbsentHandler:
+    """A handler that no worker has now, although workers are running."""
 
     since: datetime | None
-    """When a worker last had it; None where it was retired."""
+    """When a worker last declared it; None if it was retired."""
     waiting: int
-    """How many of its runs wait, whether ready, delayed, retried or of a paused store."""
+    """The number of its waiting runs: ready, delayed, retried, or held for a paused store."""
 
 
 class HandlerQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
 
-    def absent(self) -> dict[str, Absent]:
-        """Handlers that no worker has, while work waits for them or still is routed to them.
+    def absent(self) -> dict[str, AbsentHandler]:
+        """Handlers that no worker has, although runs wait for them or events are still routed to them.
 
-        None, while no worker at all is there: then it is the workers that are missing.
+        Empty while no worker is running: then the workers are missing, not the handlers.
         """
-        newest, known, now = self._look()
-        there = _named_since(newest, now - SILENT_MS)
-        if not there:
+        newest, known, now = self._read()
+        present = _declared_since(newest, now - SILENT_MS)
+        if not present:
             return {}
-        gone = known - there
+        gone = known - present
         waiting = self.waiting(gone)
-        routed = _named_since(newest, now - DECLARATION_MS)
+        routed = _declared_since(newest, now - DECLARATION_MS)
         return {
-            name: Absent(from_ms(str(newest[name])) if name in newest else None, waiting[name])
+            name: AbsentHandler(from_ms(str(newest[name])) if name in newest else None, waiting[name])
             for name in sorted(gone)
             if waiting[name] or name in routed
         }
 
     def present(self) -> set[str]:
-        """Handlers that some worker has now."""
-        newest, _, now = self._look()
-        return _named_since(newest, now - SILENT_MS) - {""}
+        """Handlers that at least one worker has now."""
+        newest, _, now = self._read()
+        return _declared_since(newest, now - SILENT_MS) - {""}
 
-    def _look(self) -> tuple[dict[str, int], set[str], int]:
-        """When each handler was last named, all that are declared or have a lane, and the server's time in ms: read in
-        one moment."""
+    def _read(self) -> tuple[dict[str, int], set[str], int]:
+        """When each handler was last declared, all that have a declaration or a lane, and the server's time in ms."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.hgetall(keys.DECLARED_AT)
         pipeline.hkeys(keys.LANES)
@@ -66,7 +65,7 @@ class HandlerQueries:
         return _newest(seen), {lane.decode() for lane in lanes} | set(map(_handler, declared)), seconds * 1000
 
     def waiting(self, handlers: Collection[str]) -> dict[str, int]:
-        """How many runs of each handler wait; runs under way do not."""
+        """The number of waiting runs of each handler. Running ones do not count."""
         found = {name: int(self.client.zcard(keys.READY + name)) for name in handlers}
         sets = [keys.LATER, *(keys.HELD + store for store in held_stores(self.client))] if found else []
         for item in (item for one in sets for item, _ in self.client.zscan_iter(one, count=_PAGE)):
@@ -77,7 +76,7 @@ class HandlerQueries:
 
 
 def held_stores(client: Redis) -> list[str]:
-    """Stores of which work may be held: those that are paused, or coming back from a pause."""
+    """Stores that may have held work: those that are paused, or being resumed."""
     paused: Any = client.smembers(keys.PAUSED)
     resuming: Any = client.smembers(keys.RESUMING)
     stores = {name.decode().removeprefix("store:") for name in paused if name.startswith(b"store:")}
@@ -89,7 +88,7 @@ def _handler(name: bytes) -> str:
 
 
 def _newest(seen: Mapping[bytes, bytes]) -> dict[str, int]:
-    """When each handler was last named, in whatever version; the empty name is any worker."""
+    """When each handler was last declared, in any version. The empty name is any worker."""
     newest: dict[str, int] = {}
     for name, at in seen.items():
         handler = _handler(name)
@@ -97,5 +96,5 @@ def _newest(seen: Mapping[bytes, bytes]) -> dict[str, int]:
     return newest
 
 
-def _named_since(newest: Mapping[str, int], ms: int) -> set[str]:
+def _declared_since(newest: Mapping[str, int], ms: int) -> set[str]:
     return {name for name, at in newest.items() if at >= ms}

@@ -12,7 +12,7 @@ import pytest
 
 from receiver.contract.compose import Request, compose
 from receiver.contract.signing.signatures import PRESETS
-from receiver.inbox.accept_batch import NAMES_KEPT
+from receiver.inbox.accept_batch import MAX_EVENT_NAMES
 from tests.support.harness import System, eventually, own_server
 
 SECRET = "c2VjcmV0IG9mIGEgc3RvcmUgb2YgYW55IHByZXNldA=="
@@ -177,13 +177,13 @@ def test_topics_tell_what_is_sent_what_it_means_and_who_takes_it(web: System) ->
 
 def test_the_number_of_names_of_a_store_is_bounded(make_system: Callable[..., System]) -> None:
     system = make_system()
-    deliveries = [system.delivery(f"thing.{number}ed") for number in range(NAMES_KEPT + 50)]
+    deliveries = [system.delivery(f"thing.{number}ed") for number in range(MAX_EVENT_NAMES + 50)]
     system.inbox.accept(deliveries)
     system.inbox.accept([system.delivery("thing.0ed")])
-    names = {name.theirs: name.seen for name in system.ledger.names("north")}
-    assert len(names) == NAMES_KEPT + 1
+    names = {name.theirs: name.seen for name in system.ledger.event_names("north")}
+    assert len(names) == MAX_EVENT_NAMES + 1
     assert (names[""], names["thing.0ed"]) == (50, 2)
-    assert sum(names.values()) == NAMES_KEPT + 51
+    assert sum(names.values()) == MAX_EVENT_NAMES + 51
     assert "(more names)" in system.run_cli("topics").stdout
 
 

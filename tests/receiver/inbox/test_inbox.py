@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from receiver.inbox import Claim, Declaration, Housekeeping, Inbox, Outcome, Routes, Run, keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
-from receiver.inbox.model import Wanted
+from receiver.inbox.model import PlannedRun
 from receiver.inbox.redis.script_library import library
 from tests.support.harness import System, eventually
 
@@ -323,7 +323,7 @@ def test_large_bodies_are_accepted_by_several_calls_and_answered_in_their_order(
     deliveries = [system.delivery(data={"id": n, "text": "x" * 100_000}) for n in range(7)]
     answers = system.inbox.accept(deliveries)
     assert [answer.id for answer in answers] == [one.event.id for one in deliveries]
-    assert system.ledger.names("north")[0].seen == 7
+    assert system.ledger.event_names("north")[0].seen == 7
 
 
 def test_one_call_routes_events_that_have_gone_different_ways(system: System) -> None:
@@ -344,10 +344,10 @@ def test_one_call_routes_events_that_have_gone_different_ways(system: System) ->
     assert system.identity_holds()
 
 
-def claim_with_routes(system: System, *handlers: Wanted, version: str = "", many: int = 8) -> list[Run]:
+def claim_with_routes(system: System, *handlers: PlannedRun, version: str = "", many: int = 8) -> list[Run]:
     routes = Routes(version or system.inbox.declarations().version, {("north", "order.created"): handlers})
     lanes = {"": many, **{name: many for name, _, _ in handlers}}
-    return list(system.inbox.settle_and_claim((), lanes, room=many, routes=routes)[1].runs)
+    return list(system.inbox.finish_and_claim((), lanes, room=many, routes=routes)[1].runs)
 
 
 def test_an_event_whose_route_is_known_is_routed_in_the_step_that_claims_it(system: System) -> None:

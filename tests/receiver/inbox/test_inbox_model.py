@@ -131,7 +131,7 @@ class InboxMachine(RuleBasedStateMachine):
         ]
         routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
         names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
-        _, claim = self.inbox.settle_and_claim(
+        _, claim = self.inbox.finish_and_claim(
             (), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes, suspects_first=suspects_first
         )
         assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)

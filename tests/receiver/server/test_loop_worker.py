@@ -18,7 +18,7 @@ from receiver.contract.compose import compose
 from receiver.contract.intake import Delivery, receive
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import NotStored, Stored
-from receiver.inbox import Accepted, keys
+from receiver.inbox import AcceptResult, keys
 from receiver.server.loop_worker import GROUP_BYTES, group_size
 from receiver.spool import open_events
 from tests.support.bad_input import Corpus
@@ -87,7 +87,7 @@ def test_an_error_affects_only_the_delivery_that_caused_it(system: System) -> No
     refused = Delivery(event=system.delivery().event, theirs="order.created", content_hash="mark")
     system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
     replies = system.inbox.accept_each([one, refused, other])
-    assert [type(reply) for reply in replies] == [Accepted, ResponseError, Accepted]
+    assert [type(reply) for reply in replies] == [AcceptResult, ResponseError, AcceptResult]
     storage, _ = open_storage(system.config, system.inbox)
     stored = storage.store_all([one, refused])
     assert [one.where for one in stored if isinstance(one, Stored)] == ["redis", "spool"]

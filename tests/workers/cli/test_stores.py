@@ -303,7 +303,7 @@ def test_a_store_of_the_main_file_is_not_cut_out_of_it(market: Market) -> None:
         assert "delete [stores." in done.output
         assert market.system.config_file.read_text() == before
     finally:
-        SubscriptionChecks(market.system.client).welcome("south")
+        SubscriptionChecks(market.system.client).restore("south")
 
 
 def test_a_removed_store_is_not_mended_even_by_a_worker_with_the_old_config(market: Market) -> None:
@@ -315,7 +315,7 @@ def test_a_removed_store_is_not_mended_even_by_a_worker_with_the_old_config(mark
         assert check.round() == 0
     check._check_and_reschedule(market.store_config, "east", declared_handlers(redis))
     assert market.topics_at_the_store() == []
-    checks.welcome("east")
+    checks.restore("east")
     check._check_and_reschedule(market.store_config, "east", declared_handlers(redis))
     assert market.topics_at_the_store() == ["order.created", "order.paid"]
     for one in market.api.webhooks.list():

@@ -17,7 +17,7 @@ import pytest
 from receiver.config import SANDBOX_SECRET
 from receiver.config.values import Bounds
 from receiver.inbox import FailureQueries, Outcome
-from receiver.inbox.subscription_checks import Checked, SubscriptionChecks
+from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from receiver.spool import Refusal, open_refusals
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.harness import System
@@ -58,7 +58,7 @@ def shop(make_system: Callable[..., System]) -> System:
         (run,) = route(system.inbox, claim_one(system.inbox), (HANDLER, "default", True))
         error = {"error": "KeyError: 'the VAT id of a customer'", "at": "/srv/erp.py:58", "version": "1.4.2"}
         system.inbox.finish([Outcome(run, "failed" if number else "retry", error, delay=600)])
-    SubscriptionChecks(system.client).found(Checked(STORE, time.time() - 90, wanted=6))
+    SubscriptionChecks(system.client).store_result(CheckResult(STORE, time.time() - 90, wanted=6))
     refusals = open_refusals(system.config.data_dir)
     line = Refusal(
         time.time(), STORE, STORE, "signature-mismatch", 12_345, "8bd246c012eabad4", "203.0.113.199", {}, b""

@@ -13,13 +13,13 @@ import pytest
 from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
-from receiver.inbox.queries.handlers import Absent
+from receiver.inbox.queries.handlers import AbsentHandler
 from tests.support.harness import System, eventually
 from workers.operations.explain_handlers import RoutingFacts, Verdict, explain
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
-GONE = {"s.a": Absent(NOON, 1)}
+GONE = {"s.a": AbsentHandler(NOON, 1)}
 
 
 def declared(name: str, topics: str = "order.*", stores: str = "*", limit: str | None = None) -> Declaration:
@@ -186,7 +186,7 @@ def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
     assert "shop.held" in shown
     assert "storehooks handlers resume shop.held" in shown
     newer = shop.accept("product.updated", data={"id": 55}, delivery_id="msg_newer")
-    assert [shop.ledger.find(one) for one in (event_id, "1", "last", "55", "msg_newer", "?")] == [
+    assert [shop.ledger.find_id(one) for one in (event_id, "1", "last", "55", "msg_newer", "?")] == [
         event_id,
         event_id,
         newer,

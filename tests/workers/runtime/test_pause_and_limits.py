@@ -220,7 +220,7 @@ def test_a_rate_lets_one_begin_and_says_when_the_next_may(system: System) -> Non
     limits = {"shop.greet": Limit("erp", rate=5)}
     claim = system.inbox.claim({"shop.greet": 9}, room=9, limits=limits)
     assert len(claim.runs) == 1
-    assert 0.1 < claim.again_in <= 0.21
+    assert 0.1 < claim.retry_in <= 0.21
     assert system.inbox.claim({"shop.greet": 9}, room=9, limits=limits).runs == ()
     assert eventually(lambda: system.inbox.claim({"shop.greet": 9}, room=9, limits=limits).runs)
 
@@ -231,7 +231,7 @@ def test_busy_shuts_the_limit_for_everyone(system: System) -> None:
     system.inbox.finish([Outcome(run, "busy", {"error": "Busy"}, delay=0.3)])
     claim = system.inbox.claim({"shop.greet": 9}, room=9, limits=TWO_AT_ONCE)
     assert claim.runs == ()
-    assert 0 < claim.again_in <= 0.3
+    assert 0 < claim.retry_in <= 0.3
     again = eventually(lambda: system.inbox.claim({"shop.greet": 1}, room=1, limits=TWO_AT_ONCE).runs)
     assert (again[0].item, again[0].attempts) == (run.item, 0)
 

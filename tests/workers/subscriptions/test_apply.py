@@ -327,10 +327,10 @@ def test_a_process_that_died_with_a_secret_under_way_has_it_made_anew_by_the_nex
 
 def test_while_somebody_else_changes_a_store_nothing_is_changed(shop: Shop) -> None:
     shop.declare("customer.created")
-    with SubscriptionChecks(shop.system.client).alone("demo"):
+    with SubscriptionChecks(shop.system.client).lock("demo"):
         done = shop.apply()
     assert done.exit_code == 1
-    assert "somebody else changes its subscriptions" in done.output
+    assert "another process is changing its subscriptions" in done.output
     assert shop.listed() == {}
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from receiver.config import Config
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
-from receiver.inbox.subscription_checks import Checked, SubscriptionChecks, Trouble
+from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks, Trouble
 from tests.support.harness import eventually
 from tests.support.sandbox_shop import Shop, a_shop, changed_by, looked_at, plugin
 from workers.plugins.router import wanted_by
@@ -94,14 +94,14 @@ def test_however_often_it_is_disabled_repairs_keep_their_pauses_and_their_number
 # The probe
 
 
-def look(shop: Shop) -> Checked:
+def look(shop: Shop) -> CheckResult:
     """One look of the check, as a worker does it."""
     checks = SubscriptionChecks(shop.system.client)
-    with checks.alone("demo") as hold:
+    with checks.lock("demo") as hold:
         checked = check(
             shop.system.config, "demo", shop.system.client, declared_handlers(shop.system.client), hold=hold
         )
-        checks.found(checked)
+        checks.store_result(checked)
     return checked
 
 
@@ -112,7 +112,7 @@ def test_a_probe_comes_back_and_no_handler_is_given_it(shop: Shop) -> None:
     (event,) = shop.system.ledger.events(topic=PROBE)
     assert wanted_by(declared_handlers(shop.system.client).present, topic=PROBE, store="demo") == {}
     assert wanted_by(declared_handlers(shop.system.client).present, topic="order.paid", store="demo")
-    assert shop.system.ledger.names("demo") == [], "and it is none of the names the store sends"
+    assert shop.system.ledger.event_names("demo") == [], "and it is none of the names the store sends"
     claim = shop.system.inbox.claim({"": 5}, room=5)
     shop.system.inbox.route([(claim.runs[0], [])], claim.version)
     record = shop.system.ledger.event(event.id)
@@ -287,7 +287,7 @@ def test_each_store_is_given_to_one_caller_and_the_first_looks_are_spread(shop: 
     places = [score - shop.system.client.zscore(keys.CHECK, "s1") for _, score in zset(shop)[1:9]]
     assert places == sorted(places)
     assert places[-1] == pytest.approx(80_000, abs=5_000)
-    checks.next_at("s0", 0)
+    checks.check_again_in("s0", 0)
     assert checks.due(names, every=100, most=5) == ["s0"]
     client = shop.system.client
     client.zadd(keys.CHECK, {"s3": (time.time() - DAY - 60) * 1000, "s4": (time.time() - 60) * 1000})
@@ -305,7 +305,7 @@ def test_two_callers_with_different_stores_do_not_take_or_reset_each_others_turn
             assert set(due) <= set(names)
             taken += due
             for store in due:
-                checks.next_at(store, 300)
+                checks.check_again_in(store, 300)
     assert sorted(taken) in (["a", "b", "c"], ["a", "c"]), "each once: nobody's turn was made anew by another's list"
     eventually(lambda: taken.extend(checks.due(["a", "b"], every=0.4, most=1)) or "b" in taken, what="b has its turn")
 
@@ -318,7 +318,7 @@ def test_a_store_can_be_forgotten(shop: Shop) -> None:
     shop.declare("customer.created")
     look(shop)
     SubscriptionChecks(shop.system.client).forget("demo")
-    assert SubscriptionChecks(shop.system.client).last(["demo"]) == {}
+    assert SubscriptionChecks(shop.system.client).last_results(["demo"]) == {}
 
 
 def test_a_housekeeper_stops_in_time_though_a_store_does_not_answer(shop: Shop) -> None:

@@ -10,9 +10,9 @@ from typing import Literal
 from receiver.config import Config
 from receiver.inbox import Declaration
 from receiver.inbox.queries.activity import Footprint, Heartbeat
-from receiver.inbox.queries.events import Counters, SeenName, Spool
-from receiver.inbox.queries.handlers import Absent
-from receiver.inbox.subscription_checks import Checked
+from receiver.inbox.queries.events import Counters, EventName, Spool
+from receiver.inbox.queries.handlers import AbsentHandler
+from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
 
 
@@ -41,7 +41,7 @@ class ServerFacts:
 @dataclass(frozen=True)
 class InboxFacts:
     counters: Counters
-    topic_names: Mapping[str, list[SeenName]]
+    topic_names: Mapping[str, list[EventName]]
     """The topic names that each store has sent."""
     last_events: Mapping[str, datetime]
     declared: tuple[Declaration, ...]
@@ -55,11 +55,11 @@ class InboxFacts:
     footprint: Footprint
     unconfirmed: Mapping[str, list[str]]
     """By store: assumed API operations that were used and have never answered 2xx."""
-    checked: Mapping[str, Checked] = field(default_factory=dict)
+    checked: Mapping[str, CheckResult] = field(default_factory=dict)
     """By store: the result of the last subscription check."""
     learned: Mapping[str, int] = field(default_factory=dict)
     """By store: the number of signing secrets learned from it."""
-    absent: Mapping[str, Absent] = field(default_factory=dict)
+    absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
     """Handlers that no worker has any more, although runs wait for them or events are routed to them."""
     removed: frozenset[str] = frozenset()
     """Stores removed by `storehooks stores remove`; their subscriptions are not repaired."""

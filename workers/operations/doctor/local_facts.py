@@ -101,7 +101,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
     groups = FailureQueries(client).groups()
     return InboxFacts(
         counters=events.counters(),
-        topic_names={store: events.names(store) for store in config.stores},
+        topic_names={store: events.event_names(store) for store in config.stores},
         last_events=activity.last_events(config.stores),
         declared=inbox.declarations().handlers,
         absent=HandlerQueries(client).absent(),
@@ -114,7 +114,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         quarantined=activity.quarantined(),
         footprint=activity.footprint(),
         unconfirmed=unconfirmed_operations(client, config.stores),
-        checked=SubscriptionChecks(client).last(list(config.stores)),
+        checked=SubscriptionChecks(client).last_results(list(config.stores)),
         removed=frozenset(SubscriptionChecks(client).removed()),
         learned={
             store: len(secrets) for store, secrets in keyring_of(config, client).sealed(list(config.stores)).items()

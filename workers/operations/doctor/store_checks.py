@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from receiver.contract.diagnosis.explain import caveats
 from receiver.contract.stores import UNKNOWN_STORE
-from receiver.inbox.subscription_checks import Checked
+from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
 from workers.formatting import clock, counted, some, span
 from workers.operations.doctor.facts import ApiFacts, Facts
@@ -174,17 +174,17 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         yield warn(name, text, fix="check that workers are running; the cause is in the worker's log")
 
 
-def _missing(checked: Checked) -> int:
+def _missing(checked: CheckResult) -> int:
     """The number of changes without which events do not arrive."""
     return sum(change.get("action") != "delete" for change in checked.pending)
 
 
-def _drift(checked: Checked) -> str:
+def _drift(checked: CheckResult) -> str:
     changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.pending]
     return f"{counted(checked.wanted, 'subscription')} wanted; not made: {some(changes)}"
 
 
-def _troubles(checked: Checked) -> list[str]:
+def _troubles(checked: CheckResult) -> list[str]:
     return [f"{name}: {trouble.note}" for name, trouble in checked.trouble.items() if trouble.note][:3]
 
 

@@ -276,7 +276,16 @@ def pack_runs(batch: int, runs: Sequence[Run]) -> bytes:
     An event stays as the server sent it. Only the child process that needs it reads it.
     """
     fields = [
-        (run.item, run.handler, run.attempts, run.losses, run.replays, run.kept.id, run.kept.values, run.kept.blob)
+        (
+            run.item,
+            run.handler,
+            run.attempts,
+            run.losses,
+            run.replays,
+            run.stored.id,
+            run.stored.values,
+            run.stored.blob,
+        )
         for run in runs
     ]
     content = marshal.dumps((batch, fields))

@@ -137,7 +137,7 @@ class InboxExchange:
                 self.inbox.finish(outcomes)
                 return
             lanes = self._batch_sizes.lanes(self._quotas(), slotted=self._waiting.slotted)
-            written, claim = self.inbox.settle_and_claim(
+            written, claim = self.inbox.finish_and_claim(
                 outcomes,
                 lanes,
                 room=LARGEST_BATCH * self._pool.idle,
@@ -147,7 +147,7 @@ class InboxExchange:
             )
             outcomes = outcomes if isinstance(written, RedisError) else []
             self.expects_work = bool(claim.runs)
-            self._limit_opens_at = time.monotonic() + claim.again_in if claim.again_in else None
+            self._limit_opens_at = time.monotonic() + claim.retry_in if claim.retry_in else None
             self.hold(run for run in claim.runs if run.handler)
             self._route([run for run in claim.runs if not run.handler], claim.version)
             if isinstance(written, RedisError):

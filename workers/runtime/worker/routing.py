@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from receiver.inbox import Declaration, Inbox, Routes, Run, keys
-from receiver.inbox.model import Declarations, Wanted
+from receiver.inbox.model import Declarations, PlannedRun
 from workers.plugins.router import wanted_by
 
 MOST_ROUTES = 16
@@ -56,9 +56,9 @@ class EventRouter:
                 again.append(event)
         return leased, again
 
-    def _decide(self, event: Run, room: dict[str, int]) -> list[Wanted]:
-        chosen: list[Wanted] = []
-        for name, queue, how in self._table.route(store=event.kept.store, topic=event.kept.topic):
+    def _decide(self, event: Run, room: dict[str, int]) -> list[PlannedRun]:
+        chosen: list[PlannedRun] = []
+        for name, queue, how in self._table.route(store=event.stored.store, topic=event.stored.topic):
             chosen.append((name, queue, room.get(name, 0) > 0 if how is True else how))
             room[name] = room.get(name, 0) - (how is True)
         return chosen
@@ -76,11 +76,11 @@ class RouteTable:
         self.declared = declared
         self.version = declared.version
         self._limited = limited
-        self._found: dict[tuple[str, str], list[Wanted]] = {}
+        self._found: dict[tuple[str, str], list[PlannedRun]] = {}
         self.routes = Routes()
 
-    def route(self, *, store: str, topic: str) -> list[Wanted]:
-        """The handlers that such an event is routed to, each with its queue and how its run begins; see `Wanted`."""
+    def route(self, *, store: str, topic: str) -> list[PlannedRun]:
+        """The handlers that such an event is routed to, each with its queue and how its run begins."""
         found = self._found.get((store, topic))
         if found is None:
             wanted = wanted_by(self.declared.handlers, topic=topic, store=store)
@@ -92,7 +92,7 @@ class RouteTable:
         """Its delay, where it has one. A limit is applied when a run is claimed, so such a run is not leased here."""
         return float(wanted.details.get("delay", 0)) or wanted.handler not in self._limited
 
-    def _remember(self, store: str, topic: str, found: list[Wanted]) -> None:
+    def _remember(self, store: str, topic: str, found: list[PlannedRun]) -> None:
         """Remember the latest routes. A route without handlers is not sent along: `route` settles such an event."""
         while len(self._found) >= MOST_ROUTES:
             del self._found[next(iter(self._found))]
@@ -104,4 +104,6 @@ class RouteTable:
 
 def _run_of(event: Run, handler: str) -> Run:
     """The run of an event that was routed and leased to this worker at once, under the same token."""
-    return replace(event, item=keys.run_item(event.kept.id, handler), handler=handler, attempts=0, losses=0, replays=0)
+    return replace(
+        event, item=keys.run_item(event.stored.id, handler), handler=handler, attempts=0, losses=0, replays=0
+    )

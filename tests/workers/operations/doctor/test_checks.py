@@ -15,8 +15,8 @@ import pytest
 from receiver.config import Config, load
 from receiver.inbox import Declaration
 from receiver.inbox.queries.activity import Footprint, Heartbeat
-from receiver.inbox.queries.events import COUNTED, Counters, SeenName, Spool
-from receiver.inbox.subscription_checks import Checked
+from receiver.inbox.queries.events import COUNTED, Counters, EventName, Spool
+from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
 from workers.formatting import clock, counted, size, some, span, waits
 from workers.operations.doctor import network_facts, store_checks, system_checks, worker_checks
@@ -40,7 +40,7 @@ HANDLER = Declaration(
     "erp.push", "1.0", ("product.stock",), ("*",), details={"plugin": "erp", "file": "/srv/erp.py", "line": 31}
 )
 SERVER = ServerFacts("10.0.0.5:6379", "", "Redis 7.0.15", (7, 0, 15), "yes", "always", "noeviction", GB, 4 * GB, 8 * GB)
-CHECKED = {"north": Checked("north", NOW.timestamp() - 60, wanted=6)}
+CHECKED = {"north": CheckResult("north", NOW.timestamp() - 60, wanted=6)}
 INBOX = InboxFacts(
     counters=Counters(dict.fromkeys(COUNTED, 0), {}),
     topic_names={},
@@ -226,8 +226,8 @@ def test_the_public_url_of_the_config(facts: Facts, bind: str, public: str, says
 # Behind the queue
 
 
-def sent(**topics: int) -> dict[str, list[SeenName]]:
-    return {"north": [SeenName(name.replace("_", "."), count, NOW) for name, count in topics.items()]}
+def sent(**topics: int) -> dict[str, list[EventName]]:
+    return {"north": [EventName(name.replace("_", "."), count, NOW) for name, count in topics.items()]}
 
 
 def test_an_unknown_topic_fails_with_the_nearest_topic_and_the_source_line(facts: Facts) -> None:
@@ -313,30 +313,30 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
     ("checked", "says"),
     [
         (None, "warn north: subscriptions were not checked yet; workers check every 5 min"),
-        (Checked("north", NOW.timestamp() - 60, wanted=6), "ok north: token 51 min, 6 of 6 subscriptions"),
+        (CheckResult("north", NOW.timestamp() - 60, wanted=6), "ok north: token 51 min, 6 of 6 subscriptions"),
         (
-            Checked("north", NOW.timestamp() - 7200, wanted=6),
+            CheckResult("north", NOW.timestamp() - 7200, wanted=6),
             "warn north: subscriptions were last checked 2 h ago",
         ),
         (
-            Checked("north", NOW.timestamp(), unknown="answered 404"),
+            CheckResult("north", NOW.timestamp(), unknown="answered 404"),
             "fail north: subscriptions could not be checked",
         ),
         (
-            Checked(
+            CheckResult(
                 "north", NOW.timestamp(), wanted=6, pending=({"action": "enable", "topic": "order.paid", "why": "x"},)
             ),
             "fail north: 6 subscriptions wanted; not made: enable order.paid -> storehooks subscriptions apply",
         ),
         (
-            Checked(
+            CheckResult(
                 "north", NOW.timestamp(), wanted=6, pending=({"action": "delete", "topic": "order.paid", "why": "x"},)
             ),
             "warn north: 6 subscriptions wanted; not made: delete order.paid -> storehooks subscriptions plan",
         ),
     ],
 )
-def test_subscription_findings(facts: Facts, checked: Checked | None, says: str) -> None:
+def test_subscription_findings(facts: Facts, checked: CheckResult | None, says: str) -> None:
     changed = with_inbox(facts, checked={"north": checked} if checked else {})
     assert lines_of(changed)[0].startswith(says)
 

@@ -44,7 +44,7 @@ def pool_at_work(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatc
         process = pool.idle_child()
         assert process is not None
         process.give(runs)
-        eventually((system.folder / f"begun-{runs[0].kept.id}").exists)
+        eventually((system.folder / f"begun-{runs[0].stored.id}").exists)
         yield pool
     finally:
         pool.close()
