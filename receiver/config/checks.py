@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from receiver.config.settings import Settings
+from receiver.config.settings import FileSettings
 from receiver.config.source_files import Places
 from receiver.config.values import LOOPBACK, SANDBOX_SECRET
 from receiver.contract.errors import ConfigError
 
 
-def check(settings: Settings, places: Places) -> None:
+def check(settings: FileSettings, places: Places) -> None:
     _check_sandbox_secret(settings, places)
     _check_spool_age(settings, places)
 
 
-def _check_sandbox_secret(settings: Settings, places: Places) -> None:
+def _check_sandbox_secret(settings: FileSettings, places: Places) -> None:
     host = settings.receiver.bind.rpartition(":")[0].strip("[]")
     public_host = urlsplit(settings.receiver.public_url).hostname
     if host in LOOPBACK and public_host in LOOPBACK:
@@ -29,7 +29,7 @@ def _check_sandbox_secret(settings: Settings, places: Places) -> None:
             )
 
 
-def _check_spool_age(settings: Settings, places: Places) -> None:
+def _check_spool_age(settings: FileSettings, places: Places) -> None:
     receiver = settings.receiver
     if receiver.spool == "on" and receiver.spool_age > receiver.dedupe_window:
         where = places.get(("receiver", "spool_age")) or places.nearest(("receiver", "dedupe_window"))

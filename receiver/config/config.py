@@ -10,7 +10,7 @@ from pydantic import PrivateAttr, ValidationError
 
 from receiver.config.checks import check
 from receiver.config.errors import explain
-from receiver.config.settings import Settings
+from receiver.config.settings import FileSettings
 from receiver.config.source_files import KeyPath, Place, Places
 from receiver.config.stores import build_schemes, build_stores
 from receiver.contract.errors import ConfigError
@@ -18,7 +18,7 @@ from receiver.contract.signing.signatures import PRESETS, Scheme
 from receiver.contract.stores import Store
 
 
-class Config(Settings):
+class Config(FileSettings):
     """The whole config, validated. `load` returns it."""
 
     _path: Path | None = PrivateAttr(default=None)

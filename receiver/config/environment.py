@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from receiver.config.errors import did_you_mean
-from receiver.config.settings import ENV_PREFIX, Settings
+from receiver.config.settings import ENV_PREFIX, FileSettings
 from receiver.config.source_files import Place, Places
 from receiver.contract.errors import ConfigError
 
@@ -38,8 +38,8 @@ def _record_places(environ: Mapping[str, str], places: Places) -> None:
     for name in environ:
         if name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS:
             key = tuple(step.lower() for step in name.removeprefix(ENV_PREFIX).split("__"))
-            if key[0] not in Settings.model_fields:
-                raise ConfigError(f"${name}: unknown key {key[0]}{did_you_mean(key[0], Settings.model_fields)}")
+            if key[0] not in FileSettings.model_fields:
+                raise ConfigError(f"${name}: unknown key {key[0]}{did_you_mean(key[0], FileSettings.model_fields)}")
             places[key] = Place(f"${name}")
 
 
@@ -48,7 +48,7 @@ class _EnvironmentSource(EnvSettingsSource):
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        super().__init__(Settings)
+        super().__init__(FileSettings)
 
     def _load_env_vars(self) -> Mapping[str, str | None]:
         return {name.lower(): value for name, value in self._environ.items() if value != ""}

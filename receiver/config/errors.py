@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
-from receiver.config.settings import Settings
+from receiver.config.settings import FileSettings
 from receiver.config.source_files import KeyPath, Places, dotted
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def _known_keys(table: KeyPath) -> list[str]:
     """The keys that a table of the config file may have."""
-    model: Any = Settings
+    model: Any = FileSettings
     for step in table:
         if not _is_model(model):
             return []

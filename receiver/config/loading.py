@@ -10,7 +10,7 @@ from typing import Any
 
 from receiver.config.config import Config
 from receiver.config.environment import read_environment
-from receiver.config.settings import Settings
+from receiver.config.settings import FileSettings
 from receiver.config.source_files import Places, find_references, merge, read_file, resolve
 from receiver.contract.errors import ConfigError
 
@@ -59,7 +59,7 @@ def load_from_environment(explicit: str | None = None) -> Config:
 
 def _included(path: Path, values: Mapping[str, Any]) -> list[str]:
     """The files that `include` names, relative to the config file and in alphabetical order for each pattern."""
-    patterns = values.get("include", list(Settings.model_fields["include"].default))
+    patterns = values.get("include", list(FileSettings.model_fields["include"].default))
     if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
         raise ConfigError(f'{path}: include is a list of file patterns, such as ["stores.d/*.toml"]')
     return [name for pattern in patterns for name in sorted(glob.glob(str(path.parent / pattern)))]

@@ -276,7 +276,7 @@ class PluginSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
-class Settings(BaseSettings):
+class FileSettings(BaseSettings):
     """The whole file: one field for each table, and the keys at the top."""
 
     model_config = SettingsConfigDict(

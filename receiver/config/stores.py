@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from receiver.config.errors import did_you_mean
-from receiver.config.settings import SchemeSettings, Settings
+from receiver.config.settings import FileSettings, SchemeSettings
 from receiver.config.source_files import Place, Places
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.grammar import extend
@@ -11,19 +11,19 @@ from receiver.contract.signing.signatures import MAX_SECRETS, PRESETS, Scheme, S
 from receiver.contract.stores import Store
 
 
-def build_schemes(settings: Settings, places: Places) -> dict[str, Scheme]:
+def build_schemes(settings: FileSettings, places: Places) -> dict[str, Scheme]:
     """Every `[schemes.NAME]`, with what it inherits."""
     schemes = _Schemes(settings, places)
     return {name: schemes.build(name, places.nearest(("schemes", name))) for name in settings.schemes}
 
 
-def build_stores(settings: Settings, places: Places) -> dict[str, Store]:
+def build_stores(settings: FileSettings, places: Places) -> dict[str, Store]:
     """Every `[stores.NAME]`, with its scheme and its decoded signing secrets."""
     schemes = _Schemes(settings, places)
     return {name: _store(settings, places, schemes, name) for name in settings.stores}
 
 
-def _store(settings: Settings, places: Places, schemes: _Schemes, name: str) -> Store:
+def _store(settings: FileSettings, places: Places, schemes: _Schemes, name: str) -> Store:
     given = settings.stores[name]
     scheme = schemes.build(given.scheme, places.nearest(("stores", name, "scheme")))
     count = len(given.signing_secrets)
@@ -40,7 +40,7 @@ def _store(settings: Settings, places: Places, schemes: _Schemes, name: str) -> 
     return Store(name, scheme, secrets, url=settings.public_url_of(name), domain=given.domain)
 
 
-def _secret(settings: Settings, places: Places, scheme: Scheme, store: str, index: int) -> Secret:
+def _secret(settings: FileSettings, places: Places, scheme: Scheme, store: str, index: int) -> Secret:
     given = settings.stores[store].signing_secrets[index]
     place = places.nearest(("stores", store, "signing_secrets", index))
     try:
@@ -55,7 +55,7 @@ def _secret(settings: Settings, places: Places, scheme: Scheme, store: str, inde
 class _Schemes:
     """Builds schemes by name: a preset, or a configured scheme and those it extends."""
 
-    def __init__(self, settings: Settings, places: Places) -> None:
+    def __init__(self, settings: FileSettings, places: Places) -> None:
         self._settings, self._places = settings, places
 
     def build(self, name: str, place: Place | None, extended_by: tuple[str, ...] = ()) -> Scheme:

@@ -1,7 +1,7 @@
 """What can become of a run: in its child process, in the inbox, and for people. No I/O.
 
     Ending       how a run ended in a child process      from an exception or a return: workers/runtime/pool/child.py
-      | kind_of; workers/runtime/worker/outcomes.py adds the delay before a retry
+      | kind_of; workers/runtime/worker/retries.py adds the delay before a retry
     OutcomeKind  what a worker has the inbox write       lua/finish.lua
       | finish.lua
     RunState     where the inbox has a run               lua/

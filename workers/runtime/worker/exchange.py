@@ -13,7 +13,7 @@ from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
 from receiver.inbox.outcomes import OutcomeKind, RunResult
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.worker.batch_sizes import LARGEST_BATCH, BatchSizes
-from workers.runtime.worker.outcomes import outcome_of
+from workers.runtime.worker.retries import outcome_of
 from workers.runtime.worker.routing import EventRouter
 from workers.runtime.worker.waiting_runs import WaitingRuns
 from workers.runtime.worker.wake_ups import WakeUpListener, is_wake_up
