@@ -139,6 +139,15 @@ def test_a_token_that_cannot_be_unsealed_is_fetched_again(sandbox: SandboxRun, r
     assert stored_token(redis)[1][b"value"] not in (debris, fields[b"value"])
 
 
+@pytest.mark.parametrize("field", ["value", "fingerprint", "refresh", "expires"])
+def test_an_incomplete_token_in_redis_is_fetched_again(sandbox: SandboxRun, redis: Redis, field: str) -> None:
+    sandbox.client(redis).products.get(1)
+    redis.hdel(stored_token(redis)[0], field)
+    assert sandbox.client(redis).products.get(1).id == 1
+    assert sandbox.status()["token_requests"] == 2
+    assert set(stored_token(redis)[1]) == {b"value", b"fingerprint", b"refresh", b"expires"}
+
+
 def test_new_credentials_do_not_use_the_token_of_the_old_ones(sandbox: SandboxRun, redis: Redis) -> None:
     sandbox.client(redis).products.get(1)
     url = f"http://127.0.0.1:{sandbox.port}"

@@ -2,7 +2,8 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local have = redis.call('HMGET', KEYS[1], 'value', 'fingerprint', 'refresh', 'expires')
-local usable = have[1] and have[2] ~= ARGV[3] and tonumber(have[4]) > now
+local complete = have[1] and have[2] and have[3] and have[4] -- otherwise damaged: fetched again
+local usable = complete and have[2] ~= ARGV[3] and tonumber(have[4]) > now
 if usable and tonumber(have[3]) > now then
   return { 'use', have[1], tonumber(have[3]) - now }
 end
