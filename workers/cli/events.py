@@ -167,7 +167,7 @@ def replay_events(
         raise ConfigError(
             "no events chosen; give event ids, or a filter such as --handler or --since (all events: --topic '*')"
         )
-    look = Replay(inbox, rate=None, first=None, told=lambda _: None)
+    look = Replay(inbox, rate=None, first=None, progress=lambda _: None)
     items = [item for one in event_ids for item in _runs_of(inbox, one, selection)]
     total = len(items) if event_ids else sum(1 for _ in look.matching(selection))
     click.echo(f"{counted(total, 'run')} {'matches' if total == 1 else 'match'}")

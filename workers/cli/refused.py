@@ -25,7 +25,7 @@ from workers.cli.options import (
     with_config,
 )
 from workers.cli.verify import find_refusal
-from workers.operations.release import ReleaseCheck, Released, chosen
+from workers.operations.release import ReleaseCheck, Released, select_refusals
 from workers.operations.release import release as accept_valid
 
 
@@ -134,23 +134,23 @@ def _first_with_body(found: list[Refusal]) -> int:
 
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    inbox, refusals, judge = (
+    inbox, refusals, check = (
         Inbox(connect_server(config)),
         refused_deliveries(config),
         ReleaseCheck(config, stores_with_secrets(config)),
     )
     with output.progress("verifying", refusals.count_with_body()) as bar:
         return accept_valid(
-            inbox, refusals, judge, chosen(refusals, judge, store=store, ids=ids, looked_at=bar.advance)
+            inbox, refusals, check, select_refusals(refusals, check, store=store, ids=ids, progress=bar.advance)
         )
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    judge, told = ReleaseCheck(config, stores_with_secrets(config)), Released()
-    for batch in chosen(refused_deliveries(config), judge, store=store, ids=ids):
+    check, told = ReleaseCheck(config, stores_with_secrets(config)), Released()
+    for batch in select_refusals(refused_deliveries(config), check, store=store, ids=ids):
         for refusal in batch:
             try:
-                judge.judge(refusal)
+                check.verify(refusal)
                 told.accepted += 1
             except DeliveryRefused as reason:
                 told.still_refused[reason.reason] += 1

@@ -30,7 +30,7 @@ def run_replay(
 ) -> None:
     """Replay, show the progress and print what was replayed. Exits with 1 if it is interrupted."""
     with output.progress("replaying", total) as bar:
-        replay = Replay(inbox, rate=rate, first=first, told=bar.advance, again=again)
+        replay = Replay(inbox, rate=rate, first=first, progress=bar.advance, again=again)
         try:
             counts = work(replay)
         except KeyboardInterrupt:

@@ -77,11 +77,11 @@ def list_stores(json_: bool = False) -> None:
 @with_config
 def show_store(store: str | None, json_: bool) -> None:
     """Show one store: secrets, token, subscriptions and counts. Calls its API."""
-    from workers.operations.store_status import standing_of
+    from workers.operations.store_status import store_status
 
     config = load_config()
     name = choose_store(config, store)
-    standing = standing_of(config, name, connect_server(config))
+    standing = store_status(config, name, connect_server(config))
     if json_:
         output.as_json(standing.as_json(datetime.now(UTC)))
         return

@@ -17,7 +17,7 @@ from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.options import choose_store, load_config, refused_deliveries, stores_with_secrets, with_config
-from workers.operations.release import ReleaseCheck, chosen
+from workers.operations.release import ReleaseCheck, select_refusals
 
 INDENT = 17
 """Where the text of a step begins."""
@@ -131,12 +131,12 @@ def _where(config: Config, store: Store) -> str:
 
 def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> None:
     """How many more are stored for this store, which secret signed them, and how many are valid now."""
-    judge = ReleaseCheck(config, stores_with_secrets(config))
+    check = ReleaseCheck(config, stores_with_secrets(config))
     count, valid, by = 0, 0, Counter[str]()
-    for batch in chosen(refusals, judge, store=store.name):
+    for batch in select_refusals(refusals, check, store=store.name):
         for refusal in batch:
             count += 1
-            valid += _is_valid(judge, refusal)
+            valid += _is_valid(check, refusal)
             by[_signed_with(store, refusal)] += 1
         if count >= MAX_CHECKED:
             break
@@ -152,9 +152,9 @@ def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> No
     output.next_command(f"storehooks refused release --store {store.name}  {why}")
 
 
-def _is_valid(judge: ReleaseCheck, refusal: Refusal) -> bool:
+def _is_valid(check: ReleaseCheck, refusal: Refusal) -> bool:
     try:
-        judge.judge(refusal)
+        check.verify(refusal)
     except DeliveryRefused:
         return False
     return True

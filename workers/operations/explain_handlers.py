@@ -1,4 +1,4 @@
-"""Explaining: for one event and each handler, why the handler was or was not called. Pure: it is handed the facts."""
+"""Explains for one event and each handler why the handler was or was not called. Pure: the caller reads the facts."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from receiver.inbox.queries.handlers import AbsentHandler
 
 @dataclass(frozen=True)
 class RoutingFacts:
-    """What is known at one moment."""
+    """What is known about an event and the handlers at one moment."""
 
     event: EventRecord
     declared: Mapping[str, Declaration]
-    """What workers have said in the last 15 minutes."""
+    """Handlers that workers declared in the last 15 minutes."""
     loaded: Mapping[str, Declaration]
-    """What this config loads here."""
+    """Handlers that this config loads on this machine."""
     paused: frozenset[str] = frozenset()
     """ "handler:NAME", "store:NAME" """
-    shut: Mapping[str, datetime] = field(default_factory=dict)
-    """Limits, or h:HANDLER, that are Busy, and until when."""
+    busy: Mapping[str, datetime] = field(default_factory=dict)
+    """Limits, or h:HANDLER, that are closed by Busy, and until when."""
     full: frozenset[str] = frozenset()
-    """Limits of which every slot is taken."""
+    """Limits that have no free slot."""
     absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
-    """Handlers that no worker has now, though some were declared in those 15 minutes."""
+    """Handlers that no worker has now, although some were declared in the last 15 minutes."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Explanation:
     handler: str
     called: bool
     reason: str
@@ -45,114 +45,120 @@ class Verdict:
     fix: str = ""
 
 
-def explain(facts: RoutingFacts) -> list[Verdict]:
-    """A verdict for every handler that has a run, was declared, or is loaded here."""
+def explain(facts: RoutingFacts) -> list[Explanation]:
+    """An explanation for every handler that has a run, was declared, or is loaded here."""
     runs = {run.handler: run for run in facts.event.runs}
     names = sorted({*runs, *facts.declared, *facts.loaded})
-    return [_of_a_run(facts, runs[name]) if name in runs else _without_a_run(facts, name) for name in names]
+    return [_with_run(facts, runs[name]) if name in runs else _without_run(facts, name) for name in names]
 
 
-def _of_a_run(facts: RoutingFacts, run: RunRecord) -> Verdict:
-    tries = f"attempt {run.attempts}"
-    told = "" if run.result is None else f': "{run.result}"'
+def _with_run(facts: RoutingFacts, run: RunRecord) -> Explanation:
+    attempt = f"attempt {run.attempts}"
+    result = "" if run.result is None else f': "{run.result}"'
     match run.status:
         case RunStatus.DONE:
-            return Verdict(run.handler, True, "called", f"done, {tries}{told}")
+            return Explanation(run.handler, True, "called", f"done, {attempt}{result}")
         case RunStatus.RUNNING:
-            return Verdict(run.handler, True, RunStatus.RUNNING, f"under way, {tries[:-1]}{run.attempts + 1}")
+            return Explanation(run.handler, True, RunStatus.RUNNING, f"running, attempt {run.attempts + 1}")
         case RunStatus.DROPPED if run.reason == "skipped":
-            return Verdict(run.handler, False, "skipped", f"when: {str(run.result).removeprefix('skipped: ')}")
+            return Explanation(run.handler, False, "skipped", f"when: {str(run.result).removeprefix('skipped: ')}")
         case RunStatus.DROPPED:
-            return Verdict(run.handler, True, RunStatus.DROPPED, f"dropped{told}")
+            return Explanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
         case RunStatus.FAILED:
             again = f"storehooks failures replay --event {facts.event.summary.id}"
             called = run.reason not in ("no-such-handler", "lost-worker")
-            return Verdict(run.handler, called, RunStatus.FAILED, f"failed, {tries}: {run.error}", again)
+            return Explanation(run.handler, called, RunStatus.FAILED, f"failed, {attempt}: {run.error}", again)
         case RunStatus.WAITING:
             return _waiting(facts, run)
 
 
-def _waiting(facts: RoutingFacts, run: RunRecord) -> Verdict:
+def _waiting(facts: RoutingFacts, run: RunRecord) -> Explanation:
     if run.handler in facts.absent:
         return _absent(facts, run.handler)
     if run.due_at is not None:
         when = f"{run.due_at:%Y-%m-%d %H:%M:%S} UTC"
         if run.attempts:
             why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
-            return Verdict(run.handler, True, "retrying", why)
-        if run.error:  # it was called, and burned no attempt
-            return Verdict(run.handler, True, RunStatus.WAITING, f"{run.error}; it is called again {when}")
-        sooner = f"to try it before: storehooks handlers run {run.handler} --event {_id(facts)}"
-        return Verdict(run.handler, False, "delayed", f"delay=, it is due {when}", sooner)
-    return _held(facts, run.handler) or _kept_back(facts, run.handler)
+            return Explanation(run.handler, True, "retrying", why)
+        if run.error:  # it was called, and no attempt was counted
+            return Explanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")
+        sooner = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
+        return Explanation(run.handler, False, "delayed", f"delayed by delay=; due {when}", sooner)
+    return _held(facts, run.handler) or _limited(facts, run.handler)
 
 
-def _held(facts: RoutingFacts, name: str) -> Verdict | None:
-    """Somebody paused it, or nobody has it."""
+def _held(facts: RoutingFacts, name: str) -> Explanation | None:
+    """The handler or the store is paused, or no worker has the handler."""
     store = facts.event.summary.store
     if f"handler:{name}" in facts.paused:
-        return Verdict(name, False, "paused", "the handler is paused", f"storehooks handlers resume {name}")
+        return Explanation(name, False, "paused", "the handler is paused", f"storehooks handlers resume {name}")
     if f"store:{store}" in facts.paused:
-        return Verdict(name, False, "paused", f"the store {store} is paused", f"storehooks stores resume {store}")
+        return Explanation(name, False, "paused", f"the store {store} is paused", f"storehooks stores resume {store}")
     return None if name in facts.declared else _absent(facts, name)
 
 
-def _absent(facts: RoutingFacts, name: str) -> Verdict:
-    """It was taken out of the plugins, or the workers that have it are down: nobody but a person knows."""
+def _absent(facts: RoutingFacts, name: str) -> Explanation:
+    """It was removed from the plugins, or its workers are stopped. Only a person can know which."""
     since = facts.absent[name].since if name in facts.absent else None
     why = "no worker has this handler any more" + (f", since {since:%H:%M:%S} UTC" if since else "")
-    fix = "HUP or start a worker with this config" if name in facts.loaded else f"storehooks handlers retire {name}"
-    return Verdict(name, False, "absent", why, fix)
+    fix = (
+        "start or reload (HUP) a worker with this config"
+        if name in facts.loaded
+        else f"storehooks handlers retire {name}"
+    )
+    return Explanation(name, False, "absent", why, fix)
 
 
-def _kept_back(facts: RoutingFacts, name: str) -> Verdict:
-    """Its limit keeps it back, or every worker has enough to do."""
+def _limited(facts: RoutingFacts, name: str) -> Explanation:
+    """Its limit is closed or full, or every worker is busy."""
     limit = facts.declared[name].details.get("limit")
-    if until := facts.shut.get(limit or f"h:{name}"):
-        return Verdict(name, False, "limit", f"{limit or 'the handler'} is Busy until {until:%H:%M:%S} UTC")
+    if until := facts.busy.get(limit or f"h:{name}"):
+        return Explanation(name, False, "limit", f"{limit or 'the handler'} is busy until {until:%H:%M:%S} UTC")
     if limit in facts.full:
-        return Verdict(name, False, "limit", f"every slot of [limits.{limit}] is taken")
-    return Verdict(name, False, RunStatus.WAITING, "ready; it waits for a worker", "storehooks stats")
+        return Explanation(name, False, "limit", f"[limits.{limit}] has no free slot")
+    return Explanation(name, False, RunStatus.WAITING, "ready; waiting for a worker", "storehooks stats")
 
 
-def _without_a_run(facts: RoutingFacts, name: str) -> Verdict:
+def _without_run(facts: RoutingFacts, name: str) -> Explanation:
     one = facts.declared.get(name) or facts.loaded[name]
     about = facts.event.summary
     if about.topic == UNREADABLE:
-        return Verdict(name, False, "unreadable", "the event's body could not be read; no handler is called for it")
+        return Explanation(name, False, "unreadable", "the event's body is unreadable, so no handler is called")
     if about.topic == PROBE:
-        return Verdict(
-            name, False, "probe", "an event of our own, to see that our URL takes deliveries; for no handler"
-        )
+        return Explanation(name, False, "probe", "a probe of our own URL; it goes to no handler")
     if not any(matches(pattern, about.topic) for pattern in one.topics):
-        return Verdict(name, False, "topic", f"it wants {', '.join(one.topics)}, not {about.topic}", _place(one))
+        return Explanation(
+            name, False, "topic", f"it listens to {', '.join(one.topics)}, not {about.topic}", _place(one)
+        )
     if not any(matches(pattern, about.store) for pattern in one.stores):
         fix = f"[plugins.{one.details.get('plugin')}] stores, or {_place(one)}"
-        return Verdict(name, False, "store", f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}", fix)
+        return Explanation(
+            name, False, "store", f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}", fix
+        )
     return _missed(facts, name)
 
 
-def _missed(facts: RoutingFacts, name: str) -> Verdict:
-    """It wants such events, and has no run of this one."""
+def _missed(facts: RoutingFacts, name: str) -> Explanation:
+    """It listens to the event's topic, but has no run for the event."""
     about = facts.event.summary
     if name in facts.absent and name not in facts.loaded:
         return _absent(facts, name)
     if name not in facts.declared:
-        return Verdict(
+        return Explanation(
             name,
             False,
             "not-loaded",
-            "this config loads it, and no worker does",
-            "start or HUP a worker with this config",
+            "this config loads it, but no worker has loaded it",
+            "start or reload (HUP) a worker with this config",
         )
     if not facts.event.runs and about.status == EventStatus.OPEN:
         if f"store:{about.store}" in facts.paused:
-            return Verdict(
+            return Explanation(
                 name, False, "paused", f"the store {about.store} is paused", f"storehooks stores resume {about.store}"
             )
-        return Verdict(name, False, "not-routed", "the event waits to be routed", "storehooks stats")
+        return Explanation(name, False, "not-routed", "the event is not routed yet", "storehooks stats")
     again = f"storehooks events replay {_id(facts)} --handler {name}"
-    return Verdict(name, False, "added-later", "it was not there when the event was routed", again)
+    return Explanation(name, False, "added-later", "it did not exist when the event was routed", again)
 
 
 def _id(facts: RoutingFacts) -> str:

@@ -1,6 +1,7 @@
-"""Release: refused deliveries judged again under today's config, as of their arrival; what fits is let in.
+"""Release: verifies refused deliveries again with the current config, as of their arrival, and accepts the valid ones.
 
-It may be repeated and it may be killed: whatever was let in is found again as a duplicate, then forgotten.
+A release can be repeated, and killed at any time: a delivery that was accepted before is found as a duplicate, and
+then removed from the refusals.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ SOURCE = "released"
 
 @dataclass
 class Released:
-    """What became of refused deliveries."""
+    """The results of a release."""
 
     accepted: int = 0
     duplicates: int = 0
     full: int = 0
-    """Fits, but the store has too many open events; kept for the next time."""
+    """Valid, but the store has too many open events. They stay stored for the next release."""
     still_refused: Counter[str] = field(default_factory=Counter)
-    """By reason; kept until their time is over."""
+    """By reason. They stay stored until they expire."""
 
 
 class ReleaseCheck:
-    """Says whether a refused delivery fits today, as of the time it came."""
+    """Verifies refused deliveries with the current config, as of the time they arrived."""
 
     def __init__(self, config: Config, stores: Mapping[str, Store] | None = None) -> None:
         self._stores = config.known_stores if stores is None else stores
@@ -42,23 +43,23 @@ class ReleaseCheck:
         self._firsts: dict[tuple[str, str], tuple[float, str]] = {}
 
     def store_of(self, refusal: Refusal) -> Store | None:
-        """The store it was sent to. One that nobody had configured then may be there now."""
+        """The store it was sent to. A store that was not configured then may be configured now."""
         if name := refusal.named or (refusal.store if refusal.store in self._stores else ""):
             return self._stores.get(name)
         return self._index.find(refusal.headers, refusal.body or b"")
 
-    def judge(self, refusal: Refusal) -> Delivery:
-        """The delivery, as if it had been let in when it came; or DeliveryRefused."""
+    def verify(self, refusal: Refusal) -> Delivery:
+        """The delivery as it would have been accepted on arrival; raises DeliveryRefused."""
         store = self.store_of(refusal)
         if store is None:
             raise DeliveryRefused("unknown-store", "no such store")
         delivery = receive(refusal.headers, refusal.body or b"", store=store, now=refusal.at, source=SOURCE)
-        return delivery if delivery.event.delivery_id else self._identified(delivery, refusal)
+        return delivery if delivery.event.delivery_id else self._with_identity(delivery, refusal)
 
-    def _identified(self, delivery: Delivery, refusal: Refusal) -> Delivery:
-        """Without a delivery id, its place in the file is its identity, so that a second release finds the first.
+    def _with_identity(self, delivery: Delivery, refusal: Refusal) -> Delivery:
+        """Without a delivery id, the refusal's id identifies it, so that a second release finds a duplicate.
 
-        Repetitions are told by when they came, not by when they are released.
+        Repeated deliveries are recognised by their time of arrival, not by the time of release.
         """
         own = event_id(delivery.event.store, b"refused\0%d\0%d\0" % (refusal.id, int(refusal.at * 1000)))
         key = (delivery.event.store, delivery.content_hash)
@@ -69,41 +70,41 @@ class ReleaseCheck:
         return replace(delivery, content_hash="", event=replace(delivery.event, id=first_id))
 
 
-def chosen(
+def select_refusals(
     refusals: Refusals,
-    judge: ReleaseCheck,
+    check: ReleaseCheck,
     *,
     store: str | None = None,
     ids: Collection[int] = (),
-    looked_at: Callable[[int], object] = lambda _: None,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> Iterator[list[Refusal]]:
-    """The kept deliveries that are meant, in the order of arrival, a batch at a time."""
+    """The selected refusals that have a body, in order of arrival, in batches."""
     for batch in refusals.with_body():
-        looked_at(len(batch))
-        wanted = [one for one in batch if not ids or one.id in ids]
+        progress(len(batch))
+        selected = [one for one in batch if not ids or one.id in ids]
         if store:
-            wanted = [one for one in wanted if (of := judge.store_of(one)) and of.name == store]
-        if wanted:
-            yield wanted
+            selected = [one for one in selected if (found := check.store_of(one)) and found.name == store]
+        if selected:
+            yield selected
 
 
-def release(inbox: Inbox, refusals: Refusals, judge: ReleaseCheck, batches: Iterator[list[Refusal]]) -> Released:
-    """Let in what fits, and forget it once it is stored."""
-    told = Released()
+def release(inbox: Inbox, refusals: Refusals, check: ReleaseCheck, batches: Iterator[list[Refusal]]) -> Released:
+    """Accept the valid deliveries, and remove each refusal once its event is stored."""
+    result = Released()
     for batch in batches:
-        fitting = list(_fitting(batch, judge, told))
-        answers = inbox.accept([delivery for _, delivery in fitting]) if fitting else []
-        told.accepted += sum(answer.status == "accepted" for answer in answers)
-        told.duplicates += sum(answer.status == "duplicate" for answer in answers)
-        told.full += sum(answer.status == "full" for answer in answers)
-        pairs = zip(fitting, answers, strict=True)
+        valid = list(_verified(batch, check, result))
+        answers = inbox.accept([delivery for _, delivery in valid]) if valid else []
+        result.accepted += sum(answer.status == "accepted" for answer in answers)
+        result.duplicates += sum(answer.status == "duplicate" for answer in answers)
+        result.full += sum(answer.status == "full" for answer in answers)
+        pairs = zip(valid, answers, strict=True)
         refusals.delete(refusal.id for (refusal, _), answer in pairs if answer.status != "full")
-    return told
+    return result
 
 
-def _fitting(batch: list[Refusal], judge: ReleaseCheck, told: Released) -> Iterator[tuple[Refusal, Delivery]]:
+def _verified(batch: list[Refusal], check: ReleaseCheck, result: Released) -> Iterator[tuple[Refusal, Delivery]]:
     for refusal in batch:
         try:
-            yield refusal, judge.judge(refusal)
-        except DeliveryRefused as reason:
-            told.still_refused[reason.reason] += 1
+            yield refusal, check.verify(refusal)
+        except DeliveryRefused as error:
+            result.still_refused[error.reason] += 1

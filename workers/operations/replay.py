@@ -1,7 +1,7 @@
-"""Replay: have runs done again, at a rate one chooses. Interrupted, it goes on where it was when started again.
+"""Replay: runs are reopened at a chosen rate. An interrupted replay continues where it stopped.
 
-A group needs no bookkeeping: what was replayed has left the group, and what fails again after the start is
-not taken a second time. A replay by filter keeps a cursor, written in the same step that reopens the runs.
+A failure group needs no cursor: a replayed run has left the group, and a run that fails again after the start of the
+replay is skipped. A replay by selection stores a cursor in the same step that reopens the runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE = 200
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs of past events are meant."""
+    """Selects runs of past events."""
 
     handler: str | None = None
     run_status: str | None = None
@@ -35,12 +35,12 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """The same selection, started again, finds its cursor by this."""
+        """Names the stored cursor: the same selection gets the same name."""
         return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:16]
 
 
 class ReplayRate:
-    """Waits so that not more than `rate` a second go out; no rate is as fast as it goes."""
+    """Limits a replay to `rate` runs a second. None means no limit."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -49,7 +49,7 @@ class ReplayRate:
 
     @property
     def slice(self) -> int:
-        """How many to send at once."""
+        """Maximum number of runs to reopen in one step."""
         return PAGE if self._rate is None else max(1, min(PAGE, int(self._rate / 10)))
 
     def wait(self, sent: int) -> None:
@@ -60,57 +60,63 @@ class ReplayRate:
 
 class Replay:
     def __init__(
-        self, inbox: Inbox, *, rate: float | None, first: int | None, told: Callable[[int], None], again: bool = False
+        self,
+        inbox: Inbox,
+        *,
+        rate: float | None,
+        first: int | None,
+        progress: Callable[[int], None],
+        again: bool = False,
     ) -> None:
         self.administration = Administration(inbox.client)
         self._failures, self._runs = FailureQueries(inbox.client), RunQueries(inbox.client)
         self.queues = {one.handler: one.queue for one in inbox.declarations().handlers}
         self.counts: Counter[str] = Counter()
-        self._pace = ReplayRate(rate)
+        self._rate = ReplayRate(rate)
         self._first = first
-        self._told = told
+        self._progress = progress
         self._again = again
 
     @property
-    def _room(self) -> int:
-        """How many may still be reopened."""
+    def _next_count(self) -> int:
+        """Maximum number of runs for the next step."""
         left = PAGE if self._first is None else self._first - self.counts["reopened"]
-        return min(left, self._pace.slice)
+        return min(left, self._rate.slice)
 
     def group(self, group: str) -> Counter[str]:
-        """Every run that is in a group of failures now."""
-        until, stuck = self._runs.server_time(), 0
-        while (room := self._room) > 0:
-            items = self._failures.page(group, until=until, skip=stuck, limit=room)
+        """Replay every run that is in a failure group now."""
+        until, skipped = self._runs.server_time(), 0
+        while (count := self._next_count) > 0:
+            items = self._failures.page(group, until=until, skip=skipped, limit=count)
             if not items:
                 break
             replies = self._reopen(items)
-            stuck += sum(reply not in ("reopened", "open") for reply in replies)
+            skipped += sum(reply not in ("reopened", "open") for reply in replies)
         return self.counts
 
     def items(self, items: list[str], *, make: bool = False) -> Counter[str]:
-        """Just these runs."""
-        while items and (room := self._room) > 0:
-            self._reopen(items[:room], make=make)
-            items = items[room:]
+        """Replay these runs. With `make`, a run is created for a handler that has none yet."""
+        while items and (count := self._next_count) > 0:
+            self._reopen(items[:count], make=make)
+            items = items[count:]
         return self.counts
 
     def selection(self, selection: Selection) -> Counter[str]:
-        """Every run that fits, in order of arrival, going on where an interrupted one stopped."""
+        """Replay every matching run in order of arrival, from where an interrupted replay stopped."""
         for after, items in self._pages(selection, self.position(selection)):
-            if not self._send_page(items, selection, after):
+            if not self._reopen_page(items, selection, after):
                 return self.counts
         self.administration.end_replay(selection.name)
         return self.counts
 
-    def _send_page(self, items: list[str], selection: Selection, after: str) -> bool:
-        """Reopen a page in slices; the cursor moves past it with the last one. False: as many as were wanted."""
+    def _reopen_page(self, items: list[str], selection: Selection, after: str) -> bool:
+        """Reopen a page in several steps; the last one moves the cursor. Returns False when the limit is reached."""
         while items:
-            if (room := self._room) <= 0:
+            if (count := self._next_count) <= 0:
                 return False
-            cursor = (selection.name, after) if room >= len(items) else ("", "")
-            self._reopen(items[:room], make=selection.handler is not None, cursor=cursor)
-            items = items[room:]
+            cursor = (selection.name, after) if count >= len(items) else ("", "")
+            self._reopen(items[:count], make=selection.handler is not None, cursor=cursor)
+            items = items[count:]
         return True
 
     def position(self, selection: Selection) -> str:
@@ -118,15 +124,15 @@ class Replay:
         return self.administration.replay_position(selection.name)
 
     def matching(self, selection: Selection) -> Iterator[str]:
-        """What would be replayed."""
+        """The runs that a replay would reopen."""
         for _, items in self._pages(selection, ""):
             yield from items
 
     def _reopen(self, items: list[str], *, make: bool = False, cursor: tuple[str, str] = ("", "")) -> list[str]:
         replies = self.administration.reopen(items, self.queues, make=make, again=self._again, cursor=cursor)
         self.counts.update(replies)
-        self._told(len(items))
-        self._pace.wait(len(items))
+        self._progress(len(items))
+        self._rate.wait(len(items))
         return replies
 
     def _pages(self, selection: Selection, position: str) -> Iterator[tuple[str, list[str]]]:
@@ -137,7 +143,7 @@ class Replay:
 
 
 def matching_runs(selection: Selection, event: EventRuns) -> list[str]:
-    """The runs of one event that a selection matches. A probe of our own is for no handler."""
+    """The runs of one event that a selection matches. Our own probe has no handlers."""
     if event.topic == PROBE or (selection.topic and not matches(selection.topic, event.topic)):
         return []
     if selection.handler and selection.handler not in event.runs and selection.run_status is None:

@@ -1,4 +1,4 @@
-"""Standing: all there is to know of one store, in one place; for `stores show` and whoever else shows a store."""
+"""Store status: what config, Redis and the store's API say about one store, for `stores show`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from workers.operations.doctor.network_facts import probe_store
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of
 from workers.subscriptions.plan import Plan
 
-PATIENCE = 4.0
-"""How long the store's own API may take to say how things are."""
+API_SECONDS = 4.0
+"""Timeout for the store's API."""
 
 LOOK_BACK = 20
-"""Among so many newest events there is one of the store's own, or it has sent none for long."""
+"""Number of newest events that are searched for one that is not a probe."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StoreStatus:
     scheme: str
     base_url: str
     callback: str
-    """Where the store sends to."""
+    """The URL that the store sends to."""
     paused: bool
     secrets: tuple[Secret, ...]
     api: ApiFacts
@@ -43,9 +43,9 @@ class StoreStatus:
     last_event: EventSummary | None
     refused: StoreRefusals | None
     place: str
-    """The line of config."""
+    """File and line of its config."""
     plan: Plan | None = None
-    """Its subscriptions now; None where we cannot look at them."""
+    """Its subscriptions now; None if they cannot be managed."""
     last_repair: Repair | None = None
 
     def as_json(self, now: datetime) -> dict[str, Any]:
@@ -79,20 +79,20 @@ class StoreStatus:
         }
 
 
-def standing_of(config: Config, name: str, redis: Redis) -> StoreStatus:
-    """Look at one store: its config, what Redis knows, and what its API says now."""
-    given, ledger = config.stores[name], EventQueries(redis)
-    api = probe_store(config, name, redis, PATIENCE)
+def store_status(config: Config, name: str, redis: Redis) -> StoreStatus:
+    """Read the config, Redis and the API of one store."""
+    given, queries = config.stores[name], EventQueries(redis)
+    api = probe_store(config, name, redis, API_SECONDS)
     return StoreStatus(
         name=name,
         scheme=given.scheme,
         base_url=given.base_url,
         callback=config.public_url_of(name),
         paused=f"store:{name}" in Administration(redis).paused(),
-        secrets=secrets_of(config, name, redis),
+        secrets=_secrets(config, name, redis),
         api=api,
-        counts=ledger.counters().stores.get(name, {}),
-        last_event=next((one for one in ledger.events(store=name, limit=LOOK_BACK) if one.topic != PROBE), None),
+        counts=queries.counters().stores.get(name, {}),
+        last_event=next((one for one in queries.events(store=name, limit=LOOK_BACK) if one.topic != PROBE), None),
         refused=_refused(config, name),
         place=str(config.place("stores", name) or ""),
         plan=_plan(config, name, redis, api),
@@ -100,18 +100,18 @@ def standing_of(config: Config, name: str, redis: Redis) -> StoreStatus:
     )
 
 
-def secrets_of(config: Config, name: str, redis: Redis) -> tuple[Secret, ...]:
-    """Those of config, and those that were learned from the store."""
+def _secrets(config: Config, name: str, redis: Redis) -> tuple[Secret, ...]:
+    """Configured secrets, and those learned from the store."""
     return with_learned_secrets(config.known_stores[name], keyring_of(config, redis).secrets_of(name)).secrets
 
 
 def _plan(config: Config, name: str, redis: Redis, api: ApiFacts) -> Plan | None:
-    """A store that gives us no product is not asked for its webhooks as well."""
+    """If the API does not work, its subscriptions are not read either."""
     if not is_managed(config, name):
         return None
     if api.state != "fine":
         return Plan(name, unknown=api.reason)
-    return ManagedStore(config, name, redis, timeout=PATIENCE).plan(declared_handlers(redis))
+    return ManagedStore(config, name, redis, timeout=API_SECONDS).plan(declared_handlers(redis))
 
 
 def _plan_json(plan: Plan) -> dict[str, Any]:

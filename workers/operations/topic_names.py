@@ -1,4 +1,4 @@
-"""Names: what stores really send, what it becomes, and who wants it. Pure, but for being handed what was seen."""
+"""Topic names: the event names that stores really send, the topics they are mapped to, and their handlers. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.plugins.router import wanted_by
 
 @dataclass(frozen=True)
 class SentName:
-    """One name that one store sends."""
+    """An event name that a store has sent."""
 
     store: str
     theirs: str
@@ -30,7 +30,7 @@ class SentName:
 
 @dataclass(frozen=True)
 class Unsent:
-    """A topic that a handler asked for and no store has sent."""
+    """A topic that a handler listens to and no store has sent."""
 
     topic: str
     handler: Declaration
@@ -40,11 +40,11 @@ class Unsent:
 def sent_names(
     store: str, scheme: Scheme, seen: Iterable[EventName], handlers: Iterable[Declaration]
 ) -> Iterator[SentName]:
-    """The names of one store, in the order given."""
+    """The names that one store has sent, in the given order."""
     handlers = list(handlers)
     for name in seen:
         topic = translate(name.theirs, scheme.topics) if name.theirs else ""
-        if topic == PROBE:  # that was us
+        if topic == PROBE:  # sent by our own check
             continue
         takers = sorted(wanted_by(handlers, topic=topic, store=store)) if topic else []
         by = mapped_by(name.theirs, scheme.topics, scheme.configured)
@@ -52,7 +52,7 @@ def sent_names(
 
 
 def unsent(handlers: Iterable[Declaration], names: Iterable[SentName]) -> Iterator[Unsent]:
-    """What handlers want that nobody has sent, with the nearest that somebody has."""
+    """The topics of handlers that no store has sent, each with the most similar topic that was sent."""
     sent = sorted({name.topic for name in names if name.topic})
     for handler in handlers:
         for pattern in handler.topics:
@@ -62,7 +62,7 @@ def unsent(handlers: Iterable[Declaration], names: Iterable[SentName]) -> Iterat
 
 
 def known_topics(schemes: Iterable[Scheme]) -> set[str]:
-    """What stores of these schemes may send. A scheme without a map of names says nothing: then what any preset has."""
+    """The topics that stores with these schemes may send. If a scheme has no topic map, those of all presets count."""
     maps = [scheme.topics for scheme in schemes]
     if not all(maps):
         maps += [preset.topics for preset in PRESETS.values()]
@@ -70,5 +70,5 @@ def known_topics(schemes: Iterable[Scheme]) -> set[str]:
 
 
 def nearest_topic(topic: str, known: Iterable[str]) -> str:
-    """The known topic that was likely meant; empty where none is near."""
+    """The known topic that is most similar; empty if none is."""
     return next(iter(difflib.get_close_matches(topic, sorted(known), n=1, cutoff=0.6)), "")

@@ -15,7 +15,7 @@ from receiver.inbox import Declaration, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from receiver.inbox.queries.handlers import AbsentHandler
 from tests.support.harness import System, eventually
-from workers.operations.explain_handlers import RoutingFacts, Verdict, explain
+from workers.operations.explain_handlers import Explanation, RoutingFacts, explain
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
@@ -29,11 +29,11 @@ def declared(name: str, topics: str = "order.*", stores: str = "*", limit: str |
 
 
 def run(name: str, status: str, attempts: int = 1, **more: Any) -> RunRecord:
-    told: dict[str, Any] = {"version": "1", "result": None, "error": None, "due_at": None, **more}
-    return RunRecord(name, status=status, attempts=attempts, **told)
+    fields: dict[str, Any] = {"version": "1", "result": None, "error": None, "due_at": None, **more}
+    return RunRecord(name, status=status, attempts=attempts, **fields)
 
 
-def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool = False, **facts: Any) -> Verdict:
+def explained(*runs: RunRecord, handler: Declaration | None = None, loaded: bool = False, **facts: Any) -> Explanation:
     about = EventSummary(
         "e1", "north", facts.pop("topic", "order.paid"), "msg", "1", NOON, "webhook", facts.pop("status", "open")
     )
@@ -46,80 +46,90 @@ def verdict(*runs: RunRecord, handler: Declaration | None = None, loaded: bool =
 @pytest.mark.parametrize(
     ("found", "called", "reason", "why"),
     [
-        (verdict(run("s.a", "done", result="ok")), True, "called", 'done, attempt 1: "ok"'),
-        (verdict(run("s.a", "running", 0)), True, "running", "under way, attempt 1"),
+        (explained(run("s.a", "done", result="ok")), True, "called", 'done, attempt 1: "ok"'),
+        (explained(run("s.a", "running", 0)), True, "running", "running, attempt 1"),
         (
-            verdict(run("s.a", "dropped", result="skipped: total > 1 was false", reason="skipped")),
+            explained(run("s.a", "dropped", result="skipped: total > 1 was false", reason="skipped")),
             False,
             "skipped",
             "when: total > 1 was false",
         ),
-        (verdict(run("s.a", "dropped", result="a test")), True, "dropped", 'dropped: "a test"'),
-        (verdict(run("s.a", "failed", error="KeyError")), True, "failed", "failed, attempt 1: KeyError"),
-        (verdict(run("s.a", "failed", error="gone", reason="no-such-handler")), False, "failed", "gone"),
-        (verdict(run("s.a", "waiting", 2, due_at=NOON, error="x")), True, "retrying", "due 2026-11-15 12:00:00 UTC"),
-        (verdict(run("s.a", "waiting", 0, due_at=NOON)), False, "delayed", "due 2026-11-15 12:00:00 UTC"),
-        (verdict(handler=declared("s.a", "*"), topic=PROBE, status="settled"), False, "probe", "an event of our own"),
+        (explained(run("s.a", "dropped", result="a test")), True, "dropped", 'dropped: "a test"'),
+        (explained(run("s.a", "failed", error="KeyError")), True, "failed", "failed, attempt 1: KeyError"),
+        (explained(run("s.a", "failed", error="gone", reason="no-such-handler")), False, "failed", "gone"),
+        (explained(run("s.a", "waiting", 2, due_at=NOON, error="x")), True, "retrying", "due 2026-11-15 12:00:00 UTC"),
+        (explained(run("s.a", "waiting", 0, due_at=NOON)), False, "delayed", "due 2026-11-15 12:00:00 UTC"),
         (
-            verdict(run("s.a", "waiting", 0), paused=frozenset({"handler:s.a"})),
+            explained(handler=declared("s.a", "*"), topic=PROBE, status="settled"),
+            False,
+            "probe",
+            "a probe of our own URL",
+        ),
+        (
+            explained(run("s.a", "waiting", 0), paused=frozenset({"handler:s.a"})),
             False,
             "paused",
             "the handler is paused",
         ),
         (
-            verdict(run("s.a", "waiting", 0), paused=frozenset({"store:north"})),
+            explained(run("s.a", "waiting", 0), paused=frozenset({"store:north"})),
             False,
             "paused",
             "store north is paused",
         ),
-        (verdict(run("s.a", "waiting", 0)), False, "absent", "no worker has this handler any more"),
+        (explained(run("s.a", "waiting", 0)), False, "absent", "no worker has this handler any more"),
         (
-            verdict(run("s.a", "waiting", 2, due_at=NOON, error="x"), handler=declared("s.a"), absent=GONE),
+            explained(run("s.a", "waiting", 2, due_at=NOON, error="x"), handler=declared("s.a"), absent=GONE),
             False,
             "absent",
             "no worker has this handler any more, since 12:00:00 UTC",
         ),
-        (verdict(handler=declared("s.a"), status="settled", absent=GONE), False, "absent", "no worker has this"),
+        (explained(handler=declared("s.a"), status="settled", absent=GONE), False, "absent", "no worker has this"),
         (
-            verdict(run("s.a", "waiting", 0, error="another run is doing s.a|k just now", due_at=NOON)),
+            explained(run("s.a", "waiting", 0, error="another run is doing s.a|k just now", due_at=NOON)),
             True,
             "waiting",
-            "another run is doing s.a|k just now; it is called again 2026-11-15 12:00:00 UTC",
+            "another run is doing s.a|k just now; the next call is due 2026-11-15 12:00:00 UTC",
         ),
         (
-            verdict(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), shut={"erp": NOON}),
+            explained(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), busy={"erp": NOON}),
             False,
             "limit",
-            "erp is Busy until 12:00:00",
+            "erp is busy until 12:00:00",
         ),
         (
-            verdict(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), full=frozenset({"erp"})),
+            explained(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), full=frozenset({"erp"})),
             False,
             "limit",
-            "every slot of [limits.erp] is taken",
+            "[limits.erp] has no free slot",
         ),
-        (verdict(run("s.a", "waiting", 0), handler=declared("s.a")), False, "waiting", "waits for a worker"),
-        (verdict(handler=declared("s.a", topics="product.*")), False, "topic", "wants product.*, not order.paid"),
-        (verdict(handler=declared("s.a", stores="south")), False, "store", "it is for south, not north"),
-        (verdict(handler=declared("s.a"), loaded=True), False, "not-loaded", "no worker does"),
-        (verdict(handler=declared("s.a")), False, "not-routed", "waits to be routed"),
+        (explained(run("s.a", "waiting", 0), handler=declared("s.a")), False, "waiting", "waiting for a worker"),
         (
-            verdict(handler=declared("s.a"), paused=frozenset({"store:north"})),
+            explained(handler=declared("s.a", topics="product.*")),
+            False,
+            "topic",
+            "listens to product.*, not order.paid",
+        ),
+        (explained(handler=declared("s.a", stores="south")), False, "store", "it is for south, not north"),
+        (explained(handler=declared("s.a"), loaded=True), False, "not-loaded", "no worker has loaded it"),
+        (explained(handler=declared("s.a")), False, "not-routed", "not routed yet"),
+        (
+            explained(handler=declared("s.a"), paused=frozenset({"store:north"})),
             False,
             "paused",
             "the store north is paused",
         ),
         (
-            verdict(handler=declared("s.a", topics="*"), topic="unreadable", status="failed"),
+            explained(handler=declared("s.a", topics="*"), topic="unreadable", status="failed"),
             False,
             "unreadable",
-            "read",
+            "unreadable",
         ),
-        (verdict(handler=declared("s.a"), status="settled"), False, "added-later", "was not there when"),
+        (explained(handler=declared("s.a"), status="settled"), False, "added-later", "did not exist when"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_every_reason_has_its_words(found: Verdict, called: bool, reason: str, why: str) -> None:
+def test_each_reason_has_an_explanation(found: Explanation, called: bool, reason: str, why: str) -> None:
     assert (found.called, found.reason) == (called, reason)
     assert why in found.why
 
@@ -162,7 +172,7 @@ def shop(make_system: Callable[..., System]) -> Iterator[System]:
     return system
 
 
-def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
+def test_all_handlers_of_an_event_are_explain_command(shop: System) -> None:
     event_id = shop.accept(data={"id": 1, "total": "42.00"})
     for name in ("greet", "vip"):
         eventually(
@@ -170,7 +180,7 @@ def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
         )
     eventually(shop.ledger.busy_limits)
     shop.plugin.write_text(PLUGIN + "@router.on('order.*')\ndef new(event, ctx):\n    pass\n")
-    told = {one["handler"].removeprefix("shop."): one for one in json.loads(_explained(shop, event_id, "--json"))}
+    told = {one["handler"].removeprefix("shop."): one for one in json.loads(_explain_command(shop, event_id, "--json"))}
     assert {name: one["reason"] for name, one in told.items()} == {
         "greet": "called",
         "vip": "skipped",
@@ -182,7 +192,7 @@ def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
         "new": "not-loaded",
     }
     assert told["vip"]["why"] == "when: total > 100 was false"
-    shown = _explained(shop, event_id)
+    shown = _explain_command(shop, event_id)
     assert "shop.held" in shown
     assert "storehooks handlers resume shop.held" in shown
     newer = shop.accept("product.updated", data={"id": 55}, delivery_id="msg_newer")
@@ -196,7 +206,7 @@ def test_it_tells_the_whole_story_of_an_event(shop: System) -> None:
     ]
 
 
-def test_a_handler_taken_out_of_the_plugins_is_told_with_the_command_that_ends_its_runs(shop: System) -> None:
+def test_a_handler_removed_from_the_plugins_is_reported_with_the_command_that_ends_its_runs(shop: System) -> None:
     shop.inbox.declare([declared("shop.gone"), declared("shop.quiet", topics="product.*")])
     event_id = shop.accept()
     eventually(lambda: shop.run_of(event_id, "shop.gone"))
@@ -204,11 +214,11 @@ def test_a_handler_taken_out_of_the_plugins_is_told_with_the_command_that_ends_i
         name for name in shop.client.hkeys(keys.DECLARED_AT) if name.startswith((b"shop.gone", b"shop.quiet"))
     ):
         shop.client.hset(keys.DECLARED_AT, name, int((time.time() - 30) * 1000))
-    told = {one["handler"]: one for one in json.loads(_explained(shop, event_id, "--json"))}
+    told = {one["handler"]: one for one in json.loads(_explain_command(shop, event_id, "--json"))}
     assert told["shop.gone"]["reason"] == "absent"
     assert told["shop.gone"]["why"].startswith("no worker has this handler any more, since ")
     assert told["shop.gone"]["fix"] == "storehooks handlers retire shop.gone"
-    assert "storehooks handlers retire shop.gone" in _explained(shop, event_id)
+    assert "storehooks handlers retire shop.gone" in _explain_command(shop, event_id)
     findings = {one["text"]: one for one in json.loads(shop.run_cli("doctor", "--json").stdout)["findings"]}
     (gone,) = [one for text, one in findings.items() if text.startswith("shop.gone: no worker has this handler")]
     assert gone["level"] == "fail"
@@ -223,13 +233,13 @@ def test_a_handler_taken_out_of_the_plugins_is_told_with_the_command_that_ends_i
     assert "if it still has it" in shop.run_cli("handlers", "retire", "shop.greet", "--yes").stderr
 
 
-def _explained(system: System, event_id: str, *more: str) -> str:
+def _explain_command(system: System, event_id: str, *more: str) -> str:
     done = system.run_cli("handlers", "explain", event_id, *more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_an_unknown_event_is_wrong_use(system: System) -> None:
+def test_an_unknown_event_is_a_usage_error(system: System) -> None:
     done = system.run_cli("handlers", "explain", "nothing")
     assert done.returncode == 2
     assert "no event 'nothing'" in done.stderr

@@ -213,14 +213,14 @@ def test_an_interrupted_replay_by_filter_finds_its_place(system: System) -> None
         system.inbox.finish([Outcome(run, "done")])
         ids.append(event_id)
     chosen = Selection(handler="shop.greet")
-    part = Replay(system.inbox, rate=None, first=None, told=lambda _: None)
+    part = Replay(system.inbox, rate=None, first=None, progress=lambda _: None)
     assert len(list(part.matching(chosen))) == 25
     pages = part._pages(chosen, "")
     _, items = next(pages)
     middle = items[9].split("|")[0]
     score = system.client.zscore(keys.INDEX, middle)
     part.administration.reopen(items[:10], {}, cursor=(chosen.name, f"{score:.0f} {middle}"))
-    rest = Replay(system.inbox, rate=None, first=None, told=lambda _: None)
+    rest = Replay(system.inbox, rate=None, first=None, progress=lambda _: None)
     assert rest.position(chosen)
     rest.selection(chosen)
     assert Counter(system.client.hget(keys.EVENT + one, "p:shop.greet") for one in ids) == {b"1": 25}

@@ -216,7 +216,7 @@ def _now_valid(config: Config, refusals: Refusals, of: StoreRefusals) -> tuple[i
             continue
         verified += 1
         try:
-            release_check.judge(whole)
+            release_check.verify(whole)
             valid += 1
         except DeliveryRefused:
             pass
