@@ -334,7 +334,7 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
         "client_secret (",
     ),
     (subscriptions_unreadable, 1, "north", ["could not be checked", "answered 404"], "storehooks subscriptions plan"),
-    (disabled_subscription, 1, "north", ["not made: enable order.created"], "storehooks subscriptions apply"),
+    (disabled_subscription, 1, "north", ["pending changes: enable order.created"], "storehooks subscriptions apply"),
     (store_that_hangs, 1, "east", ["API"], "base_url ("),
     (store_clock_ahead, 1, "east", ["clock is 9 min", "allows 300 s"], "run NTP"),
     (wrong_public_url, 1, "public url", ["not a storehooks answer"], "the proxy, DNS or certificate"),

@@ -181,7 +181,7 @@ def _missing(checked: CheckResult) -> int:
 
 def _drift(checked: CheckResult) -> str:
     changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.pending]
-    return f"{counted(checked.wanted, 'subscription')} wanted; not made: {some(changes)}"
+    return f"{counted(checked.wanted, 'subscription')} wanted; pending changes: {some(changes)}"
 
 
 def _troubles(checked: CheckResult) -> list[str]:

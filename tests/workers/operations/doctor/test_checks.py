@@ -326,13 +326,13 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
             CheckResult(
                 "north", NOW.timestamp(), wanted=6, pending=({"action": "enable", "topic": "order.paid", "why": "x"},)
             ),
-            "fail north: 6 subscriptions wanted; not made: enable order.paid -> storehooks subscriptions apply",
+            "fail north: 6 subscriptions wanted; pending changes: enable order.paid -> storehooks subscriptions apply",
         ),
         (
             CheckResult(
                 "north", NOW.timestamp(), wanted=6, pending=({"action": "delete", "topic": "order.paid", "why": "x"},)
             ),
-            "warn north: 6 subscriptions wanted; not made: delete order.paid -> storehooks subscriptions plan",
+            "warn north: 6 subscriptions wanted; pending changes: delete order.paid -> storehooks subscriptions plan",
         ),
     ],
 )
