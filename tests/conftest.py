@@ -38,7 +38,7 @@ LONGEST_FIRST = (
     "receiver/server/test_bad_input.py",
     "workers/operations/doctor/test_doctor.py",
     "workers/subscriptions/test_repair.py",
-    "workers/plugins/test_loading.py",
+    "workers/plugins/test_discovery.py",
     "docs/test_plugin_types.py",
     "docs/test_integrator_pages.py",
 )
@@ -47,7 +47,7 @@ LONGEST_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file is done by one process: a long one that begins last would keep one busy after the others have ended."""
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    soak_summary.note_the_slow(items)
+    soak_summary.mark_slow_tests(items)
     items.sort(key=lambda item: places.get(os.path.relpath(item.path, HERE), len(places)))
 
 

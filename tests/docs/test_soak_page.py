@@ -59,10 +59,10 @@ def test_slow_tests_are_listed_with_duration_and_figures_in_the_order_they_ran()
 
 
 def test_a_test_is_recorded_as_slow_by_its_mark(request: pytest.FixtureRequest) -> None:
-    soak_summary.note_the_slow([request.node])
+    soak_summary.mark_slow_tests([request.node])
     assert request.node.user_properties == []
     request.node.add_marker("slow")
-    soak_summary.note_the_slow([request.node])
+    soak_summary.mark_slow_tests([request.node])
     assert request.node.user_properties == [("slow", True)]
     request.node.user_properties.clear()
 

@@ -1,4 +1,4 @@
-"""Row 18 of the fault matrix: handlers that do their worst, and the others that must not be harmed by it."""
+"""Row 18 of the fault matrix: harmful handlers, which must not harm the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from receiver.inbox import keys
 from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
 from tests.support.harness import Process, System, children_of, comm, eventually
 
-BAD_COMPANY = """
+HARMFUL = """
 import os, signal, time
 from workers import Router
 router = Router("shop")
@@ -45,11 +45,11 @@ def good(event, ctx):
 
 
 @pytest.mark.parametrize("lost_before", [3, pytest.param(0, marks=pytest.mark.slow)])
-def test_row_18_bad_company_fails_with_the_right_reasons_and_harms_nobody(
+def test_row_18_harmful_handlers_fail_with_the_right_reasons_and_harm_no_other(
     make_system: Callable[..., System], lost_before: int
 ) -> None:
-    """Each worker that is lost takes a lease's time to be missed, so usually some are lost before it begins."""
-    system = make_system(plugin=BAD_COMPANY, child_processes=4)
+    """It takes a lease's time to notice a lost worker, so the quick form begins with some losses already counted."""
+    system = make_system(plugin=HARMFUL, child_processes=4)
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
     env = {"STOREHOOKS_WORKERS__PROCESSES": "2", "STOREHOOKS_WORKERS__MEMORY": "300MB"}
     workers = Process(command, log=system.folder / "workers.log", env=env)
@@ -65,7 +65,7 @@ def test_row_18_bad_company_fails_with_the_right_reasons_and_harms_nobody(
     system.administration.resume(handler="shop.kills_its_parent")
     eventually(lambda: (run := system.run_of(event_id, "shop.good")) and run.status == "done", 20)
     took = time.monotonic() - began
-    assert took < LEASE_MS / 1000, f"the good one took {took:.1f} s: it stood behind a bad one"
+    assert took < LEASE_MS / 1000, f"the good handler took {took:.1f} s: it waited for a harmful one"
     assert system.settled(event_id, within=60) == "failed"
     errors = {run.handler: run.error for run in system.ledger.event(event_id).runs}
     assert errors["shop.hangs"] == "RunTimeout: the handler's timeout has passed"
@@ -77,7 +77,7 @@ def test_row_18_bad_company_fails_with_the_right_reasons_and_harms_nobody(
     assert system.settled(system.accept("order.paid")) == "settled"
 
 
-BESIDE_A_KILLER = """
+SLOW_AND_KILLER = """
 import os, signal, time
 from workers import Router
 router = Router("shop")
@@ -93,10 +93,10 @@ def kills_its_parent(event, ctx):
 
 
 @pytest.mark.parametrize("lost_before", [LOSSES_ALLOWED, pytest.param(0, marks=pytest.mark.slow)])
-def test_row_18_whoever_takes_long_is_not_given_up_for_the_one_that_kills_their_worker(
+def test_row_18_a_slow_run_does_not_fail_because_another_run_kills_its_worker(
     make_system: Callable[..., System], lost_before: int
 ) -> None:
-    system = make_system(plugin=BESIDE_A_KILLER, child_processes=4)
+    system = make_system(plugin=SLOW_AND_KILLER, child_processes=4)
     for name in ("takes_long", "kills_its_parent"):
         system.administration.pause(handler=f"shop.{name}")
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]

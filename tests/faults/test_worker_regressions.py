@@ -1,4 +1,4 @@
-"""Cases of the inbox and its workers that were found the hard way, each with the harm it did."""
+"""Regressions of the inbox and its workers. Docstrings say what went wrong before the fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD = "from workers import Router\nrouter = Router('shop')\n"
 
 
 def lose(system: System, many: int, lane: str) -> None:
-    """So many runs of a lane are leased to a worker that is killed, and are ready again."""
+    """Lease this number of runs of a lane, and let their leases lapse: they are ready again, as suspects."""
     for _ in range(many):
         system.accept()
     events = system.inbox.claim({"": many}, room=many).runs
@@ -26,8 +26,8 @@ def lose(system: System, many: int, lane: str) -> None:
     lapse(system.inbox)
 
 
-def test_what_a_killed_worker_held_is_begun_soon_however_busy_the_other_lanes_are(system: System) -> None:
-    """A suspect had its turn only when its lane was first: in one claim of as many as there are lanes."""
+def test_the_runs_of_a_killed_worker_begin_soon_while_other_lanes_are_busy(system: System) -> None:
+    """A suspect began only when its lane was first in a claim: with ten lanes, in one claim of ten."""
     lanes = [f"shop.h{n}" for n in range(10)]
     lose(system, 12, lanes[0])
     for _ in range(12):
@@ -46,7 +46,7 @@ def test_what_a_killed_worker_held_is_begun_soon_however_busy_the_other_lanes_ar
         system.inbox.finish([Outcome(run, "release") for run in claim.runs if not run.losses])  # they stay busy
 
 
-def test_fresh_work_behind_suspects_is_reached_by_a_claim_that_passes_them_over(system: System) -> None:
+def test_a_claim_skips_suspects_and_leases_the_work_behind_them(system: System) -> None:
     lose(system, 20, "shop.one")
     for _ in range(3):
         system.accept()
@@ -58,7 +58,7 @@ def test_fresh_work_behind_suspects_is_reached_by_a_claim_that_passes_them_over(
     assert not any(run.losses for run in claim.runs)
 
 
-def test_a_lane_whose_suspects_are_gone_is_forgotten_as_such(system: System) -> None:
+def test_a_lane_without_suspects_is_no_longer_marked(system: System) -> None:
     lose(system, 1, "shop.one")
     assert system.client.smembers("sh:suspects") == {b"shop.one"}
     system.inbox.finish([Outcome(claim_one(system.inbox, "shop.one"), "done")])
@@ -74,8 +74,8 @@ def wait_for_greet(system: System, many: int) -> None:
     system.inbox.route([(event, [("shop.greet", "default", False)]) for event in events], version)
 
 
-def test_busy_holds_once_the_handlers_limit_was_taken_out_of_config(system: System) -> None:
-    """It shut a limit that no claim looked at any more, and the run was begun again at once, for ever."""
+def test_busy_works_after_the_limit_was_removed_from_the_config(system: System) -> None:
+    """It closed a limit that no claim read any more, and the run began again at once, without end."""
     wait_for_greet(system, 2)
     (run,) = system.inbox.claim({"shop.greet": 1}, room=1, limits={"shop.greet": Limit("erp", concurrency=2)}).runs
     system.inbox.finish([Outcome(run, "done")])
@@ -85,25 +85,25 @@ def test_busy_holds_once_the_handlers_limit_was_taken_out_of_config(system: Syst
     assert 29 < claim.retry_in <= 30
 
 
-def test_what_is_routed_to_a_handler_that_is_shut_waits(system: System) -> None:
+def test_a_run_routed_to_a_busy_handler_waits(system: System) -> None:
     event_id = system.accept()
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
     system.inbox.finish([Outcome(run, "busy", delay=30)])
     system.administration.retire("shop.greet")
-    assert system.status(event_id) == "failed", "nothing older waits"
+    assert system.status(event_id) == "failed", "no older run waits"
     system.accept()
     assert system.inbox.route([(claim_one(system.inbox), [GREET])], system.inbox.declarations().version) == [["routed"]]
     assert system.client.zcard(keys.READY + "shop.greet") == 1
 
 
-def test_what_is_routed_waits_behind_older_runs_of_its_handler(system: System) -> None:
+def test_a_routed_run_waits_behind_older_runs_of_its_handler(system: System) -> None:
     wait_for_greet(system, 1)
     system.accept()
     assert system.inbox.route([(claim_one(system.inbox), [GREET])], "0") == [["routed"]]
     assert system.client.zcard(keys.READY + "shop.greet") == 2
 
 
-def test_a_clock_set_back_an_hour_stops_no_handler_with_a_rate(system: System) -> None:
+def test_a_clock_set_back_an_hour_does_not_stop_a_handler_with_a_rate(system: System) -> None:
     wait_for_greet(system, 1)
     limits = {"shop.greet": Limit("erp", rate=10)}
     system.client.hset("sh:paces", "erp", int(time.time() * 1000) + 3_600_000)
@@ -129,8 +129,8 @@ def slowly(slow):
 """
 
 
-def test_two_runs_at_one_effect_hold_up_nobody_else(make_system: Callable[..., System]) -> None:
-    """The second said Busy for its handler, and so for every store and resource, again and again."""
+def test_two_runs_of_one_effect_delay_no_other_run(make_system: Callable[..., System]) -> None:
+    """The second run raised Busy for its handler, and so for every store and resource, again and again."""
     system = make_system(plugin=ONE_AT_A_TIME, child_processes=6)
     system.start("worker", "housekeeper")
     first = system.accept("order.paid", data={"id": 1, "slow": True})
@@ -146,41 +146,43 @@ def test_two_runs_at_one_effect_hold_up_nobody_else(make_system: Callable[..., S
     assert (run.attempts, run.result) == (1, "booked")
 
 
-LACKING = """
+ABSENT = """
 import os
 from pathlib import Path
 from workers import Router
 router = Router("shop")
-if "LACKING" not in os.environ or Path("/proc/self/comm").read_text().strip() != "sh-child":
+if "ABSENT" not in os.environ or Path("/proc/self/comm").read_text().strip() != "sh-child":
     @router.on("order.paid")
     def book(event, ctx):
         return "booked"
 """
 
 
-def test_a_run_whose_handler_one_worker_lacks_is_done_by_another_at_once(make_system: Callable[..., System]) -> None:
-    """It waited five seconds, for everybody, and then came to the same worker again."""
-    system = make_system(plugin=LACKING)
-    system.start("worker", env={"LACKING": "yes"})
+def test_a_run_whose_handler_is_absent_at_one_worker_is_done_by_another_at_once(
+    make_system: Callable[..., System],
+) -> None:
+    """It waited five seconds at all workers, and was then claimed by the same worker again."""
+    system = make_system(plugin=ABSENT)
+    system.start("worker", env={"ABSENT": "yes"})
     eventually(lambda: system.inbox.declarations().handlers)
     event = system.accept("order.paid")
     eventually(lambda: "does not have the handler" in system.log("worker"))
-    eventually(lambda: system.client.zcard(keys.READY + "shop.book") == 1, 2, what="it is ready for others")
+    eventually(lambda: system.client.zcard(keys.READY + "shop.book") == 1, 2, what="the run is ready for other workers")
     assert system.run_of(event, "shop.book").attempts == 0
     assert not system.client.exists(keys.BUSY)
     system.start("worker", "housekeeper")
     assert system.settled(event, 4) == "settled"
-    assert system.log("worker").count("does not have the handler") == 1, "it was not offered to the first again"
+    assert system.log("worker").count("does not have the handler") == 1, "the first worker did not claim it again"
 
 
-def test_a_worker_whose_horses_lack_a_handler_asks_for_it_again_after_a_while(
+def test_a_worker_claims_an_absent_handler_again_after_a_while(
     make_system: Callable[..., System],
 ) -> None:
-    system = make_system(plugin=LACKING)
+    system = make_system(plugin=ABSENT)
     system.start(
         "worker",
         "housekeeper",
-        env={"LACKING": "yes"},
+        env={"ABSENT": "yes"},
         quicker={"workers.runtime.worker.batch_sizes.ABSENT_SECONDS": 1.0},
     )
     event = system.accept("order.paid")
@@ -188,8 +190,8 @@ def test_a_worker_whose_horses_lack_a_handler_asks_for_it_again_after_a_while(
     assert system.run_of(event, "shop.book").attempts == 0
 
 
-def test_a_crowd_that_is_due_at_one_moment_is_moved_in_one_round(system: System) -> None:
-    """A thousand at each tick of half a second, in due order over all stores."""
+def test_many_runs_due_at_one_moment_are_made_ready_in_one_round(system: System) -> None:
+    """Only a thousand were made ready at each tick of half a second."""
     pipeline = system.client.pipeline()
     for number in range(2_500):
         fields = {"store": "north", "state": "open", "open": 1, "r:shop.greet": "later 1 0 default "}
@@ -205,8 +207,8 @@ def now_ms(system: System) -> int:
     return int(seconds * 1000 + rest // 1000)
 
 
-def test_after_a_deploy_the_new_version_says_where_and_when(system: System) -> None:
-    """By name, 1.9 came after 1.10, and its queue and delay held for as long as its declaration did."""
+def test_after_a_deploy_the_queue_and_delay_of_the_new_version_apply(system: System) -> None:
+    """Sorted as text, 1.9 came after 1.10, and its queue and delay applied until its declaration expired."""
     old = Declaration("shop.greet", "1.9", ("order.*",), ("*",), "old", {"delay": 0})
     new = Declaration("shop.greet", "1.10", ("order.*",), ("*",), "new", {"delay": 3600})
     for one in (old, new):
@@ -217,8 +219,8 @@ def test_after_a_deploy_the_new_version_says_where_and_when(system: System) -> N
     assert wanted_by(system.inbox.declarations().handlers, topic="order.paid", store="north")["shop.greet"] == new
 
 
-def test_versions_that_were_replaced_are_forgotten_and_what_was_last_asked_for_is_not(system: System) -> None:
-    """One entry for each deploy of each handler, read by every worker every five seconds."""
+def test_declarations_of_replaced_versions_are_removed_unless_their_routing_differs(system: System) -> None:
+    """There was one entry for each deploy of each handler, and every worker read all of them every five seconds."""
     now = Declaration("shop.greet", "3", ("order.*",), ("*",))
     replaced = replace(now, version="1")
     wanted_more = replace(now, version="2", topics=("order.*", "product.*"))
@@ -234,19 +236,19 @@ def test_versions_that_were_replaced_are_forgotten_and_what_was_last_asked_for_i
     ]
 
 
-def test_a_second_body_is_known_after_the_first_is_gone_by_age(system: System) -> None:
-    """It was kept again as the first, and handled again, inside its own window."""
+def test_a_second_body_is_a_duplicate_after_the_first_was_removed_by_age(system: System) -> None:
+    """It was stored again as the first, and handled again, within its own duplicate window."""
     given = [system.delivery(delivery_id="msg_one", data={"id": number}) for number in (1, 2)]
     events = [replace(one.event, id=letter * 26) for one, letter in zip(given, "ab", strict=True)]
     first, second = (replace(one, event=event, first_id="f" * 26) for one, event in zip(given, events, strict=True))
-    (kept,) = system.inbox.accept([first])
+    (stored,) = system.inbox.accept([first])
     assert [one.status for one in system.inbox.accept([second, second])] == ["accepted", "duplicate"]
-    system.client.delete(keys.EVENT + kept.id, keys.BODY + kept.id)
+    system.client.delete(keys.EVENT + stored.id, keys.BODY + stored.id)
     (again,) = system.inbox.accept([second])
     assert (again.status, again.id) == ("duplicate", second.event.id)
 
 
-def test_a_handler_is_explained_while_its_limit_holds_slots(make_system: Callable[..., System]) -> None:
+def test_explain_reports_that_every_slot_of_a_limit_is_taken(make_system: Callable[..., System]) -> None:
     text = HEAD + "@router.on('*', limit='erp')\ndef greet(event, ctx):\n    pass\n"
     system = make_system(plugin=text, more="[limits.erp]\nconcurrency = 1\n")
     system.inbox.declare(validation_process.validate_plugins(system.config))
@@ -254,6 +256,6 @@ def test_a_handler_is_explained_while_its_limit_holds_slots(make_system: Callabl
     limits = {"shop.greet": Limit("erp", concurrency=1)}
     (run,) = system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs
     waiting = next(one.id for one in system.ledger.events() if one.id != run.stored.id)
-    told = system.run_cli("handlers", "explain", waiting)
-    assert told.returncode in (0, 1), told.stderr
-    assert "every slot of [limits.erp] is taken" in told.stdout
+    shown = system.run_cli("handlers", "explain", waiting)
+    assert shown.returncode in (0, 1), shown.stderr
+    assert "every slot of [limits.erp] is taken" in shown.stdout

@@ -1,7 +1,7 @@
-"""A soak: real web, workers and server under load, while a saboteur kills and stops them by real signals.
+"""A soak: real web, worker and server processes under load, while faults are injected by real signals.
 
-It ends by counting. Every event that was answered 2xx must have been handled by every handler, or be shown as a
-failure; every sample of the counters must satisfy accepted = settled + open + failed.
+At the end it counts. Every event that was answered 2xx must have been handled by every handler, or be shown as a
+failure. Every sample of the counters must satisfy accepted = settled + open + failed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def slow(event, ctx):
 
 @dataclass
 class Report:
-    """What a soak has seen."""
+    """What a soak counted."""
 
     faults: Counter[str] = field(default_factory=Counter)
     answered: dict[str, float] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Soak:
         self.seconds = seconds
         self.wanted_faults = faults
         self.wanted_runs = runs
-        self.chance = random.Random(seed)
+        self.random = random.Random(seed)
         self.senders = senders
         self.report = Report()
         self.effects = folder / "effects.log"
@@ -110,7 +110,7 @@ class Soak:
         self._stop = threading.Event()
         self._paused: list[tuple[float, int]] = []
         self._back = [0.0]
-        """When the server answered again after each kill: nothing can recover before that."""
+        """When the server answered again after each kill. No run can recover before that."""
 
     # The processes
 
@@ -126,17 +126,17 @@ class Soak:
         return Process(command, log=self.log, env=env)
 
     def _below(self, process: Process, name: str) -> list[int]:
-        """The processes below one that are called so."""
+        """The processes below one whose name begins with this."""
         return [pid for pid in children_of(process.pid) if comm(pid).startswith(name)]
 
     # The load
 
-    def _send_for_ever(self, number: int) -> None:
-        chance = random.Random(number)
+    def _send_until_stopped(self, number: int) -> None:
+        choices = random.Random(number)
         stores = self.system.config.known_stores
         with httpx2.Client(timeout=5) as client:
             while not self._stop.is_set():
-                name = chance.choice(("north", "north", "north", "south"))
+                name = choices.choice(("north", "north", "north", "south"))
                 self._deliver(client, stores[name], f"msg_{secrets.token_hex(8)}")
 
     def _deliver(self, client: httpx2.Client, store: object, delivery_id: str) -> None:
@@ -154,7 +154,7 @@ class Soak:
             self.report.refused += 1
             self._stop.wait(0.05)
 
-    def _sample_for_ever(self) -> None:
+    def _sample_until_stopped(self) -> None:
         while not self._stop.wait(0.03):
             try:
                 counters = self.system.ledger.counters()
@@ -165,7 +165,7 @@ class Soak:
                 if counts["accepted"] != counts["settled"] + counts["open"] + counts["failed"]:
                     self.report.wrong_samples.append(counts)
 
-    # The saboteur
+    # The faults
 
     def _faults(self) -> dict[str, Callable[[], None]]:
         return {
@@ -189,21 +189,21 @@ class Soak:
     def _kill_one(self, pids: list[int]) -> None:
         if pids:
             with suppress(ProcessLookupError):
-                os.kill(self.chance.choice(pids), signal.SIGKILL)
+                os.kill(self.random.choice(pids), signal.SIGKILL)
 
     def _pause_one(self, pids: list[int]) -> None:
-        """Past its lease: others take its runs, and it must not settle them when it wakes."""
+        """Suspend it past its lease: others take its runs, and it must not settle them when it continues."""
         if pids and not self._paused:
-            pid = self.chance.choice(pids)
+            pid = self.random.choice(pids)
             os.kill(pid, signal.SIGSTOP)
             self._paused.append((time.monotonic() + 5.5, pid))
 
-    def _wake_paused(self, *, all_of_them: bool = False) -> None:
+    def _continue_paused(self, *, all_paused: bool = False) -> None:
         for due, pid in self._paused:
-            if all_of_them or time.monotonic() >= due:
+            if all_paused or time.monotonic() >= due:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-        self._paused = [] if all_of_them else [one for one in self._paused if time.monotonic() < one[0]]
+        self._paused = [] if all_paused else [one for one in self._paused if time.monotonic() < one[0]]
 
     def _kill_web(self) -> None:
         self.web.kill()
@@ -215,7 +215,7 @@ class Soak:
 
     def _kill_server(self) -> None:
         self.server.kill()
-        self._stop.wait(self.chance.uniform(0, 1.5))
+        self._stop.wait(self.random.uniform(0, 1.5))
         self.server.start()
         self._back.append(time.time())
 
@@ -228,23 +228,25 @@ class Soak:
     def run(self, *, pause: float = 0.5) -> Report:
         self.start()
         started = time.monotonic()
-        threads = [threading.Thread(target=self._send_for_ever, args=(n,), daemon=True) for n in range(self.senders)]
-        threads.append(threading.Thread(target=self._sample_for_ever, daemon=True))
+        threads = [
+            threading.Thread(target=self._send_until_stopped, args=(n,), daemon=True) for n in range(self.senders)
+        ]
+        threads.append(threading.Thread(target=self._sample_until_stopped, daemon=True))
         for thread in threads:
             thread.start()
         faults = self._faults()
         while not self._done(started):
-            self._stop.wait(self.chance.uniform(0.5 * pause, 1.5 * pause))
-            self._wake_paused()
-            (name,) = self.chance.choices(list(faults), self._weights())
+            self._stop.wait(self.random.uniform(0.5 * pause, 1.5 * pause))
+            self._continue_paused()
+            (name,) = self.random.choices(list(faults), self._weights())
             self.report.timeline.append(f"{time.time():.1f} {name}")
             faults[name]()
             self.report.faults[name] += 1
             for process in (self.web, self.workers):
-                if not process.alive:  # it found no server, said so and ended; its keeper starts it again
-                    self._start_again(process)
+                if not process.alive:  # it found no server and ended; a service manager would restart it
+                    self._restart(process)
         self.report.seconds = time.monotonic() - started
-        self._wake_paused(all_of_them=True)
+        self._continue_paused(all_paused=True)
         self._stop.set()
         for thread in threads:
             thread.join(10)
@@ -252,7 +254,7 @@ class Soak:
         self._count()
         return self.report
 
-    def _start_again(self, process: Process) -> None:
+    def _restart(self, process: Process) -> None:
         if process is self.web:
             self.web = self._process("receiver.server.web")
         else:
@@ -266,21 +268,21 @@ class Soak:
         return time.monotonic() - started >= self.seconds and enough
 
     def _settle(self) -> None:
-        """Nothing is broken any more: all that is open must come to an end."""
+        """No more faults: all open events must settle or fail."""
 
         def idle() -> bool:
-            self._start_again(self.workers) if not self.workers.alive else None
+            self._restart(self.workers) if not self.workers.alive else None
             return self._spool("SELECT count(*) FROM event") == 0 and self.system.ledger.counters().total["open"] == 0
 
         eventually(idle, 60, what="everything settled")
 
-    def _spool(self, question: str) -> int:
-        """A number of the spool's file; none where deliveries never had to go there."""
+    def _spool(self, query: str) -> int:
+        """A number from the spool's file; 0 if no delivery ever went there."""
         file = self.system.config.data_dir / FILE
         if not file.exists():
             return 0
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
-            found = connection.execute(question).fetchone()
+            found = connection.execute(query).fetchone()
         return int(found[0]) if found else 0
 
     def _count(self) -> None:

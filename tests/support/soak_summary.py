@@ -1,4 +1,4 @@
-"""The close of `make soak`: how each slow test ended, how long it took, and the figures it printed."""
+"""The end of `make soak`: how each slow test ended, how long it took, and the figures it printed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 
-def note_the_slow(items: Iterable[pytest.Item]) -> None:
-    """A report has no marks, only names, among them those of the folders: so each is told here what it is of."""
+def mark_slow_tests(items: Iterable[pytest.Item]) -> None:
+    """Copy the `slow` mark into a property of the item: test reports carry properties, and no marks."""
     for item in items:
         if item.get_closest_marker("slow"):
             item.user_properties.append(("slow", True))
 
 
 def lines(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
-    """Nothing where no slow test was run."""
+    """The lines of the summary; none if no slow test was run."""
     slow = [
         one
         for one in reports

@@ -1,4 +1,4 @@
-"""when=: what it may say, what fits it, and what is refused before any event has come."""
+"""when=: its forms, which events meet it, and what is refused at validation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def event(data: Any = None) -> Event:
         lambda one: one.data["count"] == 3,
     ],
 )
-def test_these_fit(when: Any) -> None:
+def test_these_conditions_are_met(when: Any) -> None:
     assert not list(faults_of(when))
     assert unmet_condition(when, event()) is None
 
@@ -64,7 +64,7 @@ def test_these_fit(when: Any) -> None:
         (lambda one: False, "the condition was false"),
     ],
 )
-def test_these_do_not_and_the_false_part_is_named(when: Any, says: str) -> None:
+def test_these_conditions_are_not_met_and_the_first_such_is_named(when: Any, says: str) -> None:
     assert not list(faults_of(when))
     assert unmet_condition(when, event()) == says
 
@@ -86,11 +86,11 @@ def test_these_are_refused_with_the_fix(when: Any, says: str) -> None:
     assert says in told
 
 
-def test_data_that_is_no_object_fits_nothing() -> None:
+def test_data_that_is_not_an_object_meets_no_path() -> None:
     assert unmet_condition({"total": "> 1"}, event([1, 2])) == "total > 1 was false"
     assert unmet_condition({"0": 1}, event([1, 2])) is None
 
 
-def test_it_can_be_describe() -> None:
+def test_conditions_can_be_described() -> None:
     assert describe({"total": "> 100", "status": ["paid"]}) == "total > 100 and status in paid"
     assert describe(None) is None

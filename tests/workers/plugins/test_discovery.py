@@ -1,4 +1,4 @@
-"""Plugins are judged when they are loaded, and the culprit is named; config decides what code proposes."""
+"""Plugins are validated when they are loaded, and errors name the plugin; the config overrides the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def on(options: str, signature: str = "def one(event, ctx)") -> str:
 class Broken(NamedTuple):
     text: str
     place: str
-    """Where the sentence points to."""
+    """The file and line that the error names."""
     says: str
     fix: str
     settings: str = ""
@@ -93,10 +93,10 @@ MORE = {
     "unknown handler": Broken(
         HEAD + ONE, "config.toml:4", "has no handler onee", "did you mean one?", "[plugins.shop]\nhandlers.onee = {}\n"
     ),
-    "a setting with a taken name": Broken(
+    "a setting with a reserved name": Broken(
         MODEL.replace("url: str", "stores: str"), "shop.py:3", "called stores", "uses for itself; rename it"
     ),
-    "settings of a strange type": Broken(
+    "settings of another type": Broken(
         "from workers import Router\nrouter = Router('shop', settings=dict)\n", "", "neither a pydantic", "BaseModel"
     ),
 }
@@ -114,7 +114,7 @@ def load(path: Path) -> list[discovery.Plugin]:
 
 
 @pytest.mark.parametrize("name", [*TWELVE, *MORE])
-def test_a_broken_plugin_is_named_with_file_line_and_fix(tmp_path: Path, name: str) -> None:
+def test_the_error_of_a_broken_plugin_names_file_line_and_fix(tmp_path: Path, name: str) -> None:
     broken = {**TWELVE, **MORE}[name]
     if name == "shadowing folder":
         (tmp_path / "workers").mkdir()
@@ -128,27 +128,29 @@ def test_a_broken_plugin_is_named_with_file_line_and_fix(tmp_path: Path, name: s
     assert "\n" not in said
 
 
-def test_there_are_twelve() -> None:
+def test_the_documented_errors_are_twelve() -> None:
     assert len(TWELVE) == 12
 
 
 @pytest.mark.parametrize("name", [name for name in TWELVE if name != "shadowing folder"])
-def test_it_stops_the_worker_with_exit_code_2_and_no_traceback(make_system: Callable[..., System], name: str) -> None:
+def test_a_broken_plugin_stops_the_worker_with_exit_code_2_and_no_traceback(
+    make_system: Callable[..., System], name: str
+) -> None:
     system = make_system(plugin=TWELVE[name].text, more=TWELVE[name].settings)
     done = system.refuse_to_start("worker")
     assert done.returncode == 2
-    _is_the_sentence(done.stderr, TWELVE[name])
+    _assert_one_sentence(done.stderr, TWELVE[name])
 
 
-def test_a_shadowing_folder_stops_the_script_that_is_started_beside_it(make_system: Callable[..., System]) -> None:
-    """As a person would start it: the script, in the folder of the config."""
+def test_a_folder_that_hides_our_package_stops_the_script(make_system: Callable[..., System]) -> None:
+    """The script is started in the folder of the config, as a person would do."""
     system = make_system(plugin=HEAD)
     (system.folder / "workers").mkdir()
     (system.folder / "workers/__init__.py").touch()
     command = [Path(sys.executable).parent / "storehooks", "worker", "--config", "config.toml"]
     done = subprocess.run(command, cwd=system.folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    _is_the_sentence(done.stderr, TWELVE["shadowing folder"])
+    _assert_one_sentence(done.stderr, TWELVE["shadowing folder"])
 
 
 def test_python_dash_m_workers_stops_in_the_same_way(make_system: Callable[..., System]) -> None:
@@ -156,17 +158,17 @@ def test_python_dash_m_workers_stops_in_the_same_way(make_system: Callable[..., 
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
     process = Process(command, log=system.folder / "workers.log")
     assert process.wait(60) == 2
-    _is_the_sentence(process.output(), TWELVE["raising at import"])
+    _assert_one_sentence(process.output(), TWELVE["raising at import"])
 
 
-def _is_the_sentence(said: str, broken: Broken) -> None:
+def _assert_one_sentence(said: str, broken: Broken) -> None:
     assert broken.says in said
     assert broken.fix in said
     assert "Traceback" not in said
     assert said.count("\n") == 1
 
 
-def test_a_plugin_that_ends_the_process_is_noticed(make_system: Callable[..., System]) -> None:
+def test_a_plugin_that_ends_the_process_is_refused(make_system: Callable[..., System]) -> None:
     system = make_system(plugin="import os\nos._exit(3)\n")
     with pytest.raises(PluginError, match="exit code 3"):
         validate_plugins(system.config)
@@ -179,7 +181,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(path)
 
 
-def test_handlers_lists_what_is_loaded(system: System) -> None:
+def test_handlers_lists_the_loaded_handlers(system: System) -> None:
     system.plugin.write_text(
         HEAD + "__version__ = '1.2'\n@router.on('order.*', retries=(1, 2), timeout=5)\ndef one(event, ctx):\n    pass\n"
     )
@@ -200,7 +202,7 @@ def test_one_plugin_is_found_by_its_name_its_file_or_its_module(tmp_path: Path) 
     assert [one.handler for one in validate_plugin(config.load(path, {}), "other")] == ["other.one"]
 
 
-def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_plugins_with_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(HEAD + ONE)
     (tmp_path / "b.py").write_text(HEAD + ONE.replace("one", "two"))
     path = tmp_path / "config.toml"
@@ -212,7 +214,7 @@ def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
 # Settings
 
 
-def test_settings_of_a_store_stand_over_the_plugins(tmp_path: Path) -> None:
+def test_settings_of_a_store_override_those_of_the_plugin(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(
         f'[plugins.shop]\nurl = "a"\nkey = "b"\nstores = ["north"]\n{STORE}[stores.north.plugins.shop]\nurl = "c"\n'
@@ -222,7 +224,7 @@ def test_settings_of_a_store_stand_over_the_plugins(tmp_path: Path) -> None:
     assert plugin_settings.settings_of(found, "shop", "other") == {"url": "a", "key": "b"}
 
 
-def test_a_model_may_read_a_setting_by_another_name() -> None:
+def test_a_model_may_read_a_setting_by_an_alias() -> None:
     from pydantic import AliasChoices, AliasPath, BaseModel, Field
 
     from workers.plugins.plugin_settings import _known_keys
@@ -236,7 +238,7 @@ def test_a_model_may_read_a_setting_by_another_name() -> None:
 
 
 @pytest.mark.parametrize("model", [MODEL, MODEL.replace("(BaseModel)", "").replace("class", "@dataclass\nclass")])
-def test_a_model_is_checked_for_each_store_and_given_to_the_handler(tmp_path: Path, model: str) -> None:
+def test_a_model_is_validated_for_each_store(tmp_path: Path, model: str) -> None:
     from workers.plugins import plugin_settings
 
     own = '[stores.south]\nsigning_secrets = ["whsec_dGVzdA=="]\n[stores.south.plugins.shop]\nlevel = 9\n'
@@ -258,17 +260,17 @@ def test_a_setting_that_is_wrong_is_never_shown(tmp_path: Path) -> None:
     assert "pa55word" not in str(caught.value)
 
 
-def test_what_config_decides_for_all_stores_does_not_stand_below_one(tmp_path: Path) -> None:
+def test_a_key_for_all_stores_is_refused_in_one_store(tmp_path: Path) -> None:
     path = write(tmp_path, Broken(HEAD + ONE, "", "", ""))
     path.write_text(path.read_text() + '[stores.north.plugins.shop]\nstores = ["north"]\n')
     with pytest.raises(PluginError, match=r"config\.toml:6: stores is set for all stores; move it"):
         load(path)
 
 
-# Code proposes, config decides
+# Overrides in the config
 
 
-def decided(tmp_path: Path, settings: str, options: str = "'*', retries=3, timeout=5, limit='crm'") -> Handler:
+def configured(tmp_path: Path, settings: str, options: str = "'*', retries=3, timeout=5, limit='crm'") -> Handler:
     (tmp_path / "shop.py").write_text(on(options))
     path = tmp_path / "config.toml"
     path.write_text(f'[workers]\nplugins = ["shop.py"]\n[limits.crm]\nconcurrency = 1\n{settings}{STORE}')
@@ -276,23 +278,23 @@ def decided(tmp_path: Path, settings: str, options: str = "'*', retries=3, timeo
 
 
 def test_config_overrides_stores_retries_timeout_and_limit(tmp_path: Path) -> None:
-    plain = decided(tmp_path, "")
+    plain = configured(tmp_path, "")
     assert (plain.stores, plain.retries, plain.timeout, plain.limit) == (("*",), 3, 5, "crm")
     over = '[plugins.shop]\nstores = ["north"]\nhandlers.one = {retries = ["1m", 5], timeout = "2m", limit = ""}\n'
-    assert decided(tmp_path, '[plugins.shop]\nstores = "south"\n').stores == ("south",)
-    found = decided(tmp_path, over)
+    assert configured(tmp_path, '[plugins.shop]\nstores = "south"\n').stores == ("south",)
+    found = configured(tmp_path, over)
     assert (found.stores, found.retries, found.timeout, found.limit) == (("north",), (60.0, 5.0), 120.0, None)
 
 
 def test_a_wrong_override_is_an_error_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.toml:6: unknown key plugins\.shop\.handlers\.one\.retrys; did you"):
-        decided(tmp_path, "[plugins.shop]\nhandlers.one = {retrys = 1}\n")
+        configured(tmp_path, "[plugins.shop]\nhandlers.one = {retrys = 1}\n")
 
 
 # Routers
 
 
-def test_a_decorator_gives_the_function_back_unchanged() -> None:
+def test_the_decorator_returns_the_function_unchanged() -> None:
     def handler(event: Event, ctx: Context) -> str:
         return "called"
 
@@ -364,7 +366,7 @@ def test_when_delay_and_shutdown_in_the_real_pipeline(make_system: Callable[...,
     assert (skipped.result, skipped.reason) == ("skipped: total > 100 was false", "skipped")
     assert (waiting.status, waiting.attempts) == ("waiting", 0)
     assert 0 < (waiting.due_at - system.ledger.event(small).summary.received_at).total_seconds() <= 3.001
-    worker.kill()  # a delayed run is in the inbox, and in nobody's memory
+    worker.kill()  # a delayed run is only in the inbox
     (worker,) = system.start("worker")
     assert system.settled(small) == "settled"
     resource = system.run_of(small, "shop.later").result
@@ -373,7 +375,7 @@ def test_when_delay_and_shutdown_in_the_real_pipeline(make_system: Callable[...,
     assert system.identity_holds()
 
 
-def test_a_condition_that_raises_is_an_attempt_that_failed(make_system: Callable[..., System]) -> None:
+def test_a_condition_that_raises_is_a_failed_attempt(make_system: Callable[..., System]) -> None:
     text = HEAD + "@router.on('*', retries=0, when=lambda event: event.data['x'])\ndef one(event, ctx):\n    pass\n"
     system = make_system(plugin=text, child_processes=1)
     system.start("worker")

@@ -1,4 +1,4 @@
-"""ctx.once, ctx.key and ctx.state: what happens once, what may happen twice, and what is left to a person."""
+"""ctx.once, ctx.key and ctx.state: what happens once, what may happen twice, and what a person must decide."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def count(event, ctx):
 
 
 class Bank(http.server.ThreadingHTTPServer):
-    """A remote with effects: every call is counted, an idempotency key is honoured."""
+    """A remote server with effects. It counts every call and honours an idempotency key."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Teller)
@@ -124,7 +124,7 @@ def effects(request: pytest.FixtureRequest, system: System) -> object:
     return EffectStore(system.client, keep=60, at_work=60) if request.param == "kept" else LocalEffects()
 
 
-def test_a_call_is_made_once_and_its_result_remembered(effects: object) -> None:
+def test_a_call_is_made_once_and_its_result_is_stored(effects: object) -> None:
     calls: list[int] = []
 
     def call(amount: int) -> dict[str, int]:
@@ -146,8 +146,8 @@ def test_a_call_that_raises_has_not_happened(effects: object) -> None:
     assert context(effects).once("book", lambda: "booked", in_doubt="fail") == "booked"
 
 
-def test_a_late_exception_does_not_undo_what_the_next_attempt_has_done(system: System) -> None:
-    """A worker was stopped past its lease, in the middle of its call; another attempt was made, and then it woke."""
+def test_a_late_exception_does_not_clear_the_mark_of_the_next_attempt(system: System) -> None:
+    """A worker was suspended past its lease during a call, another attempt was made, and then the worker continued."""
     effects = EffectStore(system.client, keep=60, at_work=60)
     calls = []
 
@@ -161,7 +161,7 @@ def test_a_late_exception_does_not_undo_what_the_next_attempt_has_done(system: S
     assert calls == ["the next attempt"]
 
 
-def test_scopes_reach_as_far_as_they_say(effects: object) -> None:
+def test_an_effect_is_done_once_for_its_scope(effects: object) -> None:
     assert context(effects, "event1").once("k", lambda: 1, scope="resource") == 1
     assert context(effects, "event2").once("k", lambda: 2, scope="resource") == 1
     assert context(effects, "event3", resource="8").once("k", lambda: 3, scope="resource") == 3
@@ -172,8 +172,10 @@ def test_scopes_reach_as_far_as_they_say(effects: object) -> None:
 
 
 @pytest.mark.parametrize("scope", ["resource", "store"])
-def test_each_mark_beyond_an_event_has_an_age_of_its_own(system: System, scope: Literal["resource", "store"]) -> None:
-    """All marks of a store were one hash, whose age each new mark renewed."""
+def test_each_mark_of_a_resource_or_store_expires_by_itself(
+    system: System, scope: Literal["resource", "store"]
+) -> None:
+    """All marks of a store were one hash, and each new mark renewed the expiry of all."""
     context(EffectStore(system.client, keep=0.2, at_work=60)).once("old", lambda: 1, scope=scope)
     context(EffectStore(system.client, keep=60, at_work=60)).once("new", lambda: 1, scope=scope)
     assert eventually(lambda: len(system.client.keys("sh:o:*")) == 1)
@@ -181,7 +183,7 @@ def test_each_mark_beyond_an_event_has_an_age_of_its_own(system: System, scope: 
     assert [context(kept).once(key, lambda: 2, scope=scope) for key in ("old", "new")] == [2, 1]
 
 
-def test_a_key_is_stable_and_belongs_to_one_run() -> None:
+def test_a_key_is_the_same_for_every_attempt_and_unique_to_its_run() -> None:
     one = context(LocalEffects())
     assert one.key("book") == context(LocalEffects()).key("book")
     others = {one.key("other"), context(None, "event2").key("book"), context(None, handler="shop.two").key("book")}
@@ -189,7 +191,7 @@ def test_a_key_is_stable_and_belongs_to_one_run() -> None:
     assert len(others) == 3
 
 
-def test_state_is_kept_for_plugin_and_store(effects: object) -> None:
+def test_state_is_shared_by_a_plugin_for_one_store(effects: object) -> None:
     state = context(effects).state
     assert state.get("cursor", "none") == "none"
     state.set("cursor", {"page": 3})
@@ -200,16 +202,16 @@ def test_state_is_kept_for_plugin_and_store(effects: object) -> None:
     assert context(effects, handler="loyalty.one").state.get("n") is None
 
 
-def test_while_another_run_is_at_it_one_waits_and_later_it_is_in_doubt(system: System) -> None:
+def test_an_effect_under_way_makes_another_run_wait_and_later_is_in_doubt(system: System) -> None:
     at_work = EffectStore(system.client, keep=60, at_work=60)
     place = "o:r:north:order:7:shop.one|k"
     at_work.begin(place, "shop.one|k", "event1|shop.one", in_doubt="run")
     with pytest.raises(Busy):
         context(at_work, "event2").once("k", lambda: 1, scope="resource")
-    given_up = EffectStore(system.client, keep=60, at_work=0)
+    expired = EffectStore(system.client, keep=60, at_work=0)
     with pytest.raises(Fail, match="in doubt"):
-        context(given_up, "event2").once("k", lambda: 1, scope="resource", in_doubt="fail")
-    assert context(given_up, "event2").once("k", lambda: 1, scope="resource") == 1
+        context(expired, "event2").once("k", lambda: 1, scope="resource", in_doubt="fail")
+    assert context(expired, "event2").once("k", lambda: 1, scope="resource") == 1
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -227,7 +229,7 @@ def test_a_process_killed_at_any_step_leaves_one_effect_with_the_key(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_in_doubt_fail_calls_at_most_once_and_leaves_the_rest_to_a_person(
+def test_in_doubt_fail_calls_at_most_once_and_fails_the_run(
     make_system: Callable[..., System], bank: Bank, step: str
 ) -> None:
     system = make_shop(make_system, bank)
@@ -243,7 +245,7 @@ def test_in_doubt_fail_calls_at_most_once_and_leaves_the_rest_to_a_person(
     assert bank.calls[event_id] <= 1
 
 
-def test_a_replay_repeats_no_effect_unless_it_is_told_to(make_system: Callable[..., System], bank: Bank) -> None:
+def test_a_replay_repeats_effects_only_with_again(make_system: Callable[..., System], bank: Bank) -> None:
     system = make_shop(make_system, bank)
     system.start("worker", "housekeeper")
     event_id = system.accept("order.run", data={"id": 1, "step": "none"})
@@ -268,10 +270,10 @@ def test_state_counts_over_all_processes(make_system: Callable[..., System], ban
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_hundred_kills_at_every_step_leave_what_is_documented(
+def test_two_hundred_kills_at_every_step_keep_the_documented_promises(
     make_system: Callable[..., System], bank: Bank
 ) -> None:
-    """One kill in five is of the worker's parent, with whatever its other child processes were doing just then."""
+    """One kill in five is of the worker, together with the runs in its other child processes."""
     system = make_shop(make_system, bank, child_processes=4)
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
     system.processes.append(Process(command, log=system.folder / "workers.log"))
@@ -293,11 +295,11 @@ def test_two_hundred_kills_at_every_step_leave_what_is_documented(
         run = system.run_of(one, "shop.no_second_try")
         assert bank.calls[one] == 1 if state == "settled" else "in doubt" in run.error
     died = {path.name.removeprefix("died-") for path in system.folder.glob("died-*")}
-    assert set(runs) <= died, "every kill has happened; one in doubt may have died of its neighbour's instead"
+    assert set(runs) <= died, "every kill has happened; one in doubt may have died by the kill of another run instead"
 
 
 def _accept_in_waves(system: System, topic: str, many: int) -> list[str]:
-    """Twenty at a time, so that kills meet a few others at work, and not all of them."""
+    """Twenty at a time, so that a kill affects a few other runs and not all."""
     ids = []
     for number in range(many):
         who = "worker" if number % 5 == 0 else "child"
@@ -312,10 +314,10 @@ def _sum(counts: Counter[str], ids: Iterable[str]) -> int:
     return sum(counts[one] for one in ids)
 
 
-# A run here and now
+# Local runs
 
 
-def test_handlers_run_does_a_run_here_and_records_nothing(make_system: Callable[..., System], bank: Bank) -> None:
+def test_handlers_run_runs_locally_and_stores_nothing(make_system: Callable[..., System], bank: Bank) -> None:
     system = make_shop(make_system, bank)
     event_id = system.accept("order.run", data={"id": 1, "step": "none"})
     before = sorted(system.client.keys("*"))

@@ -31,20 +31,20 @@ def greet(event, ctx):
 def export(event, ctx):
     began = time.monotonic()
     with urllib.request.urlopen(ctx.settings.url, timeout=10) as answer:
-        told = answer.read().decode()
+        text = answer.read().decode()
     with open(os.path.join(os.path.dirname(__file__), "calls"), "a") as file:
         file.write(f"{began} {time.monotonic()}\\n")
-    return told
+    return text
 @router.on("order.busy")
 def busy(event, ctx):
     if os.path.exists(os.path.join(os.path.dirname(__file__), "closed")):
-        raise Busy("nobody there", after=0.2)
+        raise Busy("closed", after=0.2)
     return f"attempt {ctx.attempt}"
 """
 
 
 class Counting(http.server.ThreadingHTTPServer):
-    """A remote that counts: how many at once, and when each began."""
+    """A remote server that counts how many calls are under way, and when each began."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -97,10 +97,10 @@ def waiting(system: System, many: int = 1, **event: object) -> list[str]:
     return ids
 
 
-# By the protocol
+# The protocol alone
 
 
-def test_a_paused_handlers_runs_are_not_claimed_and_keep_their_order(system: System) -> None:
+def test_runs_of_a_paused_handler_are_not_claimed_and_stay_in_order(system: System) -> None:
     ids = waiting(system, 5)
     assert system.administration.pause(handler="shop.greet")
     assert system.inbox.claim({"shop.greet": 5}, room=5).runs == ()
@@ -116,7 +116,7 @@ def _event(system: System) -> object:
     return claim_one(system.inbox)
 
 
-def test_a_paused_stores_work_is_held_and_comes_back_in_order(system: System) -> None:
+def test_the_work_of_a_paused_store_is_held_and_resumes_in_order(system: System) -> None:
     ids = waiting(system, 4)
     other = waiting(system, 1, store="south")
     system.administration.pause(store="north")
@@ -131,7 +131,7 @@ def test_a_paused_stores_work_is_held_and_comes_back_in_order(system: System) ->
     assert system.identity_holds()
 
 
-def test_resumed_work_of_a_store_goes_before_what_was_never_claimed(system: System) -> None:
+def test_resumed_work_of_a_store_is_claimed_before_its_newer_work(system: System) -> None:
     """Behind a limit little is claimed, so a pause finds some of a store's work and leaves the rest in its lane."""
     north, south = waiting(system, 6), waiting(system, 2, store="south")
     system.administration.pause(store="north")
@@ -144,18 +144,18 @@ def test_resumed_work_of_a_store_goes_before_what_was_never_claimed(system: Syst
     assert {*claimed, *(run.event.id for run in held)} == {*north, *south, *newest}
 
 
-def test_resumed_work_takes_its_turn_among_other_stores(system: System) -> None:
+def test_resumed_work_of_one_store_does_not_starve_the_others(system: System) -> None:
     north = waiting(system, 4)
     system.administration.pause(store="north")
     assert system.inbox.claim({"shop.greet": 9}, room=9).runs == ()
     south = waiting(system, 4, store="south")
     system.administration.resume(store="north")
     claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, room=20).runs]
-    assert set(claimed[:4]) & set(south), "no stampede"
+    assert set(claimed[:4]) & set(south), "both stores have their turn"
     assert [one for one in claimed if one in north] == north
 
 
-def test_a_limit_of_two_leases_two_and_a_finished_run_gives_its_slot_back(system: System) -> None:
+def test_a_limit_of_two_leases_two_and_a_finished_run_frees_its_slot(system: System) -> None:
     waiting(system, 5)
 
     (first,), (second,) = claim_slot(system, many=1), claim_slot(system, many=1)
@@ -168,7 +168,7 @@ def test_a_limit_of_two_leases_two_and_a_finished_run_gives_its_slot_back(system
 
 
 def claim_slot(system: System, many: int = 9) -> list[Run]:
-    """What one claim gets, which is one slot."""
+    """The runs of one claim, which hold one slot."""
     return list(system.inbox.claim({"shop.greet": many}, room=9, limits=TWO_AT_ONCE).runs)
 
 
@@ -201,7 +201,7 @@ def test_two_handlers_of_one_limit_share_its_slots(system: System) -> None:
     assert system.inbox.claim(lanes, room=9, limits=limits).runs == ()
 
 
-def test_a_crash_gives_its_slots_back(system: System) -> None:
+def test_a_crash_frees_its_slots(system: System) -> None:
     waiting(system, 3)
     assert len(claim_slot(system) + claim_slot(system)) == 3
     lapse(system.inbox)
@@ -209,13 +209,13 @@ def test_a_crash_gives_its_slots_back(system: System) -> None:
     assert system.inbox.claim({"shop.greet": 9}, room=9, limits=TWO_AT_ONCE).runs
 
 
-def test_a_slot_whose_run_is_leased_no_longer_is_free(system: System) -> None:
+def test_a_slot_whose_run_is_no_longer_leased_is_free(system: System) -> None:
     waiting(system, 1)
     system.client.hset(keys.SLOTS + "erp", mapping={"t1|shop.greet": "ghost-1 ghost-2", "t2|shop.greet": "ghost-3"})
     assert len(system.inbox.claim({"shop.greet": 9}, room=9, limits=TWO_AT_ONCE).runs) == 1
 
 
-def test_a_rate_lets_one_begin_and_says_when_the_next_may(system: System) -> None:
+def test_a_rate_leases_one_run_and_returns_when_the_next_may_begin(system: System) -> None:
     waiting(system, 3)
     limits = {"shop.greet": Limit("erp", rate=5)}
     claim = system.inbox.claim({"shop.greet": 9}, room=9, limits=limits)
@@ -225,7 +225,7 @@ def test_a_rate_lets_one_begin_and_says_when_the_next_may(system: System) -> Non
     assert eventually(lambda: system.inbox.claim({"shop.greet": 9}, room=9, limits=limits).runs)
 
 
-def test_busy_shuts_the_limit_for_everyone(system: System) -> None:
+def test_busy_closes_the_limit_for_all_workers(system: System) -> None:
     waiting(system, 3)
     run = claim_slot(system)[0]
     system.inbox.finish([Outcome(run, "busy", {"error": "Busy"}, delay=0.3)])
@@ -236,7 +236,7 @@ def test_busy_shuts_the_limit_for_everyone(system: System) -> None:
     assert (again[0].item, again[0].attempts) == (run.item, 0)
 
 
-def test_retiring_a_handler_ends_its_runs_wherever_they_wait(system: System) -> None:
+def test_retiring_a_handler_fails_its_waiting_runs_in_every_state(system: System) -> None:
     retried, held, ready = waiting(system, 3)
     (run,) = system.inbox.claim({"shop.greet": 1}, room=1).runs
     system.inbox.finish([Outcome(run, "retry", {"error": "KeyError"}, delay=3600)])
@@ -252,7 +252,7 @@ def test_retiring_a_handler_ends_its_runs_wherever_they_wait(system: System) -> 
     assert system.identity_holds()
 
 
-def test_retiring_a_handler_leaves_the_delayed_runs_of_others_alone(system: System) -> None:
+def test_retiring_a_handler_does_not_touch_the_delayed_runs_of_others(system: System) -> None:
     (event_id,) = waiting(system, 1)
     (run,) = system.inbox.claim({"shop.greet": 1}, room=1).runs
     system.inbox.finish([Outcome(run, "retry", {"error": "KeyError"}, delay=3600)])
@@ -260,7 +260,7 @@ def test_retiring_a_handler_leaves_the_delayed_runs_of_others_alone(system: Syst
     assert system.run_of(event_id, "shop.greet").status == "waiting"
 
 
-# By real workers
+# Real workers
 
 
 def started(make_system: Callable[..., System], remote: Counting | None = None, **limit: object) -> System:
@@ -271,7 +271,7 @@ def started(make_system: Callable[..., System], remote: Counting | None = None, 
     return system
 
 
-def test_pause_kill_everything_start_and_resume_loses_nothing_and_keeps_order(
+def test_a_pause_survives_a_kill_of_everything_and_resumes_in_order(
     make_system: Callable[..., System],
 ) -> None:
     many = 300
@@ -297,7 +297,7 @@ def test_pause_kill_everything_start_and_resume_loses_nothing_and_keeps_order(
     assert {run.attempts for e in system.ledger.events(limit=500) for run in system.ledger.event(e.id).runs} == {1}
 
 
-def test_a_paused_store_waits_while_another_goes_on(make_system: Callable[..., System]) -> None:
+def test_a_paused_store_waits_and_another_store_does_not(make_system: Callable[..., System]) -> None:
     system = started(make_system, concurrency=1)
     assert "accepted and wait" in system.run_cli("stores", "pause", "north").stdout
     north, south = system.accept(store="north"), system.accept(store="south")
@@ -320,7 +320,7 @@ def test_concurrency_is_never_exceeded(make_system: Callable[..., System], remot
     assert {system.run_of(one, "shop.export").attempts for one in ids} == {1}
 
 
-def test_a_rate_is_never_exceeded_and_nearly_reached(make_system: Callable[..., System], remote: Counting) -> None:
+def test_a_rate_is_never_exceeded_and_almost_reached(make_system: Callable[..., System], remote: Counting) -> None:
     remote.takes = 0
     system = started(make_system, remote, rate="5/s")
     system.start("worker")
@@ -333,7 +333,7 @@ def test_a_rate_is_never_exceeded_and_nearly_reached(make_system: Callable[..., 
     assert 15 / span >= 4.5
 
 
-def test_ten_minutes_of_busy_burn_no_attempt_and_hold_up_nobody(make_system: Callable[..., System]) -> None:
+def test_a_long_busy_time_burns_no_attempt_and_delays_no_other_handler(make_system: Callable[..., System]) -> None:
     system = started(make_system, concurrency=1)
     closed = system.folder / "closed"
     closed.touch()
@@ -350,7 +350,7 @@ def test_ten_minutes_of_busy_burn_no_attempt_and_hold_up_nobody(make_system: Cal
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_sixteen_horses_over_four_processes_hold_both_limits(
+def test_sixteen_child_processes_of_four_workers_respect_both_limits(
     make_system: Callable[..., System], remote: Counting
 ) -> None:
     system = started(make_system, remote, concurrency=2, rate="5/s")
@@ -374,10 +374,10 @@ def test_sixteen_horses_over_four_processes_hold_both_limits(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_sixteen_horses_over_four_processes_keep_two_slots_in_use(
+def test_sixteen_child_processes_of_four_workers_use_two_slots_fully(
     make_system: Callable[..., System], remote: Counting
 ) -> None:
-    """What a limit of two allows is two divided by how long a call takes; a slot that waits is waste."""
+    """A limit of two allows two calls per call time. A slot that is not in use is wasted."""
     system = started(make_system, remote, concurrency=2)
     system.start("worker", "worker", "worker")
     system.settled(system.accept(data={"id": 1}))

@@ -38,8 +38,8 @@ def flaky(event, ctx):
 def hopeless(event, ctx):
     raise KeyError("vat_id")
 
-@router.on("order.words", retries=0)
-def words(event, ctx):
+@router.on("order.control", retries=0)
+def control(event, ctx):
     raise {"drop": Drop("test order"), "fail": Fail("unknown SKU"), "retry": Retry("soon", after=0)}[event.data["say"]]
 
 @router.on("order.busy")
@@ -117,7 +117,7 @@ def error(system: System, event_id: str, handler: str) -> str:
     return str(system.run_of(event_id, f"shop.{handler}").error)
 
 
-def test_an_event_is_handled_and_its_outcome_can_be_read_back(shop: System) -> None:
+def test_an_event_is_handled_and_its_outcome_can_be_read(shop: System) -> None:
     started(shop)
     event_id = shop.accept("order.created", data={"id": 7})
     assert shop.settled(event_id) == "settled"
@@ -127,7 +127,7 @@ def test_an_event_is_handled_and_its_outcome_can_be_read_back(shop: System) -> N
     assert shop.identity_holds()
 
 
-def test_a_worker_that_starts_later_does_what_was_waiting(shop: System) -> None:
+def test_a_worker_that_starts_later_does_the_waiting_runs(shop: System) -> None:
     event_id = shop.accept()
     started(shop)
     assert shop.settled(event_id) == "settled"
@@ -140,7 +140,7 @@ def test_handlers_are_chosen_by_topic_and_store(shop: System) -> None:
     assert (shop.settled(south), result(shop, south, "south_only")) == ("settled", "south")
 
 
-def test_a_raising_handler_is_tried_again_and_its_neighbour_is_not(shop: System) -> None:
+def test_a_handler_that_raises_is_retried_and_the_other_handler_is_not(shop: System) -> None:
     started(shop)
     event_id = shop.accept("order.flaky")
     assert shop.settled(event_id) == "settled"
@@ -159,12 +159,12 @@ def test_after_the_last_attempt_the_run_is_a_failure_with_its_traceback(shop: Sy
     assert shop.run_of(event_id, "shop.greet").status == "done"
 
 
-def test_the_words_mean_what_they_say(shop: System) -> None:
+def test_drop_settles_fail_fails_and_retry_counts_as_an_attempt(shop: System) -> None:
     started(shop)
-    drop, fail, retry = (shop.accept("order.words", data={"id": 1, "say": say}) for say in ("drop", "fail", "retry"))
-    assert (shop.settled(drop), shop.run_of(drop, "shop.words").status) == ("settled", "dropped")
-    assert (shop.settled(fail), error(shop, fail, "words")) == ("failed", "Fail: unknown SKU")
-    assert (shop.settled(retry), error(shop, retry, "words")) == ("failed", "Retry: soon")
+    drop, fail, retry = (shop.accept("order.control", data={"id": 1, "say": say}) for say in ("drop", "fail", "retry"))
+    assert (shop.settled(drop), shop.run_of(drop, "shop.control").status) == ("settled", "dropped")
+    assert (shop.settled(fail), error(shop, fail, "control")) == ("failed", "Fail: unknown SKU")
+    assert (shop.settled(retry), error(shop, retry, "control")) == ("failed", "Retry: soon")
 
 
 def test_busy_waits_and_burns_no_attempt(shop: System) -> None:
@@ -183,7 +183,7 @@ def test_busy_waits_and_burns_no_attempt(shop: System) -> None:
         ("order.eats", "eats", "killed: its process used"),
     ],
 )
-def test_a_handler_that_misbehaves_fails_alone(
+def test_a_misbehaving_handler_fails_and_others_do_not(
     make_system: Callable[..., System], topic: str, handler: str, reason: str
 ) -> None:
     shop = make_system(plugin=PLUGIN, child_processes=3)
@@ -202,14 +202,14 @@ def test_a_handler_that_misbehaves_fails_alone(
     assert worker.alive
 
 
-def test_a_horse_keeps_what_startup_opened(shop: System) -> None:
+def test_a_child_process_reuses_the_resource_of_startup(shop: System) -> None:
     started(shop)
     ids = [shop.accept("order.resource") for _ in range(5)]
     assert {shop.settled(one) for one in ids} == {"settled"}
     assert {result(shop, one, "resource") for one in ids} == {"same process"}
 
 
-def test_a_killed_horse_is_replaced_and_its_run_done_again(shop: System) -> None:
+def test_a_killed_child_process_is_replaced_and_its_run_is_retried(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     shop.settled(shop.accept())
     event_id = shop.accept("order.flaky")
@@ -219,7 +219,7 @@ def test_a_killed_horse_is_replaced_and_its_run_done_again(shop: System) -> None
     assert eventually(lambda: len(children_of(worker.pid)) == 3)
 
 
-def test_sigterm_finishes_what_is_under_way_and_leaves_no_process(shop: System) -> None:
+def test_sigterm_finishes_the_runs_under_way_and_leaves_no_process(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     event_id = shop.accept("order.long")
     begun(shop, event_id)
@@ -230,7 +230,7 @@ def test_sigterm_finishes_what_is_under_way_and_leaves_no_process(shop: System) 
     assert all(gone(child_process) for child_process in child_processes)
 
 
-def test_a_run_that_does_not_end_in_time_is_given_back_without_an_attempt(shop: System) -> None:
+def test_a_run_that_does_not_end_within_the_drain_time_is_released_without_an_attempt(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper", env={"STOREHOOKS_WORKERS__DRAIN": "200ms"})
     event_id = shop.accept("order.hang")
     begun(shop, event_id)
@@ -240,7 +240,7 @@ def test_a_run_that_does_not_end_in_time_is_given_back_without_an_attempt(shop: 
     assert (run.status, run.attempts) == ("waiting", 0)
 
 
-def test_horses_die_with_their_worker(shop: System) -> None:
+def test_child_processes_die_with_their_worker(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     shop.settled(shop.accept())
     child_processes = children_of(worker.pid)
@@ -249,7 +249,7 @@ def test_horses_die_with_their_worker(shop: System) -> None:
     eventually(lambda: all(gone(child_process) for child_process in child_processes), 2)
 
 
-def test_work_of_a_killed_worker_is_done_by_another_within_ten_seconds(shop: System) -> None:
+def test_the_runs_of_a_killed_worker_begin_at_another_within_ten_seconds(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     event_id = shop.accept("order.long")
     begun(shop, event_id)
@@ -258,12 +258,12 @@ def test_work_of_a_killed_worker_is_done_by_another_within_ten_seconds(shop: Sys
     shop.start("worker")
     before = time.monotonic()
 
-    def leased_anew() -> bool:
+    def leased_again() -> bool:
         return shop.client.hget(keys.EVENT + event_id, "r:shop.long") != lease and (
             shop.run_of(event_id, "shop.long").status == "running"
         )
 
-    eventually(leased_anew)
+    eventually(leased_again)
     assert time.monotonic() - before < 10
     assert shop.run_of(event_id, "shop.long").attempts == 0
 
@@ -276,7 +276,9 @@ def test_a_lost_wake_up_costs_at_most_a_tick(shop: System) -> None:
     assert shop.settled(event_id, within=3) == "settled"
 
 
-def test_the_server_may_be_killed_and_come_back(make_system: Callable[..., System], own_redis: Server) -> None:
+def test_work_continues_after_the_server_was_killed_and_restarted(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
     shop = make_system(plugin=PLUGIN, url=own_redis.url)
     started(shop)
     shop.settled(shop.accept())
@@ -288,7 +290,7 @@ def test_the_server_may_be_killed_and_come_back(make_system: Callable[..., Syste
     assert shop.settled(shop.accept()) == "settled"
 
 
-def test_a_job_that_is_not_ours_is_quarantined_and_never_run(shop: System) -> None:
+def test_an_rq_job_that_is_not_a_wake_up_is_quarantined_and_never_run(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     shop.client.hset("rq:job:evil", mapping={"data": '["os.system", null, ["touch /tmp/storehooks-pwned"], {}]'})
     shop.client.rpush("rq:queue:default", "evil")
@@ -298,7 +300,7 @@ def test_a_job_that_is_not_ours_is_quarantined_and_never_run(shop: System) -> No
     assert worker.alive
 
 
-def test_rq_info_shows_the_worker_and_forgets_a_killed_one(shop: System, server_url: str) -> None:
+def test_rq_info_shows_a_worker_until_it_stops(shop: System, server_url: str) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     shop.settled(shop.accept())
 
