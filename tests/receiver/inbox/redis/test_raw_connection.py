@@ -62,5 +62,5 @@ def test_replies_that_nobody_asked_for_are_nobodys(own_redis: Server) -> None:
         selector.register(plain, selectors.EVENT_READ)
         assert selector.select(5)
     with pytest.raises(LostConnection, match="more replies"):
-        plain.ask([("ECHO", "mine")])
+        plain.execute([("ECHO", "mine")])
     plain.close()
