@@ -1,4 +1,4 @@
-"""The fault matrix: each row really done, with real signals, sockets and clocks. The numbers are the matrix's."""
+"""The fault matrix: each row is done with real signals, sockets and clocks. Row numbers are those of the matrix."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ HELLO = """
 import os, time
 from workers import Router
 router = Router("shop")
-def note(event):
+def record(event):
     with open(os.path.join(os.path.dirname(__file__), "effects"), "a") as file:
         file.write(event.id + "\\n")
 @router.on("order.created")
 def greet(event, ctx):
-    note(event)
+    record(event)
     return f"by {os.getppid()}"
 @router.on("order.slow", timeout=60)
 def slow(event, ctx):
-    note(event)
+    record(event)
     time.sleep(event.data.get("seconds", 30))
     return f"by {os.getppid()}"
 """
@@ -42,7 +42,7 @@ def slow(event, ctx):
 
 @pytest.fixture
 def proxied(make_system: Callable[..., System], own_redis: Server) -> Iterator[tuple[System, Proxy]]:
-    """A system whose processes reach the server through a proxy, while the test sees the server itself."""
+    """A system whose processes reach the server through a proxy, while the test connects directly."""
     proxy = Proxy(own_redis.data_dir, str(socket_path(own_redis.data_dir)))
     system = make_system(url=proxy.url, plugin=HELLO)
     system.inbox.client = system.ledger.client = system.client = own_redis.client
@@ -70,7 +70,7 @@ def test_row_1_a_web_worker_killed_mid_request_stores_nothing(system: System) ->
         head = f"POST /webhooks/north HTTP/1.1\r\nHost: x\r\nContent-Length: {len(request.body)}\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
         connection.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
-        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")  # it is being read
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")  # the request is being read
         connection.sendall(request.body[:10])
         for child in children_of(web.pid):
             os.kill(child, signal.SIGKILL)
@@ -92,7 +92,7 @@ def test_row_2_a_web_worker_killed_after_storing_leaves_one_event(proxied: tuple
         return False
 
     proxy.at_reply(request.headers["webhook-id"].encode(), kill_the_worker)
-    with pytest.raises(Exception):  # noqa: B017, PT011  the connection is gone, in one of several ways
+    with pytest.raises(Exception):  # noqa: B017, PT011  the connection ends in one of several ways
         system.post(request)
     assert proxy.fired.wait(5)
     again = eventually(lambda: system.web_answers() and system.post(request))
@@ -100,20 +100,20 @@ def test_row_2_a_web_worker_killed_after_storing_leaves_one_event(proxied: tuple
     assert len(system.ledger.events()) == 2
 
 
-def test_row_3_no_kill_of_the_server_leaves_half_an_event(
+def test_row_3_killing_the_server_never_leaves_half_an_event(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:
     system = make_system(url=own_redis.url)
     answered: list[str] = []
 
-    def accept_until_it_dies() -> None:
+    def accept_until_an_error() -> None:
         try:
             while True:
                 answered.append(system.accept())
         except RedisError:
             pass
 
-    threads = [threading.Thread(target=accept_until_it_dies) for _ in range(3)]
+    threads = [threading.Thread(target=accept_until_an_error) for _ in range(3)]
     for thread in threads:
         thread.start()
     eventually(lambda: len(answered) > 200)
@@ -130,13 +130,13 @@ def test_row_3_no_kill_of_the_server_leaves_half_an_event(
     assert system.ledger.counters().total["accepted"] == len(stored)
 
 
-def test_row_12_a_cut_reply_to_accept_is_no_loss_and_no_double(proxied: tuple[System, Proxy]) -> None:
+def test_row_12_a_lost_reply_to_accept_neither_loses_nor_doubles_the_event(proxied: tuple[System, Proxy]) -> None:
     system, proxy = proxied
     system.start("web")
     system.post(system.request())
     request = system.request()
     proxy.cut("accept")
-    assert system.post(request).status_code == 200, "the reply was lost, so it is in the spool too"
+    assert system.post(request).status_code == 200, "the reply was lost, so the delivery is in the spool too"
     assert proxy.fired.is_set()
     eventually(lambda: system.http.get("/readyz").json()["spooled"] == 0)
     assert system.post(request).json()["status"] == "duplicate"
@@ -146,7 +146,9 @@ def test_row_12_a_cut_reply_to_accept_is_no_loss_and_no_double(proxied: tuple[Sy
 # Behind the queue
 
 
-def test_row_7_the_run_of_a_killed_horse_is_done_again_within_two_seconds(make_system: Callable[..., System]) -> None:
+def test_row_7_the_run_of_a_killed_child_process_is_repeated_within_two_seconds(
+    make_system: Callable[..., System],
+) -> None:
     system = make_system(plugin=HELLO)
     worker, _ = system.start("worker", "housekeeper")
     event_id = system.accept("order.slow", data={"id": 1, "seconds": 0.8})
@@ -202,12 +204,12 @@ def test_row_9_another_housekeeper_takes_over(make_system: Callable[..., System]
 
 
 @pytest.mark.parametrize("name", ["claim", "route", "finish"])
-def test_row_13_a_cut_reply_to_a_worker_is_mended(proxied: tuple[System, Proxy], name: str) -> None:
+def test_row_13_a_lost_reply_to_a_worker_is_repaired(proxied: tuple[System, Proxy], name: str) -> None:
     system, proxy = proxied
     system.start("worker", "housekeeper")
     system.settled(system.accept())
     proxy.cut(name)
-    event_id = system.accept(store="south")  # not seen yet: events like one that was are routed as they are claimed
+    event_id = system.accept(store="south")  # a new store: known kinds of events are routed as they are claimed
     assert system.settled(event_id, within=10) == "settled"
     assert proxy.fired.wait(5)
     assert event_id in effects(system)
@@ -232,7 +234,7 @@ def test_row_17_a_worker_stopped_past_its_lease_cannot_settle_the_run(make_syste
     assert system.run_of(event_id, "shop.slow").attempts == 1
 
 
-def test_row_19_poison_is_quarantined_and_the_workers_live(make_system: Callable[..., System]) -> None:
+def test_row_19_damaged_records_are_quarantined_and_workers_survive(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO)
     bad = [system.accept() for _ in range(3)]
     system.client.hset(keys.EVENT + bad[0], "r:", "nonsense")
@@ -254,7 +256,7 @@ FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketime.so.1")), "")
 @pytest.mark.full
 @pytest.mark.skipif(not FAKETIME, reason="Debian's package faketime is not installed")
 @pytest.mark.parametrize("jump", ["+3600", "-3600"])
-def test_row_20_the_servers_clock_may_jump_an_hour_either_way(
+def test_row_20_a_jump_of_the_servers_clock_loses_nothing(
     make_system: Callable[..., System], tmp_path: Path, jump: str
 ) -> None:
     folder, clock = tmp_path / "faked", tmp_path / "clock"
@@ -273,9 +275,9 @@ def test_row_20_the_servers_clock_may_jump_an_hour_either_way(
         system = make_system(url=server.url, plugin=HELLO)
         worker, _ = system.start("worker", "housekeeper")
         system.settled(system.accept())
-        under_way = system.accept("order.slow", data={"id": 1, "seconds": 2})
+        in_progress = system.accept("order.slow", data={"id": 1, "seconds": 2})
         lost = system.accept("order.slow", data={"id": 2, "seconds": 2})
-        running(system, under_way)
+        running(system, in_progress)
         running(system, lost)
         before = system.client.time()[0]
         clock.write_text(jump)
@@ -283,7 +285,7 @@ def test_row_20_the_servers_clock_may_jump_an_hour_either_way(
         assert system.settled(system.accept()) == "settled"
         worker.kill()
         system.start("worker")
-        for one in (under_way, lost):
+        for one in (in_progress, lost):
             assert system.settled(one, within=15) == "settled"
         assert system.identity_holds()
         system.close()
@@ -291,7 +293,7 @@ def test_row_20_the_servers_clock_may_jump_an_hour_either_way(
         server.stop()
 
 
-def test_row_23_sigterm_of_everything_drains_and_burns_no_attempt(make_system: Callable[..., System]) -> None:
+def test_row_23_sigterm_of_all_processes_drains_and_counts_no_attempt(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO, child_processes=4)
     command = [sys.executable, "-m", "workers", "--config", str(system.config_file)]
     workers = Process(command, log=system.folder / "workers.log", env={"STOREHOOKS_WORKERS__DRAIN": "1s"})
@@ -307,7 +309,7 @@ def test_row_23_sigterm_of_everything_drains_and_burns_no_attempt(make_system: C
     assert (run.status, run.attempts) == ("waiting", 0)
 
 
-# Two versions side by side
+# Two versions at the same time
 
 
 def test_an_older_worker_routes_to_a_handler_only_the_newer_one_has(make_system: Callable[..., System]) -> None:
@@ -328,7 +330,7 @@ def test_an_older_worker_routes_to_a_handler_only_the_newer_one_has(make_system:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_gone_from_rq_info_within_thirty_seconds(make_system: Callable[..., System]) -> None:
+def test_a_killed_worker_disappears_from_rq_info_within_thirty_seconds(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO)
     (worker,) = system.start("worker")
     key = eventually(lambda: next(iter(system.client.smembers("rq:workers")), None))

@@ -1,4 +1,4 @@
-"""Redis away for an hour of load, the hour compressed: bounded memory, disk as calculated, nothing lost or doubled."""
+"""Redis unreachable for an hour of load, compressed: bounded memory, disk as calculated, nothing lost or doubled."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tests.support.harness import Server, System, children_of
 
 A_SECOND, HOUR = 20, 3600
 SENDERS = 6
-PAGE, BESIDE, IN_INDEXES = 4096, 30, 100
-"""What docs/operating.md says of a spooled delivery's place on disk."""
+PAGE, ROW_OVERHEAD, INDEX_OVERHEAD = 4096, 30, 100
+"""The sizes on disk that docs/operating.md gives for a spooled delivery."""
 
 
 class Sender(threading.Thread):
-    """Sends one delivery after the other over a connection it keeps, as fast as they are answered."""
+    """Sends one delivery after another over one connection, as fast as they are answered."""
 
-    def __init__(self, system: System, number: int, many: int) -> None:
+    def __init__(self, system: System, number: int, count: int) -> None:
         super().__init__()
-        self.system, self.number, self.many = system, number, many
+        self.system, self.number, self.count = system, number, count
         self.ids: list[str] = []
         self.others: list[bytes] = []
 
     def run(self) -> None:
         store = self.system.config.known_stores["north"]
         with socket.create_connection(("127.0.0.1", self.system.port)) as channel, channel.makefile("rb") as answers:
-            for number in range(self.many):
+            for number in range(self.count):
                 data = {"id": number, "total": "42.00", "note": "x" * 400}
                 one = compose(
                     store, topic="order.created", delivery_id=f"h{self.number}-{number}", data=data, now=time.time()
@@ -48,9 +48,9 @@ class Sender(threading.Thread):
                     f"Content-Length: {len(one.body)}\r\n\r\n".encode()
                     + one.body
                 )
-                self._note(*_answer(answers))
+                self._record(*_answer(answers))
 
-    def _note(self, status: bytes, body: bytes) -> None:
+    def _record(self, status: bytes, body: bytes) -> None:
         if b" 200 " in status:
             self.ids.append(body.split(b'"id":"')[1][:26].decode())
         else:
@@ -65,8 +65,8 @@ def _answer(answers: object) -> tuple[bytes, bytes]:
     return status, answers.read(length)  # type: ignore[attr-defined]
 
 
-def send(system: System, many: int) -> list[Sender]:
-    senders = [Sender(system, number, many // SENDERS) for number in range(SENDERS)]
+def send(system: System, count: int) -> list[Sender]:
+    senders = [Sender(system, number, count // SENDERS) for number in range(SENDERS)]
     for one in senders:
         one.start()
     for one in senders:
@@ -75,22 +75,22 @@ def send(system: System, many: int) -> list[Sender]:
 
 
 def resident(pids: list[int]) -> list[float]:
-    """MB that each process holds."""
+    """Resident memory of each process in MB."""
     page = os.sysconf("SC_PAGE_SIZE")
     return [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page / 1e6 for pid in pids]
 
 
 def calculated(system: System) -> int:
-    """What the rows should take, by the formula of the documentation."""
+    """The bytes that the rows should take by the formula in the documentation."""
     with closing(sqlite3.connect(system.config.data_dir / FILE)) as file:
-        many, size = file.execute("SELECT count(*), avg(length(about) + length(body)) FROM event").fetchone()
-    to_a_page = PAGE // (size + BESIDE)
-    assert to_a_page >= 1, "these are short ones"
-    return int(many * (PAGE / to_a_page + IN_INDEXES))
+        count, size = file.execute("SELECT count(*), avg(length(about) + length(body)) FROM event").fetchone()
+    per_page = PAGE // (size + ROW_OVERHEAD)
+    assert per_page >= 1, "the rows are short"
+    return int(count * (PAGE / per_page + INDEX_OVERHEAD))
 
 
 @pytest.fixture
-def away(make_system: Callable[..., System], own_redis: Server) -> System:
+def system(make_system: Callable[..., System], own_redis: Server) -> System:
     own_redis.kill()
     system = make_system(url=own_redis.url)
     system.start("web", env={"STOREHOOKS_RECEIVER__PROCESSES": "2"})
@@ -99,17 +99,17 @@ def away(make_system: Callable[..., System], own_redis: Server) -> System:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_redis_away_for_an_hour_costs_disk_and_nothing_else(away: System, own_redis: Server) -> None:
-    many = int(os.environ.get("HOUR", HOUR)) * A_SECOND // SENDERS * SENDERS
-    warm = [away.deliver(data={"id": -1}) for _ in range(300)]
-    web = children_of(away.processes[0].pid)
+def test_an_hour_without_redis_costs_only_disk(system: System, own_redis: Server) -> None:
+    count = int(os.environ.get("HOUR", HOUR)) * A_SECOND // SENDERS * SENDERS
+    warm = [system.deliver(data={"id": -1}) for _ in range(300)]
+    web = children_of(system.processes[0].pid)
     before, began = resident(web), time.monotonic()
-    senders = send(away, many)
+    senders = send(system, count)
     took, after = time.monotonic() - began, resident(web)
-    disk, should = (away.config.data_dir / FILE).stat().st_size, calculated(away)
-    journal = (away.config.data_dir / f"{FILE}-wal").stat().st_size
+    disk, should = (system.config.data_dir / FILE).stat().st_size, calculated(system)
+    journal = (system.config.data_dir / f"{FILE}-wal").stat().st_size
     print(
-        f"\n{many:,} deliveries, an hour of {A_SECOND}/s, in {took:.0f} s: {many / took:,.0f} a second\n"
+        f"\n{count:,} deliveries, an hour of {A_SECOND}/s, in {took:.0f} s: {count / took:,.0f} a second\n"
         f"memory of the web processes: {', '.join(f'{m:.0f}' for m in before)} MB before, "
         f"{', '.join(f'{m:.0f}' for m in after)} MB after\n"
         f"disk: {disk / 1e6:.1f} MB, calculated {should / 1e6:.1f} MB ({disk / should - 1:+.0%}), "
@@ -119,32 +119,36 @@ def test_redis_away_for_an_hour_costs_disk_and_nothing_else(away: System, own_re
     assert all(now - then < 32 for now, then in zip(after, before, strict=True)), "memory does not grow with the spool"
     assert 0.85 < disk / should < 1.15
     assert journal < 16e6
-    _drain(away, own_redis, senders, warm)
+    _drain(system, own_redis, senders, warm)
 
 
-def _drain(away: System, own_redis: Server, senders: list[Sender], warm: list[str]) -> None:
-    waiting = spooled(away)
+def _drain(system: System, own_redis: Server, senders: list[Sender], warm: list[str]) -> None:
+    waiting = spooled(system)
     own_redis.start()
     began = time.monotonic()
-    direct = away.deliver(store="south")
-    assert spooled(away) > 0, "the spool is still full of the other store's"
-    assert away.status(direct) == "open", "a store without rows goes straight to the inbox"
-    last = away.deliver(data={"id": -2})
+    direct = system.deliver(store="south")
+    assert spooled(system) > 0, "the spool still has rows of the other store"
+    assert system.status(direct) == "open", "a store without rows goes straight to the inbox"
+    last = system.deliver(data={"id": -2})
     worst, left = 0.0, waiting
     while left:
         at = time.monotonic()
-        left = spooled(away)
-        assert not any(one.silent(time.time()) for one in away.ledger.spools().values()), "a long drain is no silence"
+        left = spooled(system)
+        assert not any(one.silent(time.time()) for one in system.ledger.spools().values()), (
+            "a long drain still publishes"
+        )
         worst = max(worst, time.monotonic() - at)
     took = time.monotonic() - began
-    print(f"drained {waiting:,} in {took:.1f} s: {waiting / took:,.0f} a second; worst answer meanwhile {worst:.2f} s")
-    total = away.ledger.counters().total
+    print(
+        f"drained {waiting:,} in {took:.1f} s: {waiting / took:,.0f} a second; slowest answer meanwhile {worst:.2f} s"
+    )
+    total = system.ledger.counters().total
     ids = [event_id for sender in senders for event_id in sender.ids] + warm
     assert len(set(ids)) == len(ids)
     assert total["accepted"] == len(ids) + 2, "none lost"
     assert total["duplicates"] == 0, "none doubled"
-    lane = [item.decode() for item in away.client.zrange(keys.READY, 0, -1) if item.decode() != direct]
-    assert lane[-1] == last, "what came while it drained came after what had waited"
+    lane = [item.decode() for item in system.client.zrange(keys.READY, 0, -1) if item.decode() != direct]
+    assert lane[-1] == last, "deliveries that arrived during the drain come after the spooled ones"
     assert set(lane) == {*ids, last}
     place = {item: number for number, item in enumerate(lane)}
     for sender in senders:

@@ -1,4 +1,4 @@
-"""Cases that were found the hard way, each with the harm it did."""
+"""Regressions: each test repeats a bug that was once found, and names its effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.plugins import validation_process
 from workers.plugins.effects import LocalEffects, once
 from workers.plugins.exceptions import Fail
 
-ODD = """
+ODD_PLUGIN = """
 import asyncio, decimal, os, sys, time
 from workers import Busy, Drop, Retry, Router
 sys.path.insert(0, os.path.dirname(__file__))
@@ -30,7 +30,7 @@ import elsewhere
 router = Router("shop")
 router.startup(elsewhere.start)
 
-class Shy:
+class Unprintable:
     def __repr__(self):
         raise RuntimeError("no")
 
@@ -40,7 +40,7 @@ def raises(error):
 ENDS = {
     "big": lambda: 2**70,
     "nan": lambda: float("nan"),
-    "shy": lambda: Shy(),
+    "shy": lambda: Unprintable(),
     "surrogate": lambda: "\\ud800",
     "drop": lambda: raises(Drop(404)),
     "later": lambda: raises(Retry("soon", after=decimal.Decimal("0.01"))),
@@ -53,9 +53,9 @@ ENDS = {
 def odd(event, ctx):
     return ENDS[event.data["end"]]()
 
-@router.on("order.ages", retries=3)
-def in_ages(event, ctx):
-    raise Retry("in ages", after=float(event.data["after"]))
+@router.on("order.later", retries=3)
+def much_later(event, ctx):
+    raise Retry("much later", after=float(event.data["after"]))
 
 @router.on("order.slow", retries=0)
 def slow(event, ctx):
@@ -65,18 +65,18 @@ def slow(event, ctx):
 """
 HEAD = "from workers import Router\nrouter = Router('shop')\n"
 HELLO = HEAD + "@router.on('*')\ndef greet(event, ctx):\n    pass\n"
-ELSEWHERE = "def start(settings):\n    if getattr(settings, 'broken', False):\n        raise OSError('no crm')\n"
+OTHER_MODULE = "def start(settings):\n    if getattr(settings, 'broken', False):\n        raise OSError('no crm')\n"
 
 
-def odd_shop(make_system: Callable[..., System], **how: object) -> System:
-    system = make_system(plugin=ODD, child_processes=4, **how)
-    (system.folder / "elsewhere.py").write_text(ELSEWHERE)
+def system_with_odd_plugin(make_system: Callable[..., System], **how: object) -> System:
+    system = make_system(plugin=ODD_PLUGIN, child_processes=4, **how)
+    (system.folder / "elsewhere.py").write_text(OTHER_MODULE)
     return system
 
 
 def test_an_error_outside_the_plugins_own_file_does_not_lose_the_run(make_system: Callable[..., System]) -> None:
-    """Its place in plugin code is unknown, JSON null, and that once broke the script half way."""
-    system = odd_shop(make_system, more="[plugins.shop]\nbroken = true\n")
+    """Its line in plugin code is unknown (JSON null), which once stopped the script half way."""
+    system = system_with_odd_plugin(make_system, more="[plugins.shop]\nbroken = true\n")
     system.start("worker", "housekeeper")
     event_id = system.accept("order.odd", data={"id": 1, "end": "big"})
     assert system.settled(event_id) == "failed"
@@ -88,7 +88,7 @@ def test_an_error_outside_the_plugins_own_file_does_not_lose_the_run(make_system
     [
         ("big", "settled", str(2**70)),
         ("nan", "settled", "nan"),
-        ("shy", "settled", "<Shy that cannot be shown: RuntimeError>"),
+        ("shy", "settled", "<Unprintable that cannot be shown: RuntimeError>"),
         ("surrogate", "settled", "?"),
         ("drop", "settled", "404"),
         ("later", "failed", "Retry: soon"),
@@ -97,10 +97,10 @@ def test_an_error_outside_the_plugins_own_file_does_not_lose_the_run(make_system
         ("unreadable error", "failed", "ValueError: ?"),
     ],
 )
-def test_odd_ends_are_told_and_cost_no_horse(
+def test_odd_results_and_errors_are_shown_and_end_no_child_process(
     make_system: Callable[..., System], end: str, state: str, shown: str
 ) -> None:
-    system = odd_shop(make_system)
+    system = system_with_odd_plugin(make_system)
     worker, _ = system.start("worker", "housekeeper")
     event_id = system.accept("order.odd", data={"id": 1, "end": end})
     assert system.settled(event_id) == state
@@ -110,13 +110,13 @@ def test_odd_ends_are_told_and_cost_no_horse(
     assert worker.alive
 
 
-def test_a_retry_in_ages_is_due_within_a_month_and_breaks_neither_worker_nor_list(
+def test_a_very_late_retry_is_due_within_a_month_and_breaks_neither_worker_nor_list(
     make_system: Callable[..., System],
 ) -> None:
-    """1e306 s could not be written and 1e12 s could not be shown: no calendar has that year."""
-    system = odd_shop(make_system)
+    """1e306 s could not be stored, and 1e12 s could not be shown as a date."""
+    system = system_with_odd_plugin(make_system)
     worker, _ = system.start("worker", "housekeeper")
-    ids = {system.accept("order.ages", data={"id": 1, "after": after}) for after in ("1e306", "1e12", "inf")}
+    ids = {system.accept("order.later", data={"id": 1, "after": after}) for after in ("1e306", "1e12", "inf")}
     eventually(lambda: len(FailureQueries(system.client).latest()) == 3)
     found = FailureQueries(system.client).latest()
     assert {one.event for one in found} == ids
@@ -125,8 +125,8 @@ def test_a_retry_in_ages_is_due_within_a_month_and_breaks_neither_worker_nor_lis
 
 
 def test_sigterm_to_every_process_burns_no_attempt(make_system: Callable[..., System]) -> None:
-    """As a service manager does it."""
-    system = odd_shop(make_system)
+    """A service manager sends it to every process at once."""
+    system = system_with_odd_plugin(make_system)
     worker, _ = system.start("worker", "housekeeper")
     event_id = system.accept("order.slow")
     eventually((system.folder / "begun").exists)
@@ -137,18 +137,18 @@ def test_sigterm_to_every_process_burns_no_attempt(make_system: Callable[..., Sy
 
 
 def test_a_slow_reload_lets_no_lease_lapse(make_system: Callable[..., System]) -> None:
-    system = odd_shop(make_system)
+    system = system_with_odd_plugin(make_system)
     worker, _ = system.start("worker", "housekeeper")
     event_id = system.accept("order.slow")
     eventually((system.folder / "begun").exists)
-    system.plugin.write_text("import time\ntime.sleep(4)\n" + ODD)
+    system.plugin.write_text("import time\ntime.sleep(4)\n" + ODD_PLUGIN)
     worker.send(signal.SIGHUP)
     assert system.settled(event_id) == "settled"
     assert system.client.hget(keys.EVENT + event_id, "r:shop.slow").split()[2] == b"0", "no loss"
     eventually(lambda: '"reloaded"' in system.log("worker"), 15)
 
 
-def test_a_bell_that_nobody_answers_is_given_up(make_system: Callable[..., System], own_redis: Server) -> None:
+def test_a_wait_for_a_wake_up_that_hangs_is_ended(make_system: Callable[..., System], own_redis: Server) -> None:
     proxy = Proxy(own_redis.data_dir, str(socket_path(own_redis.data_dir)))
     system = make_system(
         url=proxy.url,
@@ -193,7 +193,7 @@ def test_at_maxmemory_leases_still_lapse_and_workers_still_start(
         assert {system.settled(one) for one in (lost, waiting)} == {"settled"}
 
 
-def test_held_work_comes_back_even_if_the_command_that_resumed_it_died(system: System) -> None:
+def test_held_runs_are_resumed_even_if_the_resume_command_was_killed(system: System) -> None:
     for _ in range(3):
         system.accept()
     system.administration.pause(store="north")
@@ -212,7 +212,7 @@ def test_a_claim_is_bounded_in_bytes(system: System) -> None:
     assert len(first) + len(system.inbox.claim({"": 64}, room=64).runs) == 14
 
 
-def test_whoever_comes_back_first_routes_to_everybodys_handlers(system: System) -> None:
+def test_the_first_worker_after_an_outage_routes_to_the_handlers_of_all(system: System) -> None:
     ours, theirs = (Declaration(name, "1", ("*",), ("*",)) for name in ("a.one", "b.two"))
     system.inbox.declare([ours, theirs])
     for name in system.client.hkeys(keys.DECLARED_AT):
@@ -243,21 +243,23 @@ def test_a_done_effect_with_a_result_that_is_not_json_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "error"),
     [
         ("import sys\nsys.exit('bye')\n", "cannot be loaded: SystemExit: bye"),
         ("import os\nos.kill(os.getpid(), 9)\n", "killed by signal 9"),
     ],
 )
-def test_a_plugin_that_ends_its_process_is_a_sentence(make_system: Callable[..., System], text: str, says: str) -> None:
+def test_a_plugin_that_ends_its_process_is_reported_in_one_sentence(
+    make_system: Callable[..., System], text: str, error: str
+) -> None:
     system = make_system(plugin=text)
     done = system.refuse_to_start("worker")
     assert done.returncode == 2
-    assert says in done.stderr
+    assert error in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_process_left_by_a_plugins_import_delays_nobody_and_is_ended(make_system: Callable[..., System]) -> None:
+def test_a_process_started_by_a_plugins_import_delays_nothing_and_is_ended(make_system: Callable[..., System]) -> None:
     system = make_system(plugin="import subprocess\nhelper = subprocess.Popen(['sleep', '97'])\n" + HEAD)
     began = time.monotonic()
     assert validation_process.validate_plugins(system.config) == []
@@ -276,12 +278,12 @@ def _command(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("queue", ["'eu.high'", "'my queue'", "''", "None", "12"])
-def test_a_queue_that_could_not_be_woken_is_refused(make_system: Callable[..., System], queue: str) -> None:
+def test_an_invalid_queue_name_is_refused(make_system: Callable[..., System], queue: str) -> None:
     system = make_system(plugin=HEAD + f"@router.on('*', queue={queue})\ndef one(event, ctx):\n    pass\n")
     assert "a queue's name is letters" in system.refuse_to_start("worker").stderr
 
 
-def test_a_replayed_run_settles_though_another_of_the_event_is_still_failed(system: System) -> None:
+def test_a_replayed_run_settles_while_another_run_of_the_event_is_failed(system: System) -> None:
     event_id = system.accept()
     greet, count = route(system.inbox, claim_one(system.inbox), GREET, ("shop.count", "default", True))
     system.inbox.finish([Outcome(greet, "failed", {"error": "E"}), Outcome(count, "failed", {"error": "E"})])
@@ -291,7 +293,7 @@ def test_a_replayed_run_settles_though_another_of_the_event_is_still_failed(syst
     assert system.identity_holds()
 
 
-def test_an_event_that_comes_while_the_newest_are_listed_makes_none_appear_twice(system: System) -> None:
+def test_an_event_that_arrives_during_a_listing_makes_none_appear_twice(system: System) -> None:
     first, second, third = (system.accept() for _ in range(3))
     late = system.delivery()
     late = replace(late, event=replace(late.event, received_at=late.event.received_at + timedelta(seconds=1)))

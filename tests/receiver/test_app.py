@@ -40,7 +40,7 @@ def test_a_flipped_byte_is_refused_and_nothing_is_stored(web: System) -> None:
 
 def test_an_unknown_store_and_a_wrong_signature_get_the_same_answer(web: System) -> None:
     request = web.request()
-    unknown = web.post(request, store="nobody")
+    unknown = web.post(request, store="unknown")
     wrong = web.post(request, store="south")
     assert unknown.status_code == wrong.status_code == 401
     assert unknown.content == wrong.content
@@ -49,7 +49,7 @@ def test_an_unknown_store_and_a_wrong_signature_get_the_same_answer(web: System)
     }
 
 
-def test_refusals_create_no_key_for_names_nobody_configured(web: System) -> None:
+def test_refusals_create_no_key_for_unknown_stores(web: System) -> None:
     for name in ("evil-1", "evil-2", "evil-3"):
         web.post(web.request(), store=name)
     eventually(lambda: web.ledger.counters().total["refused"] == 3)
@@ -72,7 +72,7 @@ def test_a_body_shorter_than_announced_is_refused(web: System) -> None:
         assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_chunked_body_is_read_whole(web: System) -> None:
+def test_a_chunked_body_is_read_completely(web: System) -> None:
     request = web.request()
 
     def pieces() -> Iterator[bytes]:
@@ -93,7 +93,7 @@ def test_a_chunked_body_is_read_whole(web: System) -> None:
         ("POST", "/webhooks//north", 404),
     ],
 )
-def test_wrong_paths_and_methods_are_problems_and_never_redirects(
+def test_wrong_paths_and_methods_get_problem_json_and_never_a_redirect(
     web: System, method: str, path: str, status: int
 ) -> None:
     answer = web.http.request(method, f"http://127.0.0.1:{web.port}{path}")
@@ -102,7 +102,7 @@ def test_wrong_paths_and_methods_are_problems_and_never_redirects(
         assert "POST" in answer.headers["allow"]
 
 
-def test_health_needs_nothing_and_readiness_needs_the_server(
+def test_health_depends_on_nothing_and_readiness_reports_where_it_stores(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:
     system = make_system(url=own_redis.url)
@@ -123,7 +123,7 @@ def test_health_needs_nothing_and_readiness_needs_the_server(
     }
 
 
-def test_hup_takes_a_new_config_and_refuses_a_bad_one(web: System) -> None:
+def test_hup_loads_a_new_config_and_refuses_an_invalid_one(web: System) -> None:
     process = web.processes[0]
     good = web.config_file.read_text()
     third = good + '\n[stores.west]\nsigning_secrets = ["whsec_d2VzdCBzZWNyZXQgZm9yIHRlc3Rz"]\n'
@@ -140,7 +140,7 @@ def test_hup_takes_a_new_config_and_refuses_a_bad_one(web: System) -> None:
     assert eventually(lambda: web.post(web.request(store="west"), store="west").status_code == 200)
 
 
-def test_a_taken_port_is_a_sentence_and_exit_code_2(system: System) -> None:
+def test_a_port_in_use_is_one_sentence_and_exit_code_2(system: System) -> None:
     with socket.create_server(("127.0.0.1", system.port)):
         done = system.run_cli("web")
     assert done.returncode == 2
@@ -149,8 +149,8 @@ def test_a_taken_port_is_a_sentence_and_exit_code_2(system: System) -> None:
 
 
 @pytest.mark.parametrize("command", ["web", "worker"])
-def test_an_unreachable_server_is_a_sentence_and_exit_code_2(make_system: Callable[..., System], command: str) -> None:
-    """Without a spool the receiver too has nowhere to keep a delivery."""
+def test_an_unreachable_redis_is_one_sentence_and_exit_code_2(make_system: Callable[..., System], command: str) -> None:
+    """With the spool off, the receiver needs Redis too."""
     system = make_system(url=f"redis://127.0.0.1:{free_port()}")
     done = system.run_cli(command, env={"STOREHOOKS_RECEIVER__SPOOL": "off"})
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Logs: an exception is told by its type and place, never by its message."""
+"""Logs: an exception is logged with its type and place, never with its message; repeats are throttled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import subprocess
 import sys
 
 import orjson
+import pytest
+from structlog.testing import capture_logs
+
+from receiver import logs
 
 CODE = """
 import logging
@@ -33,3 +37,14 @@ def test_an_exception_is_logged_without_its_message() -> None:
     assert [(line["event"], line["exception"]) for line in lines] == [("it failed", "ValueError")] * 4
     assert all(line["at"][-1].endswith(" fails") for line in lines)
     assert set(last) == {"event", "level", "timestamp", "process"}
+
+
+def test_the_same_event_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    throttled, now = logs.ThrottledLog(logs.get("ours")), 1000.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    with capture_logs() as lines:
+        for seconds in (0, 30, 59, 61):
+            now = 1000.0 + seconds
+            throttled.error("disk full")
+            throttled.info("waiting")
+    assert [line["event"] for line in lines] == ["disk full", "waiting"] * 2

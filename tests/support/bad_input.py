@@ -1,6 +1,6 @@
-"""The corpus of bad input: each case has a name, what is sent, and the status it must be answered with.
+"""The corpus of bad input: each case has a name, the bytes to send, and the status of the answer.
 
-A signed delivery is genuine: when its content cannot be understood it is kept and answered like any other.
+A signed delivery is genuine: if its content cannot be read, it is stored and answered like any other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Case:
     name: str
     status: int
     sending: Sending | bytes
-    says: str = ""
+    result: str = ""
     """The `status` in the answer's body, where it matters: accepted or duplicate."""
 
 
@@ -98,7 +98,7 @@ class Corpus:
         return request(f"/webhooks/{store}", {**headers, name: change(headers[name])}.items(), body)
 
     def timed(self, text: bytes) -> bytes:
-        """A delivery that is signed over this text as its time."""
+        """A delivery with a valid signature over this text as its timestamp."""
         key = self._config.known_stores["north"].secrets[0].key
         scheme = self._config.known_stores["hex"].scheme
         self._ids += 1
@@ -160,17 +160,19 @@ class Corpus:
 
     def times_and_ids(self) -> Iterator[Case]:
         now = int(time.time())
-        yield Case("time nan", 401, self.timed(b"nan"))
-        yield Case("time 1e400", 401, self.timed(b"1e400"))
-        yield Case("time inf", 401, self.timed(b"inf"))
-        yield Case("time negative", 401, self.timed(b"-1"))
-        yield Case("time with an underscore", 401, self.timed(f"{now // 1000}_{now % 1000:03}".encode()))
+        yield Case("timestamp nan", 401, self.timed(b"nan"))
+        yield Case("timestamp 1e400", 401, self.timed(b"1e400"))
+        yield Case("timestamp inf", 401, self.timed(b"inf"))
+        yield Case("timestamp negative", 401, self.timed(b"-1"))
+        yield Case("timestamp with an underscore", 401, self.timed(f"{now // 1000}_{now % 1000:03}".encode()))
         arabic = "".join(chr(0x660 + int(digit)) for digit in str(now)).encode()
-        yield Case("time in Arabic digits", 401, self.timed(arabic))
-        yield Case("time with a space inside", 401, self.timed(str(now)[:5].encode() + b" " + str(now)[5:].encode()))
-        yield Case("time in milliseconds for seconds", 401, self.timed(str(now * 1000).encode()))
-        yield Case("time an hour ahead", 401, self.signed(now=now + 3600))
-        yield Case("time an hour ago", 401, self.signed(now=now - 3600))
+        yield Case("timestamp in Arabic digits", 401, self.timed(arabic))
+        yield Case(
+            "timestamp with a space inside", 401, self.timed(str(now)[:5].encode() + b" " + str(now)[5:].encode())
+        )
+        yield Case("timestamp in milliseconds for seconds", 401, self.timed(str(now * 1000).encode()))
+        yield Case("timestamp an hour ahead", 401, self.signed(now=now + 3600))
+        yield Case("timestamp an hour ago", 401, self.signed(now=now - 3600))
         again = self.signed(extra={"webhook-id": "msg_again"})
         yield Case("an id for the first time", 200, again, "accepted")
         yield Case("the same id again", 200, again, "duplicate")
@@ -235,7 +237,7 @@ class Corpus:
         yield Case("chunked byte by byte", 401, head + chunked(b"x" * 5_000, 1))
         yield Case("chunked byte by byte, without an end", 413, head + b"1\r\nx\r\n" * 20_000)
         padded = b"1;%s\r\nx\r\n" % (b"x" * 1_000)
-        yield Case("chunks of little but extensions", 413, head + padded * 200)
+        yield Case("chunks that are mostly extensions", 413, head + padded * 200)
         yield Case("chunk that claims 2 GB, then the end", 400, Sending((head + b"7fffffff\r\nabc",), end=True))
         short = request(headers=[("content-length", "100")], length=False)
         yield Case("short body, then the end", 400, Sending((short + b"short",), end=True))
@@ -298,20 +300,22 @@ class Corpus:
         yield Case("HTTP/3.0", 400, request(version="HTTP/3.0"))
         yield Case("an HTTP/2 preface", 400, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         yield Case("Expect: 100-continue", 200, self._with(("expect", "100-continue")), "accepted")
-        yield Case("Expect: a pony", 400, self._with(("expect", "a pony")))
+        yield Case("Expect: something unknown", 400, self._with(("expect", "something-unknown")))
         yield Case("Connection: close", 200, self._with(("connection", "close")), "accepted")
         upgrade = (("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABkAAQ"))
-        yield Case("another protocol asked for", 200, self._with(*upgrade), "accepted")
+        yield Case("an upgrade to another protocol", 200, self._with(*upgrade), "accepted")
         again = self._with(*upgrade)
         halves = Sending((again[:40], again[40:]), pause=0.05)  # in the head
-        yield Case("another protocol asked for, in two pieces", 200, halves, "accepted")
+        yield Case("an upgrade to another protocol, in two pieces", 200, halves, "accepted")
         old = [*self.headers().items()]
         yield Case("HTTP/1.0", 200, request(headers=old, body=ORDER, version="HTTP/1.0"), "accepted")
-        kept = [*self.headers().items(), ("connection", "keep-alive")]
-        yield Case("HTTP/1.0, to be kept", 200, request(headers=kept, body=ORDER, version="HTTP/1.0"), "accepted")
-        yield Case("a query behind the path", 200, self._at("/webhooks/north?from=shop"), "accepted")
+        keep_alive = [*self.headers().items(), ("connection", "keep-alive")]
+        yield Case(
+            "HTTP/1.0 with keep-alive", 200, request(headers=keep_alive, body=ORDER, version="HTTP/1.0"), "accepted"
+        )
+        yield Case("a query after the path", 200, self._at("/webhooks/north?from=shop"), "accepted")
         yield Case("a whole URL", 200, self._at("http://hooks.example.com/webhooks/north"), "accepted")
-        yield Case("a store that is answered without content", 204, self.signed(store="quiet"))
+        yield Case("a scheme that answers 204", 204, self.signed(store="quiet"))
         hello = bytes.fromhex("1603010200010001fc0303") + bytes(200)
         yield Case("TLS on the plain port", 400, hello)
         yield Case("half a head, then the end", 400, Sending((b"POST /webhooks/north HTTP/1.1\r\nHo",), end=True))

@@ -1,4 +1,4 @@
-"""A load of signed deliveries over HTTP: many senders, one delivery after the other, every answer noted."""
+"""A load of signed deliveries over HTTP: several senders, each one delivery after another; every answer is recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.harness import System
 
 
 class Load:
-    """Senders that go on until the block ends. With `keep_alive` off, each delivery has a connection of its own."""
+    """Senders that run until the block ends. With `keep_alive` off, each delivery has its own connection."""
 
     def __init__(
         self,
@@ -29,16 +29,16 @@ class Load:
         self.system = system
         self.answered: list[tuple[str, float]] = []
         self.others: list[int] = []
-        """What was answered otherwise than 2xx."""
+        """Statuses other than 2xx."""
         self.failed: list[Exception] = []
-        """What was not answered at all."""
+        """Errors of deliveries that got no answer."""
         self.worst = 0.0
         self._name = secrets.token_hex(4)
         self._stores = stores
         self._headers = {} if keep_alive else {"connection": "close"}
         self._pause = pause
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._send_for_ever, args=(n,)) for n in range(senders)]
+        self._threads = [threading.Thread(target=self._send_forever, args=(n,)) for n in range(senders)]
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -55,13 +55,13 @@ class Load:
         return {event_id for event_id, _ in self.answered}
 
     def __str__(self) -> str:
-        others = ", ".join(f"{many:,} x {status}" for status, many in sorted(Counter(self.others).items()))
+        others = ", ".join(f"{count:,} x {status}" for status, count in sorted(Counter(self.others).items()))
         return (
-            f"{len(self.answered):,} answered 2xx, {others or 'none otherwise'}, {len(self.failed):,} not at all; "
-            f"worst answer {self.worst:.2f} s"
+            f"{len(self.answered):,} answered 2xx, {others or 'no other status'}, {len(self.failed):,} unanswered; "
+            f"slowest answer {self.worst:.2f} s"
         )
 
-    def _send_for_ever(self, number: int) -> None:
+    def _send_forever(self, number: int) -> None:
         store, count = self.system.config.known_stores[self._stores[number % len(self._stores)]], 0
         url = f"http://127.0.0.1:{self.system.port}/webhooks/{store.name}"
         with httpx2.Client(timeout=10, headers=self._headers) as client:
@@ -76,12 +76,12 @@ class Load:
                 )
                 began = time.monotonic()
                 try:
-                    self._note(client.post(url, headers=one.headers, content=one.body), began)
+                    self._record(client.post(url, headers=one.headers, content=one.body), began)
                 except httpx2.HTTPError as error:
                     self.failed.append(error)
                 self._stop.wait(self._pause)
 
-    def _note(self, answer: httpx2.Response, began: float) -> None:
+    def _record(self, answer: httpx2.Response, began: float) -> None:
         self.worst = max(self.worst, time.monotonic() - began)
         if answer.is_success:
             self.answered.append((answer.json()["id"], time.time()))

@@ -1,7 +1,7 @@
-"""A power cut, as far as files go: what was written and not fsynced is gone.
+"""Simulates what a power cut does to files: bytes that were written and not fsynced are lost.
 
-strace watches a process and notes each write and each fsync. After a kill the file is cut back to what the last fsync
-that returned had found in it. Only for files that grow by appending, and for a write-ahead log that was not restarted.
+strace records each write and each fsync of a process. After a kill, the file is truncated to its size at the last fsync
+that returned. Only for files that grow by appending, and for a write-ahead log that was not restarted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SYNCS = ("fsync", "fdatasync")
 
 
 class Watched:
-    """What a process wrote to its files, and how much of it an fsync has covered."""
+    """The bytes that a process wrote to its files, and how many of them an fsync has covered."""
 
     def __init__(self, log: Path) -> None:
         if shutil.which("strace") is None:
@@ -38,10 +38,10 @@ class Watched:
         self.written: Counter[str] = Counter()
         self.safe: Counter[str] = Counter()
         self.cut_short: set[str] = set()
-        """Files with a call under way when the process was killed: whether it was done, nobody saw."""
+        """Files with a call in progress when the process was killed; its result is unknown."""
 
     def read(self) -> Watched:
-        """Go through the log from its beginning."""
+        """Read the log from its beginning."""
         self.written.clear()
         self.safe.clear()
         begun: dict[str, tuple[str, int]] = {}
@@ -60,23 +60,23 @@ class Watched:
 
     def _done(self, name: str, path: str, found: int, rest: str, result: int) -> None:
         if name in SYNCS:
-            self.safe[path] = max(self.safe[path], found)  # what was there when the call began
+            self.safe[path] = max(self.safe[path], found)  # the size when the call began
         elif name == "write":
             self.written[path] += result
         elif place := _PLACE.search(rest):
             self.written[path] = max(self.written[path], int(place[1]) + result)
 
     def cut(self, path: Path) -> int:
-        """Cut a file back to what was safe; give how many bytes that took from it."""
+        """Truncate a file to its fsynced size; return the number of bytes removed."""
         name, size = str(path), path.stat().st_size
         self.read()
-        assert self.written[name] == size or name in self.cut_short, "every write was seen"
+        assert self.written[name] == size or name in self.cut_short, "every write was recorded"
         os.truncate(path, self.safe[name])
         return size - self.safe[name]
 
 
 def kill_below(tracer: Process) -> None:
-    """SIGKILL for everything that is watched; the tracer ends with it."""
+    """SIGKILL every traced process; the tracer then ends by itself."""
     for pid in children_of(tracer.pid):
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: not tracer.alive, what="the tracer has written its log")

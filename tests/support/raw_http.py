@@ -1,4 +1,4 @@
-"""HTTP by hand, over a real socket: what no library would send."""
+"""HTTP over a raw socket, for requests that no library would send."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Headers = Iterable[tuple[str | bytes, str | bytes]]
 
 @dataclass(frozen=True)
 class Sending:
-    """What is sent, piece by piece, and whether the sender then says that it is done."""
+    """The pieces to send, and whether the sender then closes its side."""
 
     pieces: tuple[bytes, ...]
     end: bool = False
@@ -33,10 +33,10 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     interim: tuple[int, ...] = ()
-    """Answers before the answer: 100."""
+    """Statuses before the final one: 100."""
 
     @property
-    def told(self) -> dict[str, object]:
+    def content(self) -> dict[str, object]:
         return orjson.loads(self.body) if self.body else {}
 
 
@@ -49,7 +49,7 @@ def request(
     version: str = "HTTP/1.1",
     length: bool = True,
 ) -> bytes:
-    """A request, with Host and Content-Length unless they are left out."""
+    """A request with Host, and with Content-Length unless `length` is off."""
     lines = [_bytes(method) + b" " + _bytes(path) + b" " + version.encode(), b"Host: hooks.example.com"]
     lines += [_bytes(name) + b": " + _bytes(value) for name, value in headers]
     if length:
@@ -63,7 +63,7 @@ def chunked(body: bytes, size: int = 16 * 1024) -> bytes:
 
 
 def exchange(port: int, sending: Sending | bytes, *, within: float = 15.0) -> Answer:
-    """Send it, and read one answer. A sender that is cut off while sending still reads what was said."""
+    """Send a request and read one answer, also if the connection is closed while sending."""
     sending = Sending((sending,)) if isinstance(sending, bytes) else sending
     with socket.create_connection(("127.0.0.1", port), timeout=within) as connection:
         try:
@@ -106,25 +106,25 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def pipelined(port: int, requests: Iterable[bytes], *, batch: int = 50) -> Counter[int]:
-    """Many requests over one connection, a batch at a time; how often each status was answered."""
+    """Send requests over one connection, a batch at a time; return the number of answers by status."""
     seen: Counter[int] = Counter()
     waiting: list[bytes] = []
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         for one in requests:
             waiting.append(one)
             if len(waiting) == batch:
-                seen += _ask(connection, waiting)
+                seen += _send_batch(connection, waiting)
                 waiting = []
         if waiting:
-            seen += _ask(connection, waiting)
+            seen += _send_batch(connection, waiting)
     return seen
 
 
-def _ask(connection: socket.socket, requests: list[bytes]) -> Counter[int]:
+def _send_batch(connection: socket.socket, requests: list[bytes]) -> Counter[int]:
     connection.sendall(b"".join(requests))
     data = b""
     while len(statuses := _STATUS.findall(data)) < len(requests) or not data.endswith(b"}"):
         more = connection.recv(65536)
-        assert more, f"cut off after {len(statuses)} answers"
+        assert more, f"connection closed after {len(statuses)} answers"
         data += more
     return Counter(int(status) for status in statuses)

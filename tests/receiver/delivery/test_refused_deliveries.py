@@ -1,4 +1,4 @@
-"""Refused deliveries are kept, not accepted: bounded, fair, off the request path, and released once they fit."""
+"""Refused deliveries are stored, not accepted: bounded, fair, off the request path, and released once valid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from receiver.spool.refused_deliveries import fair_level
 from tests.support.harness import OTHER_SECRET, System, eventually, own_server
 from tests.support.raw_http import pipelined, request
 
-OF_A_PROXY = (
+PROXY_CREDENTIALS = (
     "x-api-key",
     "x-auth-token",
     "cf-access-client-secret",
@@ -46,12 +46,12 @@ def disk(system: System) -> int:
     return sum(path.stat().st_size for path in (system.folder / "data").glob(f"{FILE}*"))
 
 
-def kept(system: System) -> Refusals:
+def refusals_of(system: System) -> Refusals:
     return open_refusals(system.folder / "data")
 
 
 def as_the_store_signs(system: System, secret: str = RIGHT, store: str = "south") -> Callable[..., Request]:
-    """Makes deliveries of a store whose secret is not the one in our config."""
+    """Builds deliveries of a store whose secret is not the configured one."""
     known = system.config.known_stores[store]
     ours = replace(known.secrets[0], key=known.scheme.key_of(secret))
     theirs = replace(known, secrets=(ours,))
@@ -72,7 +72,7 @@ def raw(delivery: Request, store: str = "south") -> bytes:
 
 
 def forged(count: int, size: int, store: str = "north") -> Iterator[bytes]:
-    """Deliveries that nobody signed, each a little different."""
+    """Deliveries with an invalid signature, each a little different."""
     for number in range(count):
         body = b'{"type":"order.created","data":{"id":%d,"pad":"%s"}}' % (number, b"x" * size)
         yield request(f"/webhooks/{store}", [("webhook-id", f"f{number}"), ("webhook-signature", "v1,AAAA")], body)
@@ -92,7 +92,7 @@ signing_secrets = ["{WRONG}"]
 scheme = "salla"
 signing_secrets = ["{WRONG}"]
 """
-FORGOTTEN = f'''
+MISSING_STORE = f'''
 [stores.west]
 scheme = "shopify"
 domain = "west.example"
@@ -102,7 +102,7 @@ signing_secrets = ["{RIGHT}"]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """One receiver with a config that is wrong; `release` corrects it on disk, for itself only."""
+    """One receiver with a wrong config; `release` corrects it on disk, only for its own command."""
     with own_server(tmp_path_factory.mktemp("server")) as server:
         system = System(tmp_path_factory.mktemp("system"), server.url, more=MORE)
         text = system.config_file.read_text()
@@ -121,17 +121,17 @@ def release(system: System, *arguments: str, more: str = "") -> dict[str, Any]:
     done = system.run_cli("refused", "release", "--json", *arguments)
     system.config_file.write_text(wrong)
     assert done.stdout, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def refuse(system: System, delivery: Request, store: str = "south", count: int = 1) -> Refusal:
-    """Send a delivery, see it refused, and find it kept; the newest of so many of its store, where others wait."""
-    last = max([one.id for one in kept(system).newest()], default=0)
+    """Send a delivery, expect 401, and return what is stored of it; waits until its store has `count` refusals."""
+    last = max([one.id for one in refusals_of(system).newest()], default=0)
     assert system.post(delivery, store).status_code == 401
-    eventually(lambda: kept(system).newest(limit=1) and kept(system).newest(limit=1)[0].id > last)
-    eventually(lambda: len(kept(system).newest(store=store)) >= count)
-    found = kept(system).get(kept(system).newest(limit=1)[0].id)
+    eventually(lambda: refusals_of(system).newest(limit=1) and refusals_of(system).newest(limit=1)[0].id > last)
+    eventually(lambda: len(refusals_of(system).newest(store=store)) >= count)
+    found = refusals_of(system).get(refusals_of(system).newest(limit=1)[0].id)
     assert found
     return found
 
@@ -139,7 +139,7 @@ def refuse(system: System, delivery: Request, store: str = "south", count: int =
 # One refusal
 
 
-def test_a_refusal_leaves_a_line_and_its_body(shared: System) -> None:
+def test_a_refusal_is_stored_with_its_body(shared: System) -> None:
     delivery, before = as_the_store_signs(shared)(1), time.time()
     number = refuse(shared, delivery).id
     line = json.loads(shared.run_cli("refused", "list", "--json").stdout)[0]
@@ -160,7 +160,7 @@ def test_a_refusal_leaves_a_line_and_its_body(shared: System) -> None:
     assert shared.ledger.events() == []
 
 
-def test_what_is_shown_raw_can_be_verified(shared: System) -> None:
+def test_the_raw_output_can_be_verified(shared: System) -> None:
     number = refuse(shared, as_the_store_signs(shared)(1)).id
     (shared.folder / "request").write_text(shared.run_cli("refused", "show", str(number), "--raw").stdout)
     done = shared.run_cli("verify", "--store", "south", "--request", str(shared.folder / "request"))
@@ -168,43 +168,43 @@ def test_what_is_shown_raw_can_be_verified(shared: System) -> None:
     assert "NOT VALID  signature-mismatch" in done.stdout
 
 
-def test_credentials_are_never_written_down(shared: System) -> None:
+def test_credentials_are_never_stored(shared: System) -> None:
     delivery = as_the_store_signs(shared)(1)
-    added = {"authorization": "Bearer x", "cookie": "session=y", **dict.fromkeys(OF_A_PROXY, "s3cret")}
-    kept = refuse(shared, Request({**delivery.headers, **added}, delivery.body)).headers
-    assert not added.keys() & kept.keys()
-    assert delivery.headers.keys() <= kept.keys()
+    added = {"authorization": "Bearer x", "cookie": "session=y", **dict.fromkeys(PROXY_CREDENTIALS, "s3cret")}
+    stored = refuse(shared, Request({**delivery.headers, **added}, delivery.body)).headers
+    assert not added.keys() & stored.keys()
+    assert delivery.headers.keys() <= stored.keys()
 
 
-def test_an_event_keeps_no_credential_of_a_proxy_and_all_that_its_scheme_reads(shared: System) -> None:
+def test_an_event_has_every_header_its_scheme_reads_and_no_credential_of_a_proxy(shared: System) -> None:
     request = shared.request()
     store = shared.config.known_stores["north"]
-    headers = {**request.headers, **dict.fromkeys(OF_A_PROXY, "s3cret")}
-    kept = receive(headers, request.body, store=store, now=time.time()).event.headers
-    assert dict(kept) == dict(request.headers)
+    headers = {**request.headers, **dict.fromkeys(PROXY_CREDENTIALS, "s3cret")}
+    stored = receive(headers, request.body, store=store, now=time.time()).event.headers
+    assert dict(stored) == dict(request.headers)
     odd = replace(store.scheme, headers=("X-Store-Token",))
     assert stored_headers({"x-store-token": "v1,abc", "x-auth-token": "s"}, odd.reads) == {"x-store-token": "v1,abc"}
 
 
 @pytest.mark.parametrize("scheme", PRESETS.values(), ids=lambda scheme: scheme.name)
-def test_what_a_preset_signs_with_is_kept_of_a_delivery_of_a_store_that_is_not_known_yet(scheme: Scheme) -> None:
-    """It may be let in later, under the scheme it really has."""
+def test_the_signature_headers_of_every_preset_are_stored_for_an_unknown_store(scheme: Scheme) -> None:
+    """It may be released later, under its real scheme."""
     assert set(stored_headers(dict.fromkeys(scheme.header_names, "x"))) == set(scheme.header_names)
 
 
-def test_a_busy_file_delays_no_answer(shared: System) -> None:
+def test_a_locked_file_delays_no_answer(shared: System) -> None:
     make = as_the_store_signs(shared)
-    before = kept(shared).count()
+    before = refusals_of(shared).count()
     refuse(shared, make(0))
-    busy = sqlite3.connect(shared.folder / "data" / FILE, isolation_level=None)
-    busy.execute("BEGIN EXCLUSIVE")
+    lock = sqlite3.connect(shared.folder / "data" / FILE, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
     begun = time.monotonic()
     answers = {shared.post(make(number), "south").status_code for number in range(1, 40)}
     took = time.monotonic() - begun
-    busy.execute("ROLLBACK")
+    lock.execute("ROLLBACK")
     assert answers == {401}
     assert took < 2.0
-    assert eventually(lambda: kept(shared).count() == before + 40)
+    assert eventually(lambda: refusals_of(shared).count() == before + 40)
 
 
 def test_the_file_is_created_with_the_first_refusal_and_closed_at_the_end(system: System) -> None:
@@ -214,20 +214,20 @@ def test_the_file_is_created_with_the_first_refusal_and_closed_at_the_end(system
     assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
     system.processes[0].stop()
     assert [path.name for path in (system.folder / "data").glob("spool*")] == [FILE]
-    assert kept(system).count() == 1
+    assert refusals_of(system).count() == 1
 
 
-def test_off_keeps_nothing_and_says_so(make_system: Callable[..., System]) -> None:
+def test_nothing_is_stored_when_it_is_off_and_the_command_says_so(make_system: Callable[..., System]) -> None:
     system = bounded(make_system(), "off")
     system.start("web")
     assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
     eventually(lambda: system.ledger.counters().total["refused"] == 1)
     assert not (system.folder / "data" / FILE).exists()
-    assert 'refused = "off"' in system.run_cli("refused").stdout
-    assert not (system.folder / "data" / FILE).exists()  # who looks makes no file
+    assert '[receiver] refused is "off"' in system.run_cli("refused").stdout
+    assert not (system.folder / "data" / FILE).exists()  # the command creates no file
 
 
-def test_a_file_that_cannot_be_written_is_said_once_and_delays_no_answer(make_system: Callable[..., System]) -> None:
+def test_a_file_that_cannot_be_written_is_logged_once_and_delays_no_answer(make_system: Callable[..., System]) -> None:
     system = make_system()
     (system.folder / "data").rmdir()
     (system.folder / "data").write_text("in the way")
@@ -241,26 +241,27 @@ def test_a_file_that_cannot_be_written_is_said_once_and_delays_no_answer(make_sy
 # Release
 
 
-def test_a_wrong_secret_costs_nothing_once_it_is_corrected(make_system: Callable[..., System]) -> None:
-    """The quick form: a tight bound, and everything genuine is let in later with its own time of arrival."""
+def test_no_delivery_is_lost_by_a_wrong_secret_once_it_is_corrected(make_system: Callable[..., System]) -> None:
+    """The quick form: a tight bound; every genuine delivery is released with its own time of arrival."""
     system = bounded(make_system(), "48h, 1MB")
     system.start("web")
     wrong_secret_then_release(system, genuine=150, forgeries=2_000, size=600)
-    assert kept(system).count_with_body() < 1_000
+    assert refusals_of(system).count_with_body() < 1_000
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_thousand_genuine_ones_survive_a_hundred_thousand_forged(system: System) -> None:
+def test_a_thousand_genuine_deliveries_survive_a_hundred_thousand_forged_ones(system: System) -> None:
     system.start("web")
     begun = time.monotonic()
     wrong_secret_then_release(system, genuine=1_000, forgeries=100_000, size=1_000)
-    print(f"left: {kept(system).count():,} lines, {kept(system).count_with_body():,} of them with their body")
+    left = refusals_of(system)
+    print(f"left: {left.count():,} lines, {left.count_with_body():,} of them with their body")
     print(f"in {time.monotonic() - begun:.0f} s")
 
 
 def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, size: int) -> None:
-    """South signs with a secret we do not have, while somebody forges deliveries of north and of nobody."""
+    """South signs with a secret that is not configured, during a flood of forged deliveries for two other stores."""
     make = as_the_store_signs(system)
     answered: list[int] = []
     sizes = [0]
@@ -275,7 +276,7 @@ def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, s
                 sizes.append(disk(system))
 
     half = forgeries // 2
-    forgers = [threading.Thread(target=forge, args=(store, half)) for store in ("north", "nobody")]
+    forgers = [threading.Thread(target=forge, args=(store, half)) for store in ("north", "unknown")]
     for forger in forgers:
         forger.start()
     arrivals: dict[str, float] = {}
@@ -285,7 +286,7 @@ def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, s
     for forger in forgers:
         forger.join()
     assert sum(answered) == forgeries
-    eventually(lambda: len(kept(system).newest(store="south", limit=genuine + 1)) == genuine, within=20)
+    eventually(lambda: len(refusals_of(system).newest(store="south", limit=genuine + 1)) == genuine, within=20)
     sizes.append(disk(system))
 
     correct(system)
@@ -303,8 +304,8 @@ def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, s
     assert (again.returncode, "no refused deliveries" in again.stdout) == (0, True)
 
 
-def test_a_release_that_was_cut_short_lets_nothing_in_twice(shared: System) -> None:
-    """The file as it was before is what a kill between storing and forgetting leaves behind."""
+def test_an_interrupted_release_accepts_nothing_twice(shared: System) -> None:
+    """Restoring the file simulates a kill between accepting and deleting."""
     make = as_the_store_signs(shared, store="thin")
     for _ in range(3):
         refuse(shared, make(7, thin=True), "thin")
@@ -320,29 +321,29 @@ def test_a_release_that_was_cut_short_lets_nothing_in_twice(shared: System) -> N
     assert len(shared.ledger.events(store="thin")) == 3
 
 
-def test_repetitions_without_an_id_are_told_by_when_they_came(shared: System) -> None:
+def test_repeats_without_an_id_are_recognised_by_their_time_of_arrival(shared: System) -> None:
     delivery = as_the_store_signs(shared, store="bare")(1)
     first = time.monotonic()
     assert {shared.post(delivery, "bare").status_code for _ in range(2)} == {401}
     eventually(lambda: time.monotonic() > first + 1.2 * WINDOW)
     refuse(shared, delivery, "bare", 3)
-    told = release(shared, "--store", "bare")
-    assert (told["accepted"], told["duplicates"]) == (2, 1)
+    result = release(shared, "--store", "bare")
+    assert (result["accepted"], result["duplicates"]) == (2, 1)
 
 
-def test_a_store_that_was_forgotten_in_the_config_is_let_in_once_it_is_there(shared: System) -> None:
+def test_deliveries_of_a_missing_store_are_released_once_it_is_configured(shared: System) -> None:
     wrong = shared.config_file.read_text()
-    shared.config_file.write_text(wrong + FORGOTTEN)
-    own, on_all = (shared.request(store="west", delivery_id=name) for name in ("own", "all"))
+    shared.config_file.write_text(wrong + MISSING_STORE)
+    own, common = (shared.request(store="west", delivery_id=name) for name in ("own", "all"))
     shared.config_file.write_text(wrong)
     number = refuse(shared, own, "west").id
-    assert shared.http.post("/webhooks", headers=on_all.headers, content=on_all.body).status_code == 401
-    eventually(lambda: kept(shared).newest(limit=1)[0].id == number + 1)
+    assert shared.http.post("/webhooks", headers=common.headers, content=common.body).status_code == 401
+    eventually(lambda: refusals_of(shared).newest(limit=1)[0].id == number + 1)
     still = shared.run_cli("refused", "release", str(number), str(number + 1))
     assert (still.returncode, "2 still refused: unknown-store" in still.stdout) == (1, True)
-    assert release(shared, "--store", "west", "--dry-run", more=FORGOTTEN)["accepted"] == 2
-    assert release(shared, str(number), more=FORGOTTEN)["accepted"] == 1
-    assert release(shared, "--store", "west", more=FORGOTTEN)["accepted"] == 1
+    assert release(shared, "--store", "west", "--dry-run", more=MISSING_STORE)["accepted"] == 2
+    assert release(shared, str(number), more=MISSING_STORE)["accepted"] == 1
+    assert release(shared, "--store", "west", more=MISSING_STORE)["accepted"] == 1
     assert {event.delivery_id for event in shared.ledger.events(store="west")} == {"own", "all"}
 
 
@@ -350,7 +351,7 @@ def test_a_store_that_was_forgotten_in_the_config_is_let_in_once_it_is_there(sha
 
 
 @given(sizes=st.lists(st.integers(0, 10**7), max_size=30), limit=st.integers(0, 10**8))
-def test_the_fair_level_fits_and_takes_nothing_from_the_small(sizes: list[int], limit: int) -> None:
+def test_the_fair_level_is_within_the_limit_and_cuts_no_small_store(sizes: list[int], limit: int) -> None:
     level = fair_level(sizes, limit)
     assert sum(min(size, level) for size in sizes) <= max(limit, sum(sizes) if sum(sizes) <= limit else limit)
     if sum(sizes) <= limit:
@@ -364,7 +365,7 @@ def refusal(at: float, store: str = "north", size: int = 1000) -> Refusal:
 
 
 @given(stores=st.lists(st.sampled_from("aaaaaaaaab"), max_size=400))
-def test_what_gathers_in_memory_is_bounded_and_the_few_are_whole(stores: list[str]) -> None:
+def test_the_buffer_is_bounded_and_small_stores_keep_their_bodies(stores: list[str]) -> None:
     buffer = RefusalBuffer(max_bytes=50_000, max_lines=60)
     for number, store in enumerate(stores):
         buffer.add(refusal(float(number), store))
@@ -375,7 +376,7 @@ def test_what_gathers_in_memory_is_bounded_and_the_few_are_whole(stores: list[st
         assert sum(one.store == "b" and one.has_body for one in every) == stores.count("b")
 
 
-def test_refusals_go_by_age_and_bodies_go_before_lines(tmp_path: Path) -> None:
+def test_old_refusals_are_deleted_and_bodies_before_lines(tmp_path: Path) -> None:
     refusals, bounds = open_refusals(tmp_path), Bounds(3600, 4 << 20)
     refusals.add((refusal(float(at), size=20_000) for at in range(400)), bounds=bounds, now=400.0)
     assert refusals.count() == 400
@@ -389,11 +390,11 @@ def test_refusals_go_by_age_and_bodies_go_before_lines(tmp_path: Path) -> None:
     assert (refusals.count(), refusals.count_with_body()) == (0, 0)
 
 
-def test_a_flood_of_one_store_takes_nothing_from_another_on_disk(tmp_path: Path) -> None:
+def test_a_flood_of_one_store_deletes_nothing_of_another(tmp_path: Path) -> None:
     refusals, bounds = open_refusals(tmp_path), Bounds(1e9, 2 << 20)
     refusals.add((refusal(float(at), "small") for at in range(100)), bounds=bounds, now=1.0)
     for part in range(20):
-        flood = (refusal(part * 1000.0 + at, "loud", 600) for at in range(1_000))
+        flood = (refusal(part * 1000.0 + at, "flooding", 600) for at in range(1_000))
         refusals.add(flood, bounds=bounds, now=1.0)
     assert len([one for one in refusals.newest(store="small", limit=200) if one.has_body]) == 100
     size = sum(path.stat().st_size for path in tmp_path.glob(f"{FILE}*"))

@@ -103,28 +103,28 @@ def test_the_breaker_closes_when_the_server_answers(system: System) -> None:
 
 def test_a_spool_that_was_full_takes_deliveries_again_once_it_is_drained(system: System) -> None:
     config = with_one_store(changed(system.config, spool_bytes=8 << 20))
-    away = without_redis(config)
-    filled = [away.store_all(padded(system, 20)) for _ in range(12)]
+    storage = without_redis(config)
+    filled = [storage.store_all(padded(system, 20)) for _ in range(12)]
     assert statuses(filled[0]) == ["accepted"] * 20
     assert statuses(filled[-1]) == ["not stored"] * 20
     assert drain_of(system, config).drain() == sum(statuses(some).count("accepted") for some in filled)
-    assert statuses(away.store_all(padded(system, 20))) == ["accepted"] * 20
-    assert readiness(away) == ("spool", 20)
+    assert statuses(storage.store_all(padded(system, 20))) == ["accepted"] * 20
+    assert readiness(storage) == ("spool", 20)
 
 
 def test_a_store_that_floods_the_spool_leaves_space_for_other_stores(system: System) -> None:
     config = changed(system.config, spool_bytes=8 << 20)
-    away = without_redis(config)
-    flood = [status for _ in range(12) for status in statuses(away.store_all(padded(system, 20)))]
+    storage = without_redis(config)
+    flood = [status for _ in range(12) for status in statuses(storage.store_all(padded(system, 20)))]
     assert set(flood) == {"accepted", "full"}
     used = open_events(config.data_dir).bytes_by_store()
     assert 0.4 < used["north"] / (8 << 20) < 0.5, "one store uses at most half of the spool"
-    both = away.store_all([*padded(system, 5), *padded(system, 5, store="south")])
+    both = storage.store_all([*padded(system, 5), *padded(system, 5, store="south")])
     assert statuses(both) == ["full"] * 5 + ["accepted"] * 5
-    assert readiness(away) == ("spool", flood.count("accepted") + 5), "the spool still accepts deliveries"
+    assert readiness(storage) == ("spool", flood.count("accepted") + 5), "the spool still accepts deliveries"
     assert drain_of(system, config).drain() == flood.count("accepted") + 5
     assert open_events(config.data_dir).bytes_by_store() == {}
-    assert statuses(away.store_all(padded(system, 20))) == ["accepted"] * 20, "the store can spool again"
+    assert statuses(storage.store_all(padded(system, 20))) == ["accepted"] * 20, "the store can spool again"
 
 
 def test_stores_that_flood_the_spool_share_it_and_leave_one_share_free(system: System, tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ def test_stores_that_flood_the_spool_share_it_and_leave_one_share_free(system: S
 
 def test_the_bytes_of_a_store_stay_correct_after_manual_changes_and_duplicates(system: System) -> None:
     first, second = padded(system, 2, 10)
-    away = without_redis(system.config)
-    away.store_all([first, second])
+    storage = without_redis(system.config)
+    storage.store_all([first, second])
     before = open_events(system.config.data_dir).bytes_by_store()
-    assert statuses(away.store_all([first])) == ["duplicate"]
+    assert statuses(storage.store_all([first])) == ["duplicate"]
     assert open_events(system.config.data_dir).bytes_by_store() == before
     damage(system, "UPDATE event SET body = ? WHERE id = ?", "x" * 5000, first.event.id)
     damage(system, "DELETE FROM event WHERE id = ?", first.event.id)
@@ -157,8 +157,8 @@ def test_the_bytes_of_a_store_stay_correct_after_manual_changes_and_duplicates(s
 
 
 def test_a_drained_spool_returns_its_space_to_the_disk(system: System) -> None:
-    away = without_redis(system.config)
-    away.store_all(padded(system, 400))
+    storage = without_redis(system.config)
+    storage.store_all(padded(system, 400))
     file = system.config.data_dir / FILE
     drain = drain_of(system)
     assert drain.drain() == 400
@@ -175,14 +175,14 @@ def test_a_stores_quota_applies_in_the_spool_and_not_to_other_stores(system: Sys
     config = system.config
     north = config.stores["north"].model_copy(update={"max_stored": 3})
     config = config.model_copy(update={"stores": {**config.stores, "north": north}})
-    away = without_redis(config)
-    assert statuses(away.store_all(padded(system, 2, 10))) == ["accepted"] * 2
+    storage = without_redis(config)
+    assert statuses(storage.store_all(padded(system, 2, 10))) == ["accepted"] * 2
     group = [*padded(system, 2, 10), system.delivery(store="south")]
-    assert statuses(away.store_all(group)) == ["accepted", "full", "accepted"]
+    assert statuses(storage.store_all(group)) == ["accepted", "full", "accepted"]
     here, drain = open_storage(config, system.inbox)
     assert drain.drain() == 4
     assert statuses(here.store_all([system.delivery()])) == ["full"]
-    assert statuses(away.store_all(padded(system, 4, 10))) == [*["accepted"] * 3, "full"]
+    assert statuses(storage.store_all(padded(system, 4, 10))) == [*["accepted"] * 3, "full"]
     assert drain.drain() == 0, "the store's quota is used up in the inbox"
     assert statuses(here.store_all([system.delivery(), system.delivery(store="south")])) == ["full", "accepted"]
 
@@ -269,18 +269,18 @@ def test_an_unreadable_spool_file_does_not_stop_the_inbox(system: System) -> Non
     assert isinstance(stored, Stored)
     assert (stored.status, stored.where) == ("accepted", "redis")
     assert here.readiness() == ("redis", None, None)
-    away = without_redis(system.config)
-    assert statuses(away.store_all([system.delivery()])) == ["not stored"]
-    assert away.readiness() is None
+    storage = without_redis(system.config)
+    assert statuses(storage.store_all([system.delivery()])) == ["not stored"]
+    assert storage.readiness() is None
 
 
 def test_a_deleted_spool_file_is_created_again_before_the_next_answer(system: System) -> None:
-    away = without_redis(system.config)
-    away.store_all([system.delivery()])
+    storage = without_redis(system.config)
+    storage.store_all([system.delivery()])
     for file in system.config.data_dir.glob(f"{FILE}*"):
         file.unlink()
     delivery = system.delivery()
-    assert statuses(away.store_all([delivery])) == ["accepted"]
+    assert statuses(storage.store_all([delivery])) == ["accepted"]
     (row,) = open_events(system.config.data_dir).oldest(10)
     assert row.delivery == delivery
     assert drain_of(system).drain() == 1

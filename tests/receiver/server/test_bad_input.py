@@ -1,4 +1,4 @@
-"""Nothing upsets the intake: the whole corpus over a real socket, and senders that drip."""
+"""Bad input over a real socket: every case of the corpus gets its exact status, and slow senders stop nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def receiver(tmp_path_factory: pytest.TempPathFactory, worker_class: str) -> Ite
         system = System(tmp_path_factory.mktemp("system"), server.url, more=STORES)
         text = system.config_file.read_text()
         limits = f'threads = 4\nmax_body = {LIMIT}\nread_timeout = "1s"\nworker_class = "{worker_class}"'
-        patient = '[redis]\ntimeout = "5s"'  # no answer here may depend on how busy the machine is
-        system.config_file.write_text(text.replace("threads = 4", limits, 1).replace("[redis]", patient, 1))
+        slow_redis = '[redis]\ntimeout = "5s"'  # no answer here may depend on how busy the machine is
+        system.config_file.write_text(text.replace("threads = 4", limits, 1).replace("[redis]", slow_redis, 1))
         system.start("web")
         yield system
         system.close()
@@ -36,7 +36,7 @@ def receiver(tmp_path_factory: pytest.TempPathFactory, worker_class: str) -> Ite
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """One receiver for the whole module: what one test does to it must not matter to the next."""
+    """One receiver for the whole module; no test may affect the next one."""
     with receiver(tmp_path_factory, "loop") as system:
         yield system
 
@@ -48,28 +48,26 @@ def threaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         yield system
 
 
-def test_every_case_of_the_corpus_gets_its_exact_answer_and_both_worker_classes_answer_alike(
-    web: System, threaded: System
-) -> None:
+def test_every_case_gets_its_exact_status_and_both_worker_classes_answer_alike(web: System, threaded: System) -> None:
     cases = Corpus(web.config).cases()
     answers, others = send_all(web, cases), send_all(threaded, cases)
     print(table(cases, answers))
     assert len(cases) == len(answers) >= 85
     assert [case.name for case in cases if not as_expected(case, answers[case.name])] == []
     assert {answer.status for answer in answers.values()} <= PROMISED
-    assert {name: face(answer) for name, answer in answers.items()} == {
-        name: face(answer) for name, answer in others.items()
+    assert {name: comparable(answer) for name, answer in answers.items()} == {
+        name: comparable(answer) for name, answer in others.items()
     }
     valid = Corpus(web.config).signed()  # the same for both, also if the second ends in between
     for system in (web, threaded):
         assert exchange(system.port, valid).status == 200
         assert_the_log_is_clean(system)
         assert system.identity_holds()
-    assert kept(web) == kept(threaded)
+    assert stored(web) == stored(threaded)
 
 
 def send_all(system: System, cases: list[Case]) -> dict[str, Answer]:
-    """Every case in its order, the slow ones beside the others."""
+    """Every case in order; the slow ones in parallel with the others."""
     slow = [case for case in cases if isinstance(case.sending, Sending) and case.sending.pause > 0.01]
     answers: dict[str, Answer] = {}
 
@@ -87,15 +85,15 @@ def send_all(system: System, cases: list[Case]) -> dict[str, Answer]:
     return answers
 
 
-def face(answer: Answer) -> tuple[object, ...]:
-    """All of an answer that does not differ from one sending to the next."""
+def comparable(answer: Answer) -> tuple[object, ...]:
+    """The parts of an answer that do not change from one request to the next."""
     headers = {name: value for name, value in answer.headers.items() if name != "date"}
-    told = {name: len(str(value)) if name == "id" else value for name, value in answer.told.items()}
-    return answer.status, headers, told, answer.interim
+    content = {name: len(str(value)) if name == "id" else value for name, value in answer.content.items()}
+    return answer.status, headers, content, answer.interim
 
 
-def kept(system: System) -> list[tuple[object, ...]]:
-    """What is kept of each event; some have no id of their own and get a random one."""
+def stored(system: System) -> list[tuple[object, ...]]:
+    """What is stored of each event, except ids: some events get a random one."""
     records = [system.ledger.event(one.id) for one in system.ledger.events(limit=1000)]
     return sorted(
         (
@@ -117,7 +115,7 @@ def as_expected(case: Case, answer: Answer) -> bool:
         return False
     if answer.status >= 400 and answer.headers.get("content-type") != "application/problem+json":
         return False
-    return not case.says or answer.told.get("status") == case.says
+    return not case.result or answer.content.get("status") == case.result
 
 
 def table(cases: list[Case], answers: dict[str, Answer]) -> str:
@@ -139,7 +137,7 @@ def assert_the_log_is_clean(web: System) -> None:
         assert text not in log
 
 
-def test_expecting_to_go_on_is_answered_before_the_body_is_sent(web: System) -> None:
+def test_100_continue_is_sent_before_the_body(web: System) -> None:
     corpus = Corpus(web.config)
     headers = [*corpus.headers().items(), ("expect", "100-continue"), ("content-length", str(len(ORDER)))]
     with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
@@ -166,7 +164,7 @@ def test_requests_on_one_connection_are_answered_in_order(web: System) -> None:
     assert re.findall(rb"HTTP/1.1 (\d+)", data) == [b"200", b"200", b"404", b"400"]
 
 
-def test_what_follows_a_refused_body_is_never_taken_for_a_request(web: System) -> None:
+def test_bytes_after_a_refused_body_are_never_read_as_a_request(web: System) -> None:
     hidden = Corpus(web.config).signed()
     before = web.ledger.counters().total["accepted"]
     head = request("/nowhere", headers=[("content-length", str(LIMIT + 1))], length=False)
@@ -186,13 +184,13 @@ BAD_CHUNKS = {
     "a bad extension of the last chunk": b"5\r\nhello\r\n0;=\r\n\r\n",
     "Host in the trailers": b"5\r\nhello\r\n0\r\nHost: elsewhere\r\n\r\n",
     "a bare line feed in the trailers": b"5\r\nhello\r\n0\r\nX-A: 1\nX-B: 2\r\n\r\n",
-    "a trailer that is none": b"5\r\nhello\r\n0\r\nnonsense\r\n\r\n",
+    "a trailer without a colon": b"5\r\nhello\r\n0\r\nnonsense\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere", "/healthz"])
 @pytest.mark.parametrize("worker_class", ["loop", "threads"])
-def test_what_follows_a_bad_chunk_or_trailer_is_never_taken_for_a_request(
+def test_bytes_after_a_bad_chunk_or_trailer_are_never_read_as_a_request(
     web: System, threaded: System, worker_class: str, path: str
 ) -> None:
     system = web if worker_class == "loop" else threaded
@@ -201,16 +199,18 @@ def test_what_follows_a_bad_chunk_or_trailer_is_never_taken_for_a_request(
     head = request(path, headers=[("transfer-encoding", "chunked")], length=False)
     status = b"400" if path == "/webhooks/north" else b"404" if path == "/nowhere" else b"405"
     for name, body in BAD_CHUNKS.items():
-        data = everything_said(system.port, head + body + hidden)
+        data = all_answers(system.port, head + body + hidden)
         assert re.findall(rb"HTTP/1.1 (\d+)", data) == [status], name
         assert b"\r\nConnection: close\r\n" in data, name
     assert system.ledger.counters().total["accepted"] == before
-    good = everything_said(system.port, head + b"5;a=b\r\nhello\r\n0\r\nX-A: 1\r\n\r\n" + hidden + b"nonsense\r\n\r\n")
-    assert re.findall(rb"HTTP/1.1 (\d+)", good)[1:] == [b"200", b"400"], "a good one goes on"
+    good = all_answers(system.port, head + b"5;a=b\r\nhello\r\n0\r\nX-A: 1\r\n\r\n" + hidden + b"nonsense\r\n\r\n")
+    assert re.findall(rb"HTTP/1.1 (\d+)", good)[1:] == [b"200", b"400"], (
+        "after a valid request the connection stays open"
+    )
 
 
-def everything_said(port: int, sent: bytes) -> bytes:
-    """Until the connection is ended."""
+def all_answers(port: int, sent: bytes) -> bytes:
+    """All bytes until the connection is closed."""
     data = b""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall(sent)
@@ -220,11 +220,11 @@ def everything_said(port: int, sent: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere"])
-def test_a_body_in_thousands_of_chunks_holds_up_nobody(web: System, path: str) -> None:
-    """Each took as long as all that stood behind it was to copy."""
-    many = chunked(b"x" * 3_600_000, 450)
+def test_a_body_in_thousands_of_chunks_is_read_quickly(web: System, path: str) -> None:
+    """Once, each chunk copied all bytes after it."""
+    body = chunked(b"x" * 3_600_000, 450)
     began = time.monotonic()
-    answer = exchange(web.port, request(path, headers=[("transfer-encoding", "chunked")], length=False) + many)
+    answer = exchange(web.port, request(path, headers=[("transfer-encoding", "chunked")], length=False) + body)
     took = time.monotonic() - began
     print(f"a body of 3.6 MB in 8,000 chunks was answered after {took:.2f} s")
     assert answer.status == (401 if path == "/webhooks/north" else 404)
@@ -232,12 +232,12 @@ def test_a_body_in_thousands_of_chunks_holds_up_nobody(web: System, path: str) -
 
 
 @contextmanager
-def dripping(port: int, count: int, first: bytes, drop: bytes) -> Iterator[list[socket.socket]]:
-    """So many senders, each of which sends a few bytes again and again, until it is cut off."""
+def slow_senders(port: int, count: int, first: bytes, drop: bytes) -> Iterator[list[socket.socket]]:
+    """Slow senders, each of which sends a few bytes again and again until its connection is closed."""
     senders = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(count)]
     stop = threading.Event()
 
-    def drip() -> None:
+    def send_drops() -> None:
         while not stop.wait(0.1):
             for sender in senders:
                 try:
@@ -247,7 +247,7 @@ def dripping(port: int, count: int, first: bytes, drop: bytes) -> Iterator[list[
 
     for sender in senders:
         sender.sendall(first)
-    thread = threading.Thread(target=drip)
+    thread = threading.Thread(target=send_drops)
     thread.start()
     try:
         yield senders
@@ -267,20 +267,20 @@ def dripping(port: int, count: int, first: bytes, drop: bytes) -> Iterator[list[
     ],
     ids=("headers", "bodies", "chunks"),
 )
-def test_row_21_ten_times_as_many_dripping_senders_as_threads_do_not_stop_the_service(
+def test_row_21_ten_times_as_many_slow_senders_as_threads_do_not_stop_the_service(
     web: System, kind: str, first: bytes, drop: bytes
 ) -> None:
     threads = web.config.receiver.threads * web.config.receiver.processes
-    with dripping(web.port, 10 * threads, first, drop) as senders:
+    with slow_senders(web.port, 10 * threads, first, drop) as senders:
         worst = 0.0
-        until = time.monotonic() + 2.0  # longer than the deadline, so that cutting them off is measured too
+        until = time.monotonic() + 2.0  # longer than the deadline, so that the timeouts are measured too
         while time.monotonic() < until:
             begun = time.monotonic()
             assert web.post(web.request()).status_code == 200
             worst = max(worst, time.monotonic() - begun)
         answers = [sender.recv(100)[:12] for sender in senders]
     print(
-        f"{10 * threads} senders of slow {kind} on {threads} threads: worst answer to a good one {worst * 1000:.0f} ms"
+        f"{10 * threads} senders of slow {kind} on {threads} threads: a valid one waited {worst * 1000:.0f} ms at most"
     )
     assert worst < 2.0
     assert set(answers) == {b"HTTP/1.1 408"}
@@ -289,26 +289,26 @@ def test_row_21_ten_times_as_many_dripping_senders_as_threads_do_not_stop_the_se
 def test_senders_that_never_read_do_not_stop_the_service(web: System) -> None:
     threads = web.config.receiver.threads
     flood = request("/nowhere") * 2000
-    greedy = []
+    silent = []
     for _ in range(threads):
         sender = socket.socket()
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sender.connect(("127.0.0.1", web.port))
         sender.setblocking(False)
-        greedy.append(sender)
+        silent.append(sender)
     for _ in range(50):
-        for sender in greedy:
+        for sender in silent:
             try:
                 sender.send(flood)
             except OSError:
                 continue
     assert eventually(lambda: web.post(web.request()).status_code == 200, within=8)
-    for sender in greedy:
+    for sender in silent:
         sender.close()
 
 
-def test_more_half_sent_requests_than_there_may_be_connections_hold_up_nobody(system: System) -> None:
-    """Whoever is given up for another has a while to read why, but not at the other's cost."""
+def test_more_incomplete_requests_than_connections_do_not_delay_others(system: System) -> None:
+    """A connection that times out for another lingers for its answer, but does not delay the other."""
     system.start(
         "web",
         quicker={
@@ -316,37 +316,37 @@ def test_more_half_sent_requests_than_there_may_be_connections_hold_up_nobody(sy
             "receiver.server.buffering_worker.LINGERING_CONNECTIONS": 10,
         },
     )
-    assert_nobody_waits_for_half_senders(system, many=100)
+    assert_incomplete_requests_delay_no_other(system, count=100)
 
 
-def test_half_sent_requests_that_take_every_descriptor_hold_up_nobody(system: System) -> None:
+def test_incomplete_requests_that_take_every_descriptor_do_not_delay_others(system: System) -> None:
     system.start("web")
     assert system.post(system.request()).status_code == 200
     (worker,) = children_of(system.processes[0].pid)
-    few = len(list(Path(f"/proc/{worker}/fd").iterdir())) + 20
-    resource.prlimit(worker, resource.RLIMIT_NOFILE, (few, resource.prlimit(worker, resource.RLIMIT_NOFILE)[1]))
-    assert_nobody_waits_for_half_senders(system, many=100)
+    limit = len(list(Path(f"/proc/{worker}/fd").iterdir())) + 20
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (limit, resource.prlimit(worker, resource.RLIMIT_NOFILE)[1]))
+    assert_incomplete_requests_delay_no_other(system, count=100)
 
 
-def assert_nobody_waits_for_half_senders(web: System, many: int) -> None:
+def assert_incomplete_requests_delay_no_other(web: System, count: int) -> None:
     corpus = Corpus(web.config)
     senders, worst = [], 0.0
-    for _ in range(many):
+    for _ in range(count):
         senders.append(socket.create_connection(("127.0.0.1", web.port), timeout=5))
         senders[-1].sendall(corpus.signed()[:-5])
         began = time.monotonic()
         assert exchange(web.port, corpus.signed()).status == 200
         worst = max(worst, time.monotonic() - began)
-    told = [sender.recv(100)[:12] for sender in senders[:20]]
+    answers = [sender.recv(100)[:12] for sender in senders[:20]]
     for sender in senders:
         sender.close()
-    print(f"beside {many} half-sent requests, a good one waited {worst * 1000:.0f} ms at most")
+    print(f"with {count} incomplete requests, a valid one waited {worst * 1000:.0f} ms at most")
     assert worst < 1.0
-    assert set(told) == {b"HTTP/1.1 408"}
+    assert set(answers) == {b"HTTP/1.1 408"}
     assert web.identity_holds()
 
 
-def test_the_service_ends_promptly_while_senders_idle(system: System) -> None:
+def test_the_service_stops_promptly_with_idle_connections(system: System) -> None:
     web = system
     web.start("web")
     idle = [socket.create_connection(("127.0.0.1", web.port)) for _ in range(20)]
@@ -356,14 +356,14 @@ def test_the_service_ends_promptly_while_senders_idle(system: System) -> None:
     eventually(web.web_answers)
     web.processes[0].send(15)
     half.sendall(whole[-10:])
-    assert half.recv(100).startswith(b"HTTP/1.1 200 ")  # a request under way is still answered
+    assert half.recv(100).startswith(b"HTTP/1.1 200 ")  # a request that has begun is still answered
     half.close()
     assert web.processes[0].wait(5) == 0
     for connection in idle:
         connection.close()
 
 
-def test_a_store_with_an_empty_secret_stops_the_start(system: System) -> None:
+def test_a_store_with_an_empty_secret_prevents_the_start(system: System) -> None:
     system.config_file.write_text(system.config_file.read_text() + '\n[stores.empty]\nsigning_secrets = [""]\n')
     done = system.run_cli("web")
     assert done.returncode == 2

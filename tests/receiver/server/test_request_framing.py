@@ -1,4 +1,4 @@
-"""Framing: the end of a request is found however its bytes arrive, and never where there is none."""
+"""Framing: the end of a request is found for every split of its bytes, and never where there is none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ requests = st.one_of(
 
 
 @given(whole=requests, rest=st.binary(max_size=40), cuts=st.lists(st.integers(0, 800), max_size=12))
-def test_a_request_is_complete_at_its_last_byte_however_it_is_cut(whole: bytes, rest: bytes, cuts: list[int]) -> None:
+def test_a_request_is_complete_at_its_last_byte_for_every_split(whole: bytes, rest: bytes, cuts: list[int]) -> None:
     framing = Framing(limit=LIMIT)
     marks = sorted({min(cut, len(whole) - 1) for cut in cuts})
     for begin, end in zip([0, *marks], [*marks, len(whole) - 1], strict=True):
@@ -37,7 +37,7 @@ def test_a_request_is_complete_at_its_last_byte_however_it_is_cut(whole: bytes, 
 
 
 @given(data=st.lists(st.binary(min_size=1, max_size=200), max_size=10))
-def test_any_bytes_end_in_an_answer_or_in_waiting(data: list[bytes]) -> None:
+def test_any_bytes_are_either_ready_or_waited_for(data: list[bytes]) -> None:
     framing = Framing(limit=LIMIT)
     for piece in data:
         framing.feed(piece)
@@ -47,7 +47,7 @@ def test_any_bytes_end_in_an_answer_or_in_waiting(data: list[bytes]) -> None:
 
 
 @given(data=st.binary(max_size=400))
-def test_any_bytes_in_place_of_chunks_are_followed_without_harm(data: bytes) -> None:
+def test_any_bytes_in_place_of_chunks_raise_nothing(data: bytes) -> None:
     framing = Framing(request(headers=[("transfer-encoding", "chunked")], length=False), limit=LIMIT)
     for byte in data:
         framing.feed(bytes([byte]))
@@ -63,30 +63,30 @@ def test_any_bytes_in_place_of_chunks_are_followed_without_harm(data: bytes) -> 
         (request(headers=[("transfer-encoding", "chunked")], length=False) + b"0\r\nTrailer: x\r\n", "waiting"),
         (request(headers=[("transfer-encoding", "chunked")], length=False) + b"0\r\nTrailer: x\r\n\r\n", "complete"),
         (request(headers=[("transfer-encoding", "gzip, chunked")], length=False) + b"0\r\n\r\n", "complete"),
-        (request(headers=[("transfer-encoding", "chunked")], length=False) + b"xyz\r\n", "hopeless"),
-        (request(headers=[("transfer-encoding", "chunked")], body=b"abc"), "hopeless"),
-        (b"GET / HTTP/1.1\nHost: x\n\n", "hopeless"),
-        (b"\x16\x03\x01", "hopeless"),
-        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (MAX_HEAD // 6), "hopeless"),
+        (request(headers=[("transfer-encoding", "chunked")], length=False) + b"xyz\r\n", "invalid"),
+        (request(headers=[("transfer-encoding", "chunked")], body=b"abc"), "invalid"),
+        (b"GET / HTTP/1.1\nHost: x\n\n", "invalid"),
+        (b"\x16\x03\x01", "invalid"),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (MAX_HEAD // 6), "invalid"),
         (b"GET / HT", "waiting"),
     ],
 )
-def test_what_is_waited_for_and_what_is_not(data: bytes, state: str) -> None:
+def test_the_state_of_complete_too_long_invalid_and_unfinished_requests(data: bytes, state: str) -> None:
     framing = Framing(data, limit=LIMIT)
-    states = {(True, True, False): "complete", (True, False, True): "too long", (True, False, False): "hopeless"}
+    states = {(True, True, False): "complete", (True, False, True): "too long", (True, False, False): "invalid"}
     assert states.get((framing.ready, framing.complete, framing.too_long), "waiting") == state
 
 
 @pytest.mark.parametrize("name", ["Content-Length", "Transfer-Encoding", "Expect"])
 @pytest.mark.parametrize("value", ["a" + " " * 20_000 + "b", " " * 20_000 + "5", "5" + "\t " * 10_000, " \r" * 10_000])
-def test_a_head_of_blanks_takes_no_time(name: str, value: str) -> None:
-    """A loop that serves everybody reads it. One of 64 kB took a minute."""
+def test_a_head_full_of_blanks_is_read_quickly(name: str, value: str) -> None:
+    """The event loop reads it, so a slow pattern delays every sender. A head of 64 kB once took a minute."""
     began = time.monotonic()
     Framing(request(headers=[(name, value)], length=False), limit=LIMIT)
     assert time.monotonic() - began < 0.5
 
 
-def test_only_a_sender_that_waits_is_told_to_go_on() -> None:
+def test_only_a_sender_that_waits_gets_100_continue() -> None:
     head = request(headers=[("expect", "100-continue"), ("content-length", "5")], length=False)
     assert Framing(head, limit=LIMIT).expects_continue
     assert not Framing(head + b"abcde", limit=LIMIT).expects_continue

@@ -1,4 +1,4 @@
-"""Heads: what the quick parser reads, gunicorn's reads alike; whatever else comes is left to gunicorn's."""
+"""Request head: what llhttp reads, gunicorn's parser reads alike; all other requests are left to gunicorn's parser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Read(NamedTuple):
 
 
 def parser_settings() -> SimpleNamespace:
-    """Those the web process gives to gunicorn's parser."""
+    """The settings that the web process gives to gunicorn's parser."""
     config = Config()
     for name, value in settings(load(ROOT / "config.example.toml", {})).items():
         config.set(name, value)
@@ -58,20 +58,20 @@ def made(fields: list[tuple[str, str]], line: str = "POST /webhooks/north HTTP/1
     return f"{line}\r\n{head}\r\n".encode("latin-1") + BODY
 
 
-def assert_both_read_it_alike(data: bytes) -> None:
-    """Whatever the quick one reads; it may leave anything alone."""
+def assert_both_parsers_agree(data: bytes) -> None:
+    """Checks only requests that `read_head` reads; it may leave any request to gunicorn."""
     head = read_head(data)
     if head is None:
         return
-    careful = by_gunicorn(data)
+    expected = by_gunicorn(data)
     path = f"/webhooks/{head.store}" if head.store else "/webhooks"
-    assert careful == Read("POST", path, head.headers, str(head.length), minor=1, closes=False)
-    assert list(careful.headers) == list(head.headers)
+    assert expected == Read("POST", path, head.headers, str(head.length), minor=1, closes=False)
+    assert list(expected.headers) == list(head.headers)
     assert data.endswith(b"\r\n\r\n" + data[len(data) - head.length :])
 
 
 @pytest.mark.parametrize("target", ["/webhooks", "/webhooks/north", "/webhooks/a_b-c"])
-def test_an_ordinary_delivery_is_read_quickly(target: str) -> None:
+def test_an_ordinary_delivery_is_read(target: str) -> None:
     data = made([*ORDINARY, ("content-type", "application/json"), ("X-Empty", "")], f"POST {target} HTTP/1.1")
     head = read_head(data)
     assert head
@@ -82,14 +82,14 @@ def test_an_ordinary_delivery_is_read_quickly(target: str) -> None:
         "x-empty": "",
         "content-type": "application/json",
     }
-    assert_both_read_it_alike(data)
+    assert_both_parsers_agree(data)
 
 
-@pytest.mark.parametrize("said", ["keep-alive", "Keep-Alive", " keep-alive "])
-def test_a_sender_that_says_what_is_so_anyway_is_read_quickly(said: str) -> None:
-    data = made([*ORDINARY, ("Connection", said)])
+@pytest.mark.parametrize("value", ["keep-alive", "Keep-Alive", " keep-alive "])
+def test_connection_keep_alive_is_read(value: str) -> None:
+    data = made([*ORDINARY, ("Connection", value)])
     assert read_head(data)
-    assert_both_read_it_alike(data)
+    assert_both_parsers_agree(data)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_a_sender_that_says_what_is_so_anyway_is_read_quickly(said: str) -> None
         ([*ORDINARY, *((f"X-{n}", "a") for n in range(MAX_FIELDS))], "POST /webhooks/north HTTP/1.1"),
     ],
 )
-def test_what_is_not_quite_ordinary_is_left_to_gunicorn(fields: list[tuple[str, str]], line: str) -> None:
+def test_unusual_requests_are_left_to_gunicorn(fields: list[tuple[str, str]], line: str) -> None:
     assert read_head(made(fields, line)) is None
 
 
-def test_a_length_that_is_not_the_bodys_is_left_to_gunicorn() -> None:
+def test_a_length_that_differs_from_the_body_is_left_to_gunicorn() -> None:
     assert read_head(made(ORDINARY)) is not None
     assert read_head(made(ORDINARY) + b"more") is None
     assert read_head(made(ORDINARY)[:-1]) is None
@@ -166,13 +166,13 @@ lines = st.one_of(
 
 @given(extra=fields, line=lines, at=st.integers(0, 3))
 @example(extra=[("X-One", " a ")], line="POST /webhooks/north HTTP/1.1", at=0)
-def test_what_is_read_quickly_is_what_gunicorn_reads(extra: list[tuple[str, str]], line: str, at: int) -> None:
-    assert_both_read_it_alike(made([*ORDINARY[:at], *extra, *ORDINARY[at:]], line))
+def test_both_parsers_agree_on_generated_heads(extra: list[tuple[str, str]], line: str, at: int) -> None:
+    assert_both_parsers_agree(made([*ORDINARY[:at], *extra, *ORDINARY[at:]], line))
 
 
-@given(spoilt=st.lists(st.tuples(st.integers(0, 120), st.integers(0, 255)), max_size=3))
-def test_a_byte_here_and_there_makes_no_difference_between_them(spoilt: list[tuple[int, int]]) -> None:
+@given(changes=st.lists(st.tuples(st.integers(0, 120), st.integers(0, 255)), max_size=3))
+def test_both_parsers_agree_on_changed_bytes(changes: list[tuple[int, int]]) -> None:
     data = bytearray(made(ORDINARY))
-    for at, byte in spoilt:
+    for at, byte in changes:
         data[at % (len(data) - len(BODY))] = byte
-    assert_both_read_it_alike(bytes(data))
+    assert_both_parsers_agree(bytes(data))

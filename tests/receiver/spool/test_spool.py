@@ -1,4 +1,4 @@
-"""Always answering: while Redis is away, full or slow, deliveries wait in the spool, and none is lost or doubled."""
+"""While Redis is unreachable, full or slow, deliveries are answered 2xx and spooled; none is lost or doubled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spooled(system: System) -> int:
 # The file
 
 
-def test_a_spooled_delivery_comes_back_as_it_was(system: System, tmp_path: Path) -> None:
+def test_a_spooled_delivery_is_read_back_unchanged(system: System, tmp_path: Path) -> None:
     delivery = system.delivery(data={"id": 7, "name": "\u2603"})
     assert unpack_delivery(pack_delivery(delivery), delivery.event.body) == delivery
     events = open_events(tmp_path)
@@ -54,7 +54,7 @@ def test_a_spooled_delivery_comes_back_as_it_was(system: System, tmp_path: Path)
     assert events.summary() == (0, 0.0)
 
 
-# Redis away
+# Redis unreachable
 
 
 @pytest.mark.parametrize("seconds", [4, pytest.param(14, marks=pytest.mark.slow)])
@@ -75,11 +75,11 @@ def test_row_10_redis_killed_under_load_is_answered_2xx_and_nothing_is_lost_or_d
         eventually(lambda: spooled(shop) == 0, 20, what="the spool is drained")
     assert load.others == load.failed == []
     assert meanwhile > 10
-    eventually(lambda: spooled(shop) == 0, 20, what="what came while it was drained is in the inbox, too")
+    eventually(lambda: spooled(shop) == 0, 20, what="deliveries that arrived during the drain are in the inbox, too")
     eventually(lambda: shop.ledger.counters().total["open"] == 0, 20)
     total = shop.ledger.counters().total
     ids = load.ids
-    print(f"\nthe server away for {seconds} s: {load}; {meanwhile:,} meanwhile")
+    print(f"\nRedis unreachable for {seconds} s: {load}; {meanwhile:,} meanwhile")
     assert total["accepted"] - 1 == len(ids) == len(load.answered)
     assert total["settled"] - 1 == len(ids)
     assert all(shop.status(event_id) == "settled" for event_id in ids)
@@ -91,33 +91,33 @@ def test_spooled_deliveries_keep_their_time_of_arrival_and_their_order(shop: Sys
     ids = [shop.deliver(data={"id": n}) for n in range(10)]
     after = time.time()
     assert spooled(shop) == 10
-    told = shop.http.get("/readyz").json()
-    assert told["stores_in"] == "spool"
-    assert abs(datetime.fromisoformat(told["waiting_since"]).timestamp() - before) < 2
+    ready = shop.http.get("/readyz").json()
+    assert ready["stores_in"] == "spool"
+    assert abs(datetime.fromisoformat(ready["waiting_since"]).timestamp() - before) < 2
     own_redis.start()
     eventually(lambda: spooled(shop) == 0)
-    nothing = {"status": "ready", "stores_in": "redis", "spooled": 0, "waiting_since": None}
-    assert shop.http.get("/readyz").json() == nothing
+    drained = {"status": "ready", "stores_in": "redis", "spooled": 0, "waiting_since": None}
+    assert shop.http.get("/readyz").json() == drained
     found = list(reversed(shop.ledger.events()))
     assert [event.id for event in found] == ids
     assert all(before - 0.01 <= event.received_at.timestamp() <= after for event in found)
     assert shop.identity_holds()
 
 
-def test_a_redelivery_is_a_duplicate_on_both_sides_of_an_outage(shop: System, own_redis: Server) -> None:
+def test_a_redelivery_is_a_duplicate_before_and_after_an_outage(shop: System, own_redis: Server) -> None:
     first, second = shop.request(), shop.request()
     assert shop.post(first).json()["status"] == "accepted"
     own_redis.kill()
     assert shop.post(second).json()["status"] == "accepted"
     assert shop.post(second).json()["status"] == "duplicate"
-    assert shop.post(first).json()["status"] == "accepted", "the spool cannot know; the inbox will"
+    assert shop.post(first).json()["status"] == "accepted", "the spool does not know it, the inbox will"
     own_redis.start()
     eventually(lambda: spooled(shop) == 0)
     assert len(shop.ledger.events()) == 2
     assert shop.post(second).json()["status"] == "duplicate"
 
 
-def test_a_killed_receiver_drains_when_it_is_back(shop: System, own_redis: Server) -> None:
+def test_a_killed_receiver_drains_after_its_restart(shop: System, own_redis: Server) -> None:
     own_redis.kill()
     ids = {shop.deliver() for _ in range(5)}
     shop.processes[0].kill()
@@ -126,7 +126,7 @@ def test_a_killed_receiver_drains_when_it_is_back(shop: System, own_redis: Serve
     eventually(lambda: {event.id for event in shop.ledger.events()} == ids)
 
 
-def test_the_receiver_starts_without_the_server(make_system: Callable[..., System], own_redis: Server) -> None:
+def test_the_receiver_starts_without_redis(make_system: Callable[..., System], own_redis: Server) -> None:
     own_redis.kill()
     system = make_system(url=own_redis.url)
     system.start("web")
@@ -147,7 +147,7 @@ def test_with_the_spool_off_the_answer_is_503(make_system: Callable[..., System]
     assert not list(Path(system.config.redis.data_dir).glob("spool.sqlite3*"))
 
 
-def test_stats_show_what_waits(shop: System, own_redis: Server) -> None:
+def test_stats_show_spooled_deliveries(shop: System, own_redis: Server) -> None:
     own_redis.kill()
     for _ in range(3):
         shop.deliver()
@@ -157,11 +157,11 @@ def test_stats_show_what_waits(shop: System, own_redis: Server) -> None:
     assert json.loads(shop.run_cli("stats", "--json").stdout)["spooled"] == 3
     assert "spool of elsewhere: 3 deliveries wait" in shop.run_cli("stats").stdout
     own_redis.client.hset("sh:spools", "elsewhere", json.dumps({"count": 3, "oldest": 1.0, "at": 5.0}))
-    assert "spool of elsewhere: unknown since" in shop.run_cli("stats").stdout
+    assert "spool of elsewhere: unknown, last report" in shop.run_cli("stats").stdout
     shop.processes[0].send(signal.SIGCONT)
 
 
-def test_what_waits_longer_than_spool_age_is_told_and_not_dropped(
+def test_rows_older_than_spool_age_are_reported_and_not_dropped(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:
     own_redis.kill()
@@ -173,19 +173,19 @@ def test_what_waits_longer_than_spool_age_is_told_and_not_dropped(
     events.close()
     system.start("web")
     eventually(lambda: "longer than spool_age" in system.log("web"))
-    assert system.post(system.request()).status_code == 200, "age refuses nobody"
+    assert system.post(system.request()).status_code == 200, "old rows stop no new delivery"
     own_redis.start()
     eventually(lambda: spooled(system) == 0)
     oldest = system.ledger.events()[-1]
     assert oldest.id == long_ago.id
     assert abs(oldest.received_at - long_ago.received_at) < timedelta(milliseconds=2)
-    told = {"count": 1, "oldest": time.time() - 4 * 86400, "at": time.time()}
-    own_redis.client.hset("sh:spools", "elsewhere", json.dumps(told))
+    published = {"count": 1, "oldest": time.time() - 4 * 86400, "at": time.time()}
+    own_redis.client.hset("sh:spools", "elsewhere", json.dumps(published))
     assert "longer than [receiver] spool_age" in system.run_cli("stats").stdout
 
 
 def test_row_11_a_black_hole_is_answered_in_under_a_second(make_system: Callable[..., System]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as hole:  # accepts, and never answers
+    with socket.create_server(("127.0.0.1", 0)) as hole:  # accepts connections and never answers
         system = make_system(url=f"redis://127.0.0.1:{hole.getsockname()[1]}")
         system.start("web")
         with Load(system, senders=8) as load:
@@ -201,7 +201,7 @@ def test_row_11_a_black_hole_is_answered_in_under_a_second(make_system: Callable
 
 @contextmanager
 def small_server(tmp_path: Path, *, filled: float) -> Iterator[Server]:
-    """A server with little memory, of which so much is taken by something else."""
+    """A server with little memory, of which other keys use the fraction `filled`."""
     folder = tmp_path / "small"
     folder.mkdir()
     with own_server(folder, "--maxmemory", "12mb") as server:
@@ -221,11 +221,11 @@ def test_row_15_near_maxmemory_deliveries_go_to_the_spool_and_drain_afterwards(
         memory = server.client.info("memory")
         assert memory["used_memory"] < memory["maxmemory"], "workers can still write"
         system.start("worker", "housekeeper", env={"STOREHOOKS_RETENTION__BODIES": "0s"})
-        eventually(lambda: spooled(system) == 0, 60, what="drained while retention makes room")
+        eventually(lambda: spooled(system) == 0, 60, what="drained while retention frees memory")
         eventually(lambda: system.ledger.counters().total["settled"] == 300, 30)
 
 
-def test_row_15_near_maxmemory_and_with_the_spool_off_deliveries_are_pushed_back_early(
+def test_row_15_near_maxmemory_with_the_spool_off_deliveries_get_503_early(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:
     with small_server(tmp_path, filled=0.8) as server:
@@ -233,17 +233,19 @@ def test_row_15_near_maxmemory_and_with_the_spool_off_deliveries_are_pushed_back
         text = system.config_file.read_text().replace("[receiver]\n", '[receiver]\nspool = "off"\n', 1)
         system.config_file.write_text(text)
         system.start("web")
-        kept = 0
+        stored = 0
         while (answer := system.post(system.request(data={"pad": "x" * 5_000}))).status_code == 200:
-            kept += 1
+            stored += 1
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
         assert system.http.get("/readyz").status_code == 503
         memory = server.client.info("memory")
-        print(f"\n{kept} kept before the first 503, at {memory['used_memory'] / memory['maxmemory']:.0%} of maxmemory")
+        print(
+            f"\n{stored} stored before the first 503, at {memory['used_memory'] / memory['maxmemory']:.0%} of maxmemory"
+        )
         assert memory["used_memory"] < memory["maxmemory"], "early: workers can still write"
-        assert system.ledger.counters().total["accepted"] == kept
+        assert system.ledger.counters().total["accepted"] == stored
         server.client.delete("ballast")
-        eventually(lambda: system.post(system.request()).status_code == 200, what="there is room again")
+        eventually(lambda: system.post(system.request()).status_code == 200, what="memory is free again")
 
 
 @contextmanager
@@ -258,17 +260,17 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def send_padded(system: System, many: int, size: int) -> list[int]:
-    """The answers to so many deliveries of so many bytes."""
+def send_padded(system: System, count: int, size: int) -> list[int]:
+    """The statuses of the answers to deliveries of this size."""
     pad = "x" * size
-    return [system.post(system.request(data={"id": n, "pad": pad})).status_code for n in range(many)]
+    return [system.post(system.request(data={"id": n, "pad": pad})).status_code for n in range(count)]
 
 
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
 def test_row_16_with_the_servers_disk_full_deliveries_go_to_the_spool(
     make_system: Callable[..., System], tmp_path: Path, fsync: str
 ) -> None:
-    """At `everysec` the server goes on and refuses writes (MISCONF); at `always` it ends itself."""
+    """With `everysec` the server goes on and refuses writes (MISCONF); with `always` it exits."""
     with small_disk(tmp_path / "disk", "8m") as disk:
         server = Server(disk, extra=("--appendfsync", fsync)).start()
         system = make_system(url=server.url)
@@ -280,9 +282,9 @@ def test_row_16_with_the_servers_disk_full_deliveries_go_to_the_spool(
             with pytest.raises(RedisError, match="MISCONF"):
                 server.client.set("x", 1)
         else:
-            eventually(lambda: not server.process.alive, what="the server ends itself")
+            eventually(lambda: not server.process.alive, what="the server exits")
         assert system.http.get("/readyz").json()["stores_in"] == "spool"
-        subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)  # somebody makes room
+        subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)  # the operator frees space
         if fsync == "always":
             server.start()
         eventually(lambda: spooled(system) == 0, 30)
@@ -291,7 +293,7 @@ def test_row_16_with_the_servers_disk_full_deliveries_go_to_the_spool(
         server.stop()
 
 
-def test_row_16_with_the_spools_disk_full_and_redis_away_the_answer_is_503_and_never_a_false_2xx(
+def test_row_16_with_the_spools_disk_full_and_redis_unreachable_the_answer_is_503(
     make_system: Callable[..., System], own_redis: Server, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", "40m") as disk:
@@ -303,7 +305,9 @@ def test_row_16_with_the_spools_disk_full_and_redis_away_the_answer_is_503_and_n
         assert statuses[0] == 200
         assert statuses[-1] == 503
         assert set(statuses) == {200, 503}
-        assert system.post(system.request(store="south"), "south").status_code == 200, "it has a share of the rest"
+        assert system.post(system.request(store="south"), "south").status_code == 200, (
+            "it has its own share of the rest"
+        )
         (disk / "ballast").write_bytes(b"x" * (6 << 20))
         assert system.post(system.request(store="south"), "south").status_code == 503
         assert system.http.get("/readyz").status_code == 503
@@ -313,21 +317,21 @@ def test_row_16_with_the_spools_disk_full_and_redis_away_the_answer_is_503_and_n
         system.close()
 
 
-def test_row_16_with_both_disks_full_nothing_is_answered_2xx_that_is_not_kept(
+def test_row_16_with_both_disks_full_no_delivery_is_answered_2xx_without_being_stored(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:
-    """One disk for both, as on a small host; what was answered 2xx is found when somebody has made room."""
+    """One disk for both, as on a small host. Deliveries answered 2xx are found once there is space again."""
     with small_disk(tmp_path / "disk", "8m") as disk:
         server = Server(disk, extra=("--appendfsync", "everysec")).start()
         system = make_system(url=server.url)
         system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
         system.start("web")
         statuses = send_padded(system, 60, 200_000)
-        assert set(statuses) == {200, 503}, "the spool wants 32 MB free, and takes nothing here"
+        assert set(statuses) == {200, 503}, "the spool reserves 32 MB, so it takes nothing here"
         assert statuses[-1] == 503
         subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
         eventually(lambda: system.post(system.request()).status_code == 200)
-        eventually(lambda: len(system.ledger.events(limit=100)) == statuses.count(200) + 1)  # perhaps through the spool
+        eventually(lambda: len(system.ledger.events(limit=100)) == statuses.count(200) + 1)  # some through the spool
         system.close()
         server.stop()
 
@@ -339,50 +343,50 @@ MANY_TIMES = [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(3
 
 
 @pytest.mark.parametrize("times", MANY_TIMES)
-def test_row_4_no_delivery_fails_while_the_config_is_read_again(system: System, times: int) -> None:
-    """HUP under the load of eight senders, half of which keep their connections; both processes are replaced."""
+def test_row_4_no_delivery_fails_during_a_reload_of_the_config(system: System, times: int) -> None:
+    """HUP under the load of eight senders, half of them with keep-alive; both processes are replaced."""
     (web,) = system.start("web", env={"STOREHOOKS_RECEIVER__PROCESSES": "2"})
-    with Load(system, senders=4) as keeping, Load(system, senders=4, keep_alive=False) as closing:
+    with Load(system, senders=4) as keep_alive_load, Load(system, senders=4, keep_alive=False) as closing_load:
         for number in range(1, times + 1):
-            both_go_on(keeping, closing)
+            all_get_answers(keep_alive_load, closing_load)
             web.send(signal.SIGHUP)
-            eventually(lambda: system.log("web").count("Worker exiting") == 2 * number, 20)  # noqa: B023  judged at once
-        both_go_on(keeping, closing)
-    print(f"\n{times} HUPs, kept connections: {keeping}\n{times} HUPs, one connection each: {closing}")
-    assert none_failed(keeping, closing)
+            eventually(lambda: system.log("web").count("Worker exiting") == 2 * number, 20)  # noqa: B023  called at once
+        all_get_answers(keep_alive_load, closing_load)
+    print(f"\n{times} HUPs, keep-alive: {keep_alive_load}\n{times} HUPs, one connection each: {closing_load}")
+    assert none_failed(keep_alive_load, closing_load)
 
 
 @pytest.mark.parametrize("times", MANY_TIMES)
-def test_row_5_a_stop_and_start_with_a_passed_socket_refuses_nobody(
+def test_row_5_a_restart_with_a_passed_socket_refuses_no_connection(
     make_system: Callable[..., System], times: int
 ) -> None:
-    """Under the load of eight senders, half of which keep their connections."""
+    """Under the load of eight senders, half of them with keep-alive."""
     system = make_system()
     with socket.create_server(("127.0.0.1", system.port), backlog=256) as listener:
         web = _web_on(system, listener)
         eventually(system.web_answers)
-        with Load(system, senders=4) as keeping, Load(system, senders=4, keep_alive=False) as closing:
+        with Load(system, senders=4) as keep_alive_load, Load(system, senders=4, keep_alive=False) as closing_load:
             for _ in range(times):
-                both_go_on(keeping, closing)
+                all_get_answers(keep_alive_load, closing_load)
                 web.send(signal.SIGTERM)
                 assert web.wait() == 0
                 web = _web_on(system, listener)
-            both_go_on(keeping, closing)
+            all_get_answers(keep_alive_load, closing_load)
         web.stop()
-    print(f"\n{times} restarts, kept connections: {keeping}\n{times} restarts, one connection each: {closing}")
-    assert none_failed(keeping, closing)
+    print(f"\n{times} restarts, keep-alive: {keep_alive_load}\n{times} restarts, one connection each: {closing_load}")
+    assert none_failed(keep_alive_load, closing_load)
 
 
-def both_go_on(*loads: Load) -> None:
+def all_get_answers(*loads: Load) -> None:
     before = [len(load.answered) for load in loads]
-    eventually(lambda: all(len(load.answered) > many + 20 for load, many in zip(loads, before, strict=True)), 20)
+    eventually(lambda: all(len(load.answered) > count + 20 for load, count in zip(loads, before, strict=True)), 20)
 
 
 def none_failed(*loads: Load) -> bool:
-    """Every delivery was answered 2xx, and every one is kept."""
+    """Every delivery was answered 2xx, and every one is stored."""
     ids = set.union(*(load.ids for load in loads))
-    kept = {event.id for event in loads[0].system.ledger.events(limit=10**6)}
-    return ids == kept and not any(load.others or load.failed for load in loads)
+    stored = {event.id for event in loads[0].system.ledger.events(limit=10**6)}
+    return ids == stored and not any(load.others or load.failed for load in loads)
 
 
 def _web_on(system: System, listener: socket.socket) -> Process:
@@ -401,7 +405,7 @@ def _web_on(system: System, listener: socket.socket) -> Process:
     return process
 
 
-def test_row_22_ten_times_the_sustainable_burst_is_kept_or_pushed_back(shop: System) -> None:
+def test_row_22_ten_times_the_sustainable_burst_is_stored_or_answered_503(shop: System) -> None:
     """Four threads serve; forty senders send without a pause."""
     with Load(shop, senders=40, pause=0) as load:
         eventually(lambda: len(load.answered) > 1000, 40)
@@ -420,11 +424,11 @@ def test_ack_replica_waits_for_one(make_system: Callable[..., System], own_redis
     text = system.config_file.read_text().replace("[receiver]\n", '[receiver]\nspool = "off"\n', 1)
     system.config_file.write_text(text.replace("[redis]\n", '[redis]\nack = "replica"\ntimeout = "2s"\n', 1))
     system.start("web")
-    assert system.post(system.request()).status_code == 503, "nobody replicates"
+    assert system.post(system.request()).status_code == 503, "there is no replica"
     folder, port = tmp_path / "replica", free_port()
     folder.mkdir()
     own_redis.client.config_set("port", port)
-    own_redis.client.config_set("repl-diskless-sync-delay", 0)  # no other replica is waited for
+    own_redis.client.config_set("repl-diskless-sync-delay", 0)  # do not wait for other replicas
     with own_server(folder, "--appendonly", "no", "--replicaof", f"127.0.0.1 {port}"):
         eventually(lambda: own_redis.client.info("replication")["connected_slaves"] == 1)
         assert eventually(lambda: (a := system.post(system.request())).status_code == 200 and a.json()["status"], 20)
