@@ -1,9 +1,9 @@
-"""Behind the queue. What an integrator needs is here, and importing it is light.
+"""The workers: everything behind the queue. The names that an integrator imports are here, and importing them is light.
 
     from workers import Busy, Context, Drop, Event, Fail, Retry, Router
 
-Law of this package: it may import `receiver.contract`, `.config`, `.inbox`, `.logs` and `.spool`, never the edge
-(`receiver.app`, `receiver.server.loop_worker`, `receiver.server.web`). Plugin code runs in
+Law of this package: it may import `receiver.contract`, `.config`, `.inbox`, `.spool`, `.logs`, `.ports` and
+`.process_files`, never the edge (`receiver.app`, `.server`, `.delivery`). Plugin code runs in
 `workers.runtime.pool.child` only.
 """
 

@@ -8,7 +8,8 @@
       | status_of
     RunStatus    what commands, JSON and logs show       workers/operations/explain_handlers.py puts it into a sentence
 
-To add a status, change this file and those of the four named above that it concerns. An event's own state
+To add a status, change at most five files: this one, pool/child.py (when a handler ends like that), worker/retries.py
+(its delay), lua/finish.lua (what is written) and explain_handlers.py (how it is explained). An event's own status
 (EventStatus) follows from its runs; the scripts derive it.
 """
 

@@ -248,7 +248,7 @@ def test_a_second_body_is_a_duplicate_after_the_first_was_removed_by_age(system:
     assert (again.status, again.id) == ("duplicate", second.event.id)
 
 
-def test_explain_reports_that_every_slot_of_a_limit_is_taken(make_system: Callable[..., System]) -> None:
+def test_explain_reports_that_a_limit_has_no_free_slot(make_system: Callable[..., System]) -> None:
     text = HEAD + "@router.on('*', limit='erp')\ndef greet(event, ctx):\n    pass\n"
     system = make_system(plugin=text, more="[limits.erp]\nconcurrency = 1\n")
     system.inbox.declare(validation_process.validate_plugins(system.config))
@@ -258,4 +258,4 @@ def test_explain_reports_that_every_slot_of_a_limit_is_taken(make_system: Callab
     waiting = next(one.id for one in system.ledger.events() if one.id != run.stored.id)
     shown = system.run_cli("handlers", "explain", waiting)
     assert shown.returncode in (0, 1), shown.stderr
-    assert "every slot of [limits.erp] is taken" in shown.stdout
+    assert "[limits.erp] has no free slot" in shown.stdout

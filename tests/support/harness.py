@@ -1,4 +1,4 @@
-"""Real processes for tests: a real server, a real gunicorn, real workers; started, watched and killed."""
+"""Real processes for tests: a Redis server, gunicorn and workers, which a test starts, watches and kills."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from receiver.contract.intake import Delivery, receive
 from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, server_url
 from receiver.inbox.redis import embedded_server
 from receiver.spool import open_existing_refusals
-from tests.support.programs import Process, ended, storehooks
+from tests.support.programs import Process, run_to_end, storehooks
 from tests.support.warm_interpreter import QUICKER
 from workers.testing.local_system import free_port
 
@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], within: float = 10.0, what: str = "") -> T:
-    """The first true value of a condition; fails when time is up."""
+    """Wait for a condition, and return its first true value. Fails when the time has passed."""
     deadline = time.monotonic() + within
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within:g} s: {what or condition}; last was {value!r}")
+            raise AssertionError(f"not within {within:g} s: {what or condition}; the last value was {value!r}")
         time.sleep(0.01)
 
 
@@ -53,7 +53,7 @@ def port_is_free(port: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes below one, all the way down."""
+    """All descendants of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -66,7 +66,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def comm(pid: int) -> str:
-    """What a process calls itself."""
+    """The name of a process."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -74,7 +74,7 @@ def comm(pid: int) -> str:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended (a zombie has)."""
+    """Whether a process has ended. A zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -82,13 +82,13 @@ def gone(pid: int) -> bool:
 
 
 class Server:
-    """A real Valkey of its own, which a test may kill and start again on the same data."""
+    """A real Valkey server of its own, which a test may kill and start again on the same data."""
 
     def __init__(self, folder: Path, *, extra: tuple[str, ...] = (), prefix: tuple[str, ...] = ()) -> None:
         self.data_dir = folder
         self.extra = extra
         self.prefix = prefix
-        """A program to run it under."""
+        """A program to start it with, such as strace."""
         self.url = server_url("", folder)
         self.client = connect(self.url, timeout=2.0)
         self.process: Process | None = None
@@ -146,11 +146,11 @@ OFTEN = {
     "receiver.delivery.refusal_log.WRITE_EVERY": 0.1,
     "receiver.delivery.secret_cache.REFRESH_EVERY": 0.1,
 }
-"""What a receiver does behind its answers is done more often, since tests wait for it."""
+"""A receiver does its background work more often, since tests wait for it."""
 
 
 class System:
-    """The product on a real server: config, processes, and what a store and an operator do with it."""
+    """The product on a real server: its config, its processes, and what a store and an operator do."""
 
     def __init__(
         self,
@@ -226,9 +226,9 @@ class System:
         return storehooks(*arguments, "--config", str(self.config_file), env=env)
 
     def refuse_to_start(self, name: str) -> subprocess.CompletedProcess[str]:
-        """What `storehooks web` or `storehooks worker` says when it does not start."""
+        """The output of `storehooks web` or `storehooks worker` when it does not start."""
         modules = {"web": "receiver.server.web", "worker": "workers"}
-        return ended(modules[name], "--config", str(self.config_file))
+        return run_to_end(modules[name], "--config", str(self.config_file))
 
     # What a store does
 
@@ -244,28 +244,28 @@ class System:
         return self.http.post(f"/webhooks/{store}", headers=request.headers, content=request.body)
 
     def deliver(self, topic: str = "order.created", **how: Any) -> str:
-        """Send a signed event over HTTP; give its id."""
+        """Send a signed event over HTTP; returns its id."""
         store = how.get("store", "north")
         answer = self.post(self.request(topic, **how), store)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["id"])
 
     def delivery(self, topic: str = "order.created", **how: Any) -> Delivery:
-        """A verified delivery, as the receiver would hand it to the inbox."""
+        """A verified delivery, as the receiver passes it to the inbox."""
         request = self.request(topic, **how)
         store = self.config.known_stores[how.get("store", "north")]
         return receive(request.headers, request.body, store=store, now=time.time())
 
     def accept(self, topic: str = "order.created", **how: Any) -> str:
-        """Put an event into the inbox without a web server."""
+        """Store an event in the inbox without a web server; returns its id."""
         return self.inbox.accept([self.delivery(topic, **how)])[0].id
 
     # What an operator sees
 
-    def refused(self, many: int = 1) -> None:
-        """Wait until so many refusals are written down, which happens behind the answer."""
+    def refused(self, number: int = 1) -> None:
+        """Wait until this number of refusals is stored, which happens after the response."""
         eventually(
-            lambda: open_existing_refusals(self.config.data_dir).count() >= many, what=f"{many} refusals are written"
+            lambda: open_existing_refusals(self.config.data_dir).count() >= number, what=f"{number} refusals are stored"
         )
 
     def status(self, event_id: str) -> str:
@@ -280,19 +280,19 @@ class System:
         return eventually(
             lambda: (s := self.status(event_id)) in ("settled", "failed") and s,
             within,
-            what=f"{event_id} settled; worker says {self.log('worker')[-800:]}",
+            what=f"{event_id} settled; the worker's log: {self.log('worker')[-800:]}",
         )
 
     def identity_holds(self) -> bool:
-        """accepted = settled + open + failed, in all and for each store."""
+        """Whether accepted = settled + open + failed, in total and for each store."""
         counters = self.ledger.counters()
         every = [counters.total, *counters.stores.values()]
         return all(c["accepted"] == c["settled"] + c["open"] + c["failed"] for c in every)
 
     def close(self) -> None:
-        self.http.close()  # first: a receiver that ends gives the senders it knows a moment to send more
+        self.http.close()  # first: a receiver that stops waits a moment for the senders it is connected to
         alive = [process for process in reversed(self.processes) if process.alive]
-        for process in alive:  # all at once: each needs a moment to end
+        for process in alive:  # all at once: each takes a moment to stop
             process.send(signal.SIGCONT)
             process.send(signal.SIGTERM)
         for process in alive:

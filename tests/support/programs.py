@@ -1,4 +1,4 @@
-"""The product's programs as processes of a test: started, forked where that makes no difference, and ended with it."""
+"""The product's programs as processes of a test. They are forked where that makes no difference, and end with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.processes import die_with_parent
 ROOT = Path(__file__).parents[2]
 WARM = Warm()
 NOT_INHERITED = ("REDIS_URL", "PORT", "WEB_CONCURRENCY")
-"""They would win over the config of a test."""
+"""Variables that would override the config of a test."""
 
 
 def start(
@@ -29,7 +29,7 @@ def start(
     cwd: Path = ROOT,
     keep: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes] | Forked:
-    """A process in a session of its own that ends with ours; forked where that makes no difference but time."""
+    """Start a process in a session of its own that ends with ours. It is forked where that only saves time."""
     environ = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED} | (env or {})
     if can_fork(command, environ, keep):
         return WARM.fork(command, env=environ, cwd=cwd, output=output, error=error)
@@ -50,14 +50,14 @@ def start(
 def storehooks(
     *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    """A command as an operator gives it, and what came of it."""
-    return ended("workers.cli", *arguments, env=env, cwd=cwd)
+    """Run a command as an operator would, and return its exit code and output."""
+    return run_to_end("workers.cli", *arguments, env=env, cwd=cwd)
 
 
-def ended(
+def run_to_end(
     module: str, *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    """A program that ends by itself, and how."""
+    """Run a program that ends by itself, and return its exit code and output."""
     command = [sys.executable, "-m", module, *arguments]
     with TemporaryFile() as output, TemporaryFile() as error:
         process = start(command, output, error, env=env, cwd=cwd)
@@ -71,7 +71,7 @@ def ended(
 
 
 def typed(line: str, *, env: dict[str, str], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """A line of a document, as somebody types it. What needs no shell but for `|| echo` is done without one."""
+    """Run a line of a document as a person would type it: without a shell, if only `|| echo` needs one."""
     command, otherwise, said = line.partition(" || echo ")
     name, *words = shlex.split(command)
     if set(command) & set("|<>&;$*`"):
@@ -88,7 +88,7 @@ def typed(line: str, *, env: dict[str, str], cwd: Path = ROOT) -> subprocess.Com
 
 
 class Process:
-    """A process of the product, its output in a file, ended with the test."""
+    """A process of the product with its output in a file. It ends with the test."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """A warm interpreter that forks the product's programs for the tests.
 
 Half of the suite's time was Python importing the same libraries again. A forked program is as real as an executed
-one: a process of its own, with its own session, signals and descriptors; only its imports are done already. What looks
-at imports, the environment of the interpreter or passed descriptors is executed (see `can_fork`).
+one: a process with its own session, signals and descriptors; only its imports are done already. A program that needs
+its own imports, interpreter environment or passed descriptors is executed (see `can_fork`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ PROGRAMS = {
     "workers.runtime.housekeeper": "workers.runtime.housekeeper",
     "workers.cli": "workers.cli.__main__",
 }
-"""What follows `python -m`, and the module that then runs as `__main__`."""
+"""The name after `python -m`, and the module that then runs as `__main__`."""
 QUICKER = "TESTS_QUICKER"
-"""A variable with times, as JSON: "module.NAME" -> seconds. A forked program has these instead of its own."""
+"""A variable with JSON, "module.NAME" -> seconds: constants that a forked program replaces."""
 BEFORE_THE_INTERPRETER = ("LD_", "PYTHON")
-"""Variables that are read before our code runs: they need a new interpreter."""
+"""Variables that are read before Python code runs: they need a new interpreter."""
 
 
 def can_fork(command: list[str], env: dict[str, str], keep: tuple[int, ...] = ()) -> bool:
-    """Whether a command is `python -m` one of our programs, and nothing asks for an interpreter of its own."""
+    """Whether a command is `python -m` with one of our programs, and does not need an interpreter of its own."""
     ours = command[:2] == [sys.executable, "-m"] and command[2] in PROGRAMS
     return ours and not keep and _early(env) == _early(dict(os.environ))
 
@@ -71,7 +71,7 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended, and we are about to be told
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and its status is on the way
                 os.kill(self.pid, number)
 
     def _read(self, timeout: float | None) -> int | None:
@@ -125,7 +125,7 @@ def main() -> None:
     for end in (woken, wake):
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which ends this process
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     running: dict[int, int] = {}
     with selectors.DefaultSelector() as selector:
@@ -135,7 +135,7 @@ def main() -> None:
             for key, _ in selector.select():
                 if key.fileobj is woken:
                     woken.recv(4096)
-                    _report_the_ended(running)
+                    _report_ended(running)
                 elif not (order := _next_order(connection)):
                     return None
                 elif not (pid := os.fork()):
@@ -148,7 +148,7 @@ def main() -> None:
 
 
 def _import_what_programs_import() -> None:
-    """The programs' own files are forgotten again: they run as `__main__`, as they do when executed."""
+    """The programs' own modules are removed again: they run as `__main__`, as they do when executed."""
     commands = importlib.import_module("workers.cli").COMMANDS
     for name in (*(f"workers.cli.{file}" for file, _ in commands.values()), *PROGRAMS):
         importlib.import_module(name)
@@ -168,7 +168,7 @@ def _next_order(connection: socket.socket) -> tuple[dict[str, object], list[int]
     return (json.loads(message), list(descriptors)) if message else None
 
 
-def _report_the_ended(running: dict[int, int]) -> None:
+def _report_ended(running: dict[int, int]) -> None:
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -178,7 +178,7 @@ def _report_the_ended(running: dict[int, int]) -> None:
 
 
 def become(order: dict[str, object], descriptors: list[int]) -> None:
-    """From here on this process is the program."""
+    """Turn this process into the program."""
     isolate_child(os.getppid(), keep_open=descriptors[:2])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -199,25 +199,25 @@ def become(order: dict[str, object], descriptors: list[int]) -> None:
         module, _, constant = name.rpartition(".")
         assert hasattr(sys.modules[module], constant), name
         setattr(sys.modules[module], constant, seconds)
-    _leave(_run(PROGRAMS[argv[0]]))
+    _exit(_run(PROGRAMS[argv[0]]))
 
 
 def _run(module: str) -> int:
-    """The program's exit code, as an interpreter would give it."""
+    """Run the program; returns the exit code that an interpreter would have."""
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         if isinstance(ended.code, str):
             print(ended.code, file=sys.stderr)
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    except BaseException:  # noqa: BLE001  shown, as an interpreter shows it
+    except BaseException:  # noqa: BLE001  printed as an interpreter does
         sys.excepthook(*sys.exc_info())
         return 1
     return 0
 
 
-def _leave(code: int) -> None:
-    """What an interpreter does at its end, but for taking every imported module apart: that took a quarter second."""
+def _exit(code: int) -> None:
+    """Exit as an interpreter does, but without clearing every module: that took a quarter of a second."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

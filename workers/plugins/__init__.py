@@ -1,5 +1,5 @@
-"""What an integrator's code meets: router, context, effects, conditions, settings; loading and validating plugins.
+"""The plugin API (router, context, effects, conditions, settings), and finding and validating plugins.
 
-Law of this room: it imports `receiver.contract`, `.config`, `.inbox` and `workers.storeapi`, and no other room of
-`workers`. Importing the names an integrator uses stays light.
+Law of this room: it imports `receiver.contract`, `.config`, `.inbox`, `workers.storeapi` and `workers.processes`, and
+no other room of `workers`. Importing the names an integrator uses stays light.
 """
