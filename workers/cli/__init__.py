@@ -96,7 +96,7 @@ def main() -> None:
     except click.Abort:
         code = 1
     except StorehooksError as error:
-        print(f"storehooks: {error}", file=sys.stderr)
+        _print_error(error)
         code = 2
     except BrokenPipeError:  # the reader of the pipe has ended, such as `| head`
         sys.stderr.close()
@@ -104,9 +104,15 @@ def main() -> None:
     except Exception as error:
         if not _is_redis_error(error):
             raise
-        print(f"storehooks: lost the connection to Redis: {error}; `storehooks doctor` checks it", file=sys.stderr)
+        _print_error(f"lost the connection to Redis: {error}; `storehooks doctor` checks it")
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_error(error: object) -> None:
+    from workers.cli import output
+
+    output.error(error)
 
 
 def _is_redis_error(error: Exception) -> bool:

@@ -78,7 +78,7 @@ def api(
             return
         call(config, name, group, operation, values, _fields(params), data_file, all_, json_)
     except ApiError as error:
-        output.warn(f"storehooks: {error}")
+        output.error(error)
         raise click.exceptions.Exit(1) from None
 
 
@@ -277,7 +277,7 @@ def probe(config: Config, store: str, json_: bool) -> None:
         output.as_json([{"operation": one.full_name, "result": result} for one, result in found])
     else:
         rows = [(one.full_name, one.path, output.state(_level(result), result)) for one, result in found]
-        output.table(("OPERATION", "PATH", "RESULT"), rows, drop=("PATH",), wrap=True)
+        output.table(("OPERATION", "PATH", "RESULT"), rows, drop=("PATH",), wrap="RESULT")
         output.next_command("storehooks api --list  all operations and their state")
     if any(_level(result) == "fail" for _, result in found):
         raise click.exceptions.Exit(1)

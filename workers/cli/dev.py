@@ -236,9 +236,9 @@ class Dev:
 
     def _report_removed(self, before: set[str], handlers: list[Declaration]) -> None:
         """Report removed handlers: events are routed to them for some minutes, and their runs wait."""
-        gone = before - {one.handler for one in handlers}
+        removed = before - {one.handler for one in handlers}
         with contextlib.suppress(RedisError):
-            for name, waiting in sorted(HandlerQueries(self._client).waiting(gone).items()):
+            for name, waiting in sorted(HandlerQueries(self._client).waiting(removed).items()):
                 runs = f"{waits(waiting, 'run')} for it" if waiting else "new runs will wait for it"
                 self._print_note(f"handler {name} was removed; {runs}")
                 self._print_note(f"if it was removed for good: {output.our_name()} handlers retire {name}")

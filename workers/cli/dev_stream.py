@@ -33,6 +33,8 @@ class RunStream:
     def __init__(self, client: Redis) -> None:
         self._pubsub: PubSub = client.pubsub(ignore_subscribe_messages=True)
         self._pubsub.subscribe(keys.JOURNAL)
+        self._widths = [4, 15, 4, 11]
+        """Of store, topic, resource and handler; they grow with what is printed."""
         self.fileno = int(self._pubsub.connection._sock.fileno())
 
     def lines(self) -> Iterator[Text]:
@@ -40,11 +42,21 @@ class RunStream:
         while self._pubsub.connection is not None and self._pubsub.connection.can_read(timeout=0):
             message = self._pubsub.get_message(timeout=0)
             if message:
-                yield from map(_outcome, orjson.loads(message["data"]))
+                yield from map(self._line, orjson.loads(message["data"]))
 
     def close(self) -> None:
         with contextlib.suppress(RedisError, OSError):
             self._pubsub.close()
+
+    def _line(self, fields: list[str]) -> Text:
+        item, outcome, store, topic, resource, detail = fields
+        about = orjson.loads(detail)
+        run = (store, topic, resource, keys.split_item(item)[1])
+        self._widths = [max(wide, len(part)) for wide, part in zip(self._widths, run, strict=True)]
+        padded = "  ".join(f"{part:<{wide}}" for part, wide in zip(run, self._widths, strict=True))
+        result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
+        took = f"{about.get('ms', 0):.0f} ms"
+        return _line(datetime.now(), f"{padded}  ", output.state(outcome, f"{outcome:<7}"), f"{took:>6}  {result}")
 
 
 class RefusalStream:
@@ -85,16 +97,6 @@ class RefusalStream:
         if self._refusals is None and (self._data_dir / FILE).exists():
             self._refusals = open_refusals(self._data_dir)
         return self._refusals.newest(limit=limit) if self._refusals else []
-
-
-def _outcome(fields: list[str]) -> Text:
-    item, outcome, store, topic, resource, detail = fields
-    about = orjson.loads(detail)
-    handler = keys.split_item(item)[1]
-    result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
-    took = f"{about.get('ms', 0):.0f} ms"
-    run = output.text(f"{store}  {topic:<15}  {resource:<4}  {handler:<11}  ")
-    return _line(datetime.now(), run, output.state(outcome, f"{outcome:<4}"), f"  {took:<4}  ", result)
 
 
 def _refusal(one: Refusal) -> Text:

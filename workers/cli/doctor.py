@@ -77,12 +77,17 @@ def _show(findings: list[Finding]) -> None:
     wide = max([NAME_WIDTH, *(len(one.name) + 2 for one in findings)])
     for one in findings:
         level = one.level if one.level == "ok" else one.level.upper()
-        fix = [f"fix: {one.fix}"] if one.fix else []
         start = output.state(level, f"{level:<6}") + output.text(f"{one.name:<{wide}}")
-        for line in [one.text, *one.more, *fix]:
+        for line in [one.text, *one.more, *_fix(one.fix)]:
             is_command = line.startswith("fix: storehooks")
             output.line(start, line, indent=6 + wide, whole=is_command)
             start = output.text(" " * (6 + wide))
+
+
+def _fix(fix: str) -> list[str]:
+    """The lines of a fix. A command has a line of its own, so that it is never wrapped."""
+    command, mark, rest = fix.partition("; ") if fix.startswith("storehooks ") else (fix, "", "")
+    return [f"fix: {command}", *([rest] if mark else [])] if fix else []
 
 
 def _verdict(findings: list[Finding]) -> None:

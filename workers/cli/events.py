@@ -45,8 +45,8 @@ def list_events(
     json_: bool = False,
 ) -> None:
     """List events, newest first."""
-    ledger = EventQueries(connect_server(load_config()))
-    found = ledger.events(store=store, topic=topic, status=status, since=since, limit=limit)
+    queries = EventQueries(connect_server(load_config()))
+    found = queries.events(store=store, topic=topic, status=status, since=since, limit=limit)
     if json_:
         output.as_json([_summary_json(event) for event in found])
         return
@@ -74,12 +74,12 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
 
     ID is an event's id, a delivery's id, a resource's id (the newest event of it), or `last`.
     """
-    ledger = EventQueries(connect_server(load_config()))
-    event_id = ledger.find_id(event_id)
+    queries = EventQueries(connect_server(load_config()))
+    event_id = queries.find_id(event_id)
     if export is not None:
         _write_export(event_id, export)
         return
-    record = ledger.event(event_id)
+    record = queries.event(event_id)
     if record is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     if json_:
@@ -92,7 +92,7 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
             ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
             [(r.handler, output.state(r.status), r.attempts, r.due_at, r.error or r.result) for r in record.runs],
             drop=("DUE", "ATTEMPTS"),
-            wrap=True,
+            wrap="RESULT",
         )
         click.echo()
     if record.body:

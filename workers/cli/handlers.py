@@ -130,8 +130,8 @@ def resume(handler: str) -> None:
 def retire(handler: str, yes: bool) -> None:
     """Remove a handler for good: its waiting runs fail, and no events are routed to it."""
     administration = _administration_with(handler)
-    roster = HandlerQueries(administration.client)
-    waiting, still_there = roster.waiting([handler])[handler], handler in roster.present()
+    queries = HandlerQueries(administration.client)
+    waiting, still_there = queries.waiting([handler])[handler], handler in queries.present()
     if not yes and waiting and sys.stdin.isatty():
         click.confirm(f"Fail {counted(waiting, 'waiting run')} of {handler}?", abort=True)
     ended = administration.retire(handler)

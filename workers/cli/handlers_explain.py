@@ -42,7 +42,7 @@ def explain(event_id: str, json_: bool) -> None:
     output.table(
         ("HANDLER", "CALLED", "WHY"),
         [row for one in verdicts for row in _rows(one)],
-        wrap=True,
+        wrap="WHY",
     )
     if not verdicts:
         click.echo("no handlers: this config has none, and no worker has declared one")
@@ -60,8 +60,8 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
     from workers.operations.explain_handlers import RoutingFacts
 
     client = connect_server(config)
-    ledger, inbox = EventQueries(client), Inbox(client)
-    record = ledger.event(ledger.find_id(event_id))
+    queries, inbox = EventQueries(client), Inbox(client)
+    record = queries.event(queries.find_id(event_id))
     if record is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
@@ -70,8 +70,8 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
         declared={one.handler: one for one in inbox.declarations().handlers},
         loaded={one.handler: one for one in _loaded_here(config)},
         paused=frozenset(Administration(client).paused()),
-        busy=ledger.busy_limits(),
-        full=frozenset(name for name, most in limits.items() if ledger.slots_taken(name) >= most),
+        busy=queries.busy_limits(),
+        full=frozenset(name for name, most in limits.items() if queries.slots_taken(name) >= most),
         absent=HandlerQueries(client).absent(),
     )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "source",
     metavar="ID|FILE",
     required=True,
-    help="An event's id, an event export, or a JSON file with an event.",
+    help="An event's id, `last`, an event export, or a JSON file with an event.",
 )
 @click.option("--live", is_flag=True, help="Let ctx.api call the real store. Default: a sandbox store for this run.")
 @click.option("--record", is_flag=True, help="Store the marks of ctx.once and ctx.state. Default: store nothing.")
@@ -38,11 +38,11 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
 
     config = load_config()
     event, export = _event_from(config, source)
-    trial = LocalRun(config, handler, record=record, live=live, export=export)
+    run = LocalRun(config, handler, record=record, live=live, export=export)
     try:
-        outcome = trial.run(event)
+        outcome = run.run(event)
     finally:
-        trial.close()
+        run.close()
     output.line(handler, "   ", output.state(outcome.ending), f"   {outcome.ms:.0f} ms   {outcome.message}", indent=4)
     for line in outcome.traceback.splitlines():
         output.line(line, whole=True)
@@ -66,7 +66,8 @@ def _event_from(config: Config, source: str) -> tuple[Event, EventExport | None]
 
 
 def _stored_event(config: Config, event_id: str) -> Event:
-    event = EventQueries(connect_server(config)).as_event(event_id)
+    queries = EventQueries(connect_server(config))
+    event = queries.as_event(queries.find_id(event_id))
     if event is None:
         raise NotFound(f"no event and no file {event_id[:64]!r}; `storehooks events` lists the events")
     return event

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -46,7 +45,8 @@ GAP = 2
 
 STYLES: Mapping[str, str] = {
     **dict.fromkeys(("ok", "on", "yes", "done", "settled", "accepted", "confirmed", "documented", "valid"), "green"),
-    **dict.fromkeys(("warn", "open", "waiting", "running", "retrying", "paused", "duplicate", "unknown"), "yellow"),
+    **dict.fromkeys(("warn", "open", "waiting", "running", "retry", "retrying", "paused"), "yellow"),
+    **dict.fromkeys(("duplicate", "unknown", "would match"), "yellow"),
     **dict.fromkeys(("fail", "failed", "raised", "refused", "no match", "not valid"), "red"),
     **dict.fromkeys(("no", "dropped", "skipped", "assumed"), "dim"),
 }
@@ -100,12 +100,14 @@ def is_terminal(stream: IO[str]) -> bool:
 
 
 @cache
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """The console that turns text and tables into lines. It never wraps: `line` and `table` know the width."""
     from rich.console import Console
 
-    plain = not is_terminal(sys.stdout) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    has_terminal = is_terminal(sys.stderr if stderr else sys.stdout)
+    plain = not has_terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return Console(
+        stderr=stderr,
         width=UNLIMITED,
         color_system=None if plain else "auto",
         force_terminal=not plain,
@@ -121,7 +123,7 @@ def width() -> int:
 
 
 def line(*parts: Any, indent: int = 0, whole: bool = False) -> None:
-    """Print one line. On a terminal it wraps between words, and goes on below at the indent.
+    """Print one line. On a terminal it wraps between words, and continues below at the indent.
 
     `whole` is for what people copy: it is never wrapped.
     """
@@ -168,21 +170,31 @@ def payload(body: bytes) -> None:
 def _indented(body: bytes) -> bytes | None:
     """JSON with indentation, its numbers exactly as they were sent; None if it is not JSON."""
     try:
-        value = json.loads(body, parse_float=Decimal, parse_int=Decimal)
-        return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=lambda number: orjson.Fragment(str(number)))
+        value = json.loads(body, parse_float=orjson.Fragment, parse_int=orjson.Fragment)
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2)
     except (ValueError, TypeError, RecursionError):
         return None
 
 
-def warn(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+def warn(sentence: str, start: str = "") -> None:
+    """Print a warning on standard error."""
+    first, *more = sentence.splitlines() or [""]
+    _print(joined(text(start, "red"), first), stderr=True)
+    for one in more:
+        _print(text(one), stderr=True)
 
 
-def _print(renderable: RenderableType, *, width: int | None = None) -> None:
-    """By way of click.echo, which ends quietly at a closed pipe and removes colour where there is no terminal."""
-    with console().capture() as captured:
-        console().print(renderable, width=width, soft_wrap=width is None)
-    click.echo("\n".join(one.rstrip() for one in captured.get().splitlines()))
+def error(sentence: object) -> None:
+    """Print why the command failed, on standard error."""
+    warn(str(sentence), "storehooks: ")
+
+
+def _print(renderable: RenderableType, *, width: int | None = None, stderr: bool = False) -> None:
+    """By way of click.echo, which raises at a closed pipe, and removes colour where there is no terminal."""
+    drawing = console(stderr=stderr)
+    with drawing.capture() as captured:
+        drawing.print(renderable, width=width, soft_wrap=width is None)
+    click.echo("\n".join(one.rstrip() for one in captured.get().splitlines()), err=stderr)
 
 
 # Tables
@@ -207,24 +219,28 @@ def table(
     *,
     drop: Sequence[str] = (),
     shorten: Sequence[str] = (),
-    wrap: bool = False,
+    wrap: str = "",
+    indent: int = 0,
+    header: bool = True,
 ) -> None:
     """Print rows in columns, numbers to the right.
 
     On a terminal that is too narrow, the columns of `drop` are left out, in this order and only as many as needed.
-    Then those of `shorten` are cut, and with `wrap` the last column continues on further lines. Other columns hold
-    what people copy and stay whole.
+    Then those of `shorten` are cut, and the column `wrap` continues on further lines. Other columns hold what people
+    copy and stay whole.
     """
+    from rich.padding import Padding
     from rich.table import Table
 
-    shrinking = {*shorten, *headings[-1:]} if wrap else {*shorten}
+    shrinking = {*shorten, wrap}
     columns = [_column(*values, may_shrink=values[0] in shrinking) for values in zip(headings, *rows, strict=True)]
+    space = width() - indent
     for name in drop:
-        if _narrowest(columns, FAIR) > width():
+        if _narrowest(columns, FAIR) > space:
             columns = [one for one in columns if one.heading != name]
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_header=header)
     for column in columns:
-        wraps = wrap and column is columns[-1]
+        wraps = column.heading == wrap
         for cell in column.cells:
             cell.no_wrap = not wraps
             cell.overflow = "fold" if wraps else "ellipsis"
@@ -233,12 +249,13 @@ def table(
         )
     for row in zip(*(column.cells for column in columns), strict=True):
         drawn.add_row(*row)
-    _print(drawn, width=max(width(), _narrowest(columns, SHORTEST)))
+    space = max(space, _narrowest(columns, SHORTEST))
+    _print(Padding(drawn, (0, 0, 0, indent), expand=False), width=space + indent)
 
 
 def _column(heading: str, *values: Any, may_shrink: bool) -> _Column:
     cells = [text(value) for value in values]
-    is_number = bool(cells) and all(re.fullmatch(r"[\d,]+", cell.plain) for cell in cells)
+    is_number = any(cell.plain for cell in cells) and all(re.fullmatch(r"[\d,]*", cell.plain) for cell in cells)
     return _Column(heading, cells, is_number, may_shrink)
 
 
@@ -264,7 +281,7 @@ class Progress:
         self._bar.update(self._task, completed=position)
 
     def stop(self) -> None:
-        """Take the bar away before its time, to print something else."""
+        """Remove the bar early, to print something else."""
         self._bar.stop()
 
     def next_step(self, label: str) -> None:
@@ -287,8 +304,9 @@ def progress(label: str, total: int, *, unit: str = "") -> Iterator[Progress]:
         TimeRemainingColumn(),
     )
     shown = is_terminal(sys.stderr)
-    errors = Console(stderr=True, force_terminal=shown)
-    with RichProgress(*columns, console=errors, transient=True, disable=not shown) as bar:
+    with RichProgress(
+        *columns, console=Console(stderr=True, force_terminal=shown), transient=True, disable=not shown
+    ) as bar:
         yield Progress(bar, bar.add_task(label, total=total))
 
 

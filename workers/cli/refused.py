@@ -97,7 +97,7 @@ def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
     output.field("body", f"{refusal.length:,} bytes, sha256 {refusal.hash}", wide=10)
     click.echo()
     output.table(
-        ("HEADER", "VALUE"), [(name, printable(value)) for name, value in sorted(refusal.headers.items())], wrap=True
+        ("HEADER", "VALUE"), [(name, printable(value)) for name, value in sorted(refusal.headers.items())], wrap="VALUE"
     )
     click.echo()
     output.payload(body)
@@ -120,12 +120,12 @@ def release(refusal_ids: tuple[int, ...], store: str | None, dry_run: bool, json
     """
     config = load_config()
     name = choose_store(config, store) if store else None
-    told = _dry_run(config, name, refusal_ids) if dry_run else _release(config, name, refusal_ids)
+    released = _dry_run(config, name, refusal_ids) if dry_run else _release(config, name, refusal_ids)
     if json_:
-        output.as_json(_released_json(told))
+        output.as_json(_released_json(released))
     else:
-        _show_released(told, dry_run)
-    if told.still_refused or told.full:
+        _show_released(released, dry_run)
+    if released.still_refused or released.full:
         raise click.exceptions.Exit(1)
 
 
@@ -134,59 +134,57 @@ def _first_with_body(found: list[Refusal]) -> int:
 
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    inbox, refusals, check = (
-        Inbox(connect_server(config)),
-        refused_deliveries(config),
-        ReleaseCheck(config, stores_with_secrets(config)),
-    )
+    inbox, refusals = Inbox(connect_server(config)), refused_deliveries(config)
+    check = ReleaseCheck(config, stores_with_secrets(config))
     with output.progress("verifying", refusals.count_with_body()) as bar:
-        return accept_valid(
-            inbox, refusals, check, select_refusals(refusals, check, store=store, ids=ids, progress=bar.advance)
-        )
+        batches = select_refusals(refusals, check, store=store, ids=ids, progress=bar.advance)
+        return accept_valid(inbox, refusals, check, batches)
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    check, told = ReleaseCheck(config, stores_with_secrets(config)), Released()
+    check, released = ReleaseCheck(config, stores_with_secrets(config)), Released()
     for batch in select_refusals(refused_deliveries(config), check, store=store, ids=ids):
         for refusal in batch:
             try:
                 check.verify(refusal)
-                told.accepted += 1
+                released.accepted += 1
             except DeliveryRefused as reason:
-                told.still_refused[reason.reason] += 1
-    return told
+                released.still_refused[reason.reason] += 1
+    return released
 
 
-def _show_released(told: Released, dry_run: bool) -> None:
-    if not told.accepted and not told.duplicates and not told.full and not told.still_refused:
+def _show_released(released: Released, dry_run: bool) -> None:
+    if not released.accepted and not released.duplicates and not released.full and not released.still_refused:
         click.echo("no refused deliveries to release")
         return
     action = "would be accepted" if dry_run else "accepted"
-    output.line(output.figure(told.accepted, "accepted"), f" {action}, with their original time of arrival")
-    if told.duplicates:
-        output.line(output.figure(told.duplicates, "duplicate"), " duplicates: the store has sent them again since")
-    if told.full:
-        output.line(output.figure(told.full, "open"), " not released: the store has too many open events; try later")
-    for reason, number in told.still_refused.most_common():
+    output.line(output.figure(released.accepted, "accepted"), f" {action}, with their original time of arrival")
+    if released.duplicates:
+        output.line(output.figure(released.duplicates, "duplicate"), " duplicates: the store has sent them again since")
+    if released.full:
+        output.line(
+            output.figure(released.full, "open"), " not released: the store has too many open events; try later"
+        )
+    for reason, number in released.still_refused.most_common():
         output.line(output.figure(number, "refused"), f" still refused: {reason}")
-    if told.still_refused:
+    if released.still_refused:
         output.next_command("storehooks verify --refused last  why it is refused")
     else:
         output.next_command("storehooks events  the newest events")
 
 
-def _released_json(told: Released) -> dict[str, Any]:
+def _released_json(released: Released) -> dict[str, Any]:
     return {
-        "accepted": told.accepted,
-        "duplicates": told.duplicates,
-        "full": told.full,
-        "still_refused": dict(told.still_refused),
+        "accepted": released.accepted,
+        "duplicates": released.duplicates,
+        "full": released.full,
+        "still_refused": dict(released.still_refused),
     }
 
 
 def _nothing(config: Config, store: str | None) -> str:
     if not config.receiver.refused:
-        return 'refused deliveries are not stored, because [receiver] refused is "off"'
+        return 'refused deliveries are not stored: the config has [receiver] refused = "off"'
     return f"no refused deliveries{f' of {store}' if store else ''} on this host"
 
 
@@ -199,5 +197,5 @@ def _as_json(one: Refusal) -> dict[str, Any]:
         "length": one.length,
         "hash": one.hash,
         "address": one.address,
-        "kept": one.has_body,
+        "has_body": one.has_body,
     }

@@ -58,14 +58,15 @@ def sandbox(
 @with_config
 def status(json_: bool) -> None:
     """Show what the running sandbox has done, and its faults."""
-    told = _ask("GET", "")
+    state = _ask("GET", "")
     if json_:
-        output.as_json(told)
+        output.as_json(state)
         return
-    misbehave = told.pop("misbehave")
-    for name, value in told.items():
-        output.field(name, value, wide=16)
-    output.field("misbehaves", _chances(misbehave) or "not at all", wide=16)
+    misbehave = state.pop("misbehave")
+    for name, value in state.items():
+        shown = ", ".join(f"{part} {number:,}" for part, number in value.items()) if isinstance(value, dict) else value
+        output.field(name.replace("_", " "), shown, wide=16)
+    output.field("misbehaves", _active_faults(misbehave) or "not at all", wide=16)
     output.next_command("storehooks sandbox misbehave duplicate=0.1 late=0.05  add faults")
 
 
@@ -77,13 +78,13 @@ def misbehave(changes: tuple[str, ...]) -> None:
     from workers.storeapi.sandbox.misbehaviour import FAULT_SETTINGS, FAULTS
 
     if not changes:
-        output.table(("NAME", "PROBABILITY THAT"), FAULTS.items(), wrap=True)
+        output.table(("NAME", "PROBABILITY THAT"), FAULTS.items(), wrap="PROBABILITY THAT")
         click.echo()
         output.line(f"with {', '.join(f'{name}={value}' for name, value in FAULT_SETTINGS.items())}", indent=5)
         output.next_command("storehooks sandbox misbehave duplicate=0.1  send every tenth delivery twice")
         return
-    told = _ask("PUT", "/misbehave", dict(_pair(change) for change in changes))
-    click.echo(f"misbehaves now: {_chances(told) or 'not at all'}")
+    state = _ask("PUT", "/misbehave", dict(_pair(change) for change in changes))
+    click.echo(f"misbehaves now: {_active_faults(state) or 'not at all'}")
 
 
 @sandbox.command("do")
@@ -102,7 +103,7 @@ def _pair(change: str) -> tuple[str, str]:
     return name, value
 
 
-def _chances(values: dict[str, Any]) -> str:
+def _active_faults(values: dict[str, Any]) -> str:
     from workers.storeapi.sandbox.misbehaviour import FAULTS
 
     return ", ".join(f"{name}={value:g}" for name, value in values.items() if name in FAULTS and value)

@@ -78,7 +78,7 @@ def send(
     only = "   (the only store)" if store is None else ""
     output.field("to", f"{url}{only}", wide=8)
     kind, size = "your own" if data_file else "sample", f"{len(request.body):,}"
-    output.field("body", f"{kind} {topic}, {size} bytes   (--print shows it, --set a.b=v changes it)", wide=8)
+    output.field("body", f"{kind} {topic}, {size} bytes   (--print shows it, --set changes it)", wide=8)
     secret = _signer(config, name).secrets[0]
     output.field("signed", f"{config.stores[name].scheme}, secret {secret.fingerprint}, id {delivery_id}", wide=8)
     answers = [_send_and_follow(config, url, request) for _ in range(2 if twice else 1)]
@@ -219,11 +219,11 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
 def _follow(config: Config, event_id: str, started: float) -> EventRecord | None:
     """The event when it has nothing more to do now, or after FOLLOW_SECONDS."""
     try:
-        ledger = EventQueries(connect_server(config))
-        record = ledger.event(event_id)
+        queries = EventQueries(connect_server(config))
+        record = queries.event(event_id)
         while record and _is_active(record) and time.monotonic() - started < FOLLOW_SECONDS:
             time.sleep(POLL_SECONDS)
-            record = ledger.event(event_id)
+            record = queries.event(event_id)
     except (ServerUnusable, RedisError):
         return None  # the receiver's Redis cannot be reached from here: only the answer is known
     return record

@@ -21,8 +21,8 @@ from workers.formatting import counted, waits
 def stats(json_: bool) -> None:
     """Show event counts. Always: accepted = settled + open + failed."""
     config = load_config()
-    ledger = EventQueries(connect_server(config))
-    counters, spools = ledger.counters(), ledger.spools()
+    queries = EventQueries(connect_server(config))
+    counters, spools = queries.counters(), queries.spools()
     counters.total["spooled"] = sum(spool.count for spool in spools.values())
     if json_:
         output.as_json(counters.as_json())

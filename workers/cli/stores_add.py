@@ -178,7 +178,7 @@ def _check_token(config: Config, name: str, steps: Steps) -> None:
     elif api.state == "fine":
         steps.report("token", f"ok; {config.stores[name].base_url} answers in {api.ms:.0f} ms")
     else:
-        output.warn(f"storehooks: {name}: {api.reason}\nnothing was written")
+        output.error(f"{name}: {api.reason}\nnothing was written")
         raise click.exceptions.Exit(1)
 
 
@@ -254,7 +254,7 @@ def _subscribe(managed: ManagedStore, steps: Steps) -> None:
 
 def _wait_for_test_event(managed: ManagedStore, steps: Steps, until: float) -> None:
     """Ask the store for a test event, repeatedly."""
-    started, ledger = datetime.now(UTC), EventQueries(managed.redis)
+    started, queries = datetime.now(UTC), EventQueries(managed.redis)
     ours = [one for one in managed.subscriptions() if one.is_ours and one.enabled]
     if not ours:
         steps.report("test_event", "none: there is no subscription, because no handler needs one", "")
@@ -263,7 +263,7 @@ def _wait_for_test_event(managed: ManagedStore, steps: Steps, until: float) -> N
         managed.client.webhooks.send_test(ours[0].id)
         again = min(until, time.monotonic() + TEST_AGAIN_SECONDS)
         while time.monotonic() < again:
-            if found := ledger.events(store=managed.name, since=started, limit=1):
+            if found := queries.events(store=managed.name, since=started, limit=1):
                 took = (datetime.now(UTC) - started).total_seconds()
                 steps.report(
                     "test_event", f"{found[0].topic} arrived after {took:.1f} s, event {found[0].id}", found[0].id

@@ -71,8 +71,8 @@ def _delete_subscriptions(config: Config, name: str, client: Redis, steps: Steps
         SubscriptionChecks(client).restore(name)
         if not isinstance(error, StorehooksError):
             raise
-        output.warn(
-            f"storehooks: {name} was not removed, its subscriptions could not be deleted: {first_line(error)}\n"
+        output.error(
+            f"{name} was not removed, its subscriptions could not be deleted: {first_line(error)}\n"
             "if its API is gone for good, use --keep-subscriptions"
         )
         raise click.exceptions.Exit(1) from None

@@ -21,7 +21,7 @@ from workers.cli.options import Noun, choose_store, connect_server, json_option,
 from workers.cli.subscriptions_display import (
     count_changes,
     scheduled_check,
-    show_aligned,
+    show_changes,
     show_plans,
     show_results,
     sign,
@@ -257,7 +257,7 @@ def _show_problems(last: CheckResult | None) -> None:
     click.echo()
     if last.unknown:
         output.line(f"{last.store}: {last.unknown}", indent=2)
-    show_aligned([(last.store, sign(one["action"]), one["topic"], one["why"]) for one in last.pending])
+    show_changes([(last.store, sign(one["action"]), one["topic"], one["why"]) for one in last.pending])
 
 
 def _as_json(name: str, state: str, last: CheckResult | None, repairs: list[Repair], count: int) -> dict[str, Any]:

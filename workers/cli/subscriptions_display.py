@@ -42,7 +42,7 @@ def _show_store(plan: Plan, wide: int) -> None:
     assert plan.wanted is not None
     summary = f"{len(plan.wanted.names)} wanted, {len(plan.existing)} exist"
     output.line(name, summary if plan.changes else f"{summary}, nothing to do")
-    show_aligned([(sign(c.action), c.topic, f'"{c.theirs}"', c.reason) for c in plan.changes], indent=2)
+    show_changes([(sign(c.action), c.topic, f'"{c.theirs}"', c.reason) for c in plan.changes], indent=2)
     for host, number in sorted(plan.foreign.items()):
         verbs = ("is", "stays") if number == 1 else ("are", "stay")
         output.line(f"    {number} of {host} {verbs[0]} not ours and {verbs[1]}")
@@ -52,14 +52,11 @@ def _show_store(plan: Plan, wide: int) -> None:
         output.line("    ", plan.wanted.note, indent=6)
 
 
-def show_aligned(rows: Sequence[tuple[Any, ...]], *, indent: int = 0) -> None:
-    """Rows in columns without headings. The last column wraps."""
-    cells = [[output.text(cell) for cell in row] for row in rows]
-    widths = [max(cell.cell_len for cell in column) + 2 for column in zip(*cells, strict=True)][:-1]
-    for row in cells:
-        for cell, wide in zip(row, widths, strict=False):
-            cell.pad_right(wide - cell.cell_len)
-        output.line(" " * indent, *row, indent=indent + sum(widths))
+def show_changes(rows: Sequence[tuple[Any, ...]], *, indent: int = 0) -> None:
+    """Rows without headings. The last column wraps."""
+    if rows:
+        headings = [str(number) for number in range(len(rows[0]))]
+        output.table(headings, rows, wrap=headings[-1], indent=indent, header=False)
 
 
 def _show_summary(plans: list[Plan]) -> None:
@@ -92,7 +89,7 @@ def show_results(results: dict[str, list[ChangeResult] | str]) -> int:
         rows += [
             (store, sign("rotate" if d.change.rotate else d.change.action), d.change.topic, _result(d)) for d in done
         ]
-    show_aligned(rows)
+    show_changes(rows)
     return failed
 
 

@@ -19,10 +19,10 @@ def topics(store: str | None, json_: bool) -> None:
     """List the event names that stores send, and their handlers."""
     config = load_config()
     client = connect_server(config)
-    ledger, handlers = EventQueries(client), Inbox(client).declarations().handlers
+    queries, handlers = EventQueries(client), Inbox(client).declarations().handlers
     names = [choose_store(config, store)] if store else sorted(config.stores)
     schemes = {name: config.known_stores[name].scheme for name in names}
-    rows = [row for name in names for row in sent_names(name, schemes[name], ledger.event_names(name), handlers)]
+    rows = [row for name in names for row in sent_names(name, schemes[name], queries.event_names(name), handlers)]
     if json_:
         output.as_json(rows)
         return
@@ -32,7 +32,7 @@ def topics(store: str | None, json_: bool) -> None:
         click.echo("no events received yet")
     _show_unsent(list(unsent(handlers, rows)))
     for name in names:
-        show_conflicts(name, ledger.counters().stores.get(name, {}))
+        show_conflicts(name, queries.counters().stores.get(name, {}))
     output.next_command(
         "storehooks handlers  which handler takes which topics",
         "storehooks scheme show NAME  how a scheme maps event names to topics",

@@ -19,8 +19,6 @@ from workers.cli.capture_file import read_captured
 from workers.cli.options import choose_store, load_config, refused_deliveries, stores_with_secrets, with_config
 from workers.operations.release import ReleaseCheck, select_refusals
 
-INDENT = 17
-"""Where the text of a step begins."""
 MAX_CHECKED = 2_000
 """How many other refused deliveries are checked for the summary."""
 
@@ -75,8 +73,8 @@ def _verify_refused(config: Config, named: str | None, wanted: str, now: float |
         indent=2,
     )
     body = refusal.body or b""
-    told = explain(store, refusal.headers, body, now or refusal.at, others=_others(config, store))
-    valid = _show_explanation(config, store, told)
+    explanation = explain(store, refusal.headers, body, now or refusal.at, others=_others(config, store))
+    valid = _show_explanation(config, store, explanation)
     _show_other_refusals(config, refusals, store)
     return valid
 
@@ -100,27 +98,27 @@ def _others(config: Config, store: Store) -> list[Store]:
     return [other for other in stores_with_secrets(config).values() if other.name != store.name]
 
 
-def _show_explanation(config: Config, store: Store, told: Explanation) -> bool:
+def _show_explanation(config: Config, store: Store, explanation: Explanation) -> bool:
     click.echo()
-    wide = max((len(line.text) for step in told.steps for line in step.lines), default=0)
-    for number, step in enumerate(told.steps, 1):
-        start = f"  {number}  {step.title:<12}"
-        for line in step.lines:
-            output.line(start, f"{line.text:<{wide}}  ", output.state(line.mark), indent=INDENT)
-            start = " " * INDENT
+    rows = [
+        ("" if at else number, "" if at else step.title, line.text, output.state(line.mark))
+        for number, step in enumerate(explanation.steps, 1)
+        for at, line in enumerate(step.lines)
+    ]
+    output.table(("STEP", "TITLE", "FOUND", "RESULT"), rows, wrap="FOUND", indent=2, header=False)
     click.echo()
-    verdict = "VALID" if told.valid else "NOT VALID"
-    output.line(output.state(verdict), "  ", told.verdict, indent=len(verdict) + 2)
-    for hint in told.hints:
+    verdict = "VALID" if explanation.valid else "NOT VALID"
+    output.line(output.state(verdict), "  ", explanation.verdict, indent=len(verdict) + 2)
+    for hint in explanation.hints:
         output.line("  - ", hint.text, indent=4)
         if hint.fix:
             where = f"   ({_where(config, store)})" if " = " in hint.fix else ""
             output.line("    fix: ", hint.fix, where, whole=True)
-    if told.valid and told.caveats:
+    if explanation.valid and explanation.caveats:
         click.echo()
-        for caveat in told.caveats:
+        for caveat in explanation.caveats:
             output.line("  note: ", caveat, indent=4)
-    return told.valid
+    return explanation.valid
 
 
 def _where(config: Config, store: Store) -> str:

@@ -151,7 +151,7 @@ def test_a_refusal_is_stored_with_its_body(shared: System) -> None:
         "length": len(delivery.body),
         "hash": hashlib.sha256(delivery.body).hexdigest()[:16],
         "address": "127.0.0.1",
-        "kept": True,
+        "has_body": True,
     }
     shown = json.loads(shared.run_cli("refused", "show", "last", "--json").stdout)
     assert shown["body"].encode() == delivery.body
