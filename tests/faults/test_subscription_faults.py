@@ -95,7 +95,7 @@ def refused_with(error: BaseException) -> Spoil:
     ],
     ids=["interrupted", "gateway", "unreadable", "disk full"],
 )
-def test_a_rotation_whose_answer_is_lost_leaves_its_word_and_the_next_look_mends_it(
+def test_a_rotation_with_a_lost_response_leaves_its_notice_and_the_next_check_repairs_it(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     configure(shop, MADE_BY_THE_STORE)
@@ -119,7 +119,7 @@ def test_a_rotation_whose_answer_is_lost_leaves_its_word_and_the_next_look_mends
     eventually_came(shop, "customer.created", 1)
 
 
-def test_a_creation_whose_answer_is_lost_leaves_its_word(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_creation_with_a_lost_response_leaves_its_notice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     with monkeypatch.context() as patch:
@@ -131,7 +131,7 @@ def test_a_creation_whose_answer_is_lost_leaves_its_word(shop: Shop, monkeypatch
     eventually_came(shop, "customer.created", 1)
 
 
-def test_a_refused_rotation_takes_its_word_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_rotation_withdraws_its_notice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
@@ -143,7 +143,7 @@ def test_a_refused_rotation_takes_its_word_back(shop: Shop, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "error", [ServerError("503", status=503), InvalidRequest("no", status=422)], ids=["fault", "refused"]
 )
-def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
+def test_the_notice_of_a_dead_process_stays_until_its_secrets_are_rotated(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, error: ApiError
 ) -> None:
     configure(shop, MADE_BY_THE_STORE)
@@ -163,7 +163,7 @@ def test_a_word_that_a_dead_process_left_stays_until_its_secrets_are_made_anew(
     assert not is_under_way(shop)
 
 
-def test_a_word_is_taken_back_only_by_whoever_gave_it(shop: Shop) -> None:
+def test_a_notice_is_withdrawn_only_by_its_own_process(shop: Shop) -> None:
     ring(shop).announce_change("demo", "mine")
     ring(shop).announce_change("demo", "anothers")
     ring(shop).withdraw_change("demo", "mine")
@@ -172,7 +172,7 @@ def test_a_word_is_taken_back_only_by_whoever_gave_it(shop: Shop) -> None:
     assert not is_under_way(shop)
 
 
-def test_a_secret_we_chose_and_the_store_refuses_leaves_the_old_one_as_it_is(
+def test_a_generated_secret_that_the_store_refuses_leaves_the_old_one_active(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(shop, TAKEN_FROM_US)
@@ -208,7 +208,7 @@ def test_a_secret_we_chose_and_the_store_refuses_leaves_the_old_one_as_it_is(
         (UnexpectedResponse(""), False),
     ],
 )
-def test_only_a_clear_answer_says_that_nothing_was_done(error: ApiError, refusal: bool) -> None:
+def test_only_a_clear_error_means_that_a_call_had_no_effect(error: ApiError, refusal: bool) -> None:
     assert had_no_effect(error) is refusal
 
 
@@ -235,7 +235,7 @@ def test_apply_deletes_only_what_it_has_shown(shop: Shop, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("answer", [ServerError("503", status=503), None], ids=["fault", "empty"])
-def test_a_store_that_does_not_tell_its_topics_for_a_moment_loses_nothing(
+def test_a_store_that_briefly_lists_no_topics_loses_no_subscription(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, answer: ApiError | None
 ) -> None:
     shop.declare("order.*", "customer.created")
@@ -250,7 +250,7 @@ def test_a_store_that_does_not_tell_its_topics_for_a_moment_loses_nothing(
 # Alone
 
 
-def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_loses_the_lock_stops(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("order.paid", "order.created", "customer.created")
     managed, errors = shop.managed, list[str]()
     create = managed.client.webhooks.create
@@ -281,7 +281,7 @@ def test_a_look_that_loses_its_store_to_another_stops(shop: Shop, monkeypatch: p
     assert sorted(topic for topic, _ in shop.listed().values()) == ["customer.created", "order.created", "order.paid"]
 
 
-def test_a_lock_is_kept_for_as_long_as_changes_are_made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_renewed_while_changes_are_made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 400)
     with SubscriptionChecks(shop.system.client).lock("demo") as hold:
         until = time.monotonic() + 1.0
@@ -292,7 +292,7 @@ def test_a_lock_is_kept_for_as_long_as_changes_are_made(shop: Shop, monkeypatch:
             time.sleep(0.05)
 
 
-def test_one_change_may_last_longer_than_a_lock(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_change_may_take_longer_than_the_lock_lasts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three tries of a minute each, and what is waited for in between: the lock ended, and two changed one store."""
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
@@ -316,7 +316,7 @@ def test_one_change_may_last_longer_than_a_lock(shop: Shop, monkeypatch: pytest.
     assert all(occupied)
 
 
-def test_a_call_is_not_tried_again_at_a_store_that_is_anothers_by_now(
+def test_a_call_is_not_retried_after_the_lock_is_lost(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(shop, MADE_BY_THE_STORE)
@@ -336,7 +336,7 @@ def test_a_call_is_not_tried_again_at_a_store_that_is_anothers_by_now(
     assert shop.system.client.get(keys.CHECK_LOCK + "demo") == b"another"
 
 
-def test_a_look_that_took_too_long_ends_no_secret_that_another_has_learned_since(shop: Shop) -> None:
+def test_a_slow_check_ends_no_secret_that_another_process_has_learned_since(shop: Shop) -> None:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     managed = shop.managed
@@ -350,7 +350,7 @@ def test_a_look_that_took_too_long_ends_no_secret_that_another_has_learned_since
     assert [one.not_after for one in ring(shop).secrets_of("demo")] == [None]
 
 
-def test_rotate_asks_before_it_keeps_others_out(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotate_asks_for_confirmation_before_it_takes_the_lock(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("customer.created")
     shop.apply()
     free = []
@@ -371,7 +371,7 @@ def delete(shop: Shop, topic: str) -> None:
             shop.managed.client.webhooks.delete(number)
 
 
-def test_what_the_store_deletes_again_and_again_comes_back_with_pauses_and_a_cap(shop: Shop) -> None:
+def test_a_repeatedly_deleted_subscription_is_created_with_pauses_and_a_daily_limit(shop: Shop) -> None:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("order.paid", "customer.created")
     look(shop)
@@ -398,7 +398,7 @@ def test_the_secrets_of_deleted_subscriptions_end_and_those_of_others_stay(shop:
     assert len(live & set(first)) == 1
 
 
-def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_created_again_while_our_own_url_accepts_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("customer.created")
     look(shop)
     shop.do("delete-subscriptions")
@@ -413,7 +413,7 @@ def test_nothing_is_created_again_while_our_own_url_takes_nothing(shop: Shop, mo
     assert [repair.action for repair in SubscriptionChecks(shop.system.client).repairs("demo")] == ["create"]
 
 
-def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
+def test_a_secret_beyond_the_maximum_is_refused_before_it_displaces_the_oldest(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.subscriptions.store_secrets.MAX_LEARNED", 2)
@@ -424,7 +424,7 @@ def test_one_secret_too_many_is_refused_before_the_oldest_would_stop_counting(
     assert len(shop.topics()) == 2
 
 
-def test_secrets_that_several_may_share_do_not_end_with_one_of_them() -> None:
+def test_a_secret_that_may_be_shared_is_not_orphaned() -> None:
     def secret(mark: str, subscription: str) -> LearnedSecret:
         return LearnedSecret("demo", "whsec_eA==", mark, "created", 1.0, subscription)
 
@@ -433,7 +433,7 @@ def test_secrets_that_several_may_share_do_not_end_with_one_of_them() -> None:
     assert orphaned(ring, listed={"2", "3"}, ours={"2", "3"}) == [], "3 has none of its own"
 
 
-def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_that_were_not_tried_stay_pending(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("order.paid", "order.created")
     with monkeypatch.context() as patch:
         patch.setattr(Webhooks, "create", refused_with(Unreachable("away", sent=False)))
@@ -447,7 +447,7 @@ def test_changes_whose_turn_did_not_come_are_still_to_do(shop: Shop, monkeypatch
     assert [(one["action"], one["topic"]) for one in left] == [("delete", "product.created")]
 
 
-def test_a_look_at_a_removed_store_leaves_its_place_free(shop: Shop) -> None:
+def test_a_check_of_a_removed_store_frees_its_slot(shop: Shop) -> None:
     check = SubscriptionCheck(lambda: shop.system.config)
     SubscriptionChecks(shop.system.client).remove("demo")
     check._busy.add("demo")
@@ -458,7 +458,7 @@ def test_a_look_at_a_removed_store_leaves_its_place_free(shop: Shop) -> None:
 # What had gone, and what is nobody's
 
 
-def test_a_handler_that_went_long_ago_does_not_come_back_when_all_workers_were_away(shop: Shop) -> None:
+def test_a_handler_removed_long_ago_does_not_return_after_a_stop_of_all_workers(shop: Shop) -> None:
     shop.declare("order.paid", name="old.note")
     shop.declare("product.created", name="crm.note")
     shop.declare("customer.created")
@@ -470,14 +470,14 @@ def test_a_handler_that_went_long_ago_does_not_come_back_when_all_workers_were_a
     assert present == {"shop.note", "crm.note"}, "only what was there when all went away"
 
 
-def test_a_replay_gives_a_probe_to_no_handler() -> None:
+def test_a_replay_gives_no_probe_to_a_handler() -> None:
     event = EventRuns("e1", "order.paid", {"shop.note": PastRun("done")})
     assert matching_runs(Selection(), event)
     for selection in (Selection(), Selection(handler="shop.note"), Selection(handler="shop.late")):
         assert matching_runs(selection, replace(event, topic=PROBE)) == []
 
 
-def test_a_probe_is_back_only_if_it_is_that_probe(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_succeeds_only_if_that_probe_is_stored(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare("customer.created")
     shop.apply()
     monkeypatch.setattr("workers.subscriptions.probe.ARRIVAL_SECONDS", 0.2)
@@ -493,7 +493,7 @@ def test_a_probe_is_back_only_if_it_is_that_probe(shop: Shop, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RedisError("away"), RuntimeError("nonsense")])
-def test_a_removal_that_is_cut_short_leaves_the_store_to_the_check(
+def test_an_interrupted_removal_leaves_the_store_managed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     shop.declare("order.paid")
@@ -503,7 +503,7 @@ def test_a_removal_that_is_cut_short_leaves_the_store_to_the_check(
     assert SubscriptionChecks(shop.system.client).removed() == set()
 
 
-def test_a_removed_store_that_is_in_config_is_shown_so_and_apply_brings_it_back(shop: Shop) -> None:
+def test_a_removed_store_still_in_the_config_is_reported_and_apply_restores_it(shop: Shop) -> None:
     shop.declare("order.paid")
     shop.apply()
     checks = SubscriptionChecks(shop.system.client)

@@ -71,7 +71,7 @@ def prepare(shop: Shop) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_a_rotation_under_two_hundred_deliveries_a_second_costs_none(tmp_path: Path) -> None:
+def test_a_rotation_under_two_hundred_deliveries_a_second_loses_none(tmp_path: Path) -> None:
     with a_shop(tmp_path, "web", env={"WEB_CONCURRENCY": "2"}) as shop:
         prepare(shop)
         old = {one.fingerprint for one in ring(shop).secrets_of("demo")}
@@ -96,7 +96,7 @@ def ring(shop: Shop) -> Keyring:
     return Keyring(shop.system.client, shop.system.config.data_dir, KEY)
 
 
-def test_a_rotation_while_redis_goes_away_and_the_receiver_is_restarted_costs_none(tmp_path: Path) -> None:
+def test_a_rotation_while_redis_is_killed_and_the_receiver_restarts_loses_none(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with own_server(tmp_path / "server") as server:
         shop = Shop(System(folder_of(tmp_path / "system"), server.url)).open()
@@ -131,7 +131,7 @@ def break_things(shop: Shop, server: Server, web: Process) -> None:
     server.start()
 
 
-def test_a_subscription_that_is_switched_off_under_load_is_mended_within_two_checks(tmp_path: Path) -> None:
+def test_a_subscription_disabled_under_load_is_repaired_within_two_checks(tmp_path: Path) -> None:
     every = 5.0
     listens = plugin("*")
     with a_shop(tmp_path, "web", "worker", "housekeeper", check=f"{every:g}s", plugin=listens) as shop:
@@ -178,7 +178,7 @@ signing_secrets = ["{secret}"]
 """
 
 
-def test_a_thousand_stores_are_looked_at_within_one_rate_limit(
+def test_a_thousand_stores_are_checked_within_one_rate_limit(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:
     port = free_port()

@@ -51,7 +51,7 @@ def test_failures_of_one_cause_are_one_group(system: System) -> None:
     assert (second.failed, second.error) == (1, "Fail: unknown SKU")
 
 
-def test_a_run_that_ends_well_leaves_its_group(system: System) -> None:
+def test_a_run_that_succeeds_leaves_its_group(system: System) -> None:
     fail(system, how="retry")
     system.client.zadd(keys.LATER, dict.fromkeys(system.client.zrange(keys.LATER, 0, -1), 1))
     system.housekeeping.tick()
@@ -110,7 +110,7 @@ def test_a_dropped_failure_settles_the_event_and_keeps_its_reason(system: System
     assert system.identity_holds()
 
 
-def test_replay_cannot_be_asked_of_an_event_whose_body_is_gone(system: System) -> None:
+def test_an_event_without_a_body_cannot_be_replayed(system: System) -> None:
     event_id = fail(system)
     system.client.delete(keys.BODY + event_id)
     assert system.administration.reopen([f"{event_id}|shop.greet"], {}) == ["no-body"]
@@ -143,7 +143,7 @@ def test_a_fixed_version_settles_what_the_broken_one_failed(make_system: Callabl
     assert system.identity_holds()
 
 
-def test_an_interrupted_replay_goes_on_without_missing_or_doubling_a_run(make_system: Callable[..., System]) -> None:
+def test_an_interrupted_replay_continues_and_replays_each_run_once(make_system: Callable[..., System]) -> None:
     system = make_system()
     ids = [fail(system) for _ in range(60)]
     command = [
@@ -170,7 +170,7 @@ def test_an_interrupted_replay_goes_on_without_missing_or_doubling_a_run(make_sy
     assert {system.client.hget(keys.EVENT + one, "p:shop.greet") for one in ids} == {b"1"}
 
 
-def test_the_rate_is_kept(make_system: Callable[..., System]) -> None:
+def test_a_replay_respects_its_rate(make_system: Callable[..., System]) -> None:
     system = make_system()
     for _ in range(30):
         fail(system)
@@ -179,7 +179,7 @@ def test_the_rate_is_kept(make_system: Callable[..., System]) -> None:
     assert time.monotonic() - began >= 1.4
 
 
-def test_done_runs_can_be_replayed_by_filter_and_a_new_handler_be_given_past_events(
+def test_done_runs_are_replayed_by_filter_and_a_new_handler_gets_past_events(
     make_system: Callable[..., System],
 ) -> None:
     system = make_system(plugin=FIXED)
@@ -203,7 +203,7 @@ def test_done_runs_can_be_replayed_by_filter_and_a_new_handler_be_given_past_eve
     assert system.identity_holds()
 
 
-def test_an_interrupted_replay_by_filter_finds_its_place(system: System) -> None:
+def test_an_interrupted_replay_by_filter_continues_at_its_cursor(system: System) -> None:
     from workers.operations.replay import Replay, Selection
 
     ids = []

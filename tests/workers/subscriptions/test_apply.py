@@ -30,7 +30,7 @@ MADE_BY_THE_STORE = '[stores.demo.catalogue.webhooks.create]\noptional = ["enabl
 WITH_A_SECRET = f'signing_secrets = ["{SECRET}"]'
 
 
-def test_an_empty_store_converges_in_one_apply_and_the_next_plan_has_nothing(shop: Shop) -> None:
+def test_one_apply_makes_all_subscriptions_and_the_next_plan_is_empty(shop: Shop) -> None:
     shop.declare("order.*", "customer.created")
     before = shop.cli("subscriptions", "plan", "--store", "demo", "--json")
     assert before.exit_code == 1
@@ -47,7 +47,7 @@ def test_an_empty_store_converges_in_one_apply_and_the_next_plan_has_nothing(sho
     assert (again.exit_code, "nothing to do" in again.output) == (0, True)
 
 
-def test_the_plan_is_told_as_people_read_it(shop: Shop) -> None:
+def test_the_plan_is_shown_as_text(shop: Shop) -> None:
     shop.declare("order.paid", "product.stocked")
     shop.managed.client.webhooks.create(topic="order.created", url=OTHERS)
     shop.managed.client.webhooks.create(topic="customer.created", url=shop.url)
@@ -63,13 +63,13 @@ def test_the_plan_is_told_as_people_read_it(shop: Shop) -> None:
     assert "storehooks subscriptions apply  " in told
 
 
-def test_the_plan_says_when_the_check_deletes(shop: Shop) -> None:
+def test_the_plan_shows_when_the_check_deletes(shop: Shop) -> None:
     checked = shop.system.config.subscriptions.model_copy(update={"check": 300.0, "prune_after": 3 * 86400.0})
     told = scheduled_check(shop.system.config.model_copy(update={"subscriptions": checked}))
     assert told.endswith("makes + and ~ by itself, and - when the topic had no handler for 3 d.")
 
 
-def test_apply_asks_first_and_says_so_where_nobody_can_answer(shop: Shop) -> None:
+def test_apply_asks_for_confirmation_and_needs_yes_without_a_terminal(shop: Shop) -> None:
     shop.declare("order.paid")
     done = shop.cli("subscriptions", "apply")
     assert "--yes" in str(done.exception)
@@ -77,7 +77,7 @@ def test_apply_asks_first_and_says_so_where_nobody_can_answer(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize(("typed", "code", "there"), [("n\n", 1, []), ("y\n", 0, ["order.paid"])])
-def test_on_a_terminal_the_answer_counts(
+def test_on_a_terminal_apply_follows_the_answer(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, there: list[str]
 ) -> None:
     monkeypatch.setattr("workers.cli.output.is_terminal", lambda _: True)
@@ -88,7 +88,7 @@ def test_on_a_terminal_the_answer_counts(
     assert shop.topics() == there
 
 
-def test_many_stores_have_a_bar_on_a_terminal(
+def test_many_stores_show_a_progress_bar_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("workers.cli.output.is_terminal", lambda _: True)
@@ -96,7 +96,7 @@ def test_many_stores_have_a_bar_on_a_terminal(
     assert "checking" in capsys.readouterr().err
 
 
-def test_what_is_not_wanted_any_more_is_deleted_by_a_person_and_anothers_never(shop: Shop) -> None:
+def test_apply_deletes_unwanted_subscriptions_and_never_those_of_others(shop: Shop) -> None:
     hooks = shop.managed.client.webhooks
     theirs = hooks.create(topic="order.paid", url=OTHERS)
     near = hooks.create(topic="order.paid", url=shop.url + "-test")
@@ -111,7 +111,7 @@ def test_what_is_not_wanted_any_more_is_deleted_by_a_person_and_anothers_never(s
     assert {str(theirs.id), str(near.id)} <= set(shop.listed())
 
 
-def test_a_former_url_is_moved_and_a_disabled_one_enabled(shop: Shop) -> None:
+def test_a_former_url_is_updated_and_a_disabled_subscription_enabled(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     former = text.replace("[workers]", "[workers]", 1).replace(
         "[receiver]\n", '[receiver]\nformer_urls = ["https://old.example.com"]\n'
@@ -129,7 +129,7 @@ def test_a_former_url_is_moved_and_a_disabled_one_enabled(shop: Shop) -> None:
         shop.system.config_file.write_text(text)
 
 
-def test_config_adds_topics_and_takes_some_away(shop: Shop) -> None:
+def test_the_config_adds_and_removes_topics(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + '[store_defaults]\nsubscribe = ["product.*", "-product.deleted"]\n')
     try:
@@ -140,7 +140,7 @@ def test_config_adds_topics_and_takes_some_away(shop: Shop) -> None:
         shop.system.config_file.write_text(text)
 
 
-def test_one_failed_change_does_not_keep_the_others_and_the_next_apply_does_the_rest(shop: Shop) -> None:
+def test_a_failed_change_does_not_stop_the_others_and_the_next_apply_makes_the_rest(shop: Shop) -> None:
     shop.declare("order.*")
     shop.http.put("/sandbox/misbehave", json={"fault": 0.3}).raise_for_status()
     results = [shop.apply() for _ in range(4)]
@@ -152,7 +152,7 @@ def test_one_failed_change_does_not_keep_the_others_and_the_next_apply_does_the_
     assert len(shop.listed()) == 8, "and nothing is there twice"
 
 
-def test_a_store_that_does_not_list_its_topics_is_subscribed_by_what_is_known(shop: Shop) -> None:
+def test_a_store_that_lists_no_topics_is_subscribed_by_known_names(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     wrong = '[stores.demo.catalogue.webhooks.list_topics]\npath = "/api/v3/app/nowhere"\n'
     shop.system.config_file.write_text(text + wrong)
@@ -167,7 +167,7 @@ def test_a_store_that_does_not_list_its_topics_is_subscribed_by_what_is_known(sh
         shop.system.config_file.write_text(text)
 
 
-def test_a_store_whose_api_is_elsewhere_is_unknown_and_the_lines_to_set_are_shown(shop: Shop) -> None:
+def test_a_store_with_another_api_path_is_unknown_and_the_plan_shows_the_config_lines(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + '[stores.demo.catalogue.webhooks.list]\npath = "/api/v3/app/hooks"\n')
     try:
@@ -180,7 +180,7 @@ def test_a_store_whose_api_is_elsewhere_is_unknown_and_the_lines_to_set_are_show
         shop.system.config_file.write_text(text)
 
 
-def test_a_store_that_is_removed_loses_what_is_ours_and_nothing_else(shop: Shop) -> None:
+def test_removing_a_store_deletes_only_our_subscriptions(shop: Shop) -> None:
     other = shop.managed.client.webhooks.create(topic="order.paid", url=OTHERS)
     shop.declare("order.*")
     shop.apply()
@@ -196,7 +196,7 @@ def ring(shop: Shop) -> Keyring:
     return Keyring(shop.system.client, shop.system.config.data_dir, KEY)
 
 
-def test_where_the_api_takes_a_secret_ours_is_known_to_every_receiver_before_it_is_sent(
+def test_every_receiver_knows_a_generated_secret_before_the_store_does(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, behind = Webhooks.create, []
@@ -219,7 +219,7 @@ def eventually_came(shop: Shop, topic: str, many: int) -> None:
     eventually(lambda: shop.came(topic) == many, 15, what=f"{many} of {topic}; there are {shop.came(topic)}")
 
 
-def test_secrets_that_the_store_makes_are_kept_and_fit(shop: Shop) -> None:
+def test_secrets_generated_by_the_store_are_learned_and_verify_deliveries(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
     try:
@@ -235,7 +235,7 @@ def test_secrets_that_the_store_makes_are_kept_and_fit(shop: Shop) -> None:
         shop.system.config_file.write_text(text)
 
 
-def test_rotating_gives_new_secrets_and_the_old_ones_an_end(shop: Shop) -> None:
+def test_a_rotation_learns_new_secrets_and_ends_the_old_ones(shop: Shop) -> None:
     shop.declare("customer.created")
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
@@ -257,7 +257,7 @@ def test_rotating_gives_new_secrets_and_the_old_ones_an_end(shop: Shop) -> None:
         shop.system.config_file.write_text(text)
 
 
-def test_rotating_ends_the_secret_that_we_had_made_for_all_of_them(shop: Shop) -> None:
+def test_a_rotation_ends_the_secret_shared_by_all_subscriptions(shop: Shop) -> None:
     shop.declare("customer.created", "order.paid")
     shop.apply()
     (shared,) = ring(shop).secrets_of("demo")
@@ -268,7 +268,7 @@ def test_rotating_ends_the_secret_that_we_had_made_for_all_of_them(shop: Shop) -
 
 
 @pytest.mark.parametrize("ends", ["deleted", "rotated"])
-def test_a_secret_that_another_subscription_is_signed_with_does_not_end(
+def test_a_secret_that_another_subscription_uses_does_not_end(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """A store may have one secret for all of its subscriptions, and show it with each."""
@@ -297,7 +297,7 @@ def test_a_secret_that_another_subscription_is_signed_with_does_not_end(
     eventually_came(shop, "customer.created", 1)
 
 
-def test_a_secret_of_a_deleted_subscription_alone_ends(shop: Shop) -> None:
+def test_deleting_a_subscription_ends_only_its_own_secret(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
     try:
@@ -313,7 +313,7 @@ def test_a_secret_of_a_deleted_subscription_alone_ends(shop: Shop) -> None:
         shop.system.config_file.write_text(text)
 
 
-def test_a_process_that_died_with_a_secret_under_way_has_it_made_anew_by_the_next(shop: Shop) -> None:
+def test_a_secret_change_of_a_dead_process_is_repeated_by_the_next(shop: Shop) -> None:
     shop.declare("customer.created")
     shop.apply()
     ring(shop).announce_change("demo")  # and then it was killed
@@ -325,7 +325,7 @@ def test_a_process_that_died_with_a_secret_under_way_has_it_made_anew_by_the_nex
     eventually_came(shop, "customer.created", 2)
 
 
-def test_while_somebody_else_changes_a_store_nothing_is_changed(shop: Shop) -> None:
+def test_apply_changes_nothing_while_another_process_holds_the_lock(shop: Shop) -> None:
     shop.declare("customer.created")
     with SubscriptionChecks(shop.system.client).lock("demo"):
         done = shop.apply()
@@ -334,7 +334,7 @@ def test_while_somebody_else_changes_a_store_nothing_is_changed(shop: Shop) -> N
     assert shop.listed() == {}
 
 
-def test_a_receiver_that_does_not_read_the_keyring_keeps_secrets_as_they_are(
+def test_no_secret_changes_while_a_receiver_does_not_read_the_keyring(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.subscriptions.change_notice.RECEIVER_SECONDS", 0.5)
@@ -349,7 +349,7 @@ def test_a_receiver_that_does_not_read_the_keyring_keeps_secrets_as_they_are(
 
 
 @pytest.mark.parametrize("makes", [MADE_BY_THE_STORE, ""], ids=["made by the store", "taken from us"])
-def test_without_a_key_nothing_is_created_that_would_show_a_secret(shop: Shop, makes: str) -> None:
+def test_without_a_key_no_subscription_that_returns_a_secret_is_created(shop: Shop, makes: str) -> None:
     text = shop.system.config_file.read_text()
     without = text.replace(f'key = "{KEY}"', "").replace("[stores.demo]\n", f"[stores.demo]\n{WITH_A_SECRET}\n")
     shop.system.config_file.write_text(without + makes)
@@ -367,7 +367,7 @@ def test_without_a_key_nothing_is_created_that_would_show_a_secret(shop: Shop, m
         shop.system.config_file.write_text(text)
 
 
-def test_without_a_key_what_needs_no_secret_is_still_done(shop: Shop) -> None:
+def test_without_a_key_changes_without_a_secret_are_made(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     without = text.replace(f'key = "{KEY}"', "").replace("[stores.demo]\n", f"[stores.demo]\n{WITH_A_SECRET}\n")
     shop.system.config_file.write_text(without + MADE_BY_THE_STORE)
@@ -382,14 +382,14 @@ def test_without_a_key_what_needs_no_secret_is_still_done(shop: Shop) -> None:
         shop.system.config_file.write_text(text)
 
 
-def test_a_store_without_an_api_is_by_hand(shop: Shop) -> None:
+def test_a_store_without_an_api_is_shown_as_manual(shop: Shop) -> None:
     assert "manual: no base_url or auth" in shop.cli("subscriptions").output
     refused = shop.cli("subscriptions", "plan", "--store", "north")
     assert isinstance(refused.exception, ConfigError)
     assert "no base_url or no auth" in str(refused.exception)
 
 
-def test_send_and_verify_know_what_was_learned(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_send_and_verify_use_learned_secrets(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.cli.send.FOLLOW_SECONDS", 0.0)
     shop.declare("customer.created")
     shop.apply()

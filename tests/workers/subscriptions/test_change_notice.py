@@ -63,7 +63,7 @@ def mark(shop: Shop) -> str:
     return found.decode() if isinstance(found, bytes) else ""
 
 
-def test_a_store_that_takes_longer_than_receivers_believe_a_word_is_still_told_of(
+def test_a_notice_is_repeated_while_a_slow_store_changes_its_secret(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.declare("customer.created", "order.paid")
@@ -87,7 +87,7 @@ def test_a_store_that_takes_longer_than_receivers_believe_a_word_is_still_told_o
         eventually(lambda: not smith.may_be_incomplete, 10, what="it is sure again when all is known")
 
 
-def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(shop: Shop) -> None:
+def test_an_abandoned_notice_is_not_repeated_and_expires_at_receivers(shop: Shop) -> None:
     notice = ChangeNotice(ring(shop), "demo")
     with a_receiver(shop) as smith:
         notice.announce()
@@ -99,7 +99,7 @@ def test_a_word_that_is_left_is_not_said_again_and_receivers_stop_believing_it(s
         assert mark(shop) == last, "it stands for whoever looks next"
 
 
-def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notice_of_a_hanging_process_expires(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_notice, "GIVE_UP_AFTER", 2 * WINDOW)
     notice = ChangeNotice(ring(shop), "demo")
     with a_receiver(shop) as smith:
@@ -112,7 +112,7 @@ def test_the_word_of_a_process_that_hangs_is_not_said_for_ever(shop: Shop, monke
     notice.withdraw()
 
 
-def test_a_word_that_is_said_again_leaves_anothers_alone_and_comes_back_when_that_is_gone(shop: Shop) -> None:
+def test_a_repeated_notice_does_not_replace_that_of_another_process(shop: Shop) -> None:
     notice = ChangeNotice(ring(shop), "demo")
     notice.announce()
     ring(shop).announce_change("demo", "another.1")
@@ -125,7 +125,7 @@ def test_a_word_that_is_said_again_leaves_anothers_alone_and_comes_back_when_tha
     assert not is_under_way(shop)
 
 
-def test_a_word_whose_answer_was_lost_is_said_again_and_taken_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_whose_reply_was_lost_is_repeated_and_withdrawn(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     notice, real = ChangeNotice(ring(shop), "demo"), Keyring.announce_change
     notice.announce()
 
@@ -143,7 +143,7 @@ def test_a_word_whose_answer_was_lost_is_said_again_and_taken_back(shop: Shop, m
     assert not is_under_way(shop)
 
 
-def test_whoever_is_interrupted_leaves_the_last_word_and_says_no_more(
+def test_an_interrupted_process_leaves_its_last_notice_and_stops_repeating_it(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.declare("customer.created")

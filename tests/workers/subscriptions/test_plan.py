@@ -47,7 +47,7 @@ def names(found: Wanted) -> list[str]:
 # Wanted
 
 
-def test_the_topics_of_handlers_are_wanted_by_the_stores_names() -> None:
+def test_topics_of_handlers_are_translated_to_the_stores_names() -> None:
     offer = Offer(("orders/create", "orders/paid", "products/update"))
     found = wanted_topics(SHOPIFY, [handler("order.created"), handler("product.*", name="shop.stock")], offer)
     assert [(one.theirs, one.topic, one.why) for one in found.names] == [
@@ -63,7 +63,7 @@ def test_two_handlers_of_one_topic_are_both_named() -> None:
     assert [one.why for one in found.names if one.topic == "order.paid"] == ["for shop.note, erp.push"]
 
 
-def test_a_handler_of_other_stores_wants_nothing_here() -> None:
+def test_a_handler_for_other_stores_wants_no_subscription() -> None:
     assert names(
         wanted_topics(NORTH, [handler("*", stores=("south",)), handler("order.paid", stores=("n*",))], OFFER)
     ) == ["order.paid"]
@@ -80,17 +80,17 @@ def test_a_handler_of_other_stores_wants_nothing_here() -> None:
         (("-order.deleted", "order.*"), ["order.created", "order.deleted", "order.paid"]),
     ],
 )
-def test_config_adds_and_takes_away_and_the_last_word_counts(subscribe: tuple[str, ...], expected: list[str]) -> None:
+def test_subscribe_adds_and_removes_topics_and_the_last_entry_wins(subscribe: tuple[str, ...], expected: list[str]) -> None:
     assert names(wanted_topics(NORTH, [handler("order.paid")], OFFER, subscribe=subscribe)) == expected
 
 
-def test_what_the_store_does_not_offer_is_said_and_not_subscribed() -> None:
+def test_a_topic_that_the_store_does_not_offer_is_reported_and_not_subscribed() -> None:
     found = wanted_topics(NORTH, [handler("product.stock", "order.paid")], OFFER)
     assert names(found) == ["order.paid"]
     assert [(one.pattern, one.why) for one in found.unoffered] == [("product.stock", "for shop.note")]
 
 
-def test_where_the_store_does_not_tell_names_come_from_the_map_and_from_what_was_seen() -> None:
+def test_if_the_store_lists_no_topics_names_come_from_the_map_and_from_deliveries() -> None:
     found = wanted_topics(
         SHOPIFY, [handler("order.created", "thing.*")], Offer(("things/move",), "seen", "it will not say")
     )
@@ -140,18 +140,18 @@ def test_each_difference_is_a_change_with_its_reason() -> None:
     assert [change.action for change in found.without_deletions] == ["create", "enable", "update"]
 
 
-def test_a_second_one_of_the_same_is_deleted_and_the_better_one_stays() -> None:
+def test_a_duplicate_is_deleted_and_the_working_subscription_stays() -> None:
     found = make_plan(
         want("a.made"), [there("a.made", 1, enabled=False), there("a.made", 2), there("a.made", 3, url=FORMER)]
     )
     assert [(change.action, change.id) for change in found.changes] == [("delete", 1), ("delete", 3)]
 
 
-def test_a_subscription_of_everything_needs_no_other_and_stays() -> None:
+def test_a_subscription_to_every_topic_stays_and_needs_no_other() -> None:
     assert make_plan(want("a.made", "b.made"), [there("*")]).changes == ()
 
 
-def test_while_no_worker_has_spoken_nothing_is_unwanted() -> None:
+def test_until_a_worker_has_declared_handlers_nothing_is_unwanted() -> None:
     assert make_plan(want(known=False), [there("a.made")]).changes == ()
 
 
@@ -206,7 +206,7 @@ def carried_out(changes: Iterable[object], actual: list[Existing]) -> list[Exist
 
 
 @given(wishes, subscriptions)
-def test_one_apply_is_enough(wish: Wanted, actual: list[Existing]) -> None:
+def test_after_one_apply_the_plan_is_empty(wish: Wanted, actual: list[Existing]) -> None:
     after = carried_out(make_plan(wish, actual).changes, actual)
     assert make_plan(wish, after).changes == ()
     alive = {one.theirs for one in after if one.ownership == "current" and one.enabled}
@@ -214,7 +214,7 @@ def test_one_apply_is_enough(wish: Wanted, actual: list[Existing]) -> None:
 
 
 @given(wishes, subscriptions)
-def test_what_is_not_ours_is_in_no_change(wish: Wanted, actual: list[Existing]) -> None:
+def test_subscriptions_of_others_are_in_no_change(wish: Wanted, actual: list[Existing]) -> None:
     foreign = {one.id for one in actual if one.ownership == "foreign"}
     found = make_plan(wish, actual)
     assert not foreign & {change.id for change in found.changes}
@@ -225,7 +225,7 @@ def test_what_is_not_ours_is_in_no_change(wish: Wanted, actual: list[Existing]) 
 
 
 @given(wishes, subscriptions)
-def test_the_gentle_part_deletes_nothing_and_still_brings_everything_that_is_wanted(
+def test_changes_without_deletions_still_make_everything_that_is_wanted(
     wish: Wanted, actual: list[Existing]
 ) -> None:
     gentle = make_plan(wish, actual).without_deletions

@@ -44,7 +44,7 @@ def chosen(*changes: Change, trouble: Trouble | None = None, gone: float | None 
     )
 
 
-def test_creating_and_updating_need_nobody() -> None:
+def test_the_check_creates_and_updates_at_once() -> None:
     changes = (Change("create", "a.made", "a.made", ""), Change("update", "b.made", "b.made", "", 1))
     assert chosen(*changes) == Choice(changes, ())
 
@@ -53,7 +53,7 @@ def test_creating_and_updating_need_nobody() -> None:
     ("gone", "deleted", "why"),
     [(None, False, "only by"), (6.9 * DAY, False, "deleted in 2 h"), (7.1 * DAY, True, "")],
 )
-def test_a_subscription_is_deleted_when_its_handler_has_been_gone_for_long(
+def test_a_subscription_is_deleted_when_its_handler_has_been_gone_for_prune_after(
     gone: float | None, deleted: bool, why: str
 ) -> None:
     found = chosen(DELETE, gone=gone)
@@ -71,13 +71,13 @@ def test_a_subscription_is_deleted_when_its_handler_has_been_gone_for_long(
         (Trouble(3, NOW - DAY - 1, NOW - 1), True),
     ],
 )
-def test_a_disabled_one_is_enabled_with_pauses_and_a_cap(trouble: Trouble | None, enabled: bool) -> None:
+def test_a_disabled_subscription_is_enabled_with_pauses_and_a_daily_limit(trouble: Trouble | None, enabled: bool) -> None:
     assert bool(chosen(ENABLE, trouble=trouble).make) is enabled
     assert chosen(ENABLE, repairs=0).make == ()
 
 
 @given(some.lists(some.floats(1, 5 * 3600), min_size=1, max_size=60), some.integers(1, 12))
-def test_however_often_it_is_disabled_repairs_keep_their_pauses_and_their_number(pauses: list[float], cap: int) -> None:
+def test_repairs_keep_their_pauses_and_daily_limit_however_often_a_store_disables(pauses: list[float], cap: int) -> None:
     now, trouble, repairs = NOW, {}, list[float]()
     for pause in pauses:
         now += pause
@@ -105,7 +105,7 @@ def look(shop: Shop) -> CheckResult:
     return checked
 
 
-def test_a_probe_comes_back_and_no_handler_is_given_it(shop: Shop) -> None:
+def test_a_probe_is_stored_and_goes_to_no_handler(shop: Shop) -> None:
     shop.declare("*")
     shop.apply()
     assert probe(shop.managed.with_secrets(), shop.system.client) < 5
@@ -128,7 +128,7 @@ def test_a_probe_comes_back_and_no_handler_is_given_it(shop: Shop) -> None:
         (lambda url: "http://127.0.0.1:1/webhooks/demo", "does not respond to our probe"),
     ],
 )
-def test_a_probe_that_does_not_come_back_says_what_happened(shop: Shop, spoil: Callable[[str], str], why: str) -> None:
+def test_a_failed_probe_says_what_happened(shop: Shop, spoil: Callable[[str], str], why: str) -> None:
     shop.declare("order.paid")
     shop.apply()
     with pytest.raises(ProbeFailed, match=why):
@@ -143,7 +143,7 @@ def test_a_store_without_a_secret_cannot_be_probed(shop: Shop) -> None:
 # The look
 
 
-def test_a_look_subscribes_what_is_wanted_and_says_so(shop: Shop) -> None:
+def test_a_check_creates_wanted_subscriptions_and_reports_them(shop: Shop) -> None:
     shop.declare("order.paid", "customer.created")
     assert look(shop).existing == ("customer.created", "order.paid")
     assert shop.topics() == ["customer.created", "order.paid"]
@@ -154,7 +154,7 @@ def test_a_look_subscribes_what_is_wanted_and_says_so(shop: Shop) -> None:
     assert len(shop.log()) - before == 2, "a look at a store where nothing is to be done costs two calls"
 
 
-def test_a_worker_without_one_plugin_makes_the_look_delete_nothing(shop: Shop) -> None:
+def test_a_worker_without_one_plugin_makes_the_check_delete_nothing(shop: Shop) -> None:
     shop.declare("order.paid", name="shop.note")
     shop.declare("customer.created", name="crm.note")
     look(shop)
@@ -173,13 +173,13 @@ def test_a_worker_without_one_plugin_makes_the_look_delete_nothing(shop: Shop) -
     assert shop.topics() == ["order.paid"], "a handler that has been gone for prune_after is gone"
 
 
-def test_when_no_worker_has_ever_spoken_nothing_is_deleted(shop: Shop) -> None:
+def test_until_a_worker_has_declared_handlers_nothing_is_deleted(shop: Shop) -> None:
     shop.managed.client.webhooks.create(topic="order.paid", url=shop.url)
     assert look(shop).pending == ()
     assert shop.topics() == ["order.paid"]
 
 
-def test_a_disabled_subscription_is_probed_enabled_and_its_gap_written_down(shop: Shop) -> None:
+def test_a_disabled_subscription_is_probed_and_enabled_and_its_gap_recorded(shop: Shop) -> None:
     shop.declare("customer.created")
     look(shop)
     shop.emit()
@@ -215,7 +215,7 @@ def test_a_deleted_subscription_is_created_again_and_counted_as_a_repair(shop: S
     eventually(lambda: shop.came("customer.created") == 1, what="events flow again")
 
 
-def test_nothing_is_enabled_while_our_own_url_takes_nothing(shop: Shop) -> None:
+def test_nothing_is_enabled_while_our_own_url_accepts_nothing(shop: Shop) -> None:
     shop.declare("customer.created")
     look(shop)
     shop.do("disable-subscriptions")
@@ -245,7 +245,7 @@ def _answers_503(shop: Shop) -> bool:
     return False
 
 
-def test_a_foreign_subscription_survives_everything(shop: Shop) -> None:
+def test_a_foreign_subscription_is_never_changed(shop: Shop) -> None:
     hooks = shop.managed.client.webhooks
     theirs = [
         hooks.create(topic="order.paid", url=OTHERS),
@@ -267,7 +267,7 @@ def test_a_foreign_subscription_survives_everything(shop: Shop) -> None:
     assert {one.id: hooks.get(one.id).to_json() for one in theirs} == before
 
 
-def test_a_store_that_cannot_be_looked_at_keeps_what_is_known_of_it(shop: Shop) -> None:
+def test_a_failed_check_keeps_the_last_known_subscriptions(shop: Shop) -> None:
     shop.declare("customer.created")
     look(shop)
     shop.http.put("/sandbox/misbehave", json={"redirect": 1}).raise_for_status()
@@ -280,7 +280,7 @@ def test_a_store_that_cannot_be_looked_at_keeps_what_is_known_of_it(shop: Shop) 
 # Whose turn it is
 
 
-def test_each_store_is_given_to_one_caller_and_the_first_looks_are_spread(shop: Shop) -> None:
+def test_each_store_is_assigned_to_one_caller_and_first_checks_are_spread(shop: Shop) -> None:
     checks, names = SubscriptionChecks(shop.system.client), [f"s{number}" for number in range(10)]
     assert checks.due(names, every=100, most=5) == ["s0"]
     assert checks.due(names, every=100, most=5) == [], "it was given away"
@@ -297,7 +297,7 @@ def test_each_store_is_given_to_one_caller_and_the_first_looks_are_spread(shop: 
     assert b"s4" in there, "one that only this caller does not know keeps its place"
 
 
-def test_two_callers_with_different_stores_do_not_take_or_reset_each_others_turns(shop: Shop) -> None:
+def test_callers_with_different_stores_do_not_change_each_others_schedule(shop: Shop) -> None:
     checks, taken = SubscriptionChecks(shop.system.client), list[str]()
     for _ in range(5):
         for names in (["a", "b"], ["b"], ["c"]):
@@ -314,14 +314,14 @@ def zset(shop: Shop) -> list[tuple[bytes, float]]:
     return list(shop.system.client.zrange(keys.CHECK, 0, -1, withscores=True))
 
 
-def test_a_store_can_be_forgotten(shop: Shop) -> None:
+def test_the_record_of_a_store_can_be_deleted(shop: Shop) -> None:
     shop.declare("customer.created")
     look(shop)
     SubscriptionChecks(shop.system.client).forget("demo")
     assert SubscriptionChecks(shop.system.client).last_results(["demo"]) == {}
 
 
-def test_a_housekeeper_stops_in_time_though_a_store_does_not_answer(shop: Shop) -> None:
+def test_a_housekeeper_stops_in_time_while_a_store_does_not_respond(shop: Shop) -> None:
     shop.http.put("/sandbox/misbehave", json={"slow": 1, "slow_by": "4s"}).raise_for_status()
     config = replace_check(shop.system.config, 1.0)
     background = SubscriptionCheck(lambda: config)
