@@ -146,17 +146,17 @@ def own_redis(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """One server, one receiver and one sandbox for all tests of a file."""
-    from tests.support.sandbox_shop import a_shop  # few need it, and it brings an HTTP client and the commands along
+    from tests.support.sandbox_shop import running_shop  # few tests need it, and it loads an HTTP client
 
-    with a_shop(tmp_path_factory.mktemp("shop"), "web") as shop:
+    with running_shop(tmp_path_factory.mktemp("shop"), "web") as shop:
         yield shop
 
 
 @pytest.fixture
 def shop(open_shop: Shop) -> Iterator[Shop]:
     """An empty store, and the config as it was."""
-    from tests.support.sandbox_shop import begin_anew
+    from tests.support.sandbox_shop import reset
 
     text = open_shop.system.config_file.read_text()
-    yield begin_anew(open_shop)
+    yield reset(open_shop)
     open_shop.system.config_file.write_text(text)

@@ -22,7 +22,7 @@ from receiver.inbox.queries.runs import EventRuns, PastRun
 from receiver.inbox.subscription_checks import StoreLocked, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.sandbox_shop import Shop
-from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, eventually_came
+from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, wait_for_events
 from tests.workers.subscriptions.test_repair import look
 from workers.operations.replay import Selection, matching_runs
 from workers.storeapi.client import Client
@@ -50,11 +50,11 @@ def configure(shop: Shop, more: str) -> None:
     shop.system.config_file.write_text(shop.system.config_file.read_text() + more)
 
 
-def ring(shop: Shop) -> Keyring:
+def keyring_of(shop: Shop) -> Keyring:
     return Keyring(shop.system.client, shop.system.config.data_dir, KEY)
 
 
-def is_under_way(shop: Shop) -> bool:
+def is_announced(shop: Shop) -> bool:
     return bool(shop.system.client.hexists(keys.CHANGING_SECRETS, "demo"))
 
 
@@ -66,7 +66,7 @@ def rotate(shop: Shop) -> list[str]:
 
 
 def done_and_then(error: BaseException, real: Spoil) -> Spoil:
-    """The store does it, and its answer does not reach us."""
+    """The store makes the change, but its response is lost."""
 
     def spoiled(*given: Any, **named: Any) -> Any:
         real(*given, **named)
@@ -111,12 +111,12 @@ def test_a_rotation_with_a_lost_response_leaves_its_notice_and_the_next_check_re
         else:
             with pytest.raises(type(error)):
                 rotate(shop)
-    assert is_under_way(shop)
+    assert is_announced(shop)
     assert shop.plan() == [("update", "customer.created")]
     assert look(shop).pending == ()
-    assert not is_under_way(shop)
+    assert not is_announced(shop)
     shop.emit()
-    eventually_came(shop, "customer.created", 1)
+    wait_for_events(shop, "customer.created", 1)
 
 
 def test_a_creation_with_a_lost_response_leaves_its_notice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +125,10 @@ def test_a_creation_with_a_lost_response_leaves_its_notice(shop: Shop, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Webhooks, "create", done_and_then(ServerError("504", status=504), Webhooks.create))
         assert shop.apply().exit_code == 1
-    assert is_under_way(shop)
+    assert is_announced(shop)
     assert look(shop).pending == ()
     shop.emit()
-    eventually_came(shop, "customer.created", 1)
+    wait_for_events(shop, "customer.created", 1)
 
 
 def test_a_refused_rotation_withdraws_its_notice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_a_refused_rotation_withdraws_its_notice(shop: Shop, monkeypatch: pytest
     shop.apply()
     monkeypatch.setattr(Webhooks, "rotate_secret", refused_with(InvalidRequest("no", status=422)))
     assert rotate(shop) == ["no"]
-    assert not is_under_way(shop)
+    assert not is_announced(shop)
 
 
 @pytest.mark.parametrize(
@@ -149,27 +149,27 @@ def test_the_notice_of_a_dead_process_stays_until_its_secrets_are_rotated(
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
-    ring(shop).announce_change("demo")
+    keyring_of(shop).announce_change("demo")
     with monkeypatch.context() as patch:
         patch.setattr(Webhooks, "rotate_secret", refused_with(error))
         assert look(shop).pending != ()
-    assert is_under_way(shop)
+    assert is_announced(shop)
     with monkeypatch.context() as patch:
         patch.setattr("workers.subscriptions.change_notice.RECEIVER_SECONDS", 0.2)
         patch.setattr(ReceiverVersions, "behind", lambda *_: ["hangs"])
         assert "has not read the keyring" in look(shop).pending[0]["why"]
-    assert is_under_way(shop)
+    assert is_announced(shop)
     assert look(shop).pending == ()
-    assert not is_under_way(shop)
+    assert not is_announced(shop)
 
 
 def test_a_notice_is_withdrawn_only_by_its_own_process(shop: Shop) -> None:
-    ring(shop).announce_change("demo", "mine")
-    ring(shop).announce_change("demo", "anothers")
-    ring(shop).withdraw_change("demo", "mine")
-    assert is_under_way(shop)
-    ring(shop).withdraw_change("demo", "anothers")
-    assert not is_under_way(shop)
+    keyring_of(shop).announce_change("demo", "mine")
+    keyring_of(shop).announce_change("demo", "anothers")
+    keyring_of(shop).withdraw_change("demo", "mine")
+    assert is_announced(shop)
+    keyring_of(shop).withdraw_change("demo", "anothers")
+    assert not is_announced(shop)
 
 
 def test_a_generated_secret_that_the_store_refuses_leaves_the_old_one_active(
@@ -178,7 +178,7 @@ def test_a_generated_secret_that_the_store_refuses_leaves_the_old_one_active(
     configure(shop, TAKEN_FROM_US)
     shop.declare("customer.created")
     shop.apply()
-    before = ring(shop).secrets_of("demo")
+    before = keyring_of(shop).secrets_of("demo")
     real = Client.call
 
     def refuses(self: Client, group: str, name: str, *given: Any, **named: Any) -> Any:
@@ -188,10 +188,10 @@ def test_a_generated_secret_that_the_store_refuses_leaves_the_old_one_active(
 
     monkeypatch.setattr(Client, "call", refuses)
     assert rotate(shop) == ["no"]
-    assert ring(shop).secrets_of("demo") == before
+    assert keyring_of(shop).secrets_of("demo") == before
     monkeypatch.undo()
     assert rotate(shop) == [""]
-    new, old = ring(shop).secrets_of("demo")
+    new, old = keyring_of(shop).secrets_of("demo")
     assert (new.not_after, old.fingerprint) == (None, before[0].fingerprint)
     assert old.not_after is not None
 
@@ -222,13 +222,13 @@ def test_apply_deletes_only_what_it_has_shown(shop: Shop, monkeypatch: pytest.Mo
     shown = hooks.create(topic="product.created", url=shop.url)
     from workers.cli import subscriptions as command
 
-    real = command._ask
+    real = command._confirm
 
     def meanwhile(question: str, yes: bool) -> None:
         hooks.create(topic="product.updated", url=shop.url)
         real(question, yes)
 
-    monkeypatch.setattr(command, "_ask", meanwhile)
+    monkeypatch.setattr(command, "_confirm", meanwhile)
     assert shop.apply().exit_code == 0
     assert str(shown.id) not in shop.listed()
     assert shop.topics() == ["customer.created", "order.paid", "product.updated"]
@@ -293,7 +293,7 @@ def test_the_lock_is_renewed_while_changes_are_made(shop: Shop, monkeypatch: pyt
 
 
 def test_one_change_may_take_longer_than_the_lock_lasts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three tries of a minute each, and what is waited for in between: the lock ended, and two changed one store."""
+    """With three slow attempts and the waits in between, the lock expired, and two processes changed one store."""
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
@@ -316,9 +316,7 @@ def test_one_change_may_take_longer_than_the_lock_lasts(shop: Shop, monkeypatch:
     assert all(occupied)
 
 
-def test_a_call_is_not_retried_after_the_lock_is_lost(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_is_not_retried_after_the_lock_is_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
@@ -347,7 +345,7 @@ def test_a_slow_check_ends_no_secret_that_another_process_has_learned_since(shop
         nothing_is_missing = replace(old, changes=())
         with pytest.raises(StoreLocked):
             managed.end_orphaned_secrets(nothing_is_missing, hold=hold)
-    assert [one.not_after for one in ring(shop).secrets_of("demo")] == [None]
+    assert [one.not_after for one in keyring_of(shop).secrets_of("demo")] == [None]
 
 
 def test_rotate_asks_for_confirmation_before_it_takes_the_lock(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +353,7 @@ def test_rotate_asks_for_confirmation_before_it_takes_the_lock(shop: Shop, monke
     shop.apply()
     free = []
     monkeypatch.setattr(
-        "workers.cli.subscriptions._ask",
+        "workers.cli.subscriptions._confirm",
         lambda *_: free.append(not shop.system.client.exists(keys.CHECK_LOCK + "demo")),
     )
     assert shop.cli("subscriptions", "rotate", "--store", "demo").exit_code == 0
@@ -380,25 +378,27 @@ def test_a_repeatedly_deleted_subscription_is_created_with_pauses_and_a_daily_li
         found = look(shop)
     assert "deleted at the store again; created in" in found.pending[0]["why"]
     assert SubscriptionChecks(shop.system.client).repair_count("demo") == 1
-    assert "deleted at the store again" in found.trouble["order.paid"].note, "which doctor shows"
-    assert "created in" in look(shop).pending[0]["why"], "what waits is not forgotten by the next look"
+    assert "deleted at the store again" in found.trouble["order.paid"].note, "doctor shows it"
+    assert "created in" in look(shop).pending[0]["why"], "the next check still has the reason"
 
 
 def test_the_secrets_of_deleted_subscriptions_end_and_those_of_others_stay(shop: Shop) -> None:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("order.paid", "customer.created")
     look(shop)
-    first = {one.subscription: one.fingerprint for one in ring(shop).secrets_of("demo")}
+    first = {one.subscription: one.fingerprint for one in keyring_of(shop).secrets_of("demo")}
     delete(shop, "order.paid")
     look(shop)
-    assert all(one.not_after is None for one in ring(shop).secrets_of("demo")), "the list might have been wrong"
+    assert all(one.not_after is None for one in keyring_of(shop).secrets_of("demo")), "the list might have been wrong"
     look(shop)
-    live = {one.subscription for one in ring(shop).secrets_of("demo") if one.not_after is None}
+    live = {one.subscription for one in keyring_of(shop).secrets_of("demo") if one.not_after is None}
     assert live == set(shop.listed())
     assert len(live & set(first)) == 1
 
 
-def test_nothing_is_created_again_while_our_own_url_accepts_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_created_again_while_our_own_url_accepts_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop.declare("customer.created")
     look(shop)
     shop.do("delete-subscriptions")
@@ -430,7 +430,7 @@ def test_a_secret_that_may_be_shared_is_not_orphaned() -> None:
 
     ring = [secret("a", "1"), secret("b", "2"), secret("c", "")]
     assert orphaned(ring, listed={"2"}, ours={"2"}) == ring[:1]
-    assert orphaned(ring, listed={"2", "3"}, ours={"2", "3"}) == [], "3 has none of its own"
+    assert orphaned(ring, listed={"2", "3"}, ours={"2", "3"}) == [], "subscription 3 has no secret of its own"
 
 
 def test_changes_that_were_not_tried_stay_pending(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +467,7 @@ def test_a_handler_removed_long_ago_does_not_return_after_a_stop_of_all_workers(
         shop.system.client.hset(keys.DECLARED_AT, name, int((time.time() - ages[name[:3]]) * 1000))
     shop.declare("customer.created")
     present = {one.handler for one in declared_handlers(shop.system.client).present}
-    assert present == {"shop.note", "crm.note"}, "only what was there when all went away"
+    assert present == {"shop.note", "crm.note"}, "only handlers that were present when all workers stopped"
 
 
 def test_a_replay_gives_no_probe_to_a_handler() -> None:
@@ -508,10 +508,10 @@ def test_a_removed_store_still_in_the_config_is_reported_and_apply_restores_it(s
     shop.apply()
     checks = SubscriptionChecks(shop.system.client)
     checks.remove("demo")
-    assert "removed: nothing is mended" in shop.cli("subscriptions").output
+    assert "removed: no repairs until" in shop.cli("subscriptions").output
     told = shop.cli("doctor").output
     assert "removed by `storehooks stores remove`, but still in the config" in told
     shop.apply()
-    assert checks.removed() == {"demo"}, "an apply of all stores does not mean this one"
+    assert checks.removed() == {"demo"}, "an apply of all stores does not restore a removed one"
     assert "nothing to do" in shop.cli("subscriptions", "apply", "--yes", "--store", "demo").output
     assert checks.removed() == set()

@@ -1,4 +1,4 @@
-"""Subscriptions under load: a rotation costs no delivery, a switch-off is mended, a thousand stores are looked at.
+"""Subscriptions under load: a rotation loses no delivery, a disabled one is repaired, a thousand stores are checked.
 
 Slow: run by `make soak`, with their figures.
 """
@@ -18,7 +18,7 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import SECRET, Process, Server, System, eventually, free_port, own_server
 from tests.support.many_stores import TOKEN
-from tests.support.sandbox_shop import Shop, a_shop, folder_of, plugin
+from tests.support.sandbox_shop import Shop, make_folder, plugin, running_shop
 from tests.support.signed_traffic import Sending
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE
 
@@ -39,7 +39,7 @@ def rotation(shop: Shop) -> Process:
 
 
 def rotated(shop: Shop) -> int:
-    """How many rotations the store has done."""
+    """Number of rotations at the store."""
     return sum(1 for _, _, path, status in shop.log() if path.endswith("/rotate-secret") and status == 200)
 
 
@@ -72,9 +72,9 @@ def prepare(shop: Shop) -> None:
 
 
 def test_a_rotation_under_two_hundred_deliveries_a_second_loses_none(tmp_path: Path) -> None:
-    with a_shop(tmp_path, "web", env={"WEB_CONCURRENCY": "2"}) as shop:
+    with running_shop(tmp_path, "web", env={"WEB_CONCURRENCY": "2"}) as shop:
         prepare(shop)
-        old = {one.fingerprint for one in ring(shop).secrets_of("demo")}
+        old = {one.fingerprint for one in keyring_of(shop).secrets_of("demo")}
         sending = sending_to(shop).start()
         time.sleep(5)
         began = time.monotonic()
@@ -85,21 +85,21 @@ def test_a_rotation_under_two_hundred_deliveries_a_second_loses_none(tmp_path: P
         sending.finish()
         report("rotation", shop, sending, took)
         assert rotated(shop) == len(TOPICS)
-        live = {one.fingerprint for one in ring(shop).secrets_of("demo") if one.not_after is None}
+        live = {one.fingerprint for one in keyring_of(shop).secrets_of("demo") if one.not_after is None}
         assert len(live) == len(TOPICS)
         assert not live & old
         hold(shop, sending)
-        assert sending.attained > 0.9 * RATE, "the load was what it says"
+        assert sending.attained > 0.9 * RATE, "the intended rate was reached"
 
 
-def ring(shop: Shop) -> Keyring:
+def keyring_of(shop: Shop) -> Keyring:
     return Keyring(shop.system.client, shop.system.config.data_dir, KEY)
 
 
 def test_a_rotation_while_redis_is_killed_and_the_receiver_restarts_loses_none(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with own_server(tmp_path / "server") as server:
-        shop = Shop(System(folder_of(tmp_path / "system"), server.url)).open()
+        shop = Shop(System(make_folder(tmp_path / "system"), server.url)).open()
         (web,) = shop.system.start("web")
         try:
             prepare(shop)
@@ -134,12 +134,12 @@ def break_things(shop: Shop, server: Server, web: Process) -> None:
 def test_a_subscription_disabled_under_load_is_repaired_within_two_checks(tmp_path: Path) -> None:
     every = 5.0
     listens = plugin("*")
-    with a_shop(tmp_path, "web", "worker", "housekeeper", check=f"{every:g}s", plugin=listens) as shop:
+    with running_shop(tmp_path, "web", "worker", "housekeeper", check=f"{every:g}s", plugin=listens) as shop:
         eventually(lambda: len(shop.topics()) == 14, 40, what="everything is subscribed")
         assert shop.process is not None
         shop.process.stop()
         shop.open("--no-subscriptions", "--every", "0.02")
-        eventually(lambda: shop.came("order.created") >= 50, 60, what="events flow")
+        eventually(lambda: shop.count_events("order.created") >= 50, 60, what="events flow")
         shop.http.put("/sandbox/misbehave", json={"disable": 1}).raise_for_status()
         eventually(lambda: shop.status()["subscriptions"] < 14, 30, what="one was switched off without a word")
         off = time.time()
@@ -148,8 +148,8 @@ def test_a_subscription_disabled_under_load_is_repaired_within_two_checks(tmp_pa
         eventually(lambda: len(shop.topics()) == 14, 4 * every, what="all are on again")
         took = time.time() - off
         repairs = SubscriptionChecks(shop.system.client).repairs("demo")
-        before = shop.came("*")
-        eventually(lambda: shop.came("*") > before + 50, 60, what="events flow again")
+        before = shop.count_events("*")
+        eventually(lambda: shop.count_events("*") > before + 50, 60, what="events flow again")
         gaps = [repair.gap for repair in repairs if repair.gap is not None]
         print(
             f"\n{gone} switched off under load: on again {took:.1f} s after (a check each {every:g} s), "

@@ -1,4 +1,4 @@
-"""A system whose stores have an API: the sandbox serves it in a process of its own."""
+"""A system whose store `demo` has an API, served by a sandbox process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plugin(*topics: str) -> str:
 
 
 class Shop:
-    """The system, its store `demo`, and the sandbox that plays it."""
+    """A system, its store `demo`, and the sandbox process that serves the store's API."""
 
     def __init__(self, system: System, *, check: str = "off", store: str = "", key: str = KEY, more: str = "") -> None:
         self.system = system
@@ -60,7 +60,7 @@ class Shop:
         return f"http://127.0.0.1:{self.system.port}/webhooks/demo"
 
     def open(self, *arguments: str) -> Shop:
-        """Start the sandbox; without a shopper and subscriptions unless told otherwise."""
+        """Start the sandbox; by default without a shopper and without subscriptions."""
         given = arguments or ("--no-shopper", "--no-subscriptions")
         command = [sys.executable, "-m", "workers.cli", "sandbox", "--store", "demo", *given]
         command += ["--config", str(self.system.config_file)]
@@ -89,20 +89,20 @@ class Shop:
         return ManagedStore(self.system.config, "demo", self.system.client)
 
     def listed(self) -> dict[str, tuple[str, bool]]:
-        """What the store lists: topic and callback, by id."""
+        """The store's subscriptions: topic and whether it is enabled, by id."""
         return {str(one.id): (one.topic, one.enabled) for one in self.managed.client.webhooks.list()}
 
     def topics(self) -> list[str]:
-        """Of what is enabled and ours."""
+        """The topics of our enabled subscriptions."""
         found = self.managed.client.webhooks.list()
         return sorted(one.topic for one in found if one.url == self.url and one.enabled)
 
     def declare(self, *topics: str, name: str = "shop.note", version: str = "1") -> None:
-        """What a worker with such a handler says, without the worker."""
+        """Declare a handler as a worker would."""
         self.system.inbox.declare([Declaration(name, version, topics, ("*",), details={"limit": None})])
 
     def cli(self, *arguments: str, typed: str | None = None) -> Result:
-        """A command, called in this process."""
+        """Run a command in this process."""
         given = [*arguments, "--config", str(self.system.config_file)]
         return CliRunner().invoke(storehooks, given, input=typed, catch_exceptions=True)
 
@@ -115,12 +115,12 @@ class Shop:
         return [(change.action, change.topic) for change in found.changes]
 
     def emit(self, many: int = 1) -> None:
-        """Things happen at the store: so many new customers."""
+        """Create customers at the store, so that it sends events."""
         for number in range(many):
             self.managed.client.customers.create(name=f"Ada {number}", email=f"ada{number}@example.com")
 
-    def came(self, topic: str) -> int:
-        """How many events of a topic are in the inbox."""
+    def count_events(self, topic: str) -> int:
+        """Number of events of a topic in the inbox."""
         return len(self.system.ledger.events(store="demo", topic=topic, limit=10_000))
 
     def close(self) -> None:
@@ -128,39 +128,39 @@ class Shop:
         self.system.close()
 
 
-def looked_at(shop: Shop, since: float, within: float = 15.0) -> CheckResult:
-    """The check's next look, after a moment."""
+def wait_for_check(shop: Shop, since: float, within: float = 15.0) -> CheckResult:
+    """Wait for a check that is newer than `since`; returns its result."""
     checks = SubscriptionChecks(shop.system.client)
 
     def newer() -> CheckResult | None:
         last = checks.last_results(["demo"]).get("demo")
         return last if last and last.at > since else None
 
-    found = eventually(newer, within, what=f"a look at demo; {shop.system.log('housekeeper')[-800:]}")
+    found = eventually(newer, within, what=f"a check of demo; {shop.system.log('housekeeper')[-800:]}")
     assert found is not None
     return found
 
 
-def changed_by(log: Sequence[Any]) -> list[str]:
-    """The calls of a sandbox's log that change something of webhooks."""
+def changing_calls(log: Sequence[Any]) -> list[str]:
+    """The calls in a sandbox's log that change webhooks."""
     return [f"{method} {path}" for _, method, path, _ in log if "/webhooks" in path and method != "GET"]
 
 
 @contextmanager
-def a_shop(
+def running_shop(
     base: Path, *services: str, check: str = "off", plugin: str = "", env: dict[str, str] | None = None
 ) -> Iterator[Shop]:
-    """A server, a system with such services, and a sandbox, all their own."""
+    """A server, a system with these processes, and a sandbox."""
     (base / "server").mkdir()
     with own_server(base / "server") as server:
-        shop = Shop(System(folder_of(base / "system"), server.url, plugin=plugin), check=check).open()
+        shop = Shop(System(make_folder(base / "system"), server.url, plugin=plugin), check=check).open()
         shop.system.start(*services, env=env)
         yield shop
         shop.close()
 
 
-def begin_anew(shop: Shop) -> Shop:
-    """An empty store, and an inbox that knows only its receivers."""
+def reset(shop: Shop) -> Shop:
+    """Empty the store and the inbox; the receivers stay registered."""
     shop.do("reset")
     kept = (keys.RECEIVERS, keys.KEYRING_VERSION)
     client = shop.system.client
@@ -170,6 +170,6 @@ def begin_anew(shop: Shop) -> Shop:
     return shop
 
 
-def folder_of(base: Path) -> Path:
+def make_folder(base: Path) -> Path:
     (base / "data").mkdir(parents=True)
     return base

@@ -1,7 +1,7 @@
-"""Deliveries as a store sends them, at a rate, signed with the secret that the sandbox has at that moment.
+"""Signed traffic: sends deliveries at a fixed rate, signed with the sandbox's current secrets.
 
-The sandbox's own sender is one thread; this one has several, reads the secrets from the sandbox's state file, and, like
-a store, sends again what was not answered 2xx: under the same id, signed anew.
+The sandbox's own sender has one thread; this one has several. It reads the secrets from the sandbox's state file.
+Like a store, it retries a delivery that was not answered 2xx, with the same id and a new signature.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from receiver.contract.compose import compose
 from receiver.contract.signing.signatures import Secret
 from receiver.contract.stores import Store
 
-AGAIN_AFTER = 0.25
+RETRY_AFTER = 0.25
 THREADS = 16
 
 
 @dataclass
 class Sending:
-    """What has been sent, and how it was answered."""
+    """Sends deliveries, and records the responses."""
 
     store: Store
     state_file: Path
@@ -37,7 +37,7 @@ class Sending:
     rate: float
     answers: Counter[str] = field(default_factory=Counter)
     accepted: dict[str, str] = field(default_factory=dict)
-    """Our id of the event, by delivery."""
+    """Event ids, by delivery id."""
     first_tries: list[float] = field(default_factory=list)
     longest: float = 0.0
 
@@ -57,7 +57,7 @@ class Sending:
         return self
 
     def finish(self, within: float = 60.0) -> None:
-        """Begin no more, and wait until everything was answered 2xx."""
+        """Send no new deliveries, and wait until all were answered 2xx."""
         self._stop.set()
         self._pacer.join()
         until = time.monotonic() + within
@@ -75,22 +75,22 @@ class Sending:
             self._due.put((now, next(self._numbers), f"msg_{number:06}", "", now))
 
     def _work(self) -> None:
-        truth, line = Truth(self.state_file, self.store.url), Line(self.port)
+        source, connection = SandboxSecrets(self.state_file, self.store.url), Connection(self.port)
         while True:
             due, _, delivery, topic, began = self._due.get()
             time.sleep(max(0.0, due - time.monotonic()))
             if not topic:
                 self.first_tries.append(time.monotonic())
-            topics = truth.secrets()
+            topics = source.secrets()
             topic = topic or sorted(topics)[int(delivery[4:]) % len(topics)]
-            self._note(line.post(self._request(topic, topics[topic], delivery)), delivery, topic, began)
+            self._record(connection.post(self._request(topic, topics[topic], delivery)), delivery, topic, began)
 
     def _request(self, topic: str, secret: str, delivery: str) -> Any:
         key = Secret(key=self.store.scheme.key_of(secret))
         signed_by = replace(self.store, secrets=(key,))
         return compose(signed_by, topic=topic, delivery_id=delivery, data={"id": delivery}, now=time.time())
 
-    def _note(self, answer: tuple[str, str], delivery: str, topic: str, began: float) -> None:
+    def _record(self, answer: tuple[str, str], delivery: str, topic: str, began: float) -> None:
         status, event_id = answer
         with self._lock:
             self.answers[status] += 1
@@ -98,16 +98,16 @@ class Sending:
                 self.accepted[delivery] = event_id
                 self.longest = max(self.longest, time.monotonic() - began)
                 return
-        self._due.put((time.monotonic() + AGAIN_AFTER, next(self._numbers), delivery, topic, began))
+        self._due.put((time.monotonic() + RETRY_AFTER, next(self._numbers), delivery, topic, began))
 
     @property
     def attained(self) -> float:
-        """First tries a second, over the whole time."""
+        """First attempts a second, over the whole time."""
         return (len(self.first_tries) - 1) / (self.first_tries[-1] - self.first_tries[0])
 
 
-class Truth:
-    """The secret of each subscription at the store at this moment, by topic."""
+class SandboxSecrets:
+    """Reads the current secret of each subscription from the sandbox, by topic."""
 
     def __init__(self, state_file: Path, url: str) -> None:
         self._database = sqlite3.connect(f"file:{state_file}?mode=ro", uri=True)
@@ -125,15 +125,15 @@ class Truth:
         return self._secrets
 
 
-class Line:
-    """One connection, kept. A client library would take more of the machine than the receiver does."""
+class Connection:
+    """One persistent connection. A client library would use more CPU than the receiver."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._socket: socket.socket | None = None
 
     def post(self, request: Any) -> tuple[str, str]:
-        """Status and event id of the answer; "no answer" where there is none."""
+        """Send a request; returns the status and event id of the response, or "no answer"."""
         head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
         start = f"POST /webhooks/demo HTTP/1.1\r\nhost: here\r\n{head}content-length: {len(request.body)}\r\n\r\n"
         try:

@@ -1,4 +1,4 @@
-"""Subscriptions against the sandbox over HTTP: they converge, resume, leave others' alone, and keep their secrets."""
+"""Subscriptions against the sandbox over HTTP: plan, apply, rotation and learned secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from receiver.inbox.keyring.learned_secrets import learned_secret
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import SECRET, eventually
-from tests.support.sandbox_shop import Shop, changed_by
+from tests.support.sandbox_shop import Shop, changing_calls
 from workers.cli.capture_file import write
 from workers.cli.subscriptions import for_each_store
 from workers.cli.subscriptions_display import scheduled_check
@@ -145,11 +145,11 @@ def test_a_failed_change_does_not_stop_the_others_and_the_next_apply_makes_the_r
     shop.http.put("/sandbox/misbehave", json={"fault": 0.3}).raise_for_status()
     results = [shop.apply() for _ in range(4)]
     shop.http.put("/sandbox/misbehave", json={"fault": 0}).raise_for_status()
-    assert any(result.exit_code == 1 for result in results), "with so many faults something fails"
+    assert any(result.exit_code == 1 for result in results), "with this many faults a change fails"
     assert all(isinstance(result.exception, SystemExit | None) for result in results)
     assert shop.apply().exit_code == 0
     assert len(shop.topics()) == 8
-    assert len(shop.listed()) == 8, "and nothing is there twice"
+    assert len(shop.listed()) == 8, "there are no duplicates"
 
 
 def test_a_store_that_lists_no_topics_is_subscribed_by_known_names(shop: Shop) -> None:
@@ -192,7 +192,7 @@ def test_removing_a_store_deletes_only_our_subscriptions(shop: Shop) -> None:
 # Secrets
 
 
-def ring(shop: Shop) -> Keyring:
+def keyring_of(shop: Shop) -> Keyring:
     return Keyring(shop.system.client, shop.system.config.data_dir, KEY)
 
 
@@ -202,21 +202,23 @@ def test_every_receiver_knows_a_generated_secret_before_the_store_does(
     create, behind = Webhooks.create, []
 
     def watched(self: Webhooks, **fields: Any) -> Any:
-        behind.append(ring(shop).receivers.behind(ring(shop).version()))
+        behind.append(keyring_of(shop).receivers.behind(keyring_of(shop).version()))
         return create(self, **fields)
 
     monkeypatch.setattr(Webhooks, "create", watched)
     shop.declare("customer.created")
     assert shop.apply().exit_code == 0
-    (one,) = ring(shop).secrets_of("demo")
+    (one,) = keyring_of(shop).secrets_of("demo")
     assert one.origin.startswith("made for the store")
     assert behind == [[]], "at the time of the call no receiver was behind"
     shop.emit(3)
-    eventually_came(shop, "customer.created", 3)
+    wait_for_events(shop, "customer.created", 3)
 
 
-def eventually_came(shop: Shop, topic: str, many: int) -> None:
-    eventually(lambda: shop.came(topic) == many, 15, what=f"{many} of {topic}; there are {shop.came(topic)}")
+def wait_for_events(shop: Shop, topic: str, many: int) -> None:
+    eventually(
+        lambda: shop.count_events(topic) == many, 15, what=f"{many} of {topic}; there are {shop.count_events(topic)}"
+    )
 
 
 def test_secrets_generated_by_the_store_are_learned_and_verify_deliveries(shop: Shop) -> None:
@@ -225,11 +227,11 @@ def test_secrets_generated_by_the_store_are_learned_and_verify_deliveries(shop: 
     try:
         shop.declare("customer.created", "order.created")
         assert shop.apply().exit_code == 0
-        learned = ring(shop).secrets_of("demo")
+        learned = keyring_of(shop).secrets_of("demo")
         assert {one.subscription for one in learned} == set(shop.listed())
         assert len({one.fingerprint for one in learned}) == 2
         shop.emit(3)
-        eventually_came(shop, "customer.created", 3)
+        wait_for_events(shop, "customer.created", 3)
         assert shop.system.client.hget(keys.COUNTERS, "refused|demo") is None
     finally:
         shop.system.config_file.write_text(text)
@@ -241,17 +243,17 @@ def test_a_rotation_learns_new_secrets_and_ends_the_old_ones(shop: Shop) -> None
     shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
     try:
         shop.apply()
-        (old,) = ring(shop).secrets_of("demo")
+        (old,) = keyring_of(shop).secrets_of("demo")
         done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
         assert done.exit_code == 0, done.output
-        new, before = ring(shop).secrets_of("demo")
+        new, before = keyring_of(shop).secrets_of("demo")
         assert before.fingerprint == old.fingerprint
         assert before.not_after is not None
         assert new.not_after is None
         assert new.fingerprint in done.output
         assert new.text not in done.output
         shop.emit(2)
-        eventually_came(shop, "customer.created", 2)
+        wait_for_events(shop, "customer.created", 2)
         assert shop.system.client.exists(keys.CHANGING_SECRETS) == 0
     finally:
         shop.system.config_file.write_text(text)
@@ -260,9 +262,9 @@ def test_a_rotation_learns_new_secrets_and_ends_the_old_ones(shop: Shop) -> None
 def test_a_rotation_ends_the_secret_shared_by_all_subscriptions(shop: Shop) -> None:
     shop.declare("customer.created", "order.paid")
     shop.apply()
-    (shared,) = ring(shop).secrets_of("demo")
+    (shared,) = keyring_of(shop).secrets_of("demo")
     assert shop.cli("subscriptions", "rotate", "--store", "demo", "--yes").exit_code == 0
-    ends = {one.fingerprint: one.not_after for one in ring(shop).secrets_of("demo")}
+    ends = {one.fingerprint: one.not_after for one in keyring_of(shop).secrets_of("demo")}
     assert len(ends) == 3
     assert [mark for mark, end in ends.items() if end is not None] == [shared.fingerprint]
 
@@ -271,11 +273,11 @@ def test_a_rotation_ends_the_secret_shared_by_all_subscriptions(shop: Shop) -> N
 def test_a_secret_that_another_subscription_uses_does_not_end(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """A store may have one secret for all of its subscriptions, and show it with each."""
+    """A store may use one secret for all of its subscriptions, and return it with each."""
     hooks, known = shop.managed.client.webhooks, shop.system.config.known_stores["demo"]
     first = hooks.create(topic="order.paid", url=shop.url, secret=SECRET)
     hooks.create(topic="customer.created", url=shop.url, secret=SECRET)
-    keyring = ring(shop)
+    keyring = keyring_of(shop)
     version = keyring.store([learned_secret(known, SECRET, origin="created", subscription=str(first.id))])
     assert keyring.receivers.wait_for(version) == []
     if ends == "deleted":
@@ -294,7 +296,7 @@ def test_a_secret_that_another_subscription_uses_does_not_end(
         assert (done.output.count("done, secret"), done.output.count("FAILED")) == (1, 1)
     assert {one.text: one.not_after for one in keyring.secrets_of("demo")}[SECRET] is None
     shop.emit()
-    eventually_came(shop, "customer.created", 1)
+    wait_for_events(shop, "customer.created", 1)
 
 
 def test_deleting_a_subscription_ends_only_its_own_secret(shop: Shop) -> None:
@@ -306,7 +308,7 @@ def test_deleting_a_subscription_ends_only_its_own_secret(shop: Shop) -> None:
         managed = shop.managed
         gone = next(change for change in managed.unsubscribe_changes() if change.topic == "order.paid")
         assert [done.error for done in apply_changes(managed, [gone])] == [""]
-        assert [one.subscription for one in ring(shop).secrets_of("demo") if one.not_after is not None] == [
+        assert [one.subscription for one in keyring_of(shop).secrets_of("demo") if one.not_after is not None] == [
             str(gone.id)
         ]
     finally:
@@ -316,13 +318,13 @@ def test_deleting_a_subscription_ends_only_its_own_secret(shop: Shop) -> None:
 def test_a_secret_change_of_a_dead_process_is_repeated_by_the_next(shop: Shop) -> None:
     shop.declare("customer.created")
     shop.apply()
-    ring(shop).announce_change("demo")  # and then it was killed
+    keyring_of(shop).announce_change("demo")  # and then it was killed
     shop.do("rotate-secret")
     assert shop.plan() == [("update", "customer.created")]
     assert shop.apply().exit_code == 0
     assert shop.plan() == []
     shop.emit(2)
-    eventually_came(shop, "customer.created", 2)
+    wait_for_events(shop, "customer.created", 2)
 
 
 def test_apply_changes_nothing_while_another_process_holds_the_lock(shop: Shop) -> None:
@@ -339,7 +341,7 @@ def test_no_secret_changes_while_a_receiver_does_not_read_the_keyring(
 ) -> None:
     monkeypatch.setattr("workers.subscriptions.change_notice.RECEIVER_SECONDS", 0.5)
     shop.declare("customer.created")
-    ring(shop).receivers.confirm("hangs", 0)
+    keyring_of(shop).receivers.confirm("hangs", 0)
     done = shop.apply()
     shop.system.client.hdel(keys.RECEIVERS, "hangs")
     assert done.exit_code == 1
@@ -359,9 +361,9 @@ def test_without_a_key_no_subscription_that_returns_a_secret_is_created(shop: Sh
         if makes:
             assert done.exit_code == 1
             assert "set [secrets] key" in done.output
-            assert changed_by(shop.log()) == [], "nothing was created"
+            assert changing_calls(shop.log()) == [], "nothing was created"
         else:
-            assert done.exit_code == 0, "config has a secret, and the API takes it"
+            assert done.exit_code == 0, "the config has a secret, and the API accepts it"
             assert shop.system.client.exists(keys.SECRETS + "demo") == 0
     finally:
         shop.system.config_file.write_text(text)
@@ -393,7 +395,7 @@ def test_send_and_verify_use_learned_secrets(shop: Shop, tmp_path: Path, monkeyp
     monkeypatch.setattr("workers.cli.send.FOLLOW_SECONDS", 0.0)
     shop.declare("customer.created")
     shop.apply()
-    (learned,) = ring(shop).secrets_of("demo")
+    (learned,) = keyring_of(shop).secrets_of("demo")
     sent = shop.cli("send", "customer.created", "--store", "demo")
     assert sent.exit_code == 0, sent.output
     assert f"secret {learned.fingerprint}" in sent.output

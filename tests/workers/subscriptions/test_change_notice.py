@@ -14,9 +14,9 @@ from redis.exceptions import RedisError
 from receiver.delivery.secret_cache import SecretCache
 from receiver.inbox import keys
 from receiver.inbox.keyring.keyring import Keyring
-from tests.faults.test_subscription_faults import configure, is_under_way, refused_with, ring, rotate
+from tests.faults.test_subscription_faults import configure, is_announced, keyring_of, refused_with, rotate
 from tests.support.harness import eventually
-from tests.support.sandbox_shop import Shop, a_shop, begin_anew
+from tests.support.sandbox_shop import Shop, reset, running_shop
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE
 from workers.storeapi.groups import Webhooks
 from workers.subscriptions import change_notice
@@ -27,35 +27,35 @@ WINDOW = 0.6
 
 @pytest.fixture(scope="module")
 def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with a_shop(tmp_path_factory.mktemp("shop")) as shop:
+    with running_shop(tmp_path_factory.mktemp("shop")) as shop:
         configure(shop, MADE_BY_THE_STORE)
         yield shop
 
 
 @pytest.fixture
 def shop(open_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    """Its receivers believe a word for a moment only."""
+    """A shop whose receivers trust a notice for a short time."""
     monkeypatch.setattr("receiver.inbox.keyring.keyring.CHANGE_SECONDS", WINDOW)
     monkeypatch.setattr(change_notice, "REPEAT_EVERY", WINDOW / 3)
-    return begin_anew(open_shop)
+    return reset(open_shop)
 
 
 @contextmanager
-def a_receiver(shop: Shop) -> Iterator[SecretCache]:
-    """What a web process knows of secrets; it looks as its thread does, only more often."""
-    smith, over = SecretCache(shop.system.config, shop.system.client), threading.Event()
+def running_receiver(shop: Shop) -> Iterator[SecretCache]:
+    """The secret cache of a web process, refreshed more often."""
+    cache, over = SecretCache(shop.system.config, shop.system.client), threading.Event()
 
     def look() -> None:
         while not over.wait(0.02):
-            smith.refresh()
+            cache.refresh()
 
-    smith.refresh()
+    cache.refresh()
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    yield smith
+    yield cache
     over.set()
     thread.join()
-    shop.system.client.hdel(keys.RECEIVERS, smith._name)
+    shop.system.client.hdel(keys.RECEIVERS, cache._name)
 
 
 def mark(shop: Shop) -> str:
@@ -73,60 +73,60 @@ def test_a_notice_is_repeated_while_a_slow_store_changes_its_secret(
     def slow(self: Webhooks, *given: Any, **named: Any) -> Any:
         answer, until = real(self, *given, **named), time.monotonic() + 2 * WINDOW
         while time.monotonic() < until:  # the new secret is in use, and its answer is on its way
-            sure.append(not smith.may_be_incomplete)
+            sure.append(not cache.may_be_incomplete)
             time.sleep(0.02)
         return answer
 
     monkeypatch.setattr(Webhooks, "rotate_secret", slow)
-    with a_receiver(shop) as smith:
-        eventually(lambda: not smith.may_be_incomplete)
+    with running_receiver(shop) as cache:
+        eventually(lambda: not cache.may_be_incomplete)
         assert rotate(shop) == ["", ""]
         assert len(sure) > 40
         assert not any(sure), f"sure at {sure.index(True)} of {len(sure)} moments"
-        assert not is_under_way(shop)
-        eventually(lambda: not smith.may_be_incomplete, 10, what="it is sure again when all is known")
+        assert not is_announced(shop)
+        eventually(lambda: not cache.may_be_incomplete, 10, what="the cache is complete again")
 
 
 def test_an_abandoned_notice_is_not_repeated_and_expires_at_receivers(shop: Shop) -> None:
-    notice = ChangeNotice(ring(shop), "demo")
-    with a_receiver(shop) as smith:
+    notice = ChangeNotice(keyring_of(shop), "demo")
+    with running_receiver(shop) as cache:
         notice.announce()
         first = mark(shop)
-        eventually(lambda: mark(shop) != first, what="it is said again")
+        eventually(lambda: mark(shop) != first, what="it is repeated")
         notice.stop_repeating()
         last = mark(shop)
-        eventually(lambda: not smith.may_be_incomplete, 10)
-        assert mark(shop) == last, "it stands for whoever looks next"
+        eventually(lambda: not cache.may_be_incomplete, 10)
+        assert mark(shop) == last, "it stays for the next check"
 
 
 def test_the_notice_of_a_hanging_process_expires(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_notice, "GIVE_UP_AFTER", 2 * WINDOW)
-    notice = ChangeNotice(ring(shop), "demo")
-    with a_receiver(shop) as smith:
+    notice = ChangeNotice(keyring_of(shop), "demo")
+    with running_receiver(shop) as cache:
         notice.announce()
-        eventually(lambda: smith.may_be_incomplete)
-        eventually(lambda: not smith.may_be_incomplete, 10)
+        eventually(lambda: cache.may_be_incomplete)
+        eventually(lambda: not cache.may_be_incomplete, 10)
         assert notice._repeats > 2
         notice.extend()
-        eventually(lambda: smith.may_be_incomplete, what="it goes on after all")
+        eventually(lambda: cache.may_be_incomplete, what="it is repeated again")
     notice.withdraw()
 
 
 def test_a_repeated_notice_does_not_replace_that_of_another_process(shop: Shop) -> None:
-    notice = ChangeNotice(ring(shop), "demo")
+    notice = ChangeNotice(keyring_of(shop), "demo")
     notice.announce()
-    ring(shop).announce_change("demo", "another.1")
+    keyring_of(shop).announce_change("demo", "another.1")
     sent = notice._repeats
-    eventually(lambda: notice._repeats >= sent + 2, what="it was said again")
+    eventually(lambda: notice._repeats >= sent + 2, what="it was repeated")
     assert mark(shop) == "another.1"
-    ring(shop).withdraw_change("demo", "another")
-    eventually(lambda: is_under_way(shop), what="the first one's secret is still under way")
+    keyring_of(shop).withdraw_change("demo", "another")
+    eventually(lambda: is_announced(shop), what="the first change is still announced")
     notice.withdraw()
-    assert not is_under_way(shop)
+    assert not is_announced(shop)
 
 
 def test_a_notice_whose_reply_was_lost_is_repeated_and_withdrawn(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    notice, real = ChangeNotice(ring(shop), "demo"), Keyring.announce_change
+    notice, real = ChangeNotice(keyring_of(shop), "demo"), Keyring.announce_change
     notice.announce()
 
     def lost(self: Keyring, *given: Any, **named: Any) -> int:
@@ -140,7 +140,7 @@ def test_a_notice_whose_reply_was_lost_is_repeated_and_withdrawn(shop: Shop, mon
         second = mark(shop)
         eventually(lambda: mark(shop) != second, what="it tries again")
     notice.withdraw()
-    assert not is_under_way(shop)
+    assert not is_announced(shop)
 
 
 def test_an_interrupted_process_leaves_its_last_notice_and_stops_repeating_it(
@@ -152,5 +152,5 @@ def test_an_interrupted_process_leaves_its_last_notice_and_stops_repeating_it(
     monkeypatch.setattr(Webhooks, "rotate_secret", refused_with(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         rotate(shop)
-    assert is_under_way(shop)
+    assert is_announced(shop)
     assert threading.active_count() == before

@@ -1,4 +1,4 @@
-"""What is wanted of a store, what is there, and the changes between: pure, and true for whatever there is."""
+"""The plan: wanted and existing subscriptions, and the changes between them, with examples and properties."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def test_a_handler_for_other_stores_wants_no_subscription() -> None:
         (("-order.deleted", "order.*"), ["order.created", "order.deleted", "order.paid"]),
     ],
 )
-def test_subscribe_adds_and_removes_topics_and_the_last_entry_wins(subscribe: tuple[str, ...], expected: list[str]) -> None:
+def test_subscribe_adds_and_removes_topics_and_the_last_entry_wins(
+    subscribe: tuple[str, ...], expected: list[str]
+) -> None:
     assert names(wanted_topics(NORTH, [handler("order.paid")], OFFER, subscribe=subscribe)) == expected
 
 
@@ -192,7 +194,7 @@ wishes = some.builds(
 
 
 def carried_out(changes: Iterable[object], actual: list[Existing]) -> list[Existing]:
-    """What a store that obeys would have afterwards."""
+    """The subscriptions at the store after these changes."""
     found = {one.id: one for one in actual}
     for at, change in enumerate(changes):
         if change.action == "delete":  # type: ignore[attr-defined]
@@ -225,9 +227,7 @@ def test_subscriptions_of_others_are_in_no_change(wish: Wanted, actual: list[Exi
 
 
 @given(wishes, subscriptions)
-def test_changes_without_deletions_still_make_everything_that_is_wanted(
-    wish: Wanted, actual: list[Existing]
-) -> None:
+def test_changes_without_deletions_still_make_everything_that_is_wanted(wish: Wanted, actual: list[Existing]) -> None:
     gentle = make_plan(wish, actual).without_deletions
     assert all(change.action != "delete" for change in gentle)
     after = carried_out(gentle, actual)
