@@ -73,7 +73,9 @@ class StoreStatus:
             },
             "counts": dict(self.counts),
             "last_event": {"id": last.id, "topic": last.topic, "received_at": last.received_at} if last else None,
-            "refused": {"many": refused.total, "kept": refused.with_body, "since": refused.first} if refused else None,
+            "refused": {"total": refused.total, "stored": refused.with_body, "since": refused.first}
+            if refused
+            else None,
             "subscriptions": _plan_json(self.plan) if self.plan else None,
             "last_repair": {**asdict(self.last_repair), "gap": self.last_repair.gap} if self.last_repair else None,
         }
