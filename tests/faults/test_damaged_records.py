@@ -1,4 +1,4 @@
-"""Damage: what is wrong with one record, or with one key beside it, costs that one alone and is shown."""
+"""Damaged records and keys: each affects only itself, and is quarantined."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ROUTES = {("north", "order.created"): [(GREET, "default", True)]}
 ERP = {GREET: Limit("erp", concurrency=2)}
 
 
-def ready_runs(system: System, many: int) -> list[str]:
-    """Events whose one run waits in its lane; gives their ids."""
-    ids = [system.accept() for _ in range(many)]
-    events = system.inbox.claim({"": many}, room=many).runs
+def ready_runs(system: System, count: int) -> list[str]:
+    """Accept and route events. Returns their ids; each has one ready run."""
+    ids = [system.accept() for _ in range(count)]
+    events = system.inbox.claim({"": count}, room=count).runs
     system.inbox.route([(event, [(GREET, "default", False)]) for event in events], system.inbox.declarations().version)
     return ids
 
 
-def leased_runs(system: System, many: int, limits: dict[str, Limit] | None = None) -> list[Run]:
-    ready_runs(system, many)
-    return list(system.inbox.claim({GREET: many}, room=many, limits=limits).runs)
+def leased_runs(system: System, count: int, limits: dict[str, Limit] | None = None) -> list[Run]:
+    ready_runs(system, count)
+    return list(system.inbox.claim({GREET: count}, room=count, limits=limits).runs)
 
 
 def quarantined(system: System) -> set[str]:
@@ -36,7 +36,7 @@ def quarantined(system: System) -> set[str]:
 
 
 def test_a_claim_routes_past_a_damaged_event(system: System) -> None:
-    """It was first in the lane for ever, and nothing behind it was routed."""
+    """It stayed first in the lane, and nothing behind it was routed."""
     bad, good = system.accept(), system.accept()
     system.client.hset(keys.EVENT + bad, "open", "x")
     routes = Routes(system.inbox.declarations().version, ROUTES)  # type: ignore[arg-type]
@@ -47,12 +47,12 @@ def test_a_claim_routes_past_a_damaged_event(system: System) -> None:
 
 
 @pytest.mark.parametrize("damage", [{"open": "x"}, {"store": None}])
-def test_a_damaged_event_is_routed_by_nobody_and_the_others_of_its_batch_are(
+def test_a_damaged_event_is_not_routed_and_the_others_of_its_batch_are(
     system: System, damage: dict[str, str | None]
 ) -> None:
     bad, good = system.accept(), system.accept()
     events = sorted(system.inbox.claim({"": 8}, room=8).runs, key=lambda run: run.stored.id != bad)
-    spoil(system, bad, damage)
+    damage_record(system, bad, damage)
     replies = system.inbox.route([(event, [(GREET, "default", True)]) for event in events], "0")
     assert replies == [["stale"], ["routed", GREET]]
     assert quarantined(system) == {bad}
@@ -61,29 +61,31 @@ def test_a_damaged_event_is_routed_by_nobody_and_the_others_of_its_batch_are(
 
 @pytest.mark.parametrize("outcome", ["done", "failed", "retry", "busy"])
 @pytest.mark.parametrize("damage", [{"store": None}, {"open": "x", "bad": "x"}])
-def test_the_runs_behind_a_damaged_one_are_written(system: System, outcome: str, damage: dict[str, str | None]) -> None:
-    """The worker sent the same group again for ever, and none behind the first was written."""
+def test_the_outcomes_of_the_runs_behind_a_damaged_one_are_written(
+    system: System, outcome: str, damage: dict[str, str | None]
+) -> None:
+    """The worker sent the same group again and again, and none behind the first was written."""
     runs = leased_runs(system, 3)
-    spoil(system, runs[0].stored.id, damage)
+    damage_record(system, runs[0].stored.id, damage)
     written = system.inbox.finish([Outcome(run, outcome, {"error": "E"}, 60) for run in runs])  # type: ignore[arg-type]
-    untouched = outcome in ("retry", "busy") and "open" in damage  # they change no number of runs
+    untouched = outcome in ("retry", "busy") and "open" in damage  # these outcomes change no number of runs
     assert written == [untouched, True, True]
     assert quarantined(system) == (set() if untouched else {runs[0].item})
     assert system.client.zcard(keys.LEASED) == 0
     assert system.identity_holds()
 
 
-def test_a_damaged_event_is_never_what_retention_may_touch(system: System) -> None:
+def test_a_damaged_event_is_not_listed_for_retention(system: System) -> None:
     (run,) = leased_runs(system, 1)
-    spoil(system, run.stored.id, {"store": None})
+    damage_record(system, run.stored.id, {"store": None})
     assert system.inbox.finish([Outcome(run, "done")]) == [False]
     assert system.client.zcard(keys.PREFIX + "done") == 0
 
 
-def test_a_damaged_key_of_slots_costs_no_run_and_stops_no_claim(system: System) -> None:
+def test_damaged_slots_cost_no_run_and_stop_no_claim(system: System) -> None:
     runs = leased_runs(system, 2, ERP)
     system.client.delete(keys.SLOTS + "erp")
-    system.client.set(keys.SLOTS + "erp", "poison")
+    system.client.set(keys.SLOTS + "erp", "damaged")
     assert system.inbox.finish([Outcome(run, "done") for run in runs]) == [True] * len(runs)
     ready_runs(system, 1)
     assert system.inbox.claim({GREET: 1}, room=1, limits=ERP).runs
@@ -91,49 +93,49 @@ def test_a_damaged_key_of_slots_costs_no_run_and_stops_no_claim(system: System) 
 
 
 @pytest.mark.parametrize("damage", [{"store": None}, {"open": "x", "bad": "x"}])
-def test_a_tick_moves_on_what_stands_behind_a_damaged_run(system: System, damage: dict[str, str | None]) -> None:
-    """Taken out of its set before the error, it was lost; and so was what the same tick had still to move."""
+def test_a_tick_moves_the_runs_behind_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+    """It had left its set before the error and was lost, with everything that the same tick had still to move."""
     retried = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "retry", {"error": "E"}) for run in retried])
     lost = leased_runs(system, 2)
     for run in (retried[0], lost[0]):
-        spoil(system, run.stored.id, damage)
+        damage_record(system, run.stored.id, damage)
         raw = system.client.hget(keys.EVENT + run.stored.id, f"r:{GREET}")
         system.client.hset(keys.EVENT + run.stored.id, f"r:{GREET}", raw.replace(b"leased 0 0", b"leased 0 9"))
     lapse(system.inbox)
     good = {run.item.encode() for run in (retried[1], lost[1])}
     assert good <= set(system.client.zrange(keys.READY + GREET, 0, -1))
     assert lost[0].item in quarantined(system)
-    assert ("store" in damage) == (retried[0].item in quarantined(system)), "nothing is wrong with what a due run needs"
+    assert ("store" in damage) == (retried[0].item in quarantined(system)), "a due run needs no undamaged counters"
     assert system.client.zcard(keys.LATER) == system.client.zcard(keys.LEASED) == 0
 
 
 def test_an_error_that_concerns_the_caller_quarantines_nothing(system: System) -> None:
-    """It is true for every item: all of them would leave their lanes, and nothing is damaged."""
+    """It occurs with every item: all of them would leave their lanes, although nothing is damaged."""
     ids = {system.accept(), system.accept()}
     routes = Routes(system.inbox.declarations().version, {("north", "order.created"): [(GREET, "default", False)]})
-    with narrow_inbox(system, "-llen") as narrow, pytest.raises(ResponseError):
-        narrow.finish_and_claim((), {"": 8}, room=8, routes=routes)
+    with restricted_inbox(system, "-llen") as restricted, pytest.raises(ResponseError):
+        restricted.finish_and_claim((), {"": 8}, room=8, routes=routes)
     assert quarantined(system) == set()
     assert {run.stored.id for run in system.inbox.claim({"": 8}, room=8).runs} == ids
 
 
-def test_a_server_that_lets_us_publish_nothing_writes_how_runs_ended(system: System) -> None:
-    """Redis 7 gives a new user no channel. What the same round trip had claimed was thrown away with the error."""
+def test_outcomes_are_written_without_the_right_to_publish(system: System) -> None:
+    """Since Redis 7 a new user has no channels. Runs claimed in the same round trip were lost with the error."""
     (run,) = leased_runs(system, 1)
     ready_runs(system, 1)
-    with narrow_inbox(system, "resetchannels") as narrow:
-        written, claim = narrow.finish_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+    with restricted_inbox(system, "resetchannels") as restricted:
+        written, claim = restricted.finish_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
     assert written == [True]
     assert len(claim.runs) == 1
     assert system.status(run.stored.id) == "settled"
 
 
-def test_what_was_claimed_is_ours_though_the_outcomes_were_refused(system: System) -> None:
+def test_claimed_runs_are_returned_even_if_the_outcomes_were_refused(system: System) -> None:
     (run,) = leased_runs(system, 1)
     ready_runs(system, 1)
-    with narrow_inbox(system, "-hincrby") as narrow:
-        written, claim = narrow.finish_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+    with restricted_inbox(system, "-hincrby") as restricted:
+        written, claim = restricted.finish_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
     assert isinstance(written, ResponseError)
     assert [one.handler for one in claim.runs] == [GREET]
 
@@ -145,10 +147,10 @@ NO_RUN = {f"r:{GREET}": "x"}
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, NO_STORE, NO_NUMBERS, NO_RUN])
-def test_a_handler_is_retired_though_a_run_of_it_is_damaged(system: System, damage: dict[str, str | None]) -> None:
-    """The command failed, and so did every later one: what stood behind the damaged run was never ended."""
+def test_a_handler_with_a_damaged_run_can_be_retired(system: System, damage: dict[str, str | None]) -> None:
+    """The command failed each time, and the runs behind the damaged one were never ended."""
     bad, good = ready_runs(system, 2)
-    spoil(system, bad, damage)
+    damage_record(system, bad, damage)
     assert system.administration.retire(GREET) == 1
     assert system.run_of(good, GREET).status == "failed"
     assert quarantined(system) == {f"{bad}|{GREET}"}
@@ -159,7 +161,7 @@ def test_a_handler_is_retired_though_a_run_of_it_is_damaged(system: System, dama
 @pytest.mark.parametrize("damage", [WRONG_TYPE, NO_STORE, NO_NUMBERS, NO_RUN])
 def test_orphans_are_ended_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
     bad, good = ready_runs(system, 2)
-    spoil(system, bad, damage)
+    damage_record(system, bad, damage)
     system.inbox.declare([])
     system.client.hset(keys.DECLARED_AT, "shop.other@1#x", "yesterday")
     assert system.housekeeping.end_orphans(absent=0) == 1
@@ -168,21 +170,21 @@ def test_orphans_are_ended_past_a_damaged_one(system: System, damage: dict[str, 
     assert system.housekeeping.end_orphans(absent=0) == 0
 
 
-def test_retire_leaves_everything_where_it_is_if_the_server_refuses(system: System) -> None:
+def test_retire_changes_nothing_if_the_server_refuses(system: System) -> None:
     ids = ready_runs(system, 2)
-    with narrow_inbox(system, "-hset") as narrow, pytest.raises(ResponseError):
-        Administration(narrow.client).retire(GREET)
+    with restricted_inbox(system, "-hset") as restricted, pytest.raises(ResponseError):
+        Administration(restricted.client).retire(GREET)
     assert quarantined(system) == set()
     assert {item.decode() for item in system.client.zrange(keys.READY + GREET, 0, -1)} == {f"{i}|{GREET}" for i in ids}
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None, f"g:{GREET}": "abc failed"}, {f"g:{GREET}": "x"}])
-def test_retention_goes_on_past_a_damaged_record(system: System, damage: dict[str, str | None]) -> None:
-    """It failed at the same record every five seconds, and nothing was ever forgotten again."""
+def test_retention_continues_past_a_damaged_record(system: System, damage: dict[str, str | None]) -> None:
+    """It failed at the same record every five seconds, and nothing was removed any more."""
     bad, good = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
-    spoil(system, bad.stored.id, damage)
-    system.client.set(keys.PREFIX + "worn", "never")
+    damage_record(system, bad.stored.id, damage)
+    system.client.set(keys.PREFIX + "bodies_removed_until", "never")
     assert system.housekeeping.trim(bodies=-1, records=-1)[:2] == (2, 2)
     assert system.status(good.stored.id) == "unknown"
     assert quarantined(system) == {bad.stored.id}
@@ -190,10 +192,10 @@ def test_retention_goes_on_past_a_damaged_record(system: System, damage: dict[st
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None}, {f"g:{GREET}": "x"}])
-def test_old_failures_are_forgotten_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+def test_old_failures_are_removed_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
     bad, good = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "failed", {"error": "E"}) for run in (bad, good)])
-    spoil(system, bad.stored.id, damage)
+    damage_record(system, bad.stored.id, damage)
     eventually(lambda: system.housekeeping.trim(bodies=1e6, records=1e6, failures=0.001)[2] == 2)
     assert system.status(good.stored.id) == "unknown"
     assert quarantined(system) == {bad.item}
@@ -201,23 +203,25 @@ def test_old_failures_are_forgotten_past_a_damaged_one(system: System, damage: d
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, {"store": None, f"g:{GREET}": "abc failed"}])
-def test_a_store_with_too_many_is_trimmed_past_a_damaged_record(system: System, damage: dict[str, str | None]) -> None:
+def test_a_store_with_too_many_events_is_trimmed_past_a_damaged_record(
+    system: System, damage: dict[str, str | None]
+) -> None:
     bad, good = leased_runs(system, 2)
     system.inbox.finish([Outcome(run, "done") for run in (bad, good)])
-    spoil(system, bad.stored.id, damage)
+    damage_record(system, bad.stored.id, damage)
     assert system.housekeeping.trim_store("north", keep=0, window=-1) == (2, 2)
     assert system.status(good.stored.id) == "unknown"
     assert quarantined(system) == {bad.stored.id}
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, NO_RUN])
-def test_the_held_work_of_a_store_comes_back_past_a_damaged_run(system: System, damage: dict[str, str | None]) -> None:
-    """Where it stood in the lane, every tick failed."""
+def test_held_work_of_a_store_returns_past_a_damaged_run(system: System, damage: dict[str, str | None]) -> None:
+    """Each tick failed at it."""
     ids = ready_runs(system, 3)
     system.administration.pause(store="north")
     assert system.inbox.claim({GREET: 2}, room=2).runs == ()
     for one in (ids[0], ids[2]):
-        spoil(system, one, damage)
+        damage_record(system, one, damage)
     assert system.administration.resume(store="north") == 1
     assert quarantined(system) == {f"{ids[0]}|{GREET}"}
     system.housekeeping.tick()
@@ -225,20 +229,20 @@ def test_the_held_work_of_a_store_comes_back_past_a_damaged_run(system: System, 
 
 
 @contextmanager
-def narrow_inbox(system: System, *rules: str) -> Iterator[Inbox]:
-    """The inbox as a user of the server sees it who may not do everything."""
-    system.client.execute_command("ACL", "SETUSER", "narrow", "on", ">pw", "~*", "&*", "+@all", *rules)
-    how = system.client.connection_pool.connection_kwargs | {"username": "narrow", "password": "pw"}
+def restricted_inbox(system: System, *rules: str) -> Iterator[Inbox]:
+    """The inbox for a Redis user with restricted rights."""
+    system.client.execute_command("ACL", "SETUSER", "restricted", "on", ">pw", "~*", "&*", "+@all", *rules)
+    how = system.client.connection_pool.connection_kwargs | {"username": "restricted", "password": "pw"}
     kind = system.client.connection_pool.connection_class
     client = Redis(connection_pool=ConnectionPool(connection_class=kind, **how))
     try:
         yield Inbox(client)
     finally:
         client.close()
-        system.client.execute_command("ACL", "DELUSER", "narrow")
+        system.client.execute_command("ACL", "DELUSER", "restricted")
 
 
-def spoil(system: System, event_id: str, fields: dict[str, str | None]) -> None:
+def damage_record(system: System, event_id: str, fields: dict[str, str | None]) -> None:
     for name, value in fields.items():
         if not name:
             system.client.delete(keys.EVENT + event_id)
@@ -249,9 +253,9 @@ def spoil(system: System, event_id: str, fields: dict[str, str | None]) -> None:
             system.client.hset(keys.EVENT + event_id, name, value)
 
 
-def test_a_damaged_key_of_fair_times_leaves_no_event_half_accepted(system: System) -> None:
-    """It was kept and never ready, and what was sent again was taken for a duplicate of it."""
-    system.client.set(keys.PREFIX + "fair:", "poison")
+def test_damaged_fair_times_leave_no_event_half_accepted(system: System) -> None:
+    """It was stored and never ready, and its redelivery was taken for a duplicate."""
+    system.client.set(keys.PREFIX + "fair:", "damaged")
     one = system.delivery()
     assert isinstance(system.inbox.accept_each([one])[0], ResponseError)
     system.client.delete(keys.PREFIX + "fair:")

@@ -1,4 +1,4 @@
-"""Sentinel and TLS: which server is meant may change under way, and who answers is verified."""
+"""Sentinel failover and TLS: clients follow the primary, and the server's certificate is verified."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.support.load import Load
 from tests.support.proxy import Proxy
 from tests.support.sentinels import NAME, Sentinels
 
-MOMENTS = 1.0
-"""Seconds before a failover: what came then may not have reached the replica."""
-NOTICED = 5.0
-"""Seconds after one within which everybody knows: the sentinels look each second, tell each other every other, and are
-asked twice a second."""
+UNREPLICATED_SECONDS = 1.0
+"""Before a failover: deliveries of this time may not have reached the replica."""
+NOTICED_SECONDS = 5.0
+"""After a failover: within this time every process knows the new primary. The sentinels check every second, exchange
+results every other second, and are asked twice a second."""
 
 
-def test_with_sentinels_the_url_says_as_whom_and_by_what_means() -> None:
+def test_with_sentinels_the_url_gives_user_database_and_tls() -> None:
     given = RedisSettings(
         url="rediss://me:secret@ignored:1/3", sentinels=("a:26379", "[::1]:26380"), sentinel_name=NAME, ca_file="ca.pem"
     )
@@ -49,7 +49,7 @@ def test_with_sentinels_the_url_says_as_whom_and_by_what_means() -> None:
     assert "secret" not in repr(client)
 
 
-def test_sentinels_that_do_not_answer_are_a_server_that_is_away() -> None:
+def test_sentinels_that_do_not_answer_make_the_server_unreachable() -> None:
     given = RedisSettings(sentinels=("127.0.0.1:1",), sentinel_name=NAME)
     with pytest.raises(ServerUnreachable, match=r"shop \(by its sentinels\) does not answer"):
         check(connect_to(given, timeout=0.5))
@@ -62,20 +62,20 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
     found.close()
 
 
-def test_every_kind_of_connection_follows_the_primary_before_the_old_one_is_told(sentinels: Sentinels) -> None:
+def test_every_kind_of_connection_follows_the_primary_before_the_old_one_is_demoted(sentinels: Sentinels) -> None:
     client = connect_to(RedisSettings(sentinels=tuple(sentinels.addresses), sentinel_name=NAME), timeout=2.0)
-    inbox, line = Inbox(client, direct=True), PolledConnection(client)
+    inbox, polled = Inbox(client, direct=True), PolledConnection(client)
     inbox.declare([])
     assert client.exists(keys.DECLARED_AT)
-    assert not line.outdated
+    assert not polled.outdated
     sentinels.fail_over()
-    eventually(lambda: inbox.declare([]) and line.outdated, 15)
+    eventually(lambda: inbox.declare([]) and polled.outdated, 15)
     assert leads(sentinels.primary), "the old primary does not know yet"
     sentinels.primary.client.delete(keys.DECLARED_AT)
     inbox.declare([])
     assert client.exists(keys.DECLARED_AT)
     assert not sentinels.primary.client.exists(keys.DECLARED_AT), "the old primary gets no more writes"
-    line.close()
+    polled.close()
     client.close()
 
 
@@ -83,7 +83,7 @@ def test_every_kind_of_connection_follows_the_primary_before_the_old_one_is_told
 
 
 def follow(system: System, sentinels: Sentinels, ack: str = "stored") -> System:
-    """A system that asks the sentinels where its server is."""
+    """Start a system that finds its server by the sentinels."""
     lines = f'sentinels = {sentinels.addresses}\nsentinel_name = "{NAME}"\nack = "{ack}"\ntimeout = "1s"\n'
     system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{lines}", 1))
     system.client = connect_to(system.config.redis, timeout=2.0)
@@ -94,7 +94,7 @@ def follow(system: System, sentinels: Sentinels, ack: str = "stored") -> System:
 
 
 def leads(server: Server) -> bool:
-    """Whether it takes itself for the primary. One that is demoted closes its connections."""
+    """Whether it considers itself the primary. A server that is demoted closes its connections."""
     try:
         return bool(server.client.info("replication")["role"] == "master")
     except RedisError:
@@ -102,35 +102,35 @@ def leads(server: Server) -> bool:
 
 
 def lost_of(system: System, load: Load) -> dict[str, float]:
-    """What was answered 2xx and is nowhere, and when it was answered. Nothing may still wait in the spool."""
+    """The events that were answered 2xx and are not stored, and when they were answered. Waits for the spool first."""
     eventually(lambda: spooled(system) == 0, 60, what="the spool is drained")
     eventually(lambda: system.ledger.counters().total["open"] == 0, 30)
-    kept = {event.id for event in system.ledger.events(limit=10**6)}
-    assert {system.status(one) for one in kept} == {"settled"}
+    stored = {event.id for event in system.ledger.events(limit=10**6)}
+    assert {system.status(one) for one in stored} == {"settled"}
     assert system.identity_holds()
-    return {event_id: at for event_id, at in load.answered if event_id not in kept}
+    return {event_id: at for event_id, at in load.answered if event_id not in stored}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("ack", ["stored", "replica"])
-def test_row_24_a_failover_under_load_goes_on_within_seconds(
+def test_row_24_after_a_failover_under_load_work_continues_within_seconds(
     make_system: Callable[..., System], sentinels: Sentinels, ack: str
 ) -> None:
     system = follow(make_system(plugin=HELLO, url="redis://127.0.0.1:1"), sentinels, ack)
     with Load(system, senders=6) as load:
         eventually(lambda: len(load.answered) > 300, 30)
-        assert sentinels.in_step()
+        assert sentinels.in_sync()
         sentinels.primary.kill()
         killed, before = time.time(), len(load.answered)
         eventually(lambda: leads(sentinels.replica), 30)
         after = time.time() - killed
-        if ack == "replica":  # it has nobody to wait for: deliveries wait in the spool until the old one is back
+        if ack == "replica":  # without a replica, deliveries wait in the spool until the old primary is back
             sentinels.primary.start()
         eventually(lambda: spooled(system) == 0, 60, what="the spool is drained")
         served = time.time() - killed
-        many = len(load.answered)
-        eventually(lambda: len(load.answered) > many + 50, 20)
+        answered = len(load.answered)
+        eventually(lambda: len(load.answered) > answered + 50, 20)
     lost = lost_of(system, load)
     print(
         f"\nack {ack}: new primary after {after:.1f} s, spool drained after {served:.1f} s; {load}; "
@@ -140,46 +140,48 @@ def test_row_24_a_failover_under_load_goes_on_within_seconds(
     assert after < 15
     if ack == "replica":
         assert lost == {}
-    assert all(killed - MOMENTS < at <= killed for at in lost.values()), "only what came in the last moments"
+    assert all(killed - UNREPLICATED_SECONDS < at <= killed for at in lost.values()), "only the last deliveries"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("ack", ["stored", "replica"])
-def test_row_24_a_primary_that_is_replaced_while_it_takes_writes_is_left_before_it_is_told(
+def test_row_24_a_replaced_primary_that_still_accepts_writes_is_left_before_it_is_demoted(
     make_system: Callable[..., System], sentinels: Sentinels, ack: str
 ) -> None:
-    """The sentinels tell it after ten seconds. All that was answered until then was lost."""
+    """The sentinels demote it after ten seconds. Everything answered until then was lost."""
     system = follow(make_system(plugin=HELLO, url="redis://127.0.0.1:1"), sentinels, ack)
     with Load(system, senders=6) as load:
         eventually(lambda: len(load.answered) > 300, 30)
-        assert sentinels.in_step()
+        assert sentinels.in_sync()
         sentinels.fail_over()
         eventually(lambda: leads(sentinels.replica), 30)
         promoted = time.time()
         settled = EventQueries(sentinels.replica.client).counters().total["settled"]
-        if ack == "stored":  # else nothing new is there before the old one is its replica
+        if ack == "stored":  # with replica, nothing is accepted before the old primary is a replica
             eventually(lambda: EventQueries(sentinels.replica.client).counters().total["settled"] > settled, 10)
-            assert leads(sentinels.primary), "workers have followed before it was told"
+            assert leads(sentinels.primary), "workers have followed before it was demoted"
         eventually(lambda: not leads(sentinels.primary), 30)
-        told = time.time() - promoted
-        many = len(load.answered)
-        eventually(lambda: len(load.answered) > many + 50, 20)
+        demoted = time.time() - promoted
+        before = len(load.answered)
+        eventually(lambda: len(load.answered) > before + 50, 20)
     lost = lost_of(system, load)
     left = max(lost.values(), default=promoted) - promoted
-    print(f"\nack {ack}: told after {told:.1f} s, left after {left:.1f} s; {load}; {len(lost)} acknowledged lost")
+    print(f"\nack {ack}: demoted after {demoted:.1f} s, left after {left:.1f} s; {load}; {len(lost)} acknowledged lost")
     assert load.others == load.failed == []
     if ack == "replica":
         assert lost == {}
-    assert all(-MOMENTS < at - promoted < NOTICED for at in lost.values()), "only until the sentinels say so"
+    assert all(-UNREPLICATED_SECONDS < at - promoted < NOTICED_SECONDS for at in lost.values()), (
+        "only until it is known"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_row_24_a_primary_that_hung_and_comes_back_is_given_nothing(
+def test_row_24_a_primary_that_hung_gets_no_writes_when_it_continues(
     make_system: Callable[..., System], sentinels: Sentinels
 ) -> None:
-    """A receiver that had nothing to do meanwhile still had its line, and kept all by it that came in ten seconds."""
+    """An idle receiver still had its connection, and stored all deliveries of ten seconds in the old primary."""
     system = follow(make_system(plugin=HELLO, url="redis://127.0.0.1:1"), sentinels)
     assert system.settled(system.deliver()) == "settled"
     assert sentinels.primary.process
@@ -188,23 +190,23 @@ def test_row_24_a_primary_that_hung_and_comes_back_is_given_nothing(
     eventually(lambda: system.http.get("/readyz").json()["stores_in"] == "redis", 10)
     sentinels.primary.process.send(signal.SIGCONT)
     answered = [system.deliver() for _ in range(20)]
-    assert leads(sentinels.primary), "nobody has told it yet"
+    assert leads(sentinels.primary), "it is not demoted yet"
     assert {system.settled(one) for one in answered} == {"settled"}
     eventually(lambda: not leads(sentinels.primary), 30)
     assert {system.status(one) for one in answered} == {"settled"}
 
 
-# A name that leads to another server
+# An address that leads to another server
 
 
-def test_a_server_that_was_demoted_is_left_for_the_one_its_name_leads_to_now(
+def test_a_demoted_server_is_left_for_the_one_its_address_leads_to(
     make_system: Callable[..., System], own_redis: Server, tmp_path: Path
 ) -> None:
-    """They stayed with it for as long as it let them: it answers, and refuses every write."""
+    """Clients stayed connected to it: it answers, and refuses every write."""
     proxy = Proxy(tmp_path, str(socket_path(own_redis.data_dir)))
     system = make_system(url=proxy.url, plugin=HELLO)
     system.start("web", "worker", "housekeeper")
-    for _ in range(2):  # the second goes by the line
+    for _ in range(2):  # the second uses the polled connection
         assert system.settled(system.deliver()) == "settled"
     (folder := tmp_path / "other").mkdir()
     with own_server(folder) as other:
@@ -220,8 +222,8 @@ def test_a_server_that_was_demoted_is_left_for_the_one_its_name_leads_to_now(
 # TLS
 
 
-class TlsDoor:
-    """A TLS listener in front of a server that speaks none."""
+class TlsProxy:
+    """A TLS listener in front of a server without TLS."""
 
     def __init__(self, folder: Path, upstream: Path) -> None:
         self.certificate, key = folder / "cert.pem", folder / "key.pem"
@@ -246,15 +248,15 @@ class TlsDoor:
                 client, _ = self.listener.accept()
             except OSError:
                 return
-            with contextlib.suppress(OSError):  # one that does not trust us goes away
+            with contextlib.suppress(OSError):  # a client that does not trust the certificate closes the connection
                 inner = self._context.wrap_socket(client, server_side=True)
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(self._upstream)
                 for one, other in ((inner, server), (server, inner)):
-                    threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+                    threading.Thread(target=_forward, args=(one, other), daemon=True).start()
 
 
-def _pass_on(one: socket.socket, other: socket.socket) -> None:
+def _forward(one: socket.socket, other: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while piece := one.recv(1 << 16):
             other.sendall(piece)
@@ -262,18 +264,18 @@ def _pass_on(one: socket.socket, other: socket.socket) -> None:
 
 
 @pytest.fixture
-def door(own_redis: Server, tmp_path: Path) -> Iterator[TlsDoor]:
-    found = TlsDoor(tmp_path, socket_path(own_redis.data_dir))
+def tls_proxy(own_redis: Server, tmp_path: Path) -> Iterator[TlsProxy]:
+    found = TlsProxy(tmp_path, socket_path(own_redis.data_dir))
     yield found
     found.listener.close()
 
 
 @pytest.mark.full
-def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[..., System], door: TlsDoor) -> None:
+def test_tls_is_verified_and_everything_works_over_it(make_system: Callable[..., System], tls_proxy: TlsProxy) -> None:
     with pytest.raises(ServerUnreachable, match="certificate verify failed"):
-        check(connect_to(RedisSettings(url=door.url), timeout=2.0))
-    system = make_system(url=door.url, plugin=HELLO)
-    line = f'ca_file = "{door.certificate}"\n'
+        check(connect_to(RedisSettings(url=tls_proxy.url), timeout=2.0))
+    system = make_system(url=tls_proxy.url, plugin=HELLO)
+    line = f'ca_file = "{tls_proxy.certificate}"\n'
     system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{line}", 1))
     system.client = connect_to(system.config.redis, timeout=2.0)
     system.inbox, system.ledger = Inbox(system.client), EventQueries(system.client)
@@ -284,11 +286,11 @@ def test_tls_is_verified_and_the_whole_way_works_over_it(make_system: Callable[.
 
 
 @pytest.mark.full
-def test_over_tls_a_group_is_kept_without_a_connection_of_its_own(
-    make_system: Callable[..., System], door: TlsDoor, own_redis: Server
+def test_over_tls_deliveries_do_not_open_a_connection_each(
+    make_system: Callable[..., System], tls_proxy: TlsProxy, own_redis: Server
 ) -> None:
-    system = make_system(url=door.url)
-    line = f'ca_file = "{door.certificate}"\n'
+    system = make_system(url=tls_proxy.url)
+    line = f'ca_file = "{tls_proxy.certificate}"\n'
     system.config_file.write_text(system.config_file.read_text().replace("[redis]\n", f"[redis]\n{line}", 1))
     system.start("web")
     system.deliver()

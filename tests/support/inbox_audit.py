@@ -1,4 +1,4 @@
-"""The books of a small inbox: what its keys say, read at once, and whether they agree with each other."""
+"""An audit of a small inbox: reads all its keys in one transaction and checks that they agree with each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DONE = keys.PREFIX + "done"
 
 @dataclass(frozen=True)
 class Item:
-    """A run, or an event that is to be routed, as its record has it."""
+    """A run, or an event to be routed, as its record has it."""
 
     event: str
     handler: str
@@ -30,7 +30,7 @@ class Item:
         return keys.run_item(self.event, self.handler)
 
 
-class Books:
+class InboxAudit:
     def __init__(self, client: Redis, events: Iterable[Event], *, handlers: Collection[str], limit: str) -> None:
         self._client = client
         self._stores = {event.id: event.store for event in events}
@@ -57,62 +57,62 @@ class Books:
         for name in sets:
             pipeline.zrange(name, 0, -1)
         pipeline.hgetall(slots).hlen(keys.QUARANTINED)
-        told = iter(pipeline.execute())
-        pairs = [(event, _text(next(told)), next(told)) for event in self._stores]
+        replies = iter(pipeline.execute())
+        pairs = [(event, _text(next(replies)), next(replies)) for event in self._stores]
         records = {event: record for event, record, _ in pairs}
-        bodies = {event for event, _, there in pairs if there}
+        bodies = {event for event, _, has_body in pairs if has_body}
         return (
             records,
             bodies,
-            {name: [one.decode() for one in next(told)] for name in sets},
-            _text(next(told)),
-            next(told),
+            {name: [one.decode() for one in next(replies)] for name in sets},
+            _text(next(replies)),
+            next(replies),
         )
 
     @property
     def states(self) -> dict[str, str]:
-        """Each event's own."""
+        """The state of each event."""
         return {event: record["state"] for event, record in self._records.items()}
 
-    def every_open_item_is_in_exactly_one_place(self) -> None:
-        places: dict[str, list[str]] = {}
+    def every_open_item_is_in_exactly_one_set(self) -> None:
+        found: dict[str, list[str]] = {}
         for state, names in zip(OPEN, (self._lanes, [keys.LEASED], [keys.LATER], self._held), strict=True):
             for name in names:
                 for item in self._members[name]:
-                    places.setdefault(item, []).append(state)
-        assert places == {one.name: [one.state] for one in self.items if one.state in OPEN}
+                    found.setdefault(item, []).append(state)
+        assert found == {one.name: [one.state] for one in self.items if one.state in OPEN}
         assert self._quarantined == 0
 
-    def what_is_closed_is_listed_as_it_ended(self) -> None:
+    def closed_items_are_in_the_set_of_their_state(self) -> None:
         assert set(self._members[keys.FAILED]) == {one.name for one in self.items if one.state == "failed"}
         assert set(self._members[DONE]) == {event for event, state in self.states.items() if state == "settled"}
         assert set(self._members[keys.INDEX]) == self._stores.keys()
         for store in set(self._stores.values()):
-            mine = {event for event, whose in self._stores.items() if whose == store}
-            assert set(self._members[keys.index_of(store)]) == mine
+            events = {event for event, owner in self._stores.items() if owner == store}
+            assert set(self._members[keys.index_of(store)]) == events
 
-    def an_event_is_as_its_runs_are(self) -> None:
+    def the_state_of_each_event_follows_from_its_runs(self) -> None:
         for event, record in self._records.items():
             states = Counter(one.state for one in self.items if one.event == event)
-            many = sum(states[state] for state in OPEN)
-            assert int(record["open"]) == many
+            open_runs = sum(states[state] for state in OPEN)
+            assert int(record["open"]) == open_runs
             assert int(record.get("bad", 0)) == states["failed"]
-            assert record["state"] == ("open" if many else "failed" if states["failed"] else "settled")
-            assert not many or event in self._bodies, "work has its body"
+            assert record["state"] == ("open" if open_runs else "failed" if states["failed"] else "settled")
+            assert not open_runs or event in self._bodies, "an open event has its body"
 
-    def the_counters_are_what_the_records_say(self, forgotten: Counter[tuple[str, str]]) -> None:
-        found = Counter(forgotten)
+    def the_counters_match_the_records(self, removed: Counter[tuple[str, str]]) -> None:
+        expected = Counter(removed)
         for event, state in self.states.items():
-            found[(self._stores[event], state)] += 1
+            expected[(self._stores[event], state)] += 1
         counters = EventQueries(self._client).counters()
-        for store, told in counters.stores.items():
-            kinds = {kind: found[(store, kind)] for kind in ("settled", "open", "failed")}
-            assert {kind: told[kind] for kind in kinds} == kinds, store
-            assert told["accepted"] == sum(kinds.values()), store
+        for store, counted in counters.stores.items():
+            states = {state: expected[(store, state)] for state in ("settled", "open", "failed")}
+            assert {state: counted[state] for state in states} == states, store
+            assert counted["accepted"] == sum(states.values()), store
         total = counters.total
-        assert total["accepted"] == total["settled"] + total["open"] + total["failed"] == sum(found.values())
+        assert total["accepted"] == total["settled"] + total["open"] + total["failed"] == sum(expected.values())
 
-    def exactly_the_slots_in_use_are_held(self, limited: Collection[str], most: int) -> None:
+    def exactly_the_slots_of_leased_runs_are_held(self, limited: Collection[str], most: int) -> None:
         in_use: dict[str, set[str]] = {}
         for one in self.items:
             if one.state == "leased" and one.handler in limited:
@@ -120,16 +120,16 @@ class Books:
         assert {slot: set(events.split()) for slot, events in self._slots.items()} == in_use
         assert len(in_use) <= most
 
-    def the_groups_count_what_failed(self) -> None:
+    def the_failure_groups_match_the_records(self) -> None:
         marks = Counter(
             value for record in self._records.values() for name, value in record.items() if name.startswith("g:")
         )
-        told: Counter[str] = Counter()
+        counted: Counter[str] = Counter()
         for group in FailureQueries(self._client).groups():
-            told[f"{group.id} retrying"] += group.retrying
-            told[f"{group.id} failed"] += group.failed
+            counted[f"{group.id} retrying"] += group.retrying
+            counted[f"{group.id} failed"] += group.failed
             assert self._client.zcard(keys.GROUP_RUNS + group.id) == group.retrying + group.failed
-        assert +told == marks
+        assert +counted == marks
 
 
 def _text(fields: dict[bytes, bytes]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A proxy between the product and its server, which can hold or cut a reply after the server has acted."""
+"""A proxy in front of the Redis server that can delay a reply, or cut the connection in its place."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from receiver.inbox.redis.script_runner import ScriptCall
 
 
 class Proxy:
-    """Listens on a unix socket and passes everything on. `cut` and `at_reply` watch for a command once."""
+    """Listens on a unix socket and forwards everything. `cut` and `at_reply` act on one command, once."""
 
     def __init__(self, folder: Path, upstream: str) -> None:
         self.path = str(folder / "proxy.sock")
         self.url = f"unix://{self.path}"
         self.upstream = upstream
-        """Where new connections lead to; those that are open stay where they are."""
+        """The server of new connections. Open ones stay with theirs."""
         self._watch: tuple[bytes, Callable[[], bool]] | None = None
         self.fired = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -26,7 +26,7 @@ class Proxy:
         self._listener.listen(64)
         self._open: list[socket.socket] = []
         self.deaf = False
-        """Whoever connects now is never answered; those who are connected are."""
+        """New connections are accepted and never answered. Open ones still work."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, name: str) -> None:
@@ -34,12 +34,13 @@ class Proxy:
         self.at_reply(str(ScriptCall(name, ()).command[1]).encode(), lambda: False)
 
     def at_reply(self, pattern: bytes, act: Callable[[], bool]) -> None:
-        """Call `act` when the server has answered the next command with this pattern; it says whether to pass it on."""
+        """Call `act` when the server has answered the next command with this pattern. It returns whether to forward the
+        reply."""
         self.fired.clear()
         self._watch = (pattern, act)
 
-    def say(self, data: bytes) -> None:
-        """Say something to every client that the server has not said."""
+    def inject(self, data: bytes) -> None:
+        """Send data to every client that the server has not sent."""
         for client in self._open[::2]:
             with contextlib.suppress(OSError):
                 client.sendall(data)
@@ -60,33 +61,33 @@ class Proxy:
                 server.connect(self.upstream)
                 self._open += [client, server]
                 matched = threading.Event()
-                threading.Thread(target=self._forward, args=(client, server, matched), daemon=True).start()
-                threading.Thread(target=self._back, args=(client, server, matched), daemon=True).start()
+                threading.Thread(target=self._forward_commands, args=(client, server, matched), daemon=True).start()
+                threading.Thread(target=self._forward_replies, args=(client, server, matched), daemon=True).start()
 
-    def _forward(self, client: socket.socket, server: socket.socket, matched: threading.Event) -> None:
+    def _forward_commands(self, client: socket.socket, server: socket.socket, matched: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while piece := client.recv(1 << 16):
                 if self._watch and self._watch[0] in piece:
                     matched.set()
                 server.sendall(piece)
-        _shut(client, server)
+        _shut_down(client, server)
 
-    def _back(self, client: socket.socket, server: socket.socket, matched: threading.Event) -> None:
+    def _forward_replies(self, client: socket.socket, server: socket.socket, matched: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while piece := server.recv(1 << 16):
                 if matched.is_set() and self._watch:
                     matched.clear()
                     _, act = self._watch
                     self._watch = None
-                    passes = act()
+                    forward = act()
                     self.fired.set()
-                    if not passes:
+                    if not forward:
                         break
                 client.sendall(piece)
-        _shut(client, server)
+        _shut_down(client, server)
 
 
-def _shut(*sockets: socket.socket) -> None:
+def _shut_down(*sockets: socket.socket) -> None:
     for one in sockets:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)

@@ -12,14 +12,14 @@ from receiver.inbox.redis import embedded_server
 from tests.support.harness import Process, Server, eventually, free_port
 
 NAME = "shop"
-A_MOMENT = 10_000
-"""Bytes that a replica in step may be behind."""
-AT_ONCE = ("--repl-diskless-sync-delay", "0")
-"""Else the primary waits five seconds for more replicas before it sends them anything."""
+MAX_LAG_BYTES = 10_000
+"""How far behind a replica that is in sync may be."""
+SYNC_AT_ONCE = ("--repl-diskless-sync-delay", "0")
+"""Without it the primary waits five seconds for more replicas before the first synchronisation."""
 
 
 class Sentinels:
-    """Starts them all; the primary may be killed and comes back as a replica."""
+    """Starts all of them. A primary that is killed and started again becomes a replica."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class Sentinels:
         first, second = free_port(), free_port()
         self.primary = self._server("first", first)
         self.replica = self._server("second", second, "--replicaof", f"127.0.0.1 {first}")
-        self._watchers: list[Process] = []
+        self._sentinels: list[Process] = []
         self._first = first
 
     def start(self) -> Sentinels:
@@ -35,20 +35,19 @@ class Sentinels:
         self.replica.start()
         eventually(lambda: self.primary.client.info("replication")["connected_slaves"] == 1)
         for port in self.ports:
-            self._watch(port)
+            self._start_sentinel(port)
         eventually(lambda: all(self._sees_all(port) for port in self.ports), 20, what="the sentinels know each other")
-        eventually(self.in_step, 20, what="the replica has all that the primary has")
+        eventually(self.in_sync, 20, what="the replica is in sync")
         return self
 
-    def in_step(self) -> bool:
-        """Whether the replica has had its first synchronisation and follows: before that it has nothing at all."""
+    def in_sync(self) -> bool:
+        """Whether the replica has finished its first synchronisation and follows. Before that it is empty."""
         ours, theirs = (one.client.info("replication") for one in (self.replica, self.primary))
         behind = theirs["master_repl_offset"] - ours["slave_repl_offset"]
-        return ours["master_link_status"] == "up" and behind < A_MOMENT
+        return ours["master_link_status"] == "up" and behind < MAX_LAG_BYTES
 
     def fail_over(self) -> None:
-        """Have the sentinels promote the replica, though nothing is wrong with the primary. The one that does it is the
-        last that anybody asks."""
+        """Have the last sentinel promote the replica of a healthy primary. Clients ask the other sentinels first."""
         client: Redis = connect(f"redis://127.0.0.1:{self.ports[-1]}", timeout=2.0)
         client.sentinel_failover(NAME)
         client.close()
@@ -58,7 +57,7 @@ class Sentinels:
         return [f"127.0.0.1:{port}" for port in self.ports]
 
     def close(self) -> None:
-        for process in self._watchers:
+        for process in self._sentinels:
             process.stop()
         for server in (self.replica, self.primary):
             server.stop()
@@ -67,9 +66,9 @@ class Sentinels:
     def _server(self, name: str, port: int, *more: str) -> Server:
         folder = self.folder / name
         folder.mkdir(parents=True)
-        return Server(folder, extra=("--port", str(port), "--bind", "127.0.0.1", *AT_ONCE, *more))
+        return Server(folder, extra=("--port", str(port), "--bind", "127.0.0.1", *SYNC_AT_ONCE, *more))
 
-    def _watch(self, port: int) -> None:
+    def _start_sentinel(self, port: int) -> None:
         file = self.folder / f"sentinel-{port}.conf"
         file.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {self.folder}\n"
@@ -77,7 +76,7 @@ class Sentinels:
             f"sentinel down-after-milliseconds {NAME} 1000\nsentinel failover-timeout {NAME} 5000\n"
         )
         command = [str(embedded_server.binary()), str(file), "--sentinel"]
-        self._watchers.append(Process(command, log=self.folder / f"sentinel-{port}.log"))
+        self._sentinels.append(Process(command, log=self.folder / f"sentinel-{port}.log"))
 
     def _sees_all(self, port: int) -> bool:
         client: Redis = connect(f"redis://127.0.0.1:{port}", timeout=2.0)

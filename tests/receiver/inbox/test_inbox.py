@@ -31,7 +31,7 @@ def route(inbox: Inbox, event: Run, *handlers: tuple[str, str, bool]) -> list[Ru
 
 
 def lapse(inbox: Inbox) -> None:
-    """Let every lease run out, as the clock would."""
+    """Let every lease lapse."""
     for item in inbox.client.zrange(keys.LEASED, 0, -1):
         inbox.client.zadd(keys.LEASED, {item: 1})
     Housekeeping(inbox.client).tick()
@@ -54,23 +54,23 @@ def test_the_same_delivery_twice_is_one_event(system: System) -> None:
     assert system.ledger.counters().total["duplicates"] == 1
 
 
-def test_equal_bodies_without_an_id_are_one_only_for_a_short_while(system: System) -> None:
-    def nameless() -> object:
+def test_equal_bodies_without_an_id_are_duplicates_only_for_a_short_time(system: System) -> None:
+    def without_id() -> object:
         delivery = system.delivery(data={"id": 7})
-        event = replace(delivery.event, id=f"event{nameless.calls}", delivery_id="")
-        nameless.calls += 1
+        event = replace(delivery.event, id=f"event{without_id.calls}", delivery_id="")
+        without_id.calls += 1
         return replace(delivery, event=event, content_hash="m")
 
-    nameless.calls = 0
-    (first,) = system.inbox.accept([nameless()], repeat_window=0.2)
-    (second,) = system.inbox.accept([nameless()], repeat_window=0.2)
+    without_id.calls = 0
+    (first,) = system.inbox.accept([without_id()], repeat_window=0.2)
+    (second,) = system.inbox.accept([without_id()], repeat_window=0.2)
     assert (first.status, second.status, second.id) == ("accepted", "duplicate", first.id)
     eventually(lambda: not system.client.exists("sh:d:north:m"))
-    (third,) = system.inbox.accept([nameless()], repeat_window=0.2)
+    (third,) = system.inbox.accept([without_id()], repeat_window=0.2)
     assert third.status == "accepted"
 
 
-def test_a_store_over_its_quota_is_told_so_and_others_are_not(system: System) -> None:
+def test_only_the_store_over_its_quota_is_full(system: System) -> None:
     system.inbox.accept([system.delivery()], quotas={"north": 1, "south": 1})
     assert system.inbox.accept([system.delivery()], quotas={"north": 1, "south": 1})[0].status == "full"
     assert (
@@ -79,9 +79,9 @@ def test_a_store_over_its_quota_is_told_so_and_others_are_not(system: System) ->
 
 
 @pytest.mark.parametrize("key", ["t:south", "ix:south", "ix"])
-def test_a_damaged_key_of_one_store_leaves_no_event_of_a_group_without_a_lane(system: System, key: str) -> None:
-    """Kept, and in no lane, it would be a duplicate for ever and never run."""
-    system.client.set(f"{keys.PREFIX}{key}", "poison")
+def test_a_damaged_key_of_one_store_leaves_no_stored_event_outside_a_lane(system: System, key: str) -> None:
+    """Stored and in no lane, it would never run, and its redelivery would be a duplicate."""
+    system.client.set(f"{keys.PREFIX}{key}", "damaged")
     group = [system.delivery(store=store) for store in ("north", "south", "north")]
     with suppress(ResponseError):
         system.inbox.accept(group)
@@ -94,7 +94,7 @@ def test_wake_ups_are_coalesced(system: System) -> None:
     assert system.client.llen("rq:queue:default") == 1
 
 
-def test_a_claim_leases_and_what_it_leaves_behind_wakes_the_next(system: System) -> None:
+def test_a_claim_that_leaves_work_behind_wakes_the_next_worker(system: System) -> None:
     for _ in range(3):
         system.accept()
     system.client.delete("rq:queue:default")
@@ -115,7 +115,7 @@ def test_an_event_gets_a_run_for_each_handler_and_settles_when_the_last_ends(sys
     assert system.identity_holds()
 
 
-def test_an_event_nobody_wants_is_settled_as_unhandled(system: System) -> None:
+def test_an_event_without_handlers_is_settled_as_unhandled(system: System) -> None:
     event_id = system.accept()
     replies = system.inbox.route([(claim_one(system.inbox), ())], "0")
     assert replies == [["unhandled"]]
@@ -139,7 +139,7 @@ def test_one_failed_run_makes_the_event_failed(system: System) -> None:
     assert system.identity_holds()
 
 
-def test_a_retry_counts_an_attempt_and_comes_back_when_due(system: System) -> None:
+def test_a_retry_counts_as_an_attempt_and_is_ready_when_due(system: System) -> None:
     system.accept()
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
     system.inbox.finish([Outcome(run, "retry", {"error": "E"}, delay=0.05)])
@@ -149,7 +149,7 @@ def test_a_retry_counts_an_attempt_and_comes_back_when_due(system: System) -> No
     assert (again.attempts, again.losses) == (1, 0)
 
 
-def test_a_release_and_busy_burn_no_attempt(system: System) -> None:
+def test_release_and_busy_count_no_attempt(system: System) -> None:
     system.accept()
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
     system.inbox.finish([Outcome(run, "release")])
@@ -158,15 +158,15 @@ def test_a_release_and_busy_burn_no_attempt(system: System) -> None:
     assert claim_one(system.inbox, "shop.greet").attempts == 0
 
 
-@pytest.mark.parametrize("word", ["renew", "finish"])
-def test_a_worker_that_was_only_late_is_no_loss(system: System, word: str) -> None:
-    """A starved machine must not make a failure of what nobody did badly."""
+@pytest.mark.parametrize("call", ["renew", "finish"])
+def test_a_late_worker_is_not_counted_as_a_loss(system: System, call: str) -> None:
+    """A starved machine must not turn good runs into failures."""
     system.accept()
     (late,) = route(system.inbox, claim_one(system.inbox), GREET)
     for _ in range(3 * LOSSES_ALLOWED):
         lapse(system.inbox)
-        if word == "renew":
-            assert system.inbox.renew([late]) == {late.item}, "it is no longer its own"
+        if call == "renew":
+            assert system.inbox.renew([late]) == {late.item}, "the lease is lost"
         else:
             assert system.inbox.finish([Outcome(late, "done")]) == [False]
         again = claim_one(system.inbox, "shop.greet")
@@ -174,7 +174,7 @@ def test_a_worker_that_was_only_late_is_no_loss(system: System, word: str) -> No
         late = again
 
 
-def test_the_loss_is_taken_back_while_another_has_the_run_and_only_once(system: System) -> None:
+def test_a_loss_is_taken_back_once_even_while_another_worker_has_the_run(system: System) -> None:
     system.accept()
     (late,) = route(system.inbox, claim_one(system.inbox), GREET)
     for _ in range(2):
@@ -185,10 +185,10 @@ def test_the_loss_is_taken_back_while_another_has_the_run_and_only_once(system: 
     lapse(system.inbox)
     assert system.inbox.renew([other, other]) == {other.item}
     third = claim_one(system.inbox, "shop.greet")
-    assert third.losses == 2, "who was lost before the last one has not spoken in time"
+    assert third.losses == 2, "only the last lapsed lease is forgiven"
 
 
-def test_an_event_that_waits_to_be_routed_by_a_late_worker_is_not_lost(system: System) -> None:
+def test_a_late_worker_that_routes_is_not_counted_as_a_loss(system: System) -> None:
     system.accept()
     for _ in range(3 * LOSSES_ALLOWED):
         late = claim_one(system.inbox)
@@ -197,7 +197,7 @@ def test_an_event_that_waits_to_be_routed_by_a_late_worker_is_not_lost(system: S
     assert claim_one(system.inbox).losses == 0
 
 
-def test_a_run_that_makes_its_worker_late_for_ever_ends_as_a_failure(system: System) -> None:
+def test_a_run_that_always_makes_its_worker_late_ends_as_a_failure(system: System) -> None:
     event_id = system.accept()
     (late,) = route(system.inbox, claim_one(system.inbox), GREET)
     for _ in range(50):
@@ -251,7 +251,7 @@ def test_renewing_keeps_a_lease(system: System) -> None:
     assert system.housekeeping.tick() == (0, 0, 0)
 
 
-def test_a_lease_that_ends_too_far_away_is_cut(system: System) -> None:
+def test_a_lease_that_ends_too_late_is_shortened(system: System) -> None:
     """The server's clock was set back by an hour."""
     system.accept()
     run = claim_one(system.inbox)
@@ -261,7 +261,7 @@ def test_a_lease_that_ends_too_far_away_is_cut(system: System) -> None:
     assert system.client.zscore(keys.LEASED, run.item) <= (seconds + 1) * 1000 + LEASE_MS + 1000
 
 
-def test_stores_take_turns_however_many_events_one_of_them_has(system: System) -> None:
+def test_stores_take_turns_regardless_of_their_number_of_events(system: System) -> None:
     for _ in range(20):
         system.accept(store="north")
     for _ in range(3):
@@ -275,12 +275,12 @@ def test_events_of_one_store_keep_their_order(system: System) -> None:
     assert [run.event.id for run in system.inbox.claim({"": 10}, room=10).runs] == ids
 
 
-@pytest.mark.parametrize("poison", ["missing", "wrong type", "junk"])
-def test_a_poisoned_event_is_quarantined_and_the_next_one_is_served(system: System, redis: Redis, poison: str) -> None:
+@pytest.mark.parametrize("damage", ["missing", "wrong type", "junk"])
+def test_a_damaged_event_is_quarantined_and_the_next_one_is_claimed(system: System, redis: Redis, damage: str) -> None:
     bad, good = system.accept(), system.accept()
-    if poison == "missing":
+    if damage == "missing":
         redis.delete(keys.EVENT + bad)
-    elif poison == "wrong type":
+    elif damage == "wrong type":
         redis.delete(keys.EVENT + bad)
         redis.set(keys.EVENT + bad, "x")
     else:
@@ -290,11 +290,9 @@ def test_a_poisoned_event_is_quarantined_and_the_next_one_is_served(system: Syst
     assert redis.hexists(keys.QUARANTINED, bad)
 
 
-def test_what_the_server_has_against_one_delivery_of_a_group_does_not_touch_the_others(
-    system: System, redis: Redis
-) -> None:
-    redis.hset("sh:d:north:spoiled", "a", "b")
-    first, bad, last = system.delivery(), replace(system.delivery(), content_hash="spoiled"), system.delivery()
+def test_an_error_affects_only_the_delivery_that_caused_it(system: System, redis: Redis) -> None:
+    redis.hset("sh:d:north:damaged", "a", "b")
+    first, bad, last = system.delivery(), replace(system.delivery(), content_hash="damaged"), system.delivery()
     with pytest.raises(ResponseError):
         system.inbox.accept([first, bad, last])
     assert [one.status for one in system.inbox.accept([first, last])] == ["duplicate", "duplicate"]
@@ -302,7 +300,7 @@ def test_what_the_server_has_against_one_delivery_of_a_group_does_not_touch_the_
     assert system.identity_holds()
 
 
-def test_a_spoiled_index_of_one_store_keeps_no_other_store_from_its_work(system: System, redis: Redis) -> None:
+def test_a_damaged_index_of_one_store_does_not_affect_other_stores(system: System, redis: Redis) -> None:
     redis.set("sh:ix:south", "x")
     deliveries = [system.delivery(), system.delivery(store="south"), system.delivery()]
     with pytest.raises(ResponseError):
@@ -311,22 +309,22 @@ def test_a_spoiled_index_of_one_store_keeps_no_other_store_from_its_work(system:
     assert system.identity_holds()
 
 
-def test_a_group_holds_its_own_duplicates_and_its_own_quota(system: System) -> None:
+def test_duplicates_and_quotas_count_within_a_group(system: System) -> None:
     one, other, third = system.delivery(), system.delivery(), system.delivery()
-    answers = system.inbox.accept([one, one, other, third], quotas={"north": 2})
-    assert [answer.status for answer in answers] == ["accepted", "duplicate", "accepted", "full"]
+    results = system.inbox.accept([one, one, other, third], quotas={"north": 2})
+    assert [result.status for result in results] == ["accepted", "duplicate", "accepted", "full"]
     assert system.ledger.counters().total["open"] == 2
     assert system.identity_holds()
 
 
-def test_large_bodies_are_accepted_by_several_calls_and_answered_in_their_order(system: System) -> None:
+def test_large_bodies_are_accepted_in_several_calls_and_answered_in_order(system: System) -> None:
     deliveries = [system.delivery(data={"id": n, "text": "x" * 100_000}) for n in range(7)]
-    answers = system.inbox.accept(deliveries)
-    assert [answer.id for answer in answers] == [one.event.id for one in deliveries]
+    results = system.inbox.accept(deliveries)
+    assert [result.id for result in results] == [one.event.id for one in deliveries]
     assert system.ledger.event_names("north")[0].seen == 7
 
 
-def test_one_call_routes_events_that_have_gone_different_ways(system: System) -> None:
+def test_one_call_routes_events_with_different_results(system: System) -> None:
     ids = [system.accept() for _ in range(4)]
     runs = list(system.inbox.claim({"": 4}, room=4).runs)
     version = system.inbox.declarations().version
@@ -337,20 +335,20 @@ def test_one_call_routes_events_that_have_gone_different_ways(system: System) ->
         (runs[2], []),
         (runs[3], [("shop.two", "slow", False)]),
     ]
-    answers = system.inbox.route(decisions, version)
-    assert answers == [["routed", "shop.one"], ["stale"], ["unhandled"], ["routed"]]
+    replies = system.inbox.route(decisions, version)
+    assert replies == [["routed", "shop.one"], ["stale"], ["unhandled"], ["routed"]]
     assert [run.event.id for run in system.inbox.claim({"shop.two": 9}, room=9).runs] == [ids[0], ids[3]]
     assert system.status(ids[2]) == "settled"
     assert system.identity_holds()
 
 
-def claim_with_routes(system: System, *handlers: PlannedRun, version: str = "", many: int = 8) -> list[Run]:
+def claim_with_routes(system: System, *handlers: PlannedRun, version: str = "", count: int = 8) -> list[Run]:
     routes = Routes(version or system.inbox.declarations().version, {("north", "order.created"): handlers})
-    lanes = {"": many, **{name: many for name, _, _ in handlers}}
-    return list(system.inbox.finish_and_claim((), lanes, room=many, routes=routes)[1].runs)
+    lanes = {"": count, **{name: count for name, _, _ in handlers}}
+    return list(system.inbox.finish_and_claim((), lanes, room=count, routes=routes)[1].runs)
 
 
-def test_an_event_whose_route_is_known_is_routed_in_the_step_that_claims_it(system: System) -> None:
+def test_an_event_with_a_known_route_is_routed_by_the_claim(system: System) -> None:
     event_id = system.accept()
     runs = claim_with_routes(system, GREET, ("shop.other", "slow", False))
     assert [(run.item, run.handler, run.event.id) for run in runs] == [
@@ -370,14 +368,14 @@ def test_a_route_by_other_declarations_is_not_used(system: System) -> None:
     assert (event.item, event.handler) == (event_id, "")
 
 
-def test_an_event_that_has_runs_already_is_routed_by_looking_at_them(system: System, redis: Redis) -> None:
+def test_an_event_that_has_runs_already_is_not_routed_by_the_claim(system: System, redis: Redis) -> None:
     event_id = system.accept()
     redis.hset(keys.EVENT + event_id, "r:shop.greet", "done 1 0 default ")
     (event,) = claim_with_routes(system, GREET)
     assert event.handler == ""
 
 
-def test_an_event_that_lost_its_worker_is_claimed_alone_and_routed_by_itself(system: System) -> None:
+def test_an_event_that_lost_its_worker_is_claimed_alone_and_not_routed_by_the_claim(system: System) -> None:
     suspect = system.accept()
     claim_one(system.inbox)
     lapse(system.inbox)
@@ -386,7 +384,7 @@ def test_an_event_that_lost_its_worker_is_claimed_alone_and_routed_by_itself(sys
     assert (event.item, event.handler, event.losses) == (suspect, "", 1)
 
 
-def test_an_event_routed_in_the_step_that_claims_it_keeps_its_delays(system: System, redis: Redis) -> None:
+def test_an_event_routed_by_the_claim_keeps_its_delays(system: System, redis: Redis) -> None:
     event_id = system.accept()
     assert [run.handler for run in claim_with_routes(system, GREET, ("shop.late", "slow", 60.0))] == ["shop.greet"]
     (due,) = [score for item, score in redis.zscan_iter(keys.LATER) if item == f"{event_id}|shop.late".encode()]
@@ -401,7 +399,7 @@ def test_an_event_routed_in_the_step_that_claims_it_keeps_its_delays(system: Sys
     assert system.identity_holds()
 
 
-def test_an_event_that_is_only_wanted_later_stays_open(system: System) -> None:
+def test_an_event_with_only_delayed_runs_stays_open(system: System) -> None:
     event_id = system.accept()
     assert claim_with_routes(system, ("shop.late", "default", 60.0)) == []
     assert system.status(event_id) == "open"
@@ -409,15 +407,15 @@ def test_an_event_that_is_only_wanted_later_stays_open(system: System) -> None:
     assert system.identity_holds()
 
 
-def test_what_is_routed_waits_behind_older_work_of_its_handler(system: System) -> None:
+def test_a_new_run_waits_behind_older_runs_of_its_handler(system: System) -> None:
     older = system.accept()
     assert claim_with_routes(system, ("shop.greet", "default", False)) == []
     newer = system.accept()
-    assert [run.event.id for run in claim_with_routes(system, GREET, many=1)] == [older]
+    assert [run.event.id for run in claim_with_routes(system, GREET, count=1)] == [older]
     assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == [newer]
 
 
-def test_a_paused_handlers_run_is_left_waiting_whatever_was_asked(system: System) -> None:
+def test_a_run_of_a_paused_handler_waits_even_if_a_lease_was_asked_for(system: System) -> None:
     system.accept()
     system.administration.pause(handler="shop.greet")
     assert claim_with_routes(system, GREET) == []
@@ -426,13 +424,13 @@ def test_a_paused_handlers_run_is_left_waiting_whatever_was_asked(system: System
     assert system.identity_holds()
 
 
-def test_scripts_come_back_after_the_server_forgot_them(system: System, redis: Redis) -> None:
+def test_the_library_is_loaded_again_after_the_server_lost_it(system: System, redis: Redis) -> None:
     system.accept()
     redis.function_delete(library().name)
     assert system.inbox.accept([system.delivery(), system.delivery()])[1].status == "accepted"
 
 
-def test_a_genuine_delivery_that_cannot_be_read_is_kept_as_a_failure_of_the_intake(system: System) -> None:
+def test_a_verified_but_unreadable_delivery_is_stored_as_a_failure_of_the_intake(system: System) -> None:
     delivery = replace(system.delivery(), unreadable="the body is not JSON")
     (accepted,) = system.inbox.accept([delivery])
     assert accepted.status == "accepted"
@@ -458,10 +456,10 @@ def test_an_empty_claim_is_no_error(system: System) -> None:
 @pytest.mark.parametrize(
     ("arrived", "state", "due"), [(0, "later", 60), (-50, "later", 10), (-3600, "ready", 0), (3600, "later", 60)]
 )
-def test_a_delay_counts_from_arrival_and_never_beyond_itself(
+def test_a_delay_counts_from_arrival_and_is_never_longer_from_now(
     system: System, arrived: int, state: str, due: int
 ) -> None:
-    """Late deliveries are not delayed twice, and a receiver's clock that is ahead delays nothing further."""
+    """A late event is not delayed twice, and a receiver's clock that is ahead adds no delay."""
     delivery = system.delivery()
     event = replace(delivery.event, received_at=delivery.event.received_at + timedelta(seconds=arrived))
     event_id = system.inbox.accept([replace(delivery, event=event)])[0].id

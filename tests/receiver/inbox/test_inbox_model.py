@@ -1,8 +1,8 @@
-"""The inbox against a model: random sequences of everything that can happen keep the rule and the identity.
+"""The inbox against a model: random sequences of operations and faults keep the invariants.
 
-The rule: an open item is in exactly one of ready, leased, later and held, and an item that is not open is in none.
-The identity: accepted = settled + open + failed, and each counter equals what the records say. And: no more slots of a
-limit are in use than it has, nothing open loses its body, and what an effect's mark says is what was done.
+An open item is in exactly one of ready, leased, later and held, and a closed item is in none. accepted = settled + open
++ failed, and each counter matches the records. No limit has more slots in use than it allows, and no open event loses
+its body.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from receiver.inbox import (
 from receiver.inbox.inbox import LOSSES_ALLOWED
 from receiver.inbox.model import from_ms
 from receiver.inbox.queries.handlers import HandlerQueries
-from tests.support.inbox_audit import Books
+from tests.support.inbox_audit import InboxAudit
 
 STORES = ("north", "south")
 HANDLERS = ("shop.one", "shop.two", "shop.three")
 OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "wait", "release")
 SLOTS = 2
 LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
-"""Two handlers share a limit; the first has none."""
+"""Two handlers share a limit; the first handler has none."""
 LONG_DELAY = 1e10
-"""Seconds after arrival, which was at the beginning of time."""
+"""Seconds after arrival, which is in 1970."""
 
 
 class InboxMachine(RuleBasedStateMachine):
-    """What both sides do, and what goes wrong between them."""
+    """What receivers, workers, people and the housekeeper do, and faults between them."""
 
     url = ""
 
@@ -65,7 +65,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.client.flushdb()
         self.sent = -1
         self.states: dict[str, str] = {}
-        if ours:  # a database of somebody's server, which says that it may be flushed
+        if ours:  # the mark of a shared server's database that may be flushed
             self.client.set("storehooks-tests", ours)
         self.inbox = Inbox(self.client)
         self.administration = Administration(self.client)
@@ -74,14 +74,14 @@ class InboxMachine(RuleBasedStateMachine):
         self.leased: list[Run] = []
         self.crashed: list[Run] = []
         self.stale: list[Run] = []
-        self.forgotten: Counter[tuple[str, str]] = Counter()
+        self.removed: Counter[tuple[str, str]] = Counter()
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
             self.client.flushdb()
             self.client.close()
 
-    # The receiver
+    # Receiver
 
     @rule(store=st.sampled_from(STORES), unreadable=st.booleans())
     def accept(self, store: str, unreadable: bool) -> None:
@@ -97,7 +97,7 @@ class InboxMachine(RuleBasedStateMachine):
         delivery = data.draw(st.sampled_from(self.known))
         assert self.inbox.accept([delivery])[0].status == "duplicate"
 
-    # A worker
+    # Worker
 
     @rule(many=st.integers(1, 5), handlers=st.sets(st.sampled_from(HANDLERS)))
     def claim(self, many: int, handlers: set[str]) -> None:
@@ -124,7 +124,7 @@ class InboxMachine(RuleBasedStateMachine):
         suspects_first: bool,
         current: bool,
     ) -> None:
-        """As a worker does it: what has a limit is never leased while it is routed."""
+        """As a worker does it: a run with a limit is never leased while its event is routed."""
         version = self.inbox.declarations().version if current else "old"
         chosen = [
             (name, "default", how if how is not True else name not in LIMITS) for name, how in sorted(handlers.items())
@@ -173,19 +173,19 @@ class InboxMachine(RuleBasedStateMachine):
         assert self.inbox.finish([Outcome(run, outcome, {"result": 1})]) == [True]  # type: ignore[arg-type]
         self.leased.remove(run)
         self.stale.append(run)
-        if twice:  # the reply was lost and it is sent again
+        if twice:  # the reply was lost, and the outcome is sent again
             assert self.inbox.finish([Outcome(run, outcome)]) == [False]  # type: ignore[arg-type]
 
     @rule(outcome=st.sampled_from(OUTCOMES), handlers=st.sets(st.sampled_from(HANDLERS)))
-    def a_worker_does_all_it_can(self, outcome: str, handlers: set[str]) -> None:
-        """So that much has been done and much can happen to it, within few steps."""
-        self._take_all(handlers)
+    def a_worker_finishes_everything(self, outcome: str, handlers: set[str]) -> None:
+        """Brings many runs to an end in one step, so that short sequences reach more states."""
+        self._claim_everything(handlers)
         for run in [run for run in self.leased if run.handler]:
             self.inbox.finish([Outcome(run, outcome, {"result": 1})])  # type: ignore[arg-type]
             self.leased.remove(run)
             self.stale.append(run)
 
-    def _take_all(self, handlers: set[str]) -> None:
+    def _claim_everything(self, handlers: set[str]) -> None:
         self.accept("north", False)
         self.claim(5, set(HANDLERS))
         for event in [run for run in self.leased if not run.handler]:
@@ -193,14 +193,14 @@ class InboxMachine(RuleBasedStateMachine):
         self.claim(5, set(HANDLERS))
 
     @rule(handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
-    def a_worker_is_lost_with_all_it_can_have(self, handlers: set[str]) -> None:
-        self._take_all(handlers)
+    def a_worker_crashes_with_everything_leased(self, handlers: set[str]) -> None:
+        self._claim_everything(handlers)
         self.crash()
         self.tick()
 
     @precondition(lambda self: self.stale)
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
-    def a_late_finish_changes_nothing_but_takes_a_loss_back(self, data: st.DataObject, outcome: str) -> None:
+    def a_late_finish_changes_only_the_losses(self, data: st.DataObject, outcome: str) -> None:
         run = data.draw(st.sampled_from(self.stale))
         before, losses = self._record(run)
         assert self.inbox.finish([Outcome(run, outcome)]) == [False]  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ class InboxMachine(RuleBasedStateMachine):
         assert left in (losses, losses - 1)
 
     def _record(self, run: Run) -> tuple[dict[bytes, bytes], int]:
-        """All that is kept of an event but a run's losses, and these."""
+        """The record of an event without a run's losses, and those losses."""
         fields: dict[bytes, bytes] = self.client.hgetall(keys.EVENT + run.event.id)
         fields.pop(f"l:{run.handler}".encode(), None)
         own = f"r:{run.handler}".encode()
@@ -224,13 +224,13 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """A worker dies with all it holds; its leases end, and the next tick sees it."""
+        """A worker dies with all its leases; they end, and the next tick notices."""
         self.crashed += self.leased
         self.leased = []
         for item in self.client.zrange(keys.LEASED, 0, -1):
             self.client.zadd(keys.LEASED, {item: 1})
 
-    # A person
+    # Administration
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), likely=st.booleans(), make=st.booleans())
@@ -261,13 +261,13 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule(handlers=st.sets(st.sampled_from(HANDLERS)))
     def declare(self, handlers: set[str]) -> None:
-        many = [Declaration(name, "1", ("*",), ("*",), "default", {}) for name in sorted(handlers)]
-        version = self.inbox.declare(many)
-        assert self.inbox.declare(many) == version, "the same again is no change"
+        declared = [Declaration(name, "1", ("*",), ("*",), "default", {}) for name in sorted(handlers)]
+        version = self.inbox.declare(declared)
+        assert self.inbox.declare(declared) == version, "the same declarations are no change"
 
     @rule()
     def end_orphans(self) -> None:
-        """Handlers that nobody has declared, while some worker is there, have none left to wait for."""
+        """Ready runs of handlers that no worker declares end as failures, if any worker is alive."""
         declared = {one.handler for one in self.inbox.declarations().handlers}
         gone = [name for name in HANDLERS if name not in declared and self.client.hexists(keys.LANES, name)]
         waiting = sum(self.client.zcard(keys.READY + name) for name in gone)
@@ -282,14 +282,14 @@ class InboxMachine(RuleBasedStateMachine):
         self._drop(event_id, handler, state)
 
     @rule(outcome=st.sampled_from(("failed", "retry")), handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
-    def all_fails_and_is_dropped(self, outcome: str, handlers: set[str]) -> None:
-        self.a_worker_does_all_it_can(outcome, handlers)
+    def everything_fails_and_is_dropped(self, outcome: str, handlers: set[str]) -> None:
+        self.a_worker_finishes_everything(outcome, handlers)
         for run in self._runs("failed", "later"):
             self._drop(*run)
 
     @rule(outcome=st.sampled_from(("failed", "retry")), handlers=st.sets(st.sampled_from(HANDLERS), min_size=1))
-    def all_fails_and_is_replayed(self, outcome: str, handlers: set[str]) -> None:
-        self.a_worker_does_all_it_can(outcome, handlers)
+    def everything_fails_and_is_replayed(self, outcome: str, handlers: set[str]) -> None:
+        self.a_worker_finishes_everything(outcome, handlers)
         for run in self._runs("failed", "later"):
             self._replay(*run, make=False)
 
@@ -300,11 +300,11 @@ class InboxMachine(RuleBasedStateMachine):
         assert self.administration.drop([item], reason="because") == ["no-failure"]
 
     def _pick(self, data: st.DataObject, states: set[str]) -> tuple[str, str, str]:
-        """A run of an event, with its state ("" where there is none); one in these states, if there are any."""
+        """A run of an event with its state ("" if it does not exist), in one of these states if there is any."""
         return data.draw(st.sampled_from(self._runs(*states) or self._runs()))
 
     def _runs(self, *states: str) -> list[tuple[str, str, str]]:
-        """The runs in these states; with none given, every run that is or could be."""
+        """The runs in these states. Without states, every run that exists or could exist."""
         every = [(one.event.id, name, self._run_state(one.event.id, name)) for one in self.known for name in HANDLERS]
         return [run for run in every if run[2] in states or not states]
 
@@ -316,7 +316,7 @@ class InboxMachine(RuleBasedStateMachine):
     def resume(self, store: str, handler: str, which: bool) -> None:
         self.administration.resume(store=store) if which else self.administration.resume(handler=handler)
 
-    # The housekeeper, and the wake-ups
+    # Housekeeper and wake-ups
 
     @rule()
     def tick(self) -> None:
@@ -338,7 +338,7 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule(records=st.booleans(), failures=st.booleans())
     def trim(self, records: bool, failures: bool) -> None:
-        """Everything that may go has been there for long enough; what may not stays."""
+        """Everything that may be removed is old enough; the rest stays."""
         assert self.housekeeping.trim(bodies=1e9, records=1e9) == (0, 0, 0)
         self._age_all()
         self.housekeeping.trim(bodies=60, records=60 if records else 1e9, failures=60 if failures else 0)
@@ -347,55 +347,55 @@ class InboxMachine(RuleBasedStateMachine):
             0,
             0,
         )
-        self._forget_what_is_gone({"settled"} if records else set(), {"failed"} if failures else set())
+        self._forget_removed_events({"settled"} if records else set(), {"failed"} if failures else set())
 
     @rule(store=st.sampled_from(STORES), keep=st.integers(0, 4))
     def trim_store(self, store: str, keep: int) -> None:
-        there = self.client.zcard(keys.index_of(store))
+        stored = self.client.zcard(keys.index_of(store))
         _, removed = self.housekeeping.trim_store(store, keep=keep, window=60)
-        assert removed <= max(0, there - keep)
-        self._forget_what_is_gone(set(), {"settled"})
+        assert removed <= max(0, stored - keep)
+        self._forget_removed_events(set(), {"settled"})
 
     def _age_all(self) -> None:
-        """As if all that is closed had been closed an hour ago."""
+        """As if all closed events had been closed an hour ago."""
         hour_ago = int(time.time() * 1000) - 3_600_000
         for name in (keys.PREFIX + "done", keys.FAILED):
             for item in self.client.zrange(name, 0, -1):
                 self.client.zadd(name, {item: hour_ago})
-        self.client.delete(keys.PREFIX + "worn")
+        self.client.delete(keys.PREFIX + "bodies_removed_until")
 
-    def _forget_what_is_gone(self, surely: set[str], perhaps: set[str]) -> None:
+    def _forget_removed_events(self, certain: set[str], possible: set[str]) -> None:
         for delivery in list(self.known):
             event = delivery.event
             state = self.states[event.id]
             if self.client.exists(keys.EVENT + event.id):
-                assert state not in surely
+                assert state not in certain
                 continue
-            assert state in surely | perhaps, "nothing open is forgotten"
+            assert state in certain | possible, "no open event is removed"
             assert not self.client.exists(keys.BODY + event.id, "sh:o:" + event.id)
             assert self.client.zscore(keys.INDEX, event.id) is None
             self.known.remove(delivery)
             self.stale = [run for run in self.stale if run.event.id != event.id]
-            self.forgotten[(event.store, state)] += 1
+            self.removed[(event.store, state)] += 1
 
     def _run_state(self, event_id: str, handler: str) -> str:
         raw = self.client.hget(keys.EVENT + event_id, f"r:{handler}")
         return raw.decode().split(" ")[0] if raw else ""
 
-    # What must always hold
+    # Invariants
 
     @invariant()
-    def the_books_agree(self) -> None:
+    def the_keys_agree(self) -> None:
         if not hasattr(self, "client"):
             return
-        books = Books(self.client, [one.event for one in self.known], handlers=HANDLERS, limit="erp")
-        books.every_open_item_is_in_exactly_one_place()
-        books.what_is_closed_is_listed_as_it_ended()
-        books.an_event_is_as_its_runs_are()
-        books.the_counters_are_what_the_records_say(self.forgotten)
-        books.exactly_the_slots_in_use_are_held(LIMITS, SLOTS)
-        books.the_groups_count_what_failed()
-        self.states = books.states
+        audit = InboxAudit(self.client, [one.event for one in self.known], handlers=HANDLERS, limit="erp")
+        audit.every_open_item_is_in_exactly_one_set()
+        audit.closed_items_are_in_the_set_of_their_state()
+        audit.the_state_of_each_event_follows_from_its_runs()
+        audit.the_counters_match_the_records(self.removed)
+        audit.exactly_the_slots_of_leased_runs_are_held(LIMITS, SLOTS)
+        audit.the_failure_groups_match_the_records()
+        self.states = audit.states
 
     @invariant()
     def no_run_has_more_losses_than_allowed(self) -> None:
@@ -413,16 +413,16 @@ def explore(model: type[RuleBasedStateMachine], url: str, *, examples: int, step
             Phase.explicit,
             Phase.reuse,
             Phase.generate,
-        ),  # a failing sequence is shown as found: shrinking takes minutes
+        ),  # no shrinking, which takes minutes
     )
     run_state_machine_as_test(machine, settings=how)
 
 
-def test_random_sequences_keep_the_rule_and_the_identity(server_url: str) -> None:
+def test_random_sequences_keep_the_invariants(server_url: str) -> None:
     explore(InboxMachine, server_url, examples=25, steps=40)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_many_long_random_sequences_keep_the_rule_and_the_identity(server_url: str) -> None:
+def test_many_long_random_sequences_keep_the_invariants(server_url: str) -> None:
     explore(InboxMachine, server_url, examples=400, steps=80)

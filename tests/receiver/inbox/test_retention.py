@@ -1,4 +1,4 @@
-"""What is old is forgotten in slices; what is open, failed or needed against duplicates is not."""
+"""Retention: old bodies and events are removed in slices. Open events, failures and duplicate marks stay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from receiver.inbox.queries.handlers import HandlerQueries
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System, eventually
 
-ALWAYS = 1e9
+FOREVER = 1e9
 NOW = 0.0
 
 
@@ -22,15 +22,15 @@ def close(system: System, how: str = "done", **event: object) -> str:
     return event_id
 
 
-def test_bodies_go_before_records(system: System) -> None:
+def test_bodies_are_removed_before_records(system: System) -> None:
     event_id = close(system)
-    eventually(lambda: system.housekeeping.trim(bodies=NOW, records=ALWAYS)[0] == 1)
+    eventually(lambda: system.housekeeping.trim(bodies=NOW, records=FOREVER)[0] == 1)
     record = system.ledger.event(event_id)
     assert (record.body, record.summary.status) == (b"", "settled")
-    assert system.housekeeping.trim(bodies=NOW, records=ALWAYS) == (0, 0, 0)
+    assert system.housekeeping.trim(bodies=NOW, records=FOREVER) == (0, 0, 0)
 
 
-def test_a_record_goes_with_all_its_traces_and_the_counters_stay(system: System) -> None:
+def test_a_removed_event_leaves_no_key_and_the_counters_stay(system: System) -> None:
     event_id = close(system)
     eventually(lambda: system.housekeeping.trim(bodies=NOW, records=NOW)[1] == 1)
     assert system.ledger.event(event_id) is None
@@ -48,25 +48,25 @@ def test_open_events_and_failures_are_kept(system: System) -> None:
     assert system.ledger.event(waiting).body
 
 
-def test_failures_go_by_age_only_where_config_says_so(system: System) -> None:
+def test_failures_are_removed_by_age_only_if_configured(system: System) -> None:
     failed = close(system, "failed")
-    eventually(lambda: system.housekeeping.trim(bodies=ALWAYS, records=ALWAYS, failures=0.001)[2] == 1)
+    eventually(lambda: system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=0.001)[2] == 1)
     assert system.ledger.event(failed) is None
     assert system.client.zcard(keys.FAILED) == 0
 
 
-def test_more_than_a_slice_goes_in_slices(system: System) -> None:
-    many = TRIM_SLICE + 20
-    for _ in range(many):
+def test_more_than_a_slice_is_removed_in_slices(system: System) -> None:
+    count = TRIM_SLICE + 20
+    for _ in range(count):
         system.inbox.accept([system.delivery()])
-    claim = system.inbox.claim({"": many}, room=many)
+    claim = system.inbox.claim({"": count}, room=count)
     system.inbox.route([(run, ()) for run in claim.runs], "0")
-    removed = [system.housekeeping.trim(bodies=NOW, records=ALWAYS)[0] for _ in range(4)]
+    removed = [system.housekeeping.trim(bodies=NOW, records=FOREVER)[0] for _ in range(4)]
     assert removed[0] == TRIM_SLICE
     assert system.client.keys("sh:b:*") == []
 
 
-def test_one_store_keeps_its_newest_and_another_all(system: System) -> None:
+def test_a_store_keeps_its_newest_events_and_other_stores_keep_all(system: System) -> None:
     old, _, new = (close(system) for _ in range(3))
     other = close(system, store="south")
     eventually(lambda: system.housekeeping.trim_store("north", keep=1, window=NOW)[1] == 2)
@@ -81,7 +81,7 @@ def test_a_duplicate_mark_inside_its_window_is_never_removed(system: System) -> 
     assert system.housekeeping.trim_store("north", keep=1, window=3600) == (0, 0)
 
 
-def test_the_housekeeper_does_it_by_itself(make_system: Callable[..., System]) -> None:
+def test_the_housekeeper_applies_retention(make_system: Callable[..., System]) -> None:
     more = '[retention]\nbodies = "0s"\n'
     system = make_system(more=more)
     event_id = close(system)
@@ -89,17 +89,17 @@ def test_the_housekeeper_does_it_by_itself(make_system: Callable[..., System]) -
     eventually(lambda: system.ledger.event(event_id).body == b"", 15)
 
 
-def test_runs_of_a_handler_nobody_has_become_failures(system: System) -> None:
+def test_runs_of_a_handler_that_no_worker_has_become_failures(system: System) -> None:
     event_id = system.accept()
     route(system.inbox, claim_one(system.inbox), ("old.handler", "default", False), GREET)
-    assert system.housekeeping.end_orphans(absent=0.01) == 0, "while all workers are away nothing is an orphan"
+    assert system.housekeeping.end_orphans(absent=0.01) == 0, "no run is an orphan while all workers are stopped"
     system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
     assert eventually(lambda: system.housekeeping.end_orphans(absent=30)) == 1
     assert system.run_of(event_id, "old.handler").error.startswith("no-such-handler")
     assert system.identity_holds()
 
 
-def test_a_store_over_max_stored_is_answered_503_alone(make_system: Callable[..., System]) -> None:
+def test_only_the_store_over_max_stored_is_answered_503(make_system: Callable[..., System]) -> None:
     system = make_system()
     text = system.config_file.read_text().replace("[stores.north]\n", "[stores.north]\nmax_stored = 2\n")
     system.config_file.write_text(text)
@@ -109,7 +109,7 @@ def test_a_store_over_max_stored_is_answered_503_alone(make_system: Callable[...
     assert system.post(system.request(store="south"), store="south").status_code == 200
 
 
-def test_runs_of_the_only_handler_are_orphans_though_the_worker_has_none_left(system: System) -> None:
+def test_runs_of_the_only_handler_are_orphans_if_workers_are_alive_without_it(system: System) -> None:
     system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
     event_id = system.accept()
     route(system.inbox, claim_one(system.inbox), ("shop.greet", "default", False))

@@ -303,7 +303,7 @@ def test_an_unexpected_reply_is_not_taken_for_an_acknowledgement(
     own: System, proxy: Proxy, make_loop: Callable[[str], Loop]
 ) -> None:
     loop = make_loop(proxy.url)
-    proxy.say(b"*1\r\n*2\r\n$8\r\naccepted\r\n$6\r\nothers\r\n")
+    proxy.inject(b"*1\r\n*2\r\n$8\r\naccepted\r\n$6\r\nothers\r\n")
     eventually(lambda: loop.poller.select(0))
     loop.turn()
     outcomes: list[Outcomes] = []

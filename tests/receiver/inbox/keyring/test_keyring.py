@@ -1,4 +1,4 @@
-"""The keyring: sealed, bound, in Redis and on disk; nobody but the key's holder reads it or adds to it."""
+"""The keyring: sealed secrets in Redis and on disk, which can be read and added only with the key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NEW = "whsec_bmV3IHNlY3JldCBvZiB0aGUgc3RvcmU="
 
 
 @pytest.fixture
-def ring(redis: Redis, tmp_path: Path) -> Keyring:
+def keyring(redis: Redis, tmp_path: Path) -> Keyring:
     return Keyring(redis, tmp_path, KEY)
 
 
@@ -46,61 +46,63 @@ def secret(text: str = NEW, **how: object) -> LearnedSecret:
     return learned_secret(NORTH, text, origin="created", **how)  # type: ignore[arg-type]
 
 
-def test_what_is_put_comes_back(ring: Keyring) -> None:
+def test_a_stored_secret_is_returned(keyring: Keyring) -> None:
     one = secret(subscription="7")
-    ring.store([one])
-    assert ring.secrets_of("north") == [one]
-    assert ring.secrets_of("south") == []
+    keyring.store([one])
+    assert keyring.secrets_of("north") == [one]
+    assert keyring.secrets_of("south") == []
 
 
-def test_no_secret_is_readable_in_redis_or_in_a_file(ring: Keyring, redis: Redis, tmp_path: Path) -> None:
-    ring.store([secret()])
-    ring.files.write_copy(1, ring.sealed(["north"]))
+def test_no_secret_is_readable_in_redis_or_in_a_file(keyring: Keyring, redis: Redis, tmp_path: Path) -> None:
+    keyring.store([secret()])
+    keyring.files.write_copy(1, keyring.sealed(["north"]))
     stored = redis.hgetall(keys.SECRETS + "north")[secret().fingerprint.encode()]
     for text in (stored, (tmp_path / COPY).read_bytes()):
         assert NEW.encode() not in text
         assert b"bmV3IHNl" not in text
         assert secret().fingerprint.encode() in text
-    assert NEW not in repr(ring.secrets_of("north"))
+    assert NEW not in repr(keyring.secrets_of("north"))
 
 
-def test_the_files_are_for_the_owner_and_pending_ones_go_when_redis_has_them(ring: Keyring, tmp_path: Path) -> None:
-    ring.files.write_copy(1, {})
+def test_the_files_are_private_and_pending_secrets_are_removed_when_every_receiver_has_them(
+    keyring: Keyring, tmp_path: Path
+) -> None:
+    keyring.files.write_copy(1, {})
     assert stat.S_IMODE(os.stat(tmp_path / COPY).st_mode) == 0o600
-    version = ring.store([secret()])
-    ring.receivers.confirm("slow", version - 1)
-    assert ring.store_pending() == 0
-    assert (tmp_path / PENDING).exists(), "a receiver has not read it in Redis, and that may go away"
+    version = keyring.store([secret()])
+    keyring.receivers.confirm("slow", version - 1)
+    assert keyring.store_pending() == 0
+    assert (tmp_path / PENDING).exists(), "a receiver has not read it yet, and Redis may fail before it does"
     assert stat.S_IMODE(os.stat(tmp_path / PENDING).st_mode) == 0o600
-    ring.receivers.confirm("slow", version)
-    ring.store_pending()
+    keyring.receivers.confirm("slow", version)
+    keyring.store_pending()
     assert not (tmp_path / PENDING).exists()
     assert not list(tmp_path.glob(".keyring-*"))
 
 
 @pytest.mark.parametrize("name", ["store", "fingerprint", "origin", "not_after", "learned_at", "subscription"])
-def test_what_is_said_of_a_secret_cannot_be_changed(name: str) -> None:
+def test_the_metadata_of_a_secret_cannot_be_changed(name: str) -> None:
     seal = Seal(b"k" * 32)
-    about = orjson.loads(seal.close(secret()))
-    about[name] = 4e9 if name in ("not_after", "learned_at") else "another"
+    sealed = orjson.loads(seal.close(secret()))
+    sealed[name] = 4e9 if name in ("not_after", "learned_at") else "another"
     with pytest.raises(CannotUnseal):
-        seal.open(orjson.dumps(about))
+        seal.open(orjson.dumps(sealed))
 
 
 @pytest.mark.parametrize("blob", [b"", b"{}", b"[]", b'{"box": 1}', b'{"box": "AAAA"}', b"\xff"])
-def test_debris_is_not_opened(blob: bytes) -> None:
+def test_damaged_entries_are_not_opened(blob: bytes) -> None:
     with pytest.raises(CannotUnseal):
         Seal(b"k" * 32).open(blob)
 
 
-def test_a_secret_of_one_store_cannot_be_moved_to_another(ring: Keyring, redis: Redis) -> None:
-    ring.store([secret()])
+def test_a_secret_of_one_store_cannot_be_moved_to_another(keyring: Keyring, redis: Redis) -> None:
+    keyring.store([secret()])
     redis.hset(keys.SECRETS + "south", mapping=redis.hgetall(keys.SECRETS + "north"))
-    assert ring.secrets_of("south") == []
+    assert keyring.secrets_of("south") == []
 
 
-def test_another_key_opens_nothing(ring: Keyring, redis: Redis, tmp_path: Path) -> None:
-    ring.store([secret()])
+def test_another_key_opens_nothing(keyring: Keyring, redis: Redis, tmp_path: Path) -> None:
+    keyring.store([secret()])
     assert Keyring(redis, tmp_path, OTHER_KEY).secrets_of("north") == []
 
 
@@ -109,68 +111,70 @@ def test_without_a_key_a_secret_is_refused_with_the_fix(redis: Redis, tmp_path: 
         Keyring(redis, tmp_path, "").store([secret()])
 
 
-def test_what_is_learned_while_redis_is_away_is_kept_and_brought_there(own_redis: Server, tmp_path: Path) -> None:
-    ring = Keyring(own_redis.client, tmp_path, KEY)
+def test_a_secret_learned_during_an_outage_is_stored_in_redis_later(own_redis: Server, tmp_path: Path) -> None:
+    keyring = Keyring(own_redis.client, tmp_path, KEY)
     own_redis.kill()
     with pytest.raises(RedisError):
-        ring.store([secret()])
-    assert ring.files.everything()["north"].keys() == {secret().fingerprint}
+        keyring.store([secret()])
+    assert keyring.files.everything()["north"].keys() == {secret().fingerprint}
     own_redis.start()
-    assert ring.store_pending() == 1
-    assert [one.text for one in ring.secrets_of("north")] == [NEW]
-    assert ring.files.pending() == {}
+    assert keyring.store_pending() == 1
+    assert [one.text for one in keyring.secrets_of("north")] == [NEW]
+    assert keyring.files.pending() == {}
 
 
-def test_an_end_that_was_set_is_not_taken_back_by_what_is_still_pending(ring: Keyring, redis: Redis) -> None:
-    ring.store([secret()])
-    pending = ring.files.pending_file.read_bytes()
-    ring.store([replace(secret(), not_after=5.0)])
-    ring.files.pending_file.write_bytes(pending)  # a process that died left its file
-    assert [one.not_after for one in ring.secrets_of("north")] == [5.0]
-    assert ring.store_pending() == 0
-    assert ring.files.pending() == {}
-    assert [one.not_after for one in ring.secrets_of("north")] == [5.0]
+def test_an_end_that_was_set_is_not_removed_by_a_pending_copy(keyring: Keyring, redis: Redis) -> None:
+    keyring.store([secret()])
+    pending = keyring.files.pending_file.read_bytes()
+    keyring.store([replace(secret(), not_after=5.0)])
+    keyring.files.pending_file.write_bytes(pending)  # left by a process that died
+    assert [one.not_after for one in keyring.secrets_of("north")] == [5.0]
+    assert keyring.store_pending() == 0
+    assert keyring.files.pending() == {}
+    assert [one.not_after for one in keyring.secrets_of("north")] == [5.0]
 
 
 def test_two_processes_add_pending_secrets_and_none_is_lost(tmp_path: Path, redis: Redis) -> None:
-    rings = [Keyring(redis, tmp_path, KEY) for _ in range(4)]
+    keyrings = [Keyring(redis, tmp_path, KEY) for _ in range(4)]
     stores = [Store(f"s{n}", STANDARD_WEBHOOKS, ()) for n in range(4)]
 
-    def add(ring: Keyring, store: Store) -> None:
+    def add(keyring: Keyring, store: Store) -> None:
         for n in range(10):
             one = learned_secret(store, f"whsec_{'QUJD' * (n + 1)}", origin="created")
-            ring.files.add_pending([(one.store, one.fingerprint, Seal(b"k" * 32).close(one))])
+            keyring.files.add_pending([(one.store, one.fingerprint, Seal(b"k" * 32).close(one))])
 
-    threads = [threading.Thread(target=add, args=pair) for pair in zip(rings, stores, strict=True)]
+    threads = [threading.Thread(target=add, args=pair) for pair in zip(keyrings, stores, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {store: len(found) for store, found in rings[0].files.pending().items()} == {f"s{n}": 10 for n in range(4)}
+    assert {store: len(found) for store, found in keyrings[0].files.pending().items()} == {
+        f"s{n}": 10 for n in range(4)
+    }
 
 
-def test_a_redis_that_lost_its_keys_gets_them_again(ring: Keyring, redis: Redis) -> None:
-    version = ring.store([secret()])
-    ring.files.write_copy(version, ring.sealed(["north"]))
+def test_a_redis_that_lost_its_data_gets_the_copy(keyring: Keyring, redis: Redis) -> None:
+    version = keyring.store([secret()])
+    keyring.files.write_copy(version, keyring.sealed(["north"]))
     redis.flushdb()
-    assert ring.restore() > version
-    assert [one.text for one in ring.secrets_of("north")] == [NEW]
+    assert keyring.restore() > version
+    assert [one.text for one in keyring.secrets_of("north")] == [NEW]
 
 
-def test_a_secret_under_anothers_mark_is_not_restored_and_hinders_no_other(ring: Keyring, redis: Redis) -> None:
+def test_an_entry_under_a_wrong_fingerprint_is_not_restored_and_the_others_are(keyring: Keyring, redis: Redis) -> None:
     one = secret()
-    ring.store([one])
+    keyring.store([one])
     blob = redis.hget(keys.SECRETS + "north", one.fingerprint)
     assert isinstance(blob, bytes)
-    ring.files.write_copy(7, {"north": {"elsewhere": blob, one.fingerprint: blob}, "south": {"alone": blob}})
+    keyring.files.write_copy(7, {"north": {"elsewhere": blob, one.fingerprint: blob}, "south": {"alone": blob}})
     redis.flushdb()
-    assert ring.restore() >= 7
+    assert keyring.restore() >= 7
     assert redis.hkeys(keys.SECRETS + "north") == [one.fingerprint.encode()]
-    ring.files.write_copy(8, {"north": {"elsewhere": blob}})
-    ring.restore()
+    keyring.files.write_copy(8, {"north": {"elsewhere": blob}})
+    keyring.restore()
 
 
-def test_a_store_is_equipped_with_the_newest_first_and_what_ended_last() -> None:
+def test_learned_secrets_come_newest_first_and_ended_ones_last() -> None:
     old = secret("whsec_b2xk", now=1.0)
     new = secret(NEW, now=2.0)
     ended = LearnedSecret("north", "whsec_ZW5kZWQ=", "x", "created", 0.0, not_after=5.0)
@@ -185,43 +189,43 @@ def test_a_store_is_equipped_with_the_newest_first_and_what_ended_last() -> None
     assert not store.secrets[-1].is_active(time.time())
 
 
-def test_many_that_have_ended_do_not_push_out_one_that_counts(ring: Keyring) -> None:
-    counts = secret(now=1.0)
+def test_many_ended_secrets_do_not_displace_a_live_one(keyring: Keyring) -> None:
+    live = secret(now=1.0)
     ended = [replace(secret(f"whsec_{'QUJD' * (n + 1)}", now=100.0 + n), not_after=5.0 + n) for n in range(60)]
-    assert with_learned_secrets(NORTH, [*ended, counts]).secrets[0].key == b"new secret of the store"
-    ring.store([counts, *ended])
-    assert ring.remove_ended("north") == 60
-    assert ring.secrets_of("north") == [counts]
+    assert with_learned_secrets(NORTH, [*ended, live]).secrets[0].key == b"new secret of the store"
+    keyring.store([live, *ended])
+    assert keyring.remove_ended("north") == 60
+    assert keyring.secrets_of("north") == [live]
 
 
 def load_store() -> Store:
     return Store("north", STANDARD_WEBHOOKS, (learned_secret(NORTH, SECRET, origin="x").as_secret(STANDARD_WEBHOOKS),))
 
 
-def test_whoever_waits_hears_of_receivers_that_are_behind_and_not_of_silent_ones(ring: Keyring, redis: Redis) -> None:
-    version = ring.announce_change("north")
-    ring.receivers.confirm("one", version)
-    ring.receivers.confirm("two", version - 1)
+def test_waiting_reports_receivers_that_are_behind_but_not_silent_ones(keyring: Keyring, redis: Redis) -> None:
+    version = keyring.announce_change("north")
+    keyring.receivers.confirm("one", version)
+    keyring.receivers.confirm("two", version - 1)
     redis.hset(keys.RECEIVERS, "dead", "0 1000")
-    assert ring.receivers.behind(version) == ["two"]
+    assert keyring.receivers.behind(version) == ["two"]
     assert redis.hexists(keys.RECEIVERS, "dead") == 0
-    threading.Timer(0.2, ring.receivers.confirm, ("two", version)).start()
-    assert ring.receivers.wait_for(version, within=5) == []
-    assert ring.receivers.wait_for(ring.withdraw_change("north"), within=0.1) == ["one", "two"]
+    threading.Timer(0.2, keyring.receivers.confirm, ("two", version)).start()
+    assert keyring.receivers.wait_for(version, within=5) == []
+    assert keyring.receivers.wait_for(keyring.withdraw_change("north"), within=0.1) == ["one", "two"]
 
 
-def test_the_state_says_what_changed_and_what_is_under_way(ring: Keyring) -> None:
-    first = ring.store([secret()])
-    mark = ring.announce_change("south")
-    state = ring.state()
-    assert (state.version, state.versions) == (mark, {"north": first})
+def test_the_state_has_versions_and_announced_changes(keyring: Keyring) -> None:
+    first = keyring.store([secret()])
+    version = keyring.announce_change("south")
+    state = keyring.state()
+    assert (state.version, state.versions) == (version, {"north": first})
     assert set(state.changing) == {"south"}
-    ring.withdraw_change("south")
-    assert ring.state().changing == {}
+    keyring.withdraw_change("south")
+    assert keyring.state().changing == {}
 
 
 @pytest.mark.parametrize("key", ["short", "not base64 at all!", "QUJD", "zz" * 32])
-def test_a_key_that_is_none_is_refused_at_start(tmp_path: Path, key: str) -> None:
+def test_an_invalid_key_is_refused_at_start(tmp_path: Path, key: str) -> None:
     (tmp_path / "config.toml").write_text(f'[secrets]\nkey = "{key}"\n')
     with pytest.raises(ConfigError, match="openssl rand"):
         load(tmp_path / "config.toml", {})
@@ -237,7 +241,7 @@ def test_a_store_without_secrets_needs_a_key_and_an_api(tmp_path: Path) -> None:
             load(tmp_path / "config.toml", {})
 
 
-def test_a_connection_that_is_away_says_so_and_changes_nothing(tmp_path: Path) -> None:
-    ring = Keyring(connect("redis://127.0.0.1:1", timeout=0.2), tmp_path, KEY)
+def test_an_unreachable_server_raises(tmp_path: Path) -> None:
+    keyring = Keyring(connect("redis://127.0.0.1:1", timeout=0.2), tmp_path, KEY)
     with pytest.raises(RedisError):
-        ring.state()
+        keyring.state()

@@ -1,4 +1,4 @@
-"""Connections outside the pool, when something comes that nobody asked for: they are left, and nobody dies of it."""
+"""Connections outside the pool, when the server sends unexpected data: they are replaced, and the process continues."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ def proxy(tmp_path: Path, own_redis: Server) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("extra", EXTRA)
-def test_a_bell_that_hears_something_else_is_hung_anew(own_redis: Server, proxy: Proxy, extra: bytes) -> None:
+def test_a_wake_up_listener_reconnects_after_unexpected_data(own_redis: Server, proxy: Proxy, extra: bytes) -> None:
     with selectors.DefaultSelector() as selector:
-        bell = WakeUpListener(connect(proxy.url, timeout=2.0), ["default"], selector)
-        assert bell.arm()
-        proxy.say(extra)
+        listener = WakeUpListener(connect(proxy.url, timeout=2.0), ["default"], selector)
+        assert listener.arm()
+        proxy.inject(extra)
         assert selector.select(5)
-        assert bell.read() is None
-        assert eventually(bell.arm)
+        assert listener.read() is None
+        assert eventually(listener.arm)
         own_redis.client.rpush(rq_list("default"), "wake-default")
         assert selector.select(5)
-        assert bell.read() == "wake-default"
-        bell.drop()
+        assert listener.read() == "wake-default"
+        listener.drop()
 
 
-def test_a_worker_that_is_told_nonsense_connects_anew(
+def test_a_direct_connection_reconnects_after_unexpected_data(
     make_system: Callable[..., System], own_redis: Server, proxy: Proxy
 ) -> None:
     system = make_system(url=own_redis.url)
     system.accept()
     direct = Inbox(connect(proxy.url, timeout=2.0), direct=True)
     assert len(direct.claim({"": 1}, room=1).runs) == 1
-    proxy.say(b"hello\r\n")
+    proxy.inject(b"hello\r\n")
     with pytest.raises(RedisError):
         direct.claim({"": 1}, room=1)
     assert direct.claim({"": 1}, room=1).runs == ()
 
 
-def test_replies_that_nobody_asked_for_are_nobodys(own_redis: Server) -> None:
-    plain = RawConnection(own_redis.client)
-    plain.send([("PING",), ("PING",)])
+def test_surplus_replies_are_not_taken_for_a_commands_reply(own_redis: Server) -> None:
+    raw = RawConnection(own_redis.client)
+    raw.send([("PING",), ("PING",)])
     with selectors.DefaultSelector() as selector:
-        selector.register(plain, selectors.EVENT_READ)
+        selector.register(raw, selectors.EVENT_READ)
         assert selector.select(5)
     with pytest.raises(LostConnection, match="more replies"):
-        plain.execute([("ECHO", "mine")])
-    plain.close()
+        raw.execute([("ECHO", "mine")])
+    raw.close()

@@ -15,7 +15,7 @@ from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import check
 from receiver.inbox.redis.script_library import library, script, sources
 from receiver.inbox.redis.script_runner import ScriptCall
-from tests.faults.test_damaged_records import narrow_inbox
+from tests.faults.test_damaged_records import restricted_inbox
 from tests.support.harness import Server, System, own_server
 from tests.support.proxy import Proxy
 
@@ -69,8 +69,8 @@ def test_flags_are_the_same_for_fcall_and_eval() -> None:
 
 @pytest.mark.parametrize("rule", ["-function", "-function|load", "-fcall"])
 def test_a_user_without_the_right_to_functions_is_refused_at_start(own: System, rule: str) -> None:
-    with narrow_inbox(own, rule) as narrow, pytest.raises(ServerUnusable, match=r"may not run .* \+@scripting"):
-        check(narrow.client)
+    with restricted_inbox(own, rule) as restricted, pytest.raises(ServerUnusable, match=r"may not run .* \+@scripting"):
+        check(restricted.client)
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["pool", "direct"])
