@@ -16,7 +16,7 @@ from workers.cli import output
 from workers.cli.options import connect_server, json_option, load_config, with_config
 
 if TYPE_CHECKING:
-    from workers.operations.explain_handlers import Explanation, RoutingFacts
+    from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts
 
 
 @click.command("explain")
@@ -50,7 +50,7 @@ def explain(event_id: str, json_: bool) -> None:
     output.next_command(*dict.fromkeys(fixes), f"storehooks events show {event.id}  its payload and its runs")
 
 
-def _rows(one: Explanation) -> list[tuple[Any, ...]]:
+def _rows(one: HandlerExplanation) -> list[tuple[Any, ...]]:
     why = one.handler, output.state("yes" if one.called else "no"), f"{one.reason}: {one.why}"[:160]
     fix = os.path.relpath(one.fix) if one.fix.startswith("/") else one.fix
     return [why, ("", "", fix)] if fix and not fix.startswith("storehooks ") else [why]

@@ -35,7 +35,7 @@ class RoutingFacts:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class HandlerExplanation:
     handler: str
     called: bool
     reason: str
@@ -45,59 +45,63 @@ class Explanation:
     fix: str = ""
 
 
-def explain(facts: RoutingFacts) -> list[Explanation]:
+def explain(facts: RoutingFacts) -> list[HandlerExplanation]:
     """An explanation for every handler that has a run, was declared, or is loaded here."""
     runs = {run.handler: run for run in facts.event.runs}
     names = sorted({*runs, *facts.declared, *facts.loaded})
     return [_with_run(facts, runs[name]) if name in runs else _without_run(facts, name) for name in names]
 
 
-def _with_run(facts: RoutingFacts, run: RunRecord) -> Explanation:
+def _with_run(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
     attempt = f"attempt {run.attempts}"
     result = "" if run.result is None else f': "{run.result}"'
     match run.status:
         case RunStatus.DONE:
-            return Explanation(run.handler, True, "called", f"done, {attempt}{result}")
+            return HandlerExplanation(run.handler, True, "called", f"done, {attempt}{result}")
         case RunStatus.RUNNING:
-            return Explanation(run.handler, True, RunStatus.RUNNING, f"running, attempt {run.attempts + 1}")
+            return HandlerExplanation(run.handler, True, RunStatus.RUNNING, f"running, attempt {run.attempts + 1}")
         case RunStatus.DROPPED if run.reason == "skipped":
-            return Explanation(run.handler, False, "skipped", f"when: {str(run.result).removeprefix('skipped: ')}")
+            return HandlerExplanation(
+                run.handler, False, "skipped", f"when: {str(run.result).removeprefix('skipped: ')}"
+            )
         case RunStatus.DROPPED:
-            return Explanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
+            return HandlerExplanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
         case RunStatus.FAILED:
             again = f"storehooks failures replay --event {facts.event.summary.id}"
             called = run.reason not in ("no-such-handler", "lost-worker")
-            return Explanation(run.handler, called, RunStatus.FAILED, f"failed, {attempt}: {run.error}", again)
+            return HandlerExplanation(run.handler, called, RunStatus.FAILED, f"failed, {attempt}: {run.error}", again)
         case RunStatus.WAITING:
             return _waiting(facts, run)
 
 
-def _waiting(facts: RoutingFacts, run: RunRecord) -> Explanation:
+def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
     if run.handler in facts.absent:
         return _absent(facts, run.handler)
     if run.due_at is not None:
         when = f"{run.due_at:%Y-%m-%d %H:%M:%S} UTC"
         if run.attempts:
             why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
-            return Explanation(run.handler, True, "retrying", why)
+            return HandlerExplanation(run.handler, True, "retrying", why)
         if run.error:  # it was called, and no attempt was counted
-            return Explanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")
+            return HandlerExplanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")
         sooner = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
-        return Explanation(run.handler, False, "delayed", f"delayed by delay=; due {when}", sooner)
+        return HandlerExplanation(run.handler, False, "delayed", f"delayed by delay=; due {when}", sooner)
     return _held(facts, run.handler) or _limited(facts, run.handler)
 
 
-def _held(facts: RoutingFacts, name: str) -> Explanation | None:
+def _held(facts: RoutingFacts, name: str) -> HandlerExplanation | None:
     """The handler or the store is paused, or no worker has the handler."""
     store = facts.event.summary.store
     if f"handler:{name}" in facts.paused:
-        return Explanation(name, False, "paused", "the handler is paused", f"storehooks handlers resume {name}")
+        return HandlerExplanation(name, False, "paused", "the handler is paused", f"storehooks handlers resume {name}")
     if f"store:{store}" in facts.paused:
-        return Explanation(name, False, "paused", f"the store {store} is paused", f"storehooks stores resume {store}")
+        return HandlerExplanation(
+            name, False, "paused", f"the store {store} is paused", f"storehooks stores resume {store}"
+        )
     return None if name in facts.declared else _absent(facts, name)
 
 
-def _absent(facts: RoutingFacts, name: str) -> Explanation:
+def _absent(facts: RoutingFacts, name: str) -> HandlerExplanation:
     """It was removed from the plugins, or its workers are stopped. Only a person can know which."""
     since = facts.absent[name].since if name in facts.absent else None
     why = "no worker has this handler any more" + (f", since {since:%H:%M:%S} UTC" if since else "")
@@ -106,45 +110,45 @@ def _absent(facts: RoutingFacts, name: str) -> Explanation:
         if name in facts.loaded
         else f"storehooks handlers retire {name}"
     )
-    return Explanation(name, False, "absent", why, fix)
+    return HandlerExplanation(name, False, "absent", why, fix)
 
 
-def _limited(facts: RoutingFacts, name: str) -> Explanation:
+def _limited(facts: RoutingFacts, name: str) -> HandlerExplanation:
     """Its limit is closed or full, or every worker is busy."""
     limit = facts.declared[name].details.get("limit")
     if until := facts.busy.get(limit or f"h:{name}"):
-        return Explanation(name, False, "limit", f"{limit or 'the handler'} is busy until {until:%H:%M:%S} UTC")
+        return HandlerExplanation(name, False, "limit", f"{limit or 'the handler'} is busy until {until:%H:%M:%S} UTC")
     if limit in facts.full:
-        return Explanation(name, False, "limit", f"[limits.{limit}] has no free slot")
-    return Explanation(name, False, RunStatus.WAITING, "ready; waiting for a worker", "storehooks stats")
+        return HandlerExplanation(name, False, "limit", f"[limits.{limit}] has no free slot")
+    return HandlerExplanation(name, False, RunStatus.WAITING, "ready; waiting for a worker", "storehooks stats")
 
 
-def _without_run(facts: RoutingFacts, name: str) -> Explanation:
+def _without_run(facts: RoutingFacts, name: str) -> HandlerExplanation:
     one = facts.declared.get(name) or facts.loaded[name]
     about = facts.event.summary
     if about.topic == UNREADABLE:
-        return Explanation(name, False, "unreadable", "the event's body is unreadable, so no handler is called")
+        return HandlerExplanation(name, False, "unreadable", "the event's body is unreadable, so no handler is called")
     if about.topic == PROBE:
-        return Explanation(name, False, "probe", "a probe of our own URL; it goes to no handler")
+        return HandlerExplanation(name, False, "probe", "a probe of our own URL; it goes to no handler")
     if not any(matches(pattern, about.topic) for pattern in one.topics):
-        return Explanation(
+        return HandlerExplanation(
             name, False, "topic", f"it listens to {', '.join(one.topics)}, not {about.topic}", _place(one)
         )
     if not any(matches(pattern, about.store) for pattern in one.stores):
         fix = f"[plugins.{one.details.get('plugin')}] stores, or {_place(one)}"
-        return Explanation(
+        return HandlerExplanation(
             name, False, "store", f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}", fix
         )
     return _missed(facts, name)
 
 
-def _missed(facts: RoutingFacts, name: str) -> Explanation:
+def _missed(facts: RoutingFacts, name: str) -> HandlerExplanation:
     """It listens to the event's topic, but has no run for the event."""
     about = facts.event.summary
     if name in facts.absent and name not in facts.loaded:
         return _absent(facts, name)
     if name not in facts.declared:
-        return Explanation(
+        return HandlerExplanation(
             name,
             False,
             "not-loaded",
@@ -153,12 +157,12 @@ def _missed(facts: RoutingFacts, name: str) -> Explanation:
         )
     if not facts.event.runs and about.status == EventStatus.OPEN:
         if f"store:{about.store}" in facts.paused:
-            return Explanation(
+            return HandlerExplanation(
                 name, False, "paused", f"the store {about.store} is paused", f"storehooks stores resume {about.store}"
             )
-        return Explanation(name, False, "not-routed", "the event is not routed yet", "storehooks stats")
+        return HandlerExplanation(name, False, "not-routed", "the event is not routed yet", "storehooks stats")
     again = f"storehooks events replay {_id(facts)} --handler {name}"
-    return Explanation(name, False, "added-later", "it did not exist when the event was routed", again)
+    return HandlerExplanation(name, False, "added-later", "it did not exist when the event was routed", again)
 
 
 def _id(facts: RoutingFacts) -> str:

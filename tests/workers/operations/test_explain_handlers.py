@@ -15,7 +15,7 @@ from receiver.inbox import Declaration, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from receiver.inbox.queries.handlers import AbsentHandler
 from tests.support.harness import System, eventually
-from workers.operations.explain_handlers import Explanation, RoutingFacts, explain
+from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts, explain
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
@@ -33,7 +33,9 @@ def run(name: str, status: str, attempts: int = 1, **more: Any) -> RunRecord:
     return RunRecord(name, status=status, attempts=attempts, **fields)
 
 
-def explained(*runs: RunRecord, handler: Declaration | None = None, loaded: bool = False, **facts: Any) -> Explanation:
+def explained(
+    *runs: RunRecord, handler: Declaration | None = None, loaded: bool = False, **facts: Any
+) -> HandlerExplanation:
     about = EventSummary(
         "e1", "north", facts.pop("topic", "order.paid"), "msg", "1", NOON, "webhook", facts.pop("status", "open")
     )
@@ -129,7 +131,7 @@ def explained(*runs: RunRecord, handler: Declaration | None = None, loaded: bool
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_each_reason_has_an_explanation(found: Explanation, called: bool, reason: str, why: str) -> None:
+def test_each_reason_has_an_explanation(found: HandlerExplanation, called: bool, reason: str, why: str) -> None:
     assert (found.called, found.reason) == (called, reason)
     assert why in found.why
 
