@@ -227,8 +227,9 @@ def show_answer(answer: Any, all_: bool, as_json: bool) -> None:
     elif isinstance(answer, Pages):
         records: Iterable[Record] = answer if all_ else answer.first_page()
         (_stream_json if as_json else _show_table)(iter(records))
-        if not as_json and not all_ and answer.total is not None:
-            click.echo(f"\n{answer.total:,} in total; --all shows all of them")
+        if not as_json and isinstance(records, list) and answer.total is not None:
+            more = "; --all shows all of them" if answer.total > len(records) else ""
+            click.echo(f"\n{answer.total:,} in total{more}")
     elif as_json:
         click.echo(_json(answer))
     else:

@@ -33,7 +33,7 @@ class RunStream:
     def __init__(self, client: Redis) -> None:
         self._pubsub: PubSub = client.pubsub(ignore_subscribe_messages=True)
         self._pubsub.subscribe(keys.JOURNAL)
-        self._widths = [4, 15, 4, 11]
+        self._widths = [4, 16, 4, 11]
         """Of store, topic, resource and handler; they grow with what is printed."""
         self.fileno = int(self._pubsub.connection._sock.fileno())
 

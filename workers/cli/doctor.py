@@ -80,6 +80,8 @@ def _show(findings: list[Finding]) -> None:
         start = output.state(level, f"{level:<6}") + output.text(f"{one.name:<{wide}}")
         for line in [one.text, *one.more, *_fix(one.fix)]:
             is_command = line.startswith("fix: storehooks")
+            if is_command and 6 + wide + len(line) > output.width():
+                start = output.text(" " * 6)
             output.line(start, line, indent=6 + wide, whole=is_command)
             start = output.text(" " * (6 + wide))
 

@@ -42,6 +42,8 @@ FAIR = 24
 PAYLOAD_LINES = 100
 """How much of a payload is shown; `--json` shows all of it."""
 GAP = 2
+"""Spaces between two columns."""
+_NUMBER = re.compile(r"([\d,]+(\.\d+)?)?")
 
 STYLES: Mapping[str, str] = {
     **dict.fromkeys(("ok", "on", "yes", "done", "settled", "accepted", "confirmed", "documented", "valid"), "green"),
@@ -255,7 +257,7 @@ def table(
 
 def _column(heading: str, *values: Any, may_shrink: bool) -> _Column:
     cells = [text(value) for value in values]
-    is_number = any(cell.plain for cell in cells) and all(re.fullmatch(r"[\d,]*", cell.plain) for cell in cells)
+    is_number = any(cell.plain for cell in cells) and all(_NUMBER.fullmatch(cell.plain) for cell in cells)
     return _Column(heading, cells, is_number, may_shrink)
 
 

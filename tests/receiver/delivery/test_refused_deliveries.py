@@ -223,7 +223,7 @@ def test_nothing_is_stored_when_it_is_off_and_the_command_says_so(make_system: C
     assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
     eventually(lambda: system.ledger.counters().total["refused"] == 1)
     assert not (system.folder / "data" / FILE).exists()
-    assert '[receiver] refused is "off"' in system.run_cli("refused").stdout
+    assert '[receiver] refused = "off"' in system.run_cli("refused").stdout
     assert not (system.folder / "data" / FILE).exists()  # the command creates no file
 
 
