@@ -1,7 +1,8 @@
-"""The inbox: everything that receivers and workers store in Redis, and the only room that reads and writes its keys.
+"""The inbox: everything that receivers and workers store in Redis, and the only room that writes its keys.
 
-Law of this room: every change of state is one Lua script (`lua/`), every key name is on one page
-(`keys`), and nothing outside this room writes a key. It may import `receiver.contract`, and no more.
+Law of this room: every change of an event or a run is one Lua script (`lua/`), every key name is on one page (`keys`),
+and nothing outside this room writes a key. It may import `receiver.contract`, `receiver.config.settings` and
+`receiver.config.values`, and no more.
 """
 
 from receiver.inbox.accept_batch import AcceptResult

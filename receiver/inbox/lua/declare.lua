@@ -17,7 +17,7 @@ return function()
   end
 
   -- Old declarations are removed: after a day if another version has since asked for the same, else after ninety days,
-  -- because they tell when a subscription may be removed.
+  -- because a subscription may be removed only some time after the last declaration that asked for it.
   local DAY, newest = 86400000, {}
   local function asked_for(name) return (string.gsub(name, '@.*#', '#')) end
   for at = 1, #seen, 2 do
