@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 from redis import Redis
 
-from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from receiver.inbox.leases import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.model import DECLARATION_MS
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument

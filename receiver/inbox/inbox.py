@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
 from receiver.inbox.accept_batch import AcceptBatch, AcceptResult
+from receiver.inbox.leases import LEASE_MS
 from receiver.inbox.model import (
     DECLARATION_MS,
     EVENT_FIELDS,
@@ -41,9 +42,6 @@ from receiver.inbox.outcomes import Outcome
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument, DirectConnection
 from receiver.inbox.redis.script_runner import ScriptCall
-
-LEASE_MS = 3_000
-LOSSES_ALLOWED = 5
 
 
 class Inbox:

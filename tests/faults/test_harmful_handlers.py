@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from receiver.inbox import keys
-from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from receiver.inbox.leases import LEASE_MS, LOSSES_ALLOWED
 from tests.support.harness import Process, System, children_of, comm, eventually
 
 HARMFUL = """

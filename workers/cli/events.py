@@ -117,7 +117,7 @@ def _show_summary(record: EventRecord) -> None:
 
 
 def _write_export(event_id: str, path: str) -> None:
-    from workers.operations.export import write
+    from workers.operations.portable_event import write
 
     config = load_config()
     text = write(config, connect_server(config), event_id)

@@ -16,7 +16,7 @@ from workers.cli import output
 from workers.cli.options import connect_server, load_config, with_config
 
 if TYPE_CHECKING:
-    from workers.operations.export import EventExport
+    from workers.operations.portable_event import EventExport
 
 
 @click.command("run")
@@ -55,12 +55,12 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
 
 
 def _event_from(config: Config, source: str) -> tuple[Event, EventExport | None]:
-    from workers.operations import export
+    from workers.operations import portable_event
     from workers.operations.local_run import event_from_file
 
     if not Path(source).is_file():
         return _stored_event(config, source), None
-    if found := export.read(Path(source)):
+    if found := portable_event.read(Path(source)):
         return found.event, found
     return event_from_file(config, source), None
 

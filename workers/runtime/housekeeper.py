@@ -22,7 +22,7 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Housekeeping, connect_to
 from receiver.inbox.housekeeping import TICK_SLICE
-from receiver.inbox.inbox import LEASE_MS
+from receiver.inbox.leases import LEASE_MS
 from receiver.inbox.redis.connecting import check
 from workers.processes import Schedule, Signals
 from workers.runtime import maintenance

@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from receiver.inbox import Claim, Declaration, Housekeeping, Inbox, Outcome, Routes, Run, keys
-from receiver.inbox.inbox import LEASE_MS, LOSSES_ALLOWED
+from receiver.inbox.leases import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.model import PlannedRun
 from receiver.inbox.redis.script_library import library
 from tests.support.harness import System, eventually

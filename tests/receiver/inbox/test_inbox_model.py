@@ -38,7 +38,7 @@ from receiver.inbox import (
     connect,
     keys,
 )
-from receiver.inbox.inbox import LOSSES_ALLOWED
+from receiver.inbox.leases import LOSSES_ALLOWED
 from receiver.inbox.model import from_ms
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.support.inbox_audit import InboxAudit

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from receiver.inbox import Run
-from receiver.inbox.inbox import LOSSES_ALLOWED
+from receiver.inbox.leases import LOSSES_ALLOWED
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.worker.batch_sizes import BatchSizes
 

@@ -19,6 +19,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, connect_to, keys
+from receiver.inbox.leases import RENEW_EVERY
 from receiver.inbox.outcomes import Ending, RunResult
 from receiver.inbox.redis.connecting import check
 from workers.plugins.validation_process import validate_plugins
@@ -31,7 +32,6 @@ from workers.runtime.worker.rq_registration import RegisteredWorker
 from workers.runtime.worker.waiting_runs import WaitingRuns
 from workers.runtime.worker.wake_ups import WakeUpListener
 
-RENEW_EVERY = 1.0
 WATCH_EVERY = 0.1
 HEARTBEAT_EVERY = 5.0
 LONGEST_HOLD = 5.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from receiver.inbox import Run, StoredEvent
-from receiver.inbox.inbox import LOSSES_ALLOWED
+from receiver.inbox.leases import LOSSES_ALLOWED
 from workers.runtime.worker import waiting_runs
 from workers.runtime.worker.batch_sizes import LARGEST_BATCH, MEASURED_AFTER, BatchSizes
 from workers.runtime.worker.waiting_runs import WaitingRuns
