@@ -1,4 +1,4 @@
-"""The documents keep their word: every command in them runs, every config key and link in them exists."""
+"""The documents are correct: their commands run, their config keys and links exist."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.programs import ROOT, typed
 from workers.cli.capture_file import write
 
 DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
-OF_ITS_OWN = ("tutorial.md",)
-"""A page to be followed from its first line to its last; test_tutorial.py does."""
+TESTED_ELSEWHERE = ("tutorial.md",)
+"""test_tutorial.py follows this page from its first line to its last."""
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -28,14 +28,14 @@ def commands(document: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """The store of the documents, one captured request of it, and one refused delivery."""
+    """The store of the documents, with a captured request and a refused delivery."""
     with own_server(tmp_path_factory.mktemp("server")) as server:
-        system = as_in_the_documents(System(tmp_path_factory.mktemp("system"), server.url))
+        system = documented_system(System(tmp_path_factory.mktemp("system"), server.url))
         yield system
         system.close()
 
 
-def as_in_the_documents(system: System) -> System:
+def documented_system(system: System) -> System:
     text = system.config_file.read_text()
     text = text[: text.index("[stores.north]")] + f'[stores.demo]\nsigning_secrets = ["{SANDBOX_SECRET}"]\n'
     system.config_file.write_text(text)
@@ -48,7 +48,9 @@ def as_in_the_documents(system: System) -> System:
 
 
 @pytest.mark.parametrize(
-    "document", [one for one in DOCUMENTS if commands(one) and one.name not in OF_ITS_OWN], ids=lambda path: path.name
+    "document",
+    [one for one in DOCUMENTS if commands(one) and one.name not in TESTED_ELSEWHERE],
+    ids=lambda path: path.name,
 )
 def test_every_command_of_a_document_works(demo: System, document: Path) -> None:
     assert len(commands(document)) >= 5
@@ -59,22 +61,22 @@ def test_every_command_of_a_document_works(demo: System, document: Path) -> None
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         if "||" in line:
-            assert line.rpartition("echo ")[2].strip('"') in done.stdout, f"{line} did not say so\n{done.stdout}"
+            assert line.rpartition("echo ")[2].strip('"') in done.stdout, f"{line} did not print it\n{done.stdout}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_of_a_document_lead_to_files(document: Path) -> None:
+def test_the_links_of_a_document_exist(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
         assert target.startswith("http") or (document.parent / target).exists(), target
 
 
-def test_the_keys_that_operating_shows_have_their_defaults(tmp_path: Path) -> None:
+def test_operating_shows_the_default_config(tmp_path: Path) -> None:
     for sample in blocks(ROOT / "docs/operating.md", "toml"):
         (tmp_path / "config.toml").write_text(sample)
         assert load(tmp_path / "config.toml", {}).receiver == Config().receiver
 
 
-def test_the_keys_that_subscriptions_shows_are_known_and_most_are_the_defaults(tmp_path: Path) -> None:
+def test_subscriptions_shows_known_keys_and_mostly_defaults(tmp_path: Path) -> None:
     environ = {"DEMO_TOKEN": "t", "DEMO_SECRET": SANDBOX_SECRET, "KEYRING_KEY": "00" * 32}
     (tmp_path / "config.toml").write_text("".join(blocks(ROOT / "docs/subscriptions.md", "toml")))
     shown = load(tmp_path / "config.toml", environ)

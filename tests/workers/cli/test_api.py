@@ -1,4 +1,4 @@
-"""`storehooks api` and `storehooks sandbox`, run as processes: what they print, in which form, with which exit code."""
+"""`storehooks api` and `storehooks sandbox`, run as processes: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(sandbox: SandboxRun, *arguments: str, config: Path | None = None) -> sub
 
 
 def on_a_terminal(sandbox: SandboxRun, *arguments: str) -> str:
-    """What a person sees."""
+    """What the command writes to a terminal, without colour."""
     command = [sys.executable, "-m", "workers.cli", *arguments, "--config", str(sandbox.config_file)]
     ours, theirs = pty.openpty()
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=ROOT)
@@ -43,7 +43,7 @@ def on_a_terminal(sandbox: SandboxRun, *arguments: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
 
 
-def test_the_list_shows_the_49_with_their_state_and_needs_no_server(sandbox: SandboxRun, tmp_path: Path) -> None:
+def test_the_list_shows_the_state_of_all_operations_and_needs_no_server(sandbox: SandboxRun, tmp_path: Path) -> None:
     config = tmp_path / "away.toml"
     config.write_text(sandbox.config_file.read_text().replace("[redis]\nurl", "[redis]\n#").replace("\n# =", "\n#"))
     done = run(sandbox, "api", "--list", "--json", config=config)
@@ -66,7 +66,7 @@ def test_a_listing_is_json_for_pipes_and_a_table_for_people(sandbox: SandboxRun,
     assert '"id"' not in shown
 
 
-def test_all_goes_through_every_page(sandbox: SandboxRun, redis: Redis, tmp_path: Path) -> None:
+def test_all_reads_every_page(sandbox: SandboxRun, redis: Redis, tmp_path: Path) -> None:
     config = tmp_path / "small.toml"
     config.write_text(sandbox.config_file.read_text() + "\n[catalogue.paging]\nsize = 15\n")
     assert len(json.loads(run(sandbox, "api", "products", "list", config=config).stdout)) == 15
@@ -86,7 +86,7 @@ def test_a_call_takes_its_values_from_arguments_parameters_and_a_file(
     assert run(sandbox, "api", "orders", "delete", str(order["id"])).returncode == 0
 
 
-def test_a_probe_confirms_by_reading_only_and_the_list_shows_it(sandbox: SandboxRun, redis: Redis) -> None:
+def test_a_probe_only_reads_and_the_list_shows_what_it_confirmed(sandbox: SandboxRun, redis: Redis) -> None:
     done = run(sandbox, "api", "probe", "--json")
     assert done.returncode == 0, done.stdout
     results = {one["operation"]: one["result"] for one in json.loads(done.stdout)}
@@ -101,7 +101,7 @@ def test_a_probe_confirms_by_reading_only_and_the_list_shows_it(sandbox: Sandbox
     assert states["products.create"] == "assumed"
 
 
-def test_a_probe_names_the_key_for_what_is_not_there(sandbox: SandboxRun, redis: Redis, tmp_path: Path) -> None:
+def test_a_probe_names_the_config_key_of_a_missing_operation(sandbox: SandboxRun, redis: Redis, tmp_path: Path) -> None:
     config = tmp_path / "wrong.toml"
     config.write_text(
         sandbox.config_file.read_text() + '\n[catalogue.orders.list]\npath = "/api/v3/app/bestellungen"\n'
@@ -123,7 +123,7 @@ def test_a_probe_names_the_key_for_what_is_not_there(sandbox: SandboxRun, redis:
         (["sandbox", "do", "explode"], 2, "'explode' is not one of"),
     ],
 )
-def test_what_goes_wrong_is_a_sentence(
+def test_an_error_is_one_sentence(
     sandbox: SandboxRun, redis: Redis, arguments: list[str], code: int, says: str
 ) -> None:
     done = run(sandbox, *arguments)
@@ -131,7 +131,7 @@ def test_what_goes_wrong_is_a_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_text_of_the_store_cannot_command_the_terminal(sandbox: SandboxRun, redis: Redis) -> None:
+def test_control_characters_of_the_store_do_not_reach_the_terminal(sandbox: SandboxRun, redis: Redis) -> None:
     sandbox.client().products.update(1, name="\x1b[31mred\u202e")
     shown = on_a_terminal(sandbox, "api", "products", "list")
     assert "red" in shown
@@ -139,7 +139,7 @@ def test_text_of_the_store_cannot_command_the_terminal(sandbox: SandboxRun, redi
     assert "\u202e" not in shown
 
 
-def test_an_import_reports_what_was_refused(sandbox: SandboxRun, redis: Redis, tmp_path: Path) -> None:
+def test_an_import_reports_refused_rows(sandbox: SandboxRun, redis: Redis, tmp_path: Path) -> None:
     rows = tmp_path / "goods.csv"
     rows.write_text("name,price\nMug,1.00\nLamp,dear\n")
     done = run(sandbox, "api", "products", "bulk_import", "--data", str(rows))
@@ -148,7 +148,7 @@ def test_an_import_reports_what_was_refused(sandbox: SandboxRun, redis: Redis, t
     assert "goods.csv.refused.jsonl" in done.stderr
 
 
-def test_a_running_sandbox_is_told_to_misbehave(sandbox: SandboxRun) -> None:
+def test_the_faults_of_a_running_sandbox_can_be_changed(sandbox: SandboxRun) -> None:
     assert (
         "misbehaves now: duplicate=0.5, late=0.1"
         in run(sandbox, "sandbox", "misbehave", "duplicate=0.5", "late=0.1").stdout
@@ -159,7 +159,7 @@ def test_a_running_sandbox_is_told_to_misbehave(sandbox: SandboxRun) -> None:
     assert "duplicate" not in sandbox.status()["misbehave"]
 
 
-def test_one_thing_is_done_now(sandbox: SandboxRun) -> None:
+def test_a_running_sandbox_performs_an_action(sandbox: SandboxRun) -> None:
     client = sandbox.client()
     client.webhooks.create(topic="order.paid", url="http://127.0.0.1:9/x")
     assert sandbox.status()["subscriptions"] == 1
@@ -169,13 +169,13 @@ def test_one_thing_is_done_now(sandbox: SandboxRun) -> None:
     assert list(client.webhooks.list()) == []
 
 
-def test_a_sandbox_without_a_port_says_so(sandbox: SandboxRun) -> None:
+def test_a_taken_port_is_reported(sandbox: SandboxRun) -> None:
     done = run(sandbox, "sandbox", "--no-shopper")
     assert done.returncode == 2
     assert "stop what uses it, or set [sandbox] bind" in done.stderr
 
 
-def test_the_sandbox_ends_on_sigterm_and_leaves_one_file(sandbox: SandboxRun, tmp_path: Path, server_url: str) -> None:
+def test_the_sandbox_stops_on_sigterm_and_leaves_one_file(sandbox: SandboxRun, tmp_path: Path, server_url: str) -> None:
     own = SandboxRun(tmp_path / "own", server_url, "--every", "0.01").start()
     eventually(lambda: own.status()["events"] > 20)
     assert own.process is not None

@@ -1,4 +1,4 @@
-"""The commands, run as processes: what they print, in which form, with which exit code."""
+"""The commands, run as processes: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def test_events_can_be_filtered(system: System) -> None:
     assert system.run_cli("events", "list", "--since", "yesterday").returncode == 2
 
 
-def test_stats_hold_the_identity(system: System) -> None:
+def test_the_counts_of_stats_add_up(system: System) -> None:
     system.accept()
-    told = json.loads(system.run_cli("stats", "--json").stdout)
-    assert told["accepted"] == told["settled"] + told["open"] + told["failed"] == 1
-    assert told["stores"]["north"]["open"] == 1
-    assert {"duplicates", "refused", "spooled"} <= set(told)
+    stats = json.loads(system.run_cli("stats", "--json").stdout)
+    assert stats["accepted"] == stats["settled"] + stats["open"] + stats["failed"] == 1
+    assert stats["stores"]["north"]["open"] == 1
+    assert {"duplicates", "refused", "spooled"} <= set(stats)
     assert "accepted 1 = settled 0 + open 1 + failed 0" in system.run_cli("stats").stdout
 
 
-def test_people_read_refused_everywhere_and_scripts_the_name_they_are_promised(system: System) -> None:
+def test_refused_deliveries_are_counted_in_stats_and_stores(system: System) -> None:
     system.client.hset(keys.COUNTERS, mapping={"refused": 2, "refused|north": 2})
     assert "REFUSED" in system.run_cli("stats").stdout
     assert json.loads(system.run_cli("stats", "--json").stdout)["refused"] == 2
@@ -89,14 +89,14 @@ def test_people_read_refused_everywhere_and_scripts_the_name_they_are_promised(s
     assert {one["store"]: one["refused"] for one in json.loads(system.run_cli("stores", "--json").stdout)}["north"] == 2
 
 
-def test_handlers_shows_which_are_paused_and_works_without_a_server(make_system: Callable[..., System]) -> None:
+def test_handlers_shows_paused_ones_and_works_without_a_server(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO)
     system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
     assert re.search(r"shop\.greet +on ", system.run_cli("handlers").stdout)
     assert system.run_cli("handlers", "pause", "shop.greet").returncode == 0
-    told = system.run_cli("handlers").stdout
-    assert re.search(r"shop\.greet +paused ", told)
-    assert "storehooks handlers resume shop.greet" in told
+    shown = system.run_cli("handlers").stdout
+    assert re.search(r"shop\.greet +paused ", shown)
+    assert "storehooks handlers resume shop.greet" in shown
     assert json.loads(system.run_cli("handlers", "--json").stdout)[0]["paused"] is True
     nowhere = {"REDIS_URL": "redis://127.0.0.1:1"}
     assert json.loads(system.run_cli("handlers", "--json", env=nowhere).stdout)[0]["paused"] is None
@@ -136,7 +136,7 @@ FAILING = HELLO.replace('return "hi"', "raise KeyError('vat_id')").replace('"ord
 
 
 @pytest.mark.parametrize(("retries", "says"), [("0", "failed after"), ("(600,)", "still open after")])
-def test_send_is_a_finding_when_a_handler_fails(make_system: Callable[..., System], retries: str, says: str) -> None:
+def test_send_exits_1_when_a_handler_fails(make_system: Callable[..., System], retries: str, says: str) -> None:
     system = make_system(plugin=FAILING.replace("RETRIES", retries))
     system.start("web", "worker")
     began = time.monotonic()
@@ -146,10 +146,10 @@ def test_send_is_a_finding_when_a_handler_fails(make_system: Callable[..., Syste
     assert says in done.stdout
     (event,) = system.ledger.events()
     assert f"storehooks events show {event.id}" in done.stdout
-    assert time.monotonic() - began < FOLLOW_SECONDS, "nobody waits for what is due later"
+    assert time.monotonic() - began < FOLLOW_SECONDS, "a run that is due later is not waited for"
 
 
-def test_send_names_the_nearest_topic_and_sends_what_was_asked_for(make_system: Callable[..., System]) -> None:
+def test_send_warns_of_an_unknown_topic_and_sends_it(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO)
     system.start("web", "worker")
     system.inbox.declare([Declaration("crm.award", "1", ("loyalty.points_awarded", "loyalty.*"), ("*",))])
@@ -165,13 +165,13 @@ def test_send_names_the_nearest_topic_and_sends_what_was_asked_for(make_system: 
     assert "unknown topic zzz. It is sent anyway." in printed("zzz")
     for known in ("order.created", "orders/create", "loyalty.points_awarded"):
         assert printed(known) == ""
-    assert printed("order.craeted") == "", "the store has sent it by now"
+    assert printed("order.craeted") == "", "the store has sent it, so it is known"
     pattern = system.run_cli("send", "order.*", "--store", "north")
     assert pattern.returncode == 2
     assert "'order.*' is not a topic" in pattern.stderr
 
 
-def test_text_from_a_store_cannot_command_the_terminal(system: System) -> None:
+def test_control_characters_of_a_store_are_replaced(system: System) -> None:
     system.accept("order.created", data={"id": "\x1b[31mred\x07\u202e"})
     shown = system.run_cli("events").stdout
     assert "red" in shown
@@ -188,19 +188,19 @@ def test_text_from_a_store_cannot_command_the_terminal(system: System) -> None:
         (["nonsense"], "No such command"),
     ],
 )
-def test_wrong_use_is_a_sentence_and_exit_code_2(system: System, arguments: list[str], says: str) -> None:
+def test_wrong_use_prints_one_sentence_and_exits_2(system: System, arguments: list[str], says: str) -> None:
     done = system.run_cli(*arguments)
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_config_may_stand_before_the_command_too(system: System) -> None:
+def test_config_can_be_given_before_the_command(system: System) -> None:
     done = storehooks("--config", str(system.config_file), "stats", "--json")
     assert json.loads(done.stdout)["accepted"] == 0
 
 
-def test_init_writes_a_config_that_works(tmp_path: Path) -> None:
+def test_init_writes_a_valid_config(tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return storehooks(*arguments, cwd=tmp_path)
 
@@ -212,7 +212,7 @@ def test_init_writes_a_config_that_works(tmp_path: Path) -> None:
     assert "not overwritten" in again.stderr
 
 
-def test_after_init_the_stores_api_is_the_pretend_one_that_dev_runs(tmp_path: Path) -> None:
+def test_the_config_of_init_uses_the_api_of_the_sandbox_store(tmp_path: Path) -> None:
     env = {"STOREHOOKS_SANDBOX__BIND": f"127.0.0.1:{free_port()}"}
     assert storehooks("init", cwd=tmp_path).returncode == 0
     config = tmp_path / "config.toml"
@@ -225,7 +225,7 @@ def test_after_init_the_stores_api_is_the_pretend_one_that_dev_runs(tmp_path: Pa
         sandbox.stop()
 
 
-def test_where_a_store_has_no_api_the_error_names_the_keys_and_the_sandbox(system: System) -> None:
+def test_a_store_without_an_api_is_an_error_that_names_the_keys_and_the_sandbox(system: System) -> None:
     for command in (["api", "orders", "list", "--store", "north"], ["subscriptions", "plan"]):
         done = system.run_cli(*command)
         assert done.returncode == 2
@@ -244,7 +244,7 @@ def test_help_names_every_command(system: System) -> None:
         assert word in shown
 
 
-def test_a_closed_pipe_is_no_error(system: System) -> None:
+def test_a_closed_pipe_is_not_an_error(system: System) -> None:
     for _ in range(60):
         system.accept()
     command = f"{sys.executable} -m workers.cli events --config {system.config_file} | head -1"

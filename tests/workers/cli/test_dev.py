@@ -1,4 +1,4 @@
-"""`storehooks dev` and the Procfile: everything starts, is kept alive, and leaves nothing behind."""
+"""`storehooks dev` and the Procfile: all processes start, are restarted, and stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HELLO = (
 
 
 class DevRun:
-    """A `storehooks dev` on a data directory of its own."""
+    """A `storehooks dev` with its own data directory."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -46,14 +46,14 @@ class DevRun:
         eventually(lambda: "First event handled" in process.output()[before:], 20, what="a handled event")
         return process
 
-    def takes_a_delivery(self) -> bool:
+    def accepts_a_delivery(self) -> bool:
         try:
             return self.system.post(self.system.request()).status_code == 200
         except httpx2.HTTPError:
             return False
 
-    def named(self) -> dict[str, int]:
-        """Each child by what it is."""
+    def children(self) -> dict[str, int]:
+        """The process id of each child, by its role."""
         found: dict[str, int] = {}
         for pid in children_of(self.process.pid):
             name = comm(pid).removeprefix("sh-").replace("valkey-server", "server")
@@ -72,8 +72,8 @@ def dev(make_system: Callable[..., System]) -> Iterator[DevRun]:
 
 
 @pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[DevRun]:
-    """One for several tests: what they do to it, it gets over."""
+def shared_dev(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[DevRun]:
+    """One for several tests, which it survives."""
     system = System(tmp_path_factory.mktemp("dev"), server_url, plugin=HELLO)
     (system.folder / "data").mkdir()
     run = DevRun(system)
@@ -83,14 +83,14 @@ def lasting(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterat
     system.close()
 
 
-def test_dev_stops_after_n_events_with_a_true_summary(dev: DevRun) -> None:
+def test_dev_stops_after_n_events_with_a_summary(dev: DevRun) -> None:
     process = dev.start("--events", "40")
     assert process.wait(30) == 0, process.output()
     assert "accepted 40 = settled 40 + open 0 + failed 0    duplicates 0" in process.output()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_dev_cleanly(dev: DevRun, number: signal.Signals) -> None:
+def test_dev_stops_cleanly_on_a_signal(dev: DevRun, number: signal.Signals) -> None:
     process = dev.handled()
     below = children_of(process.pid)
     process.send(number)
@@ -101,36 +101,36 @@ def test_a_signal_ends_dev_cleanly(dev: DevRun, number: signal.Signals) -> None:
     assert list((dev.data / "run").iterdir()) == []
 
 
-def test_when_dev_is_killed_everything_it_started_is_gone_within_two_seconds(dev: DevRun) -> None:
+def test_all_children_end_within_two_seconds_when_dev_is_killed(dev: DevRun) -> None:
     process = dev.handled()
     below = children_of(process.pid)
     assert len(below) >= 6
     process.kill()
-    eventually(lambda: all(gone(pid) for pid in below), 2, what="all children gone")
+    eventually(lambda: all(gone(pid) for pid in below), 2, what="all children ended")
 
 
 @pytest.mark.parametrize("name", ["server", "receiver", "worker", "housekeeper"])
-def test_a_killed_process_is_back_within_two_seconds_and_a_line_says_so(lasting: DevRun, name: str) -> None:
-    process = lasting.process
-    before = lasting.named()[name]
+def test_a_killed_process_is_restarted_within_two_seconds_and_reported(shared_dev: DevRun, name: str) -> None:
+    process = shared_dev.process
+    before = shared_dev.children()[name]
     os.kill(before, signal.SIGKILL)
     eventually(lambda: f"{name} was killed by SIGKILL; restarting it" in process.output(), 2)
-    eventually(lambda: lasting.named().get(name, before) != before, 2)
+    eventually(lambda: shared_dev.children().get(name, before) != before, 2)
     lines = process.output().count("shop.greet")
-    eventually(lasting.takes_a_delivery, 15)
+    eventually(shared_dev.accepts_a_delivery, 15)
     eventually(lambda: process.output().count("shop.greet") > lines, 15, what="events are handled again")
 
 
-def test_a_second_dev_on_the_same_data_is_refused(lasting: DevRun) -> None:
-    text = lasting.system.config_file.read_text()
-    elsewhere = lasting.system.folder / "elsewhere.toml"
+def test_a_second_dev_on_the_same_data_is_refused(shared_dev: DevRun) -> None:
+    text = shared_dev.system.config_file.read_text()
+    elsewhere = shared_dev.system.folder / "elsewhere.toml"
     elsewhere.write_text(re.sub(r"127\.0\.0\.1:\d+", lambda _: f"127.0.0.1:{free_port()}", text))
     refused = storehooks("dev", "--config", str(elsewhere))
     assert refused.returncode == 2
-    assert f"another `storehooks dev` (process {lasting.process.pid})" in refused.stdout + refused.stderr
+    assert f"another `storehooks dev` (process {shared_dev.process.pid})" in refused.stdout + refused.stderr
 
 
-def test_a_taken_port_is_said_before_anything_is_started(dev: DevRun) -> None:
+def test_a_taken_port_is_reported_before_anything_starts(dev: DevRun) -> None:
     with socket.create_server(("127.0.0.1", dev.system.port)):
         process = dev.start()
         assert process.wait(20) == 2
@@ -138,18 +138,18 @@ def test_a_taken_port_is_said_before_anything_is_started(dev: DevRun) -> None:
     assert not (dev.data / "redis").exists()
 
 
-def test_a_saved_plugin_is_loaded_again_and_a_broken_one_is_not(lasting: DevRun) -> None:
-    process, plugin = lasting.process, lasting.system.plugin
+def test_a_saved_plugin_is_reloaded_unless_it_is_broken(shared_dev: DevRun) -> None:
+    process, plugin = shared_dev.process, shared_dev.system.plugin
     plugin.write_text(HELLO.replace("'hi'", "'good day'"))
     eventually(lambda: '"good day"' in process.output(), 15)
     plugin.write_text("nonsense(")
     eventually(lambda: "not reloaded, the old one stays in use" in process.output(), 15)
     lines = process.output().count("good day")
     eventually(lambda: process.output().count("good day") > lines, 15)
-    plugin.write_text(HELLO)  # whoever is started again must be able to load it
+    plugin.write_text(HELLO)  # a restarted process must be able to load it
 
 
-def test_a_handler_that_a_saved_plugin_no_longer_has_is_told_with_the_command_that_ends_its_runs(dev: DevRun) -> None:
+def test_a_removed_handler_is_reported_with_the_command_that_retires_it(dev: DevRun) -> None:
     process = dev.handled()
     dev.system.plugin.write_text(HELLO.replace("def greet", "def welcome"))
     eventually(lambda: "plugins reloaded; new: shop.welcome" in process.output(), 15)
@@ -170,7 +170,7 @@ def _settled_but_not(dev: DevRun, known: set[str]) -> str:
     return next((one["id"] for one in events if one["id"] not in known), "")
 
 
-def test_a_plugin_that_is_added_to_the_config_is_loaded_and_watched(dev: DevRun) -> None:
+def test_a_plugin_added_to_the_config_is_loaded_and_watched(dev: DevRun) -> None:
     process = dev.handled()
     other = dev.system.folder / "other.py"
     other.write_text("nonsense(")
@@ -184,7 +184,7 @@ def test_a_plugin_that_is_added_to_the_config_is_loaded_and_watched(dev: DevRun)
     eventually(lambda: '"changed"' in process.output(), 15)
 
 
-def test_a_config_that_is_no_good_is_told_and_the_old_one_stays(dev: DevRun) -> None:
+def test_an_invalid_config_is_reported_and_the_old_one_stays_in_use(dev: DevRun) -> None:
     process = dev.handled()
     text = dev.system.config_file.read_text()
     dev.system.config_file.write_text(text + "[nonsense]\n[more_of_it]\n")
@@ -196,7 +196,7 @@ def test_a_config_that_is_no_good_is_told_and_the_old_one_stays(dev: DevRun) -> 
     eventually(lambda: process.output().count("shop.greet") > lines, 15)
 
 
-def test_refused_deliveries_are_lines_of_the_stream_a_few_at_a_time(dev: DevRun) -> None:
+def test_refused_deliveries_are_printed_a_few_at_a_time(dev: DevRun) -> None:
     process = dev.handled()
     done = dev.system.run_cli("send", "order.created", "--store", "north", "--tamper", "body")
     assert done.returncode == 1
@@ -208,15 +208,15 @@ def test_refused_deliveries_are_lines_of_the_stream_a_few_at_a_time(dev: DevRun)
     def shown() -> int:
         return len(re.findall(r"north  refused ", process.output()))
 
-    def told() -> int:
-        return sum(int(many) for many in re.findall(r"-- (\d+) more refused; why: ", process.output()))
+    def counted() -> int:
+        return sum(int(number) for number in re.findall(r"-- (\d+) more refused; why: ", process.output()))
 
-    eventually(lambda: shown() + told() == 31, 5)
+    eventually(lambda: shown() + counted() == 31, 5)
     assert shown() < 31
 
 
-def test_the_closing_line_counts_what_was_refused_a_moment_before(dev: DevRun) -> None:
-    """Refusals are counted in the receiver and told once a second."""
+def test_the_summary_counts_a_delivery_refused_just_before_the_end(dev: DevRun) -> None:
+    """The receiver counts refusals, and writes the counts once a second."""
     process = dev.handled()
     for _ in range(3):
         assert dev.system.post(Request({}, b"{}")).status_code == 401
@@ -225,7 +225,7 @@ def test_the_closing_line_counts_what_was_refused_a_moment_before(dev: DevRun) -
     assert process.output().rstrip().endswith("refused 3")
 
 
-def test_events_are_kept_over_a_restart(dev: DevRun) -> None:
+def test_events_survive_a_restart(dev: DevRun) -> None:
     assert dev.start("--events", "5").wait(30) == 0
     dev.handled()
     client = connect(url_of("", dev.data), timeout=2.0)

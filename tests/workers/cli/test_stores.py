@@ -64,7 +64,7 @@ signing_secrets = ["{secret}"]
 """
 
 
-class Market:
+class StoreSetup:
     """A running installation, and a sandbox store that is not in its config yet."""
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -87,7 +87,7 @@ class Market:
     def _api_answers(self) -> bool:
         try:
             return list(self.api.webhooks.list()) == []
-        except Exception:  # noqa: BLE001  not there yet
+        except Exception:  # noqa: BLE001  not started yet
             return False
 
     @property
@@ -108,80 +108,80 @@ class Market:
             **how,
         )
 
-    def topics_at_the_store(self) -> list[str]:
+    def subscribed_topics(self) -> list[str]:
         return sorted(one.topic for one in self.api.webhooks.list())
 
 
 @pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreSetup]:
     with own_server(tmp_path_factory.mktemp("server")) as server:
-        market = Market(tmp_path_factory.mktemp("market"), server.url)
-        yield market
-        market.system.close()
+        setup = StoreSetup(tmp_path_factory.mktemp("setup"), server.url)
+        yield setup
+        setup.system.close()
 
 
-def test_a_store_is_added_and_removed_without_a_restart(market: Market) -> None:
-    web, supervisor = (process.pid for process in market.system.processes[:2])
-    foreign = market.api.webhooks.create(topic="order.created", url="https://mailer.example.net/hook")
-    done = market.add("--json")
-    told = json.loads(done.stdout)
+def test_a_store_is_added_and_removed_without_a_restart(setup: StoreSetup) -> None:
+    web, supervisor = (process.pid for process in setup.system.processes[:2])
+    foreign = setup.api.webhooks.create(topic="order.created", url="https://mailer.example.net/hook")
+    done = setup.add("--json")
+    added = json.loads(done.stdout)
     assert done.exit_code == 0, done.output
-    assert told["left"] == []
-    assert {one["name"] for one in told["reloaded"]} == {"web", "worker"}
-    assert [one["pid"] for one in told["reloaded"]] == [web, supervisor]
-    assert told["other_hosts"] == "if there are any: copy the change to their config, then send HUP to web and worker"
-    assert told["subscriptions"] == ["order.created", "order.paid"]
-    assert market.system.settled(told["test_event"]) == "settled"
-    assert market.file.stat().st_mode & 0o077 == 0
-    assert market.system.processes[0].alive
+    assert added["left"] == []
+    assert {one["name"] for one in added["reloaded"]} == {"web", "worker"}
+    assert [one["pid"] for one in added["reloaded"]] == [web, supervisor]
+    assert added["other_hosts"] == "if there are any: copy the change to their config, then send HUP to web and worker"
+    assert added["subscriptions"] == ["order.created", "order.paid"]
+    assert setup.system.settled(added["test_event"]) == "settled"
+    assert setup.file.stat().st_mode & 0o077 == 0
+    assert setup.system.processes[0].alive
 
-    shown = json.loads(market.cli("stores", "show", "east", "--json").stdout)
+    shown = json.loads(setup.cli("stores", "show", "east", "--json").stdout)
     assert shown["subscriptions"]["changes"] == []
     assert (shown["subscriptions"]["wanted"], shown["subscriptions"]["existing"]) == (2, 2)
     assert shown["token"]["state"] == "fine"
     assert shown["token"]["seconds_left"] > 3000
-    assert shown["last_event"]["id"] == told["test_event"]
+    assert shown["last_event"]["id"] == added["test_event"]
     assert shown["secrets"][0]["origin"].endswith("east.toml:5")
 
-    again = market.add()
+    again = setup.add()
     assert again.exit_code == 2 or isinstance(again.exception, ConfigError)
 
-    refused = market.cli("stores", "remove", "east")
+    refused = setup.cli("stores", "remove", "east")
     assert isinstance(refused.exception, ConfigError)
     assert "--yes" in str(refused.exception)
-    gone = market.cli("stores", "remove", "east", "--yes", "--json")
+    gone = setup.cli("stores", "remove", "east", "--yes", "--json")
     assert gone.exit_code == 0, gone.output
     assert json.loads(gone.stdout)["subscriptions"] == ["order.created", "order.paid"]
-    assert not market.file.exists()
-    assert [one.id for one in market.api.webhooks.list()] == [foreign.id]
-    assert "east" in SubscriptionChecks(market.system.client).removed()
-    market.api.webhooks.delete(foreign.id)
-    refused = market.system.ledger.counters().total["refused"]
-    assert refused == 0, "our own probe came before the config was read"
+    assert not setup.file.exists()
+    assert [one.id for one in setup.api.webhooks.list()] == [foreign.id]
+    assert "east" in SubscriptionChecks(setup.system.client).removed()
+    setup.api.webhooks.delete(foreign.id)
+    refused = setup.system.ledger.counters().total["refused"]
+    assert refused == 0, "the probe must come after the reload"
 
 
-def test_nothing_is_written_when_the_token_is_refused(market: Market) -> None:
-    done = market.add(client_secret="file:wrong.secret")
+def test_nothing_is_written_when_the_token_is_refused(setup: StoreSetup) -> None:
+    done = setup.add(client_secret="file:wrong.secret")
     assert done.exit_code == 1
     assert "401" in done.output
     assert "nothing was written" in done.output
-    assert not market.file.exists()
-    assert list(market.system.folder.glob("**/.*.new")) == []
-    assert market.topics_at_the_store() == []
+    assert not setup.file.exists()
+    assert list(setup.system.folder.glob("**/.*.new")) == []
+    assert setup.subscribed_topics() == []
 
 
-def test_a_store_is_not_told_of_us_before_the_receiver_knows_it(market: Market) -> None:
-    done = market.add("--no-reload", "--wait", "0s")
+def test_subscriptions_are_created_only_after_the_receiver_knows_the_store(setup: StoreSetup) -> None:
+    done = setup.add("--no-reload", "--wait", "0s")
     try:
         assert done.exit_code == 1
         said = done.output.partition("left to do:")[2]
         assert "send HUP to `storehooks web` and `storehooks worker`" in said
         assert "answers our own signed event with 401" in said
         assert "storehooks subscriptions apply --store east" in said
-        assert market.file.exists()
-        assert market.topics_at_the_store() == []
+        assert setup.file.exists()
+        assert setup.subscribed_topics() == []
     finally:
-        assert market.cli("stores", "remove", "east", "--yes").exit_code == 0
+        assert setup.cli("stores", "remove", "east", "--yes").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -200,48 +200,51 @@ def test_a_store_is_not_told_of_us_before_the_receiver_knows_it(market: Market) 
         (["stores", "show", "nort"], "no store nort; configured stores: "),
     ],
 )
-def test_wrong_use_changes_nothing(market: Market, arguments: list[str], says: str) -> None:
-    done = market.cli(*arguments)
+def test_wrong_use_changes_nothing(setup: StoreSetup, arguments: list[str], says: str) -> None:
+    done = setup.cli(*arguments)
     assert says in str(done.exception)
     assert isinstance(done.exception, ConfigError | NotFound)
-    assert not (market.system.folder / "stores.d" / "west.toml").exists()
+    assert not (setup.system.folder / "stores.d" / "west.toml").exists()
 
 
-def test_a_secret_is_not_taken_from_the_command_line(market: Market) -> None:
-    done = market.cli("stores", "add", "west", "--secret", "whsec_c2VjcmV0")
+def test_a_secret_on_the_command_line_is_refused(setup: StoreSetup) -> None:
+    done = setup.cli("stores", "add", "west", "--secret", "whsec_c2VjcmV0")
     assert done.exit_code == 2
     assert "do not write a secret on the command line" in done.output
 
 
-def test_a_store_without_an_api_gets_a_fresh_secret_that_is_shown_once(market: Market) -> None:
-    done = market.cli("stores", "add", "west", "--secret", "new", "--json")
+def test_a_store_without_an_api_gets_a_new_secret_that_is_shown_once(setup: StoreSetup) -> None:
+    done = setup.cli("stores", "add", "west", "--secret", "new", "--json")
     assert done.exit_code == 0, done.output
     secret = json.loads(done.stdout)["secret"]
     try:
         assert secret.startswith("whsec_")
-        store = load(market.system.config_file, {}).known_stores["west"]
+        store = load(setup.system.config_file, {}).known_stores["west"]
         assert store.secrets[0].key == store.scheme.key_of(secret)
-        assert secret not in market.cli("stores", "show", "west").stdout
-        assert market.system.post(market.system.request(store="west"), "west").status_code == 200
-        waits = market.system.deliver("order.created", store="west")
-        assert market.cli("stores", "pause", "west").exit_code == 0
-        held = market.system.deliver("order.created", store="west")
+        assert secret not in setup.cli("stores", "show", "west").stdout
+        assert setup.system.post(setup.system.request(store="west"), "west").status_code == 200
+        waits = setup.system.deliver("order.created", store="west")
+        assert setup.cli("stores", "pause", "west").exit_code == 0
+        held = setup.system.deliver("order.created", store="west")
     finally:
-        assert market.cli("stores", "remove", "west", "--yes").exit_code == 0
-    assert market.system.settled(waits) == market.system.settled(held) == "settled"
-    assert not (market.system.folder / "stores.d" / "west.toml").exists()
-    eventually(lambda: market.system.post(refusable(market), "west").status_code == 401, what="it is gone")
+        assert setup.cli("stores", "remove", "west", "--yes").exit_code == 0
+    assert setup.system.settled(waits) == setup.system.settled(held) == "settled"
+    assert not (setup.system.folder / "stores.d" / "west.toml").exists()
+    eventually(
+        lambda: setup.system.post(other_delivery(setup), "west").status_code == 401,
+        what="the store is removed",
+    )
 
 
-def test_on_a_terminal_what_is_not_said_is_asked_for(market: Market) -> None:
+def test_missing_options_are_asked_for_on_a_terminal(setup: StoreSetup) -> None:
     answers = {
-        "API": f"http://127.0.0.1:{market.port}",
+        "API": f"http://127.0.0.1:{setup.port}",
         "signing scheme": "",
         "signing secret": SECRET,
         "client id": "app",
     }
     answers["client secret"] = "right"
-    command = ["stores", "add", "east", "--allow-private", "--config", str(market.system.config_file)]
+    command = ["stores", "add", "east", "--allow-private", "--config", str(setup.system.config_file)]
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-m", "workers.cli", *command])
@@ -252,7 +255,7 @@ def test_on_a_terminal_what_is_not_said_is_asked_for(market: Market) -> None:
                 shown += os.read(terminal, 4096).decode()
             shown += "\n"
             os.write(terminal, f"{answer}\n".encode())
-        with suppress(OSError):  # the terminal is gone when the command has ended
+        with suppress(OSError):  # the terminal is closed when the command has ended
             while piece := os.read(terminal, 4096):
                 shown += piece.decode()
     finally:
@@ -262,31 +265,31 @@ def test_on_a_terminal_what_is_not_said_is_asked_for(market: Market) -> None:
     assert "arrived after" in shown
     assert SECRET not in shown
     assert "right" not in shown
-    assert market.cli("stores", "remove", "east", "--yes").exit_code == 0
+    assert setup.cli("stores", "remove", "east", "--yes").exit_code == 0
 
 
-def refusable(market: Market) -> Any:
-    return market.system.request(store="north")
+def other_delivery(setup: StoreSetup) -> Any:
+    return setup.system.request(store="north")
 
 
-def test_a_wrong_file_is_refused_whole_and_the_old_config_stays(market: Market) -> None:
-    wrong = market.file.parent / "wrong.toml"
+def test_an_invalid_file_is_refused_and_the_old_config_stays_in_use(setup: StoreSetup) -> None:
+    wrong = setup.file.parent / "wrong.toml"
     wrong.parent.mkdir(exist_ok=True)
-    good, other = market.system.request(store="north"), market.system.request(store="north")
+    good, other = setup.system.request(store="north"), setup.system.request(store="north")
     wrong.write_text(f'[stores.good]\nsigning_secrets = ["{SECRET}"]\n[stores.bad]\nsheme = "x"\n')
     try:
-        market.system.processes[0].send(1)  # HUP
-        eventually(lambda: "config refused, the old one stays" in market.system.log("web"), what="the log says so")
-        assert market.system.post(good, "north").status_code == 200
-        assert market.system.post(other, "good").status_code == 401
+        setup.system.processes[0].send(1)  # HUP
+        eventually(lambda: "config refused, the old one stays" in setup.system.log("web"), what="the log says so")
+        assert setup.system.post(good, "north").status_code == 200
+        assert setup.system.post(other, "good").status_code == 401
     finally:
         wrong.unlink()
 
 
-def test_a_store_whose_api_is_away_is_shown_all_the_same(market: Market) -> None:
-    path = market.system.folder / "away.toml"
+def test_a_store_with_an_unreachable_api_is_shown(setup: StoreSetup) -> None:
+    path = setup.system.folder / "away.toml"
     away = f'[stores.away]\nbase_url = "http://127.0.0.1:{free_port()}"\nallow_private = true\nauth = {{token = "t"}}\n'
-    path.write_text(market.system.config_file.read_text() + away + f'signing_secrets = ["{SECRET}"]\n')
+    path.write_text(setup.system.config_file.read_text() + away + f'signing_secrets = ["{SECRET}"]\n')
     done = CliRunner().invoke(storehooks, ["stores", "show", "away", "--config", str(path)])
     assert done.exit_code == 0, done.output
     assert "unreachable: no response" in done.output
@@ -294,36 +297,36 @@ def test_a_store_whose_api_is_away_is_shown_all_the_same(market: Market) -> None
     assert load(path, {}).known_stores["away"].secrets[0].fingerprint in done.output
 
 
-def test_a_store_of_the_main_file_is_not_cut_out_of_it(market: Market) -> None:
-    before = market.system.config_file.read_text()
-    done = market.cli("stores", "remove", "south", "--yes")
+def test_a_store_of_the_main_file_is_left_to_the_user(setup: StoreSetup) -> None:
+    before = setup.system.config_file.read_text()
+    done = setup.cli("stores", "remove", "south", "--yes")
     try:
         assert done.exit_code == 1
         assert "[stores.south] (" in done.output
         assert "delete [stores." in done.output
-        assert market.system.config_file.read_text() == before
+        assert setup.system.config_file.read_text() == before
     finally:
-        SubscriptionChecks(market.system.client).restore("south")
+        SubscriptionChecks(setup.system.client).restore("south")
 
 
-def test_a_removed_store_is_not_mended_even_by_a_worker_with_the_old_config(market: Market) -> None:
-    """The mark alone keeps it: once it is taken away, the same worker makes the subscriptions anew."""
-    redis = market.system.client
-    checks, check = SubscriptionChecks(redis), SubscriptionCheck(lambda: market.store_config)
+def test_a_removed_store_is_not_repaired_by_a_worker_with_the_old_config(setup: StoreSetup) -> None:
+    """Only the mark prevents it: without the mark, the same worker creates the subscriptions again."""
+    redis = setup.system.client
+    checks, check = SubscriptionChecks(redis), SubscriptionCheck(lambda: setup.store_config)
     checks.remove("east")
     for _ in range(3):
         assert check.round() == 0
-    check._check_and_reschedule(market.store_config, "east", declared_handlers(redis))
-    assert market.topics_at_the_store() == []
+    check._check_and_reschedule(setup.store_config, "east", declared_handlers(redis))
+    assert setup.subscribed_topics() == []
     checks.restore("east")
-    check._check_and_reschedule(market.store_config, "east", declared_handlers(redis))
-    assert market.topics_at_the_store() == ["order.created", "order.paid"]
-    for one in market.api.webhooks.list():
-        market.api.webhooks.delete(one.id)
+    check._check_and_reschedule(setup.store_config, "east", declared_handlers(redis))
+    assert setup.subscribed_topics() == ["order.created", "order.paid"]
+    for one in setup.api.webhooks.list():
+        setup.api.webhooks.delete(one.id)
     checks.forget("east")
 
 
-def test_list_has_the_worst_first(system: System) -> None:
+def test_list_has_the_store_with_most_failures_first(system: System) -> None:
     def listed() -> list[dict[str, Any]]:
         arguments = ["stores", "--json", "--config", str(system.config_file)]
         return list(json.loads(CliRunner().invoke(storehooks, arguments).stdout))
@@ -341,7 +344,7 @@ def test_list_has_the_worst_first(system: System) -> None:
     assert "LAST EVENT" in CliRunner().invoke(storehooks, arguments).stdout
 
 
-def test_dev_reads_a_new_store_without_a_restart(tmp_path: Path) -> None:
+def test_dev_loads_a_new_store_without_a_restart(tmp_path: Path) -> None:
     port = free_port()
     config = tmp_path / "config.toml"
     config.write_text(
@@ -353,9 +356,9 @@ def test_dev_reads_a_new_store_without_a_restart(tmp_path: Path) -> None:
     try:
         eventually(lambda: not port_is_free(port), 20, what="it listens")
         arguments = ["stores", "add", "west", "--secret", "new", "--json", "--config", str(config)]
-        told = json.loads(CliRunner().invoke(storehooks, arguments).stdout)
-        assert told["reloaded"] == [{"name": "dev", "pid": dev.pid}]
-        assert "other_hosts" not in told, "it is all in one terminal"
+        shown = json.loads(CliRunner().invoke(storehooks, arguments).stdout)
+        assert shown["reloaded"] == [{"name": "dev", "pid": dev.pid}]
+        assert "other_hosts" not in shown, "dev runs on one host"
         request = compose(
             load(config, {}).known_stores["west"], topic="order.created", delivery_id="1", data={}, now=time.time()
         )
@@ -375,7 +378,7 @@ def test_dev_reads_a_new_store_without_a_restart(tmp_path: Path) -> None:
 # The file alone
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_the_written_file_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(f'[stores.north]\nsigning_secrets = ["{OTHER_SECRET}"]\n')
     config = load(tmp_path / "config.toml", {})
     fields = {
@@ -403,7 +406,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "written"), [(0o600, 0o600), (0o644, 0o600), (0o640, 0o640)])
-def test_whoever_may_read_the_config_may_read_the_store(tmp_path: Path, mode: int, written: int) -> None:
+def test_the_file_of_a_store_has_the_permissions_of_the_config(tmp_path: Path, mode: int, written: int) -> None:
     main = tmp_path / "config.toml"
     main.write_text("")
     main.chmod(mode)
@@ -422,7 +425,7 @@ def test_a_discarded_draft_leaves_no_trace(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
-def test_a_config_that_includes_nothing_is_told_so(tmp_path: Path) -> None:
+def test_a_config_without_include_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("include = []\n")
     with pytest.raises(ConfigError, match="includes no file for east"):
         path_for(load(tmp_path / "config.toml", {}), "east")

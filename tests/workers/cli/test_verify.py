@@ -1,4 +1,4 @@
-"""verify and scheme, run as processes: every verdict is true, explained, and shows no secret."""
+"""verify and scheme, run as processes: verdicts are correct, explained, and show no secret."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def cli(config: Path, *arguments: str, **env: str) -> subprocess.CompletedProces
 
 
 def scheme_toml(name: str, scheme: dict[str, Any]) -> str:
-    """JSON's values are TOML's, too."""
+    """JSON values are also valid in TOML."""
     return f"[schemes.{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in scheme.items())
 
 
 def stores_of_the_vectors(shift: float = 0.0) -> str:
-    """A store for each vector. `shift` widens the tolerance by so much as the clock has gone on since."""
+    """A store for each vector. `shift` widens the tolerance by the time that has passed since."""
     text = ""
     for number, vector in enumerate(VECTORS):
         scheme = dict(vector["scheme"])
@@ -71,7 +71,7 @@ def stores_of_the_vectors(shift: float = 0.0) -> str:
 
 
 @pytest.mark.parametrize("number", range(len(VECTORS)), ids=NAMES)
-def test_every_vector_is_judged_as_stated_by_the_command(number: int, tmp_path: Path) -> None:
+def test_the_command_verifies_every_vector_as_stated(number: int, tmp_path: Path) -> None:
     vector = VECTORS[number]
     config, file = tmp_path / "config.toml", tmp_path / "request"
     config.write_text(stores_of_the_vectors())
@@ -93,7 +93,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 @pytest.mark.parametrize("number", range(len(VECTORS)), ids=NAMES)
-def test_every_vector_is_judged_as_stated_over_http(served: System, number: int) -> None:
+def test_the_receiver_verifies_every_vector_as_stated(served: System, number: int) -> None:
     vector = VECTORS[number]
     answer = served.http.post(f"/webhooks/v{number}", headers=vector["request_headers"], content=vector["body"])
     assert answer.status_code == (200 if vector["valid"] else 401)
@@ -103,13 +103,13 @@ def test_every_vector_is_judged_as_stated_over_http(served: System, number: int)
 
 
 class Broken:
-    """Ten deliveries that are broken in ten ways, as they would be captured."""
+    """Ten captured deliveries, each invalid in another way."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self._stores, self._folder = config.known_stores, folder
 
     def cases(self) -> Iterator[tuple[str, str, str]]:
-        """The store, the file, and what must be said."""
+        """The store, the file, and the expected explanation."""
         now = time.time()
         headers, body = self._compose("acme", now)
         name = "x-acme-signature"
@@ -141,7 +141,7 @@ class Broken:
         return str(path)
 
 
-def test_ten_broken_deliveries_are_told_their_true_cause(tmp_path: Path) -> None:
+def test_ten_invalid_deliveries_are_explained_correctly(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(CONFIG)
     cases = list(Broken(load(path, {}), tmp_path).cases())
@@ -155,7 +155,7 @@ def test_ten_broken_deliveries_are_told_their_true_cause(tmp_path: Path) -> None
         assert OLD not in done.stdout
 
 
-def test_a_refused_delivery_is_explained_and_the_way_on_is_shown(served: System) -> None:
+def test_a_refused_delivery_is_explained_with_the_next_command(served: System) -> None:
     store = served.config.known_stores["acme"]
     old = replace(store, secrets=store.secrets[1:])
     for number in range(3):
@@ -183,7 +183,7 @@ def test_a_refused_delivery_is_explained_and_the_way_on_is_shown(served: System)
         (["refused", "show", "999999"], "`storehooks refused` lists them"),
     ],
 )
-def test_wrong_use_is_a_sentence_and_exit_code_2(served: System, arguments: list[str], says: str) -> None:
+def test_wrong_use_prints_one_sentence_and_exits_2(served: System, arguments: list[str], says: str) -> None:
     if "detect" in arguments:
         (served.folder / "x").write_bytes(b"a: b\n\n{}")
         arguments = [str(served.folder / "x") if one == "x" else one for one in arguments]
@@ -193,7 +193,7 @@ def test_wrong_use_is_a_sentence_and_exit_code_2(served: System, arguments: list
     assert "Traceback" not in done.stderr
 
 
-def test_a_captured_request_is_read_with_either_line_end_and_with_its_first_line() -> None:
+def test_a_captured_request_can_have_any_line_ending_and_a_request_line() -> None:
     expected = ({"a": "b", "c": "d,e"}, b'{"x":\n\n1}')
     assert parse(b'A: b\r\nC: d\r\nC: e\r\n\r\n{"x":\n\n1}', "x") == expected
     assert parse(b'POST /webhooks/x HTTP/1.1\nA: b\nC: d\nC: e\n\n{"x":\n\n1}', "x") == expected
@@ -202,7 +202,7 @@ def test_a_captured_request_is_read_with_either_line_end_and_with_its_first_line
 # Schemes
 
 
-def test_detect_prints_lines_that_work(tmp_path: Path) -> None:
+def test_the_toml_that_detect_prints_works(tmp_path: Path) -> None:
     config, file = tmp_path / "config.toml", tmp_path / "request"
     config.write_text(CONFIG)
     known = load(config, {}).known_stores["acme"]
@@ -222,7 +222,7 @@ def test_detect_prints_lines_that_work(tmp_path: Path) -> None:
     assert "16 presets" in nothing.stdout
 
 
-def test_detect_names_a_preset_where_one_fits(tmp_path: Path) -> None:
+def test_detect_names_a_matching_preset(tmp_path: Path) -> None:
     config, file = tmp_path / "config.toml", tmp_path / "request"
     config.write_text(CONFIG)
     known = load(config, {}).known_stores["shop"]
@@ -252,6 +252,6 @@ def test_schemes_are_listed_with_their_stores_and_shown_as_toml(tmp_path: Path) 
     assert load(config, {}).known_schemes["shopware"].signed == "{body}"
 
 
-def test_a_secret_never_shows_itself() -> None:
+def test_a_secret_is_never_shown() -> None:
     store = Store("x", load(ROOT / "config.example.toml", {}).known_schemes["stripe"], (Secret(b"hidden"),))
     assert "hidden" not in repr(store)
