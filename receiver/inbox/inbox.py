@@ -35,8 +35,8 @@ from receiver.inbox.model import (
     Routes,
     Run,
     StoredEvent,
-    how_text,
     read_declaration,
+    start_text,
 )
 from receiver.inbox.outcomes import Outcome
 from receiver.inbox.redis import script_runner
@@ -141,7 +141,7 @@ class Inbox:
             return []
         arguments: list[Argument] = [version, LEASE_MS]
         for run, handlers in decisions:
-            parts = [part for name, queue, how in handlers for part in (name, queue, how_text(how))]
+            parts = [part for name, queue, start in handlers for part in (name, queue, start_text(start))]
             arguments += (run.token, run.stored.id, len(parts) // 3, *parts)
         (replies,) = script_runner.run(self._server, [ScriptCall("route", arguments)])
         return [[part.decode() for part in reply] for reply in replies]

@@ -19,7 +19,7 @@ EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred"
 _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 
 PlannedRun = tuple[str, str, bool | float]
-"""A handler that gets a run of an event, its queue, and how the run begins: leased to the caller (True), left ready
+"""A handler that gets a run of an event, its queue, and when the run begins: leased to the caller (True), left ready
 (False), or due this number of seconds after the event's arrival."""
 
 
@@ -120,8 +120,8 @@ class Routes:
     def arguments(self) -> Iterator[Argument]:
         for (store, topic), handlers in self.wanted.items():
             yield from (store, topic, len(handlers))
-            for name, queue, how in handlers:
-                yield from (name, queue, how_text(how))
+            for name, queue, start in handlers:
+                yield from (name, queue, start_text(start))
 
 
 NO_ROUTES = Routes()
@@ -135,8 +135,8 @@ class Claim:
     """Seconds until a limit allows more runs; 0 if no limit holds any back."""
 
 
-def how_text(how: bool | float) -> str:
-    return str(int(how)) if isinstance(how, bool) else f">{int(how * 1000)}"
+def start_text(start: bool | float) -> str:
+    return str(int(start)) if isinstance(start, bool) else f">{int(start * 1000)}"
 
 
 def pack(event: Event) -> bytes:

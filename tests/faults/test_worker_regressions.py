@@ -183,7 +183,7 @@ def test_a_worker_claims_an_absent_handler_again_after_a_while(
         "worker",
         "housekeeper",
         env={"ABSENT": "yes"},
-        quicker={"workers.runtime.worker.batch_sizes.ABSENT_SECONDS": 1.0},
+        quicker={"workers.runtime.worker.claim_sizes.ABSENT_SECONDS": 1.0},
     )
     event = system.accept("order.paid")
     eventually(lambda: system.log("worker").count("does not have the handler") == 2, 15)

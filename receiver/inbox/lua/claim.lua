@@ -90,9 +90,9 @@ end
 local function route_here(item, id, run, about, route)
   local made, mine, open = {}, {}, tonumber(about[OPEN] or 1) + route.many - 1
   for part = route.first, route.last, 3 do
-    local handler, how = ARGV[part], ARGV[part + 2]
-    local wanted = how == '1' and (left[handler] or 0) > 0 and token
-    if begin_run(id, about[3], handler, ARGV[part + 1], due_at(how, about[7]), wanted, lease_end, made) then
+    local handler, start = ARGV[part], ARGV[part + 2]
+    local wanted = start == '1' and (left[handler] or 0) > 0 and token
+    if begin_run(id, about[3], handler, ARGV[part + 1], due_at(start, about[7]), wanted, lease_end, made) then
       left[handler] = left[handler] - 1
       mine[#mine + 1] = handler
     end

@@ -37,8 +37,8 @@ local function route(token, id, first, many)
     if now[6 + at] then
       had = had + 1
     else
-      local handler, how = ARGV[part], ARGV[part + 2]
-      local due, wanted = due_at(how, now[4]), how == '1' and token
+      local handler, start = ARGV[part], ARGV[part + 2]
+      local due, wanted = due_at(start, now[4]), start == '1' and token
       if begin_run(id, store, handler, ARGV[part + 1], due, wanted, lease_end, fields) then
         answer[#answer + 1] = handler
       end

@@ -12,7 +12,7 @@ from receiver import logs
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
 from receiver.inbox.outcomes import OutcomeKind, RunResult
 from workers.runtime.pool.pool import ChildPool
-from workers.runtime.worker.batch_sizes import LARGEST_BATCH, BatchSizes
+from workers.runtime.worker.claim_sizes import LARGEST_BATCH, ClaimSizes
 from workers.runtime.worker.retries import outcome_of
 from workers.runtime.worker.routing import EventRouter
 from workers.runtime.worker.waiting_runs import WaitingRuns
@@ -29,7 +29,7 @@ log = logs.get("worker")
 
 class InboxExchange:
     def __init__(
-        self, inbox: Inbox, pool: ChildPool, waiting: WaitingRuns, batch_sizes: BatchSizes, wake_ups: WakeUpListener
+        self, inbox: Inbox, pool: ChildPool, waiting: WaitingRuns, claim_sizes: ClaimSizes, wake_ups: WakeUpListener
     ) -> None:
         self.inbox = inbox
         self.router = EventRouter(inbox)
@@ -38,7 +38,7 @@ class InboxExchange:
         self.stopping = False
         self._pool = pool
         self._waiting = waiting
-        self._batch_sizes = batch_sizes
+        self._claim_sizes = claim_sizes
         self._wake_ups = wake_ups
         self._handlers: Mapping[str, Declaration] = {}
         self._limits: Mapping[str, Limit] = {}
@@ -83,11 +83,7 @@ class InboxExchange:
             return 0.0
         if self._limit_opens_at is None:
             return LONGEST_WAIT
-        left = self._limit_opens_at - time.monotonic()
-        if left <= 0:
-            self._limit_opens_at = None
-            self.expects_work = True
-        return min(LONGEST_WAIT, max(0.0, left))
+        return min(LONGEST_WAIT, max(0.0, self._limit_opens_at - time.monotonic()))
 
     def listen(self) -> None:
         """Wait for a wake-up, if this worker could take work and does not expect any."""
@@ -117,7 +113,7 @@ class InboxExchange:
         """Give runs back to the inbox, for any worker."""
         self._outcomes.extend(Outcome(run, OutcomeKind.RELEASE) for run in runs)
 
-    def hold(self, runs: Iterable[Run]) -> None:
+    def add_waiting(self, runs: Iterable[Run]) -> None:
         """Let runs wait for an idle child process; while the worker stops, release them."""
         if self.stopping:
             self.release(runs)
@@ -126,6 +122,7 @@ class InboxExchange:
 
     def write_and_claim(self) -> None:
         """Write outcomes and claim runs for the idle child processes: one round trip, and one more to route events."""
+        self._expect_work_if_limit_opened()
         claims = self.expects_work and self._wants_work
         if self._unreachable or not (self._outcomes or claims):
             return
@@ -136,19 +133,19 @@ class InboxExchange:
             if not claims:
                 self.inbox.finish(outcomes)
                 return
-            lanes = self._batch_sizes.lanes(self._quotas(), slotted=self._waiting.slotted)
+            lanes, suspects_first = self._claim_sizes.next_claim(self._quotas(), slotted=self._waiting.slotted)
             written, claim = self.inbox.finish_and_claim(
                 outcomes,
                 lanes,
                 room=LARGEST_BATCH * self._pool.idle,
                 limits=self._limits,
                 routes=self.router.routes,
-                suspects_first=self._batch_sizes.suspects_first,
+                suspects_first=suspects_first,
             )
             outcomes = outcomes if isinstance(written, RedisError) else []
             self.expects_work = bool(claim.runs)
             self._limit_opens_at = time.monotonic() + claim.retry_in if claim.retry_in else None
-            self.hold(run for run in claim.runs if run.handler)
+            self.add_waiting(run for run in claim.runs if run.handler)
             self._route([run for run in claim.runs if not run.handler], claim.version)
             if isinstance(written, RedisError):
                 raise written
@@ -157,17 +154,22 @@ class InboxExchange:
             self._server_failed(error)
         self._waiting.dispatch(unwritten=self.unwritten)
 
+    def _expect_work_if_limit_opened(self) -> None:
+        if self._limit_opens_at is not None and time.monotonic() >= self._limit_opens_at:
+            self._limit_opens_at = None
+            self.expects_work = True
+
     def _route(self, events: list[Run], version: str) -> None:
-        """Create the runs of each event; hold those of this worker's handlers that it has room for."""
+        """Create the runs of each event. Those of this worker's handlers that it has capacity for wait here."""
         while events:
-            leased, events = self.router.route(events, version, self._waiting.room(self._quotas()))
-            self.hold(leased)
-            version = ""
+            leased, events = self.router.route(events, version, self._waiting.capacity(self._quotas()))
+            self.add_waiting(leased)
+            version = ""  # the declarations have changed: an empty version makes the router read them again
 
     def _quotas(self) -> dict[str, int]:
         """How many runs of each handler this worker can take."""
         busy = self._pool.by_handler()
-        return self._batch_sizes.quotas(self._handlers, idle=self._pool.idle, busy=busy, now=time.monotonic())
+        return self._claim_sizes.quotas(self._handlers, idle=self._pool.idle, busy=busy, now=time.monotonic())
 
     # When the server does not answer
 

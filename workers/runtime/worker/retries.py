@@ -1,4 +1,4 @@
-"""What is written of a run that ended in its child process: whether it is retried, and when. Pure."""
+"""Decides the outcome of a run that ended in its child process, and the delay (backoff) before a retry. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Retries = int | Sequence[float]
 
 
 def outcome_of(run: Run, result: RunResult, declared: Declaration | None) -> Outcome:
-    """What the inbox is to write of a run; `declared` is its handler, where this worker has it."""
+    """The outcome that the inbox is to write. `declared` is the run's handler; None if this worker does not have it."""
     retries: Retries = declared.details["retries"] if declared else 0
     kind = kind_of(result.ending, retries_left=run.attempts < _number_of(retries))
     detail = result.detail

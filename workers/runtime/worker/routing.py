@@ -40,12 +40,15 @@ class EventRouter:
         """The routes that a claim may apply by itself."""
         return self._table.routes
 
-    def route(self, events: Sequence[Run], version: str, room: dict[str, int]) -> tuple[list[Run], list[Run]]:
-        """Create the runs of each event. Returns those leased to this worker, at most `room` of each handler, and the
-        events to route again, because the declarations have changed since."""
+    def route(self, events: Sequence[Run], version: str, capacity: dict[str, int]) -> tuple[list[Run], list[Run]]:
+        """Create the runs of each event.
+
+        Returns the runs leased to this worker, at most `capacity` of each handler, and the events to route again,
+        because the declarations have changed since.
+        """
         if version != self._table.version:
             self._use(self._inbox.declarations())
-        decisions = [(event, self._decide(event, room)) for event in events]
+        decisions = [(event, self._decide(event, capacity)) for event in events]
         replies = self._inbox.route(decisions, self._table.version)
         leased: list[Run] = []
         again: list[Run] = []
@@ -56,16 +59,17 @@ class EventRouter:
                 again.append(event)
         return leased, again
 
-    def _decide(self, event: Run, room: dict[str, int]) -> list[PlannedRun]:
+    def _decide(self, event: Run, capacity: dict[str, int]) -> list[PlannedRun]:
         chosen: list[PlannedRun] = []
-        for name, queue, how in self._table.route(store=event.stored.store, topic=event.stored.topic):
-            chosen.append((name, queue, room.get(name, 0) > 0 if how is True else how))
-            room[name] = room.get(name, 0) - (how is True)
+        for name, queue, start in self._table.handlers_for(store=event.stored.store, topic=event.stored.topic):
+            chosen.append((name, queue, capacity.get(name, 0) > 0 if start is True else start))
+            capacity[name] = capacity.get(name, 0) - (start is True)
         return chosen
 
     def _use(self, declared: Declarations) -> None:
         """Route by these declarations from now on."""
-        if declared != self._table.declared:  # one version has fewer when a handler was not declared for long
+        # The version can be equal and the handlers fewer: a handler not declared for 15 minutes is left out.
+        if declared != self._table.declared:
             self._table = RouteTable(declared, limited=self._limited)
 
 
@@ -79,21 +83,24 @@ class RouteTable:
         self._found: dict[tuple[str, str], list[PlannedRun]] = {}
         self.routes = Routes()
 
-    def route(self, *, store: str, topic: str) -> list[PlannedRun]:
-        """The handlers that such an event is routed to, each with its queue and how its run begins."""
+    def handlers_for(self, *, store: str, topic: str) -> list[PlannedRun]:
+        """The handlers that such an event is routed to, each with its queue and when its run begins."""
         found = self._found.get((store, topic))
         if found is None:
             wanted = wanted_by(self.declared.handlers, topic=topic, store=store)
-            found = [(name, one.queue, self._how(one)) for name, one in wanted.items()]
+            found = [(name, one.queue, self._start_of(one)) for name, one in wanted.items()]
             self._remember(store, topic, found)
         return found
 
-    def _how(self, wanted: Declaration) -> bool | float:
-        """Its delay, where it has one. A limit is applied when a run is claimed, so such a run is not leased here."""
+    def _start_of(self, wanted: Declaration) -> bool | float:
+        """When a run of this handler begins: after its delay, if it has one; else leased now (True) or ready (False).
+
+        A limit is applied when a run is claimed, so a run with a limit is not leased here.
+        """
         return float(wanted.details.get("delay", 0)) or wanted.handler not in self._limited
 
     def _remember(self, store: str, topic: str, found: list[PlannedRun]) -> None:
-        """Remember the latest routes. A route without handlers is not sent along: `route` settles such an event."""
+        """Remember the latest routes. One without handlers is not sent along: `Inbox.route` settles such an event."""
         while len(self._found) >= MOST_ROUTES:
             del self._found[next(iter(self._found))]
         self._found[store, topic] = found

@@ -9,25 +9,34 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from receiver.inbox import Run
 from receiver.inbox.leases import LOSSES_ALLOWED
 from workers.runtime.pool.pool import ChildPool
-from workers.runtime.worker.batch_sizes import BatchSizes
+from workers.runtime.worker.claim_sizes import ClaimSizes
 
-PROBATION = 0.2
-SUSPECT_PROBATION = 3.0
-LAST_PROBATION = 60.0
-"""How long a run on its last chance has its worker to itself, and how long it waits for that, at most."""
+LOST_REPEATEDLY = 2
+"""A run with at least this number of losses has probably caused them. A single loss may be due to another run."""
+NO_CLAIM_SECONDS = 0.2
+"""After a run with a loss has begun, no run is claimed for this long, while any run is under way."""
+UNPROVEN_SECONDS = 0.2
+"""Seconds between the begin of one risky run and of a run of an unproven handler, if that is not alone."""
+LOST_REPEATEDLY_SECONDS = 3.0
+"""The same for a run that was lost repeatedly, which also waits this long for the other runs to end."""
+LAST_CHANCE_WAIT = 60.0
+"""The longest time that a last-chance run waits to be alone."""
+LAST_CHANCE_ALONE = 60.0
+"""After a last-chance run has begun, no other run begins or is claimed for this long, while any run is under way."""
 
 
 class WaitingRuns:
-    def __init__(self, pool: ChildPool, batch_sizes: BatchSizes) -> None:
+    def __init__(self, pool: ChildPool, claim_sizes: ClaimSizes) -> None:
         self._pool = pool
-        self._batch_sizes = batch_sizes
+        self._claim_sizes = claim_sizes
         self._runs: list[Run] = []
         self._since = 0.0
-        self._suspect_began_at = 0.0
+        self._risky_run_began_at = 0.0
         self._guarded_until = 0.0
         self._alone_until = 0.0
         self._last_chance_since: dict[str, float] = {}
-        """Since when a run on its last chance, by its item, has waited to be alone: released, it is claimed again."""
+        """Item -> since when its last-chance run has waited to be alone. Kept when the run is released, because this
+        worker may claim it again."""
         self.slotted: Collection[str] = ()
         """Handlers whose limit has slots. Runs claimed together hold one slot, and one child process does them."""
 
@@ -37,7 +46,7 @@ class WaitingRuns:
     def __iter__(self) -> Iterator[Run]:
         return iter(self._runs)
 
-    def room(self, quotas: Mapping[str, int]) -> dict[str, int]:
+    def capacity(self, quotas: Mapping[str, int]) -> dict[str, int]:
         """What is left of each handler's quota after the runs that wait here."""
         waiting = Counter(run.handler for run in self._runs)
         return {name: quotas.get(name, 0) - waiting[name] for name in {*quotas, *waiting}}
@@ -49,8 +58,8 @@ class WaitingRuns:
 
     @property
     def guarded(self) -> bool:
-        """Whether a run that lost its worker before has just begun. Until it ends or has run for a while, no run is
-        claimed that would be lost with it.
+        """Whether a run that lost its worker before has just begun, and runs are under way. Then none is claimed: if
+        this worker dies, every run that it holds is lost.
         """
         return time.monotonic() < max(self._guarded_until, self._alone_until) and self._pool.busy
 
@@ -78,9 +87,9 @@ class WaitingRuns:
             batch = self._take_batch(run)
             process.give(batch)
             if run.losses:
-                self._guarded_until = time.monotonic() + PROBATION
-            if _is_the_last_chance(run):
-                self._alone_until = time.monotonic() + LAST_PROBATION
+                self._guarded_until = time.monotonic() + NO_CLAIM_SECONDS
+            if _is_last_chance(run):
+                self._alone_until = time.monotonic() + LAST_CHANCE_ALONE
             given.update(one.item for one in batch)
             process = self._pool.idle_child()
 
@@ -101,7 +110,7 @@ class WaitingRuns:
     def _most_with(self, first: Run) -> int:
         if first.handler in self.slotted:
             return len(self._runs)
-        return 1 if first.losses else self._batch_sizes.batch(first.handler)
+        return 1 if first.losses else self._claim_sizes.batch(first.handler)
 
     def _goes_with(self, first: Run, run: Run) -> bool:
         """Whether one child process may do both. Runs claimed on one slot of a limit stay together, without others."""
@@ -110,31 +119,39 @@ class WaitingRuns:
         return run.handler == first.handler and not run.losses
 
     def _may_begin(self, run: Run, unwritten: bool) -> bool:
-        """Whether a run may begin now. A run that may kill this worker begins while no other run is under way: one
-        that lost its worker twice, and one of a handler of which no run has ended here yet. It waits for the other
-        runs and for their outcomes to be written, but not for long. Only on its last chance a run is really alone, so
-        that it fails because of what it did itself.
+        """Whether a run may begin now.
+
+        - After a last-chance run has begun: none for LAST_CHANCE_ALONE, while any run is under way.
+        - Proven handler, fewer losses than LOST_REPEATEDLY: at once.
+
+        Any other run is risky: it may kill this worker. It begins if it is alone, which means that no run is under way
+        and every outcome is written. If it is not alone, it begins later:
+
+        - Unproven handler (none of its runs has ended here): UNPROVEN_SECONDS after the last risky run began.
+        - Lost repeatedly: LOST_REPEATEDLY_SECONDS after the last risky run began and runs began to wait here.
+        - Last chance: after it has waited for LAST_CHANCE_WAIT. It waits that long so that it is alone if possible,
+          and fails because of what it did itself.
         """
         now, alone = time.monotonic(), not self._pool.busy and not unwritten
         if self._pool.busy and now < self._alone_until:
             return False
-        suspect = run.losses >= 2
-        if not suspect and self._batch_sizes.proven(run.handler):
+        if run.losses < LOST_REPEATEDLY and self._claim_sizes.proven(run.handler):
             return True
-        if alone or self._has_waited(run, suspect, now):
-            self._suspect_began_at = now
+        if alone or self._has_waited(run, now):
+            self._risky_run_began_at = now
             self._last_chance_since.pop(run.item, None)
             return True
         return False
 
-    def _has_waited(self, run: Run, suspect: bool, now: float) -> bool:
-        if _is_the_last_chance(run):
-            return now - self._last_chance_since.setdefault(run.item, now) > LAST_PROBATION
-        if suspect:
-            return now - max(self._suspect_began_at, self._since) > SUSPECT_PROBATION
-        return now - self._suspect_began_at > PROBATION
+    def _has_waited(self, run: Run, now: float) -> bool:
+        """Whether a risky run need not wait any longer to be alone."""
+        if _is_last_chance(run):
+            return now - self._last_chance_since.setdefault(run.item, now) > LAST_CHANCE_WAIT
+        if run.losses >= LOST_REPEATEDLY:
+            return now - max(self._risky_run_began_at, self._since) > LOST_REPEATEDLY_SECONDS
+        return now - self._risky_run_began_at > UNPROVEN_SECONDS
 
 
-def _is_the_last_chance(run: Run) -> bool:
+def _is_last_chance(run: Run) -> bool:
     """Whether a run has lost as many workers as it may: one more makes it a failure."""
     return run.losses >= LOSSES_ALLOWED

@@ -27,7 +27,7 @@ def is_wake_up(job_id: str) -> bool:
     return _WAKE_UP.fullmatch(job_id) is not None
 
 
-def drain() -> None:
+def refuse_plain_rq_worker() -> None:
     """The function that a wake-up's data names. A plain RQ worker that takes the job fails here, with the reason."""
     raise RuntimeError("this queue is worked by `storehooks worker`, not by a plain RQ worker")
 

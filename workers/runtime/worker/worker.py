@@ -25,7 +25,7 @@ from receiver.inbox.redis.connecting import check
 from workers.plugins.validation_process import validate_plugins
 from workers.processes import Schedule, Signals
 from workers.runtime.pool.pool import ChildPool
-from workers.runtime.worker.batch_sizes import LONG, BatchSizes
+from workers.runtime.worker.claim_sizes import LONG, ClaimSizes
 from workers.runtime.worker.config_reload import ConfigReload
 from workers.runtime.worker.exchange import InboxExchange
 from workers.runtime.worker.rq_registration import RegisteredWorker
@@ -34,9 +34,10 @@ from workers.runtime.worker.wake_ups import WakeUpListener
 
 WATCH_EVERY = 0.1
 HEARTBEAT_EVERY = 5.0
-LONGEST_HOLD = 5.0
+RELEASE_AFTER = 5.0
 """Seconds that a claimed run may wait here for a child process before it is released."""
-UNKNOWN_TIMEOUT = 60.0
+TIMEOUT_OF_UNKNOWN_HANDLER = 60.0
+"""A reload may remove a handler while one of its runs is under way."""
 CLOSE_SECONDS = 3.0
 """Seconds after the drain time in which the last outcomes must be written."""
 
@@ -51,10 +52,10 @@ class Worker(RegisteredWorker):
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._selector = selectors.DefaultSelector()
         self._pool = ChildPool(config, config.workers.child_processes)
-        self._batch_sizes = BatchSizes(config.workers.child_processes)
-        self._waiting = WaitingRuns(self._pool, self._batch_sizes)
+        self._claim_sizes = ClaimSizes(config.workers.child_processes)
+        self._waiting = WaitingRuns(self._pool, self._claim_sizes)
         self._wake_ups = WakeUpListener(inbox.client, queues, self._selector)
-        self._exchange = InboxExchange(inbox, self._pool, self._waiting, self._batch_sizes, self._wake_ups)
+        self._exchange = InboxExchange(inbox, self._pool, self._waiting, self._claim_sizes, self._wake_ups)
         self._reload = ConfigReload(self._selector)
         self._schedule = Schedule()
         self._stop_at: float | None = None
@@ -121,25 +122,25 @@ class Worker(RegisteredWorker):
         for run, result in ended:
             self._measure(run.handler, result)
             self._exchange.record(run, result)
-        # Runs on one slot of a limit that wait behind a slow run have no slot: they go back to the inbox.
+        # Runs of one slot must stay in one child process. Taken back from it, they have no slot, so they are released.
         slotted = self._waiting.slotted
         self._exchange.release(run for run in returned if run.handler in slotted)
-        self._exchange.hold(run for run in returned if run.handler not in slotted)
+        self._exchange.add_waiting(run for run in returned if run.handler not in slotted)
 
     def _measure(self, handler: str, result: RunResult) -> None:
         if result.ending is Ending.ABSENT:
-            if self._batch_sizes.absent(handler, time.monotonic()):
+            if self._claim_sizes.note_absent(handler, time.monotonic()):
                 log.warning("a child process does not have the handler that its worker declares", handler=handler)
         elif "ms" in result.detail:
-            self._batch_sizes.measured(handler, result.detail["ms"] / 1000)
+            self._claim_sizes.note_duration(handler, result.detail["ms"] / 1000)
         elif result.ending is Ending.DIED:
-            self._batch_sizes.measured(handler, float("inf"))
+            self._claim_sizes.note_duration(handler, float("inf"))
 
     def _do_periodic_work(self) -> None:
         if self._schedule.due("watch", WATCH_EVERY):
             self._pool.kill_overdue(self._timeout_of, self.config.workers.memory)
             self._pool.take_back_waiting(longer_than=LONG)
-            if self._waiting.older_than(LONGEST_HOLD):
+            if self._waiting.older_than(RELEASE_AFTER):
                 self._exchange.release(self._waiting.take_all())
         if self._schedule.due("renew", RENEW_EVERY):
             self._renew_leases()
@@ -157,7 +158,7 @@ class Worker(RegisteredWorker):
 
     def _timeout_of(self, handler: str) -> float:
         declared = self._handlers.get(handler)
-        return float(declared.details["timeout"]) if declared else UNKNOWN_TIMEOUT
+        return float(declared.details["timeout"]) if declared else TIMEOUT_OF_UNKNOWN_HANDLER
 
     def _handle_signals(self) -> None:
         seen, self._signals.seen = self._signals.seen, []
@@ -186,11 +187,11 @@ def _queues_of(handlers: list[Declaration]) -> list[str]:
     return sorted({keys.DEFAULT_QUEUE, *(one.queue for one in handlers)})
 
 
-def run(explicit: str | None) -> int:
+def run(config_path: str | None) -> int:
     """Run one worker process until it is asked to stop; returns its exit code."""
     logs.setup("worker")
     try:
-        config = load_from_environment(explicit)
+        config = load_from_environment(config_path)
         check(connect_to(config.redis, timeout=2.0), ack=config.redis.ack)
         handlers = validate_plugins(config)
     except StorehooksError as error:

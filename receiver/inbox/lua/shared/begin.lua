@@ -1,8 +1,8 @@
 -- The first run of a handler for an event.
--- When a run is due: with ">ms" as `how`, that long after the event's arrival, but at most that long from now, since the
+-- When a run is due: with ">ms" as `start`, that long after the event's arrival, but at most that long from now, since the
 -- receiver's clock may be ahead. Anything else is due at once.
-local function due_at(how, received)
-  local delay = tonumber(string.match(how, '^>(%d+)$') or 0)
+local function due_at(start, received)
+  local delay = tonumber(string.match(start, '^>(%d+)$') or 0)
   return delay > 0 and math.min(tonumber(received or 0) or 0, NOW) + delay or 0
 end
 

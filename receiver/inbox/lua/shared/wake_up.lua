@@ -26,7 +26,7 @@ local function wake(queue)
     redis.call('SADD', 'rq:queues', list)
     redis.call('HSET', 'rq:job:' .. job, 'status', 'queued', 'origin', queue, 'created_at', stamp, 'enqueued_at', stamp,
       'description', 'work is ready in ' .. queue, 'timeout', 60,
-      'data', '["workers.runtime.worker.wake_ups.drain", null, [], {}]')
+      'data', '["workers.runtime.worker.wake_ups.refuse_plain_rq_worker", null, [], {}]')
   end
   redis.call('RPUSH', list, job)
 end

@@ -53,7 +53,7 @@ def table_of(*handlers: str, limited: tuple[str, ...] = (), delay: float = 0, to
 def test_a_route_is_found_once_and_then_sent_along() -> None:
     table = table_of("shop.one", "shop.two", limited=("shop.two",))
     assert table.routes.wanted == {}
-    route = table.route(store="north", topic="order.created")
+    route = table.handlers_for(store="north", topic="order.created")
     assert route == [("shop.one", "default", True), ("shop.two", "default", False)]
     assert table.routes.version == "7"
     assert list(table.routes.arguments())[:3] == ["north", "order.created", 2]
@@ -62,13 +62,13 @@ def test_a_route_is_found_once_and_then_sent_along() -> None:
 
 def test_a_route_without_handlers_is_not_sent_along() -> None:
     table = table_of("shop.one")
-    assert table.route(store="north", topic="product.updated") == []
+    assert table.handlers_for(store="north", topic="product.updated") == []
     assert table.routes.wanted == {}
 
 
 def test_a_delay_is_sent_along_with_and_without_a_limit() -> None:
     table = table_of("shop.one", "shop.two", limited=("shop.two",), delay=1.5)
-    assert table.route(store="north", topic="order.created") == [
+    assert table.handlers_for(store="north", topic="order.created") == [
         ("shop.one", "default", 1.5),
         ("shop.two", "default", 1.5),
     ]
@@ -77,20 +77,20 @@ def test_a_delay_is_sent_along_with_and_without_a_limit() -> None:
 
 def test_a_probe_is_routed_to_no_handler_and_not_sent_along() -> None:
     table = table_of("shop.one", topic="*")
-    assert table.route(store="north", topic="order.created") != []
-    assert table.route(store="north", topic=PROBE) == []
+    assert table.handlers_for(store="north", topic="order.created") != []
+    assert table.handlers_for(store="north", topic=PROBE) == []
     assert list(table.routes.wanted) == [("north", "order.created")]
 
 
 def test_only_the_latest_routes_are_remembered() -> None:
     table = table_of("shop.one")
     for number in range(MOST_ROUTES + 5):
-        table.route(store=f"store{number}", topic="order.created")
+        table.handlers_for(store=f"store{number}", topic="order.created")
     assert len(table.routes.wanted) == MOST_ROUTES
     assert (f"store{MOST_ROUTES + 4}", "order.created") in table.routes.wanted
 
 
 def test_with_too_many_handlers_no_route_is_sent_along() -> None:
     table = table_of(*(f"shop.handler{number}" for number in range(MOST_HANDLERS + 1)))
-    assert len(table.route(store="north", topic="order.created")) == MOST_HANDLERS + 1
+    assert len(table.handlers_for(store="north", topic="order.created")) == MOST_HANDLERS + 1
     assert table.routes.wanted == {}

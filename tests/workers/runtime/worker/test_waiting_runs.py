@@ -9,7 +9,7 @@ import pytest
 from receiver.inbox import Run, StoredEvent
 from receiver.inbox.leases import LOSSES_ALLOWED
 from workers.runtime.worker import waiting_runs
-from workers.runtime.worker.batch_sizes import LARGEST_BATCH, MEASURED_AFTER, BatchSizes
+from workers.runtime.worker.claim_sizes import LARGEST_BATCH, MEASURED_AFTER, ClaimSizes
 from workers.runtime.worker.waiting_runs import WaitingRuns
 
 
@@ -36,10 +36,10 @@ def run(item: str, token: str = "t", losses: int = 0) -> Run:
 
 
 def waiting(pool: FakePool, *runs: Run, slotted: Sequence[str] = (), seconds: float = 0.0001) -> WaitingRuns:
-    sizes = BatchSizes(4)
+    sizes = ClaimSizes(4)
     for one in runs:
         for _ in range(MEASURED_AFTER):
-            sizes.measured(one.handler, seconds)
+            sizes.note_duration(one.handler, seconds)
     made = WaitingRuns(pool, sizes)  # type: ignore[arg-type]
     made.slotted = slotted
     made.add(runs)
@@ -94,10 +94,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return clock
 
 
-def test_a_suspect_waits_for_the_other_runs_but_not_for_long(clock: FakeClock) -> None:
+def test_a_run_lost_repeatedly_waits_for_the_other_runs_but_not_for_long(clock: FakeClock) -> None:
     pool = FakePool(4)
     pool.busy = True
-    left = waiting(pool, run("a|x", losses=2))
+    left = waiting(pool, run("a|x", losses=waiting_runs.LOST_REPEATEDLY))
     for _ in range(2):
         left.dispatch(unwritten=False)
         assert pool.given == []
@@ -135,6 +135,6 @@ def test_where_no_worker_is_ever_idle_a_run_on_its_last_chance_begins_all_the_sa
     pool.busy = True
     left = waiting(pool, run("a|x", losses=LOSSES_ALLOWED))
     left.dispatch(unwritten=False)
-    clock.now += waiting_runs.LAST_PROBATION + 1
+    clock.now += waiting_runs.LAST_CHANCE_WAIT + 1
     left.dispatch(unwritten=False)
     assert pool.given == [["a|x"]]

@@ -1,7 +1,10 @@
-"""Which handlers are fast, and so how many runs of each a worker claims and gives to one child process. Pure.
+"""What a worker asks for in its next claim: which lanes, in which order, and how many runs of each. Pure.
 
-A handler known to be fast is claimed in batches. A run of any other, and of one not measured yet, has a child process
-to itself. One handler holds at most half of a worker's child processes, so that a slow one cannot hold them all.
+- Batches: a handler known to be fast is claimed in batches. A run of any other, and of one not measured yet, has a
+  child process to itself.
+- Quotas: one handler holds at most half of a worker's child processes, so that a slow one cannot hold them all.
+- Absent handlers: no run is claimed for a while of a handler that a child process did not have.
+- Turns: each claim begins with another lane, and every other claim with the lanes that have suspects.
 """
 
 from __future__ import annotations
@@ -33,26 +36,32 @@ class _Measure:
     runs: int = 0
 
 
-class BatchSizes:
+class ClaimSizes:
     def __init__(self, child_processes: int) -> None:
         self._most_processes = max(1, child_processes // 2)
         self._measures: dict[str, _Measure] = {}
         self._absent_until: dict[str, float] = {}
-        """Handlers that are declared here and that a child process did not have; none is claimed until then."""
+        """Handler -> until when none of its runs is claimed, because a child process did not have it."""
         self._turn = 0
 
-    def measured(self, handler: str, seconds: float) -> None:
-        """A run ended after this time. The mean follows; an outlier counts, but not for ever."""
+    def note_duration(self, handler: str, seconds: float) -> None:
+        """Add a run that ended to the handler's mean duration; infinity stands for a child process that died.
+
+        The latest runs weigh most, and no run counts as longer than SLOWEST, so an outlier does not count for ever.
+        """
         measure = self._measures.setdefault(handler, _Measure())
         measure.runs += 1
         weight = max(WEIGHT, 1 / measure.runs)
         measure.mean += weight * (min(seconds, SLOWEST) - measure.mean)
 
-    def absent(self, handler: str, now: float) -> bool:
-        """A child process did not have this handler. Whether that is news."""
-        news = self._absent_until.get(handler, now) <= now
+    def note_absent(self, handler: str, now: float) -> bool:
+        """Claim no run of this handler for ABSENT_SECONDS, because a child process did not have it.
+
+        Returns False if that was noted less than ABSENT_SECONDS ago.
+        """
+        is_new = self._absent_until.get(handler, now) <= now
         self._absent_until[handler] = now + ABSENT_SECONDS
-        return news
+        return is_new
 
     def proven(self, handler: str) -> bool:
         """Whether a run of this handler has ended in this worker before."""
@@ -85,16 +94,14 @@ class BatchSizes:
                 quotas[handler] = processes * self.batch(handler)
         return quotas
 
-    def lanes(self, quotas: Mapping[str, int], *, slotted: Collection[str]) -> dict[str, int]:
-        """The lanes to claim from, and how much of each. Each time another lane is first."""
+    def next_claim(self, quotas: Mapping[str, int], *, slotted: Collection[str]) -> tuple[dict[str, int], bool]:
+        """The lanes to claim from with the maximum of each, and whether lanes that have suspects are served first.
+
+        Each time another lane is first. Suspects, which are runs that lost a worker before, are first every other time.
+        """
         most = {name: self.slot_batch(name) if name in slotted else quota for name, quota in quotas.items()}
         most = {ROUTING_LANE: EVENTS_TO_ROUTE, **most}
         self._turn += 1
         names = list(most)
         first = self._turn % len(names)
-        return {name: most[name] for name in names[first:] + names[:first]}
-
-    @property
-    def suspects_first(self) -> bool:
-        """Whether the lanes from `lanes` begin with runs that lost a worker before: every other time."""
-        return self._turn % 2 == 0
+        return {name: most[name] for name in names[first:] + names[:first]}, self._turn % 2 == 0
