@@ -1,4 +1,4 @@
-"""The house's own rules: who may import whom, what a light import loads, what is exported."""
+"""docs/architecture.md is the map: its rooms, its import rule and its names are held to the code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,17 +16,28 @@ import pytest
 import workers
 from tests.support.programs import ROOT
 
+PAGE = (ROOT / "docs/architecture.md").read_text()
+SHARED = ("receiver.logs", "receiver.ports", "receiver.process_files", "workers.processes", "workers.formatting")
 EDGE = ("receiver.app", "receiver.server", "receiver.delivery")
-SHARED = (
-    "receiver.contract",
-    "receiver.config",
-    "receiver.inbox",
-    "receiver.spool",
-    "receiver.logs",
-    "receiver.ports",
-    "receiver.process_files",
-)
 FLASK_ROOMS = ("workers.console", "workers.storeapi.sandbox")
+PURE_ROOMS = {"receiver.contract": ("flask", "redis", "rq", "gunicorn", "socket", "sqlite3", "pydantic")}
+NOT_COUNTED = ("__init__.py", "__main__.py", "__pycache__", "py.typed")
+SAME_PART = {
+    "errors": "the errors of a room",
+    "keys": "the Redis keys of a room",
+    "records": "products, orders and customers; the client's are the contract's",
+    "events": "reading events, and the command that shows them",
+    "failures": "reading failures, and the command that shows them",
+    "handlers": "reading handlers, and the command that shows them",
+    "stores": "stores, and the command that shows them",
+    "topics": "topics, and the command that shows them",
+}
+"""Names that modules of different rooms may share, because they play the same part there."""
+QUAINT = re.compile(
+    r"\b(nobody|somebody|whoever|so many|has against|bears|is told|pretend(s|ed)?|horses?|whatever becomes)\b",
+    re.IGNORECASE,
+)
+RQ_SAYS_HORSE = ("docs/architecture.md",)
 
 
 def modules() -> dict[str, Path]:
@@ -50,41 +63,42 @@ def inside(name: str, *rooms: str) -> bool:
     return any(name == room or name.startswith(room + ".") for room in rooms)
 
 
+def as_module(path: str) -> str:
+    return path.removesuffix(".py").rstrip("/").replace("/", ".")
+
+
+@cache
+def import_rule() -> dict[str, tuple[str, ...]]:
+    """Each room of the page's table, and the rooms that its third column names."""
+    section = PAGE.split("## The rooms")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\S+)` \|.*\|([^|]*)\|$", section, flags=re.MULTILINE)
+    return {as_module(room): tuple(map(as_module, re.findall(r"`(\S+?)`", allowed))) for room, allowed in rows}
+
+
 def broken_rules(module: str, source: str) -> list[str]:
-    """What a module imports that it may not."""
+    """What a module imports that the page does not allow."""
     named = set(imports(source))
-    ours = {name for name in named if inside(name, "receiver", "workers")}
+    ours = {name for name in named if inside(name, "receiver", "workers") and name != "receiver.__version__"}
     broken = []
+    for room, allowed in import_rule().items():
+        if inside(module, room):
+            may = (room, *allowed, *SHARED)
+            broken += [name for name in ours if not inside(name, *may) and not any(inside(one, name) for one in may)]
     if inside(module, "receiver"):
         broken += [name for name in ours if inside(name, "workers")]
-    if inside(module, "receiver.contract"):
-        broken += [name for name in ours if not inside(name, "receiver.contract") and name != "receiver"]
-        broken += [name for name in named if inside(name, "flask", "redis", "rq", "gunicorn", "socket", "sqlite3")]
-    if inside(module, "receiver.inbox"):
-        broken += [
-            name
-            for name in ours
-            if not inside(
-                name, "receiver.contract", "receiver.inbox", "receiver.config.settings", "receiver.config.values"
-            )
-            and name not in ("receiver", "receiver.config")
-        ]
     if inside(module, "workers"):
         broken += [name for name in ours if inside(name, *EDGE)]
-        broken += [
-            n
-            for n in ours
-            if inside(n, "receiver") and n.count(".") and not inside(n, *SHARED) and n != "receiver.__version__"
-        ]
-        if not inside(module, *FLASK_ROOMS):
-            broken += [name for name in named if inside(name, "flask")]
+        broken += [name for name in named if inside(name, "flask") and not inside(module, *FLASK_ROOMS)]
     if inside(module, "workers.storeapi.sandbox"):
-        broken += [name for name in ours if inside(name, "workers.storeapi.client", "workers.storeapi.transport.auth")]
+        broken += [name for name in ours if inside(name, "workers.storeapi.client", "workers.storeapi.transport")]
+    for room, heavy in PURE_ROOMS.items():
+        if inside(module, room):
+            broken += [name for name in named if inside(name, *heavy)]
     return broken
 
 
 @pytest.mark.parametrize(("module", "path"), modules().items())
-def test_imports_point_left(module: str, path: Path) -> None:
+def test_each_module_imports_only_what_the_page_allows(module: str, path: Path) -> None:
     assert broken_rules(module, path.read_text()) == []
 
 
@@ -95,15 +109,75 @@ def test_imports_point_left(module: str, path: Path) -> None:
         ("receiver.contract.event", "import redis"),
         ("receiver.contract.event", "from receiver.inbox import Inbox"),
         ("receiver.inbox.queries.events", "from receiver.config import Config"),
+        ("receiver.delivery.storage", "from receiver.server import web"),
         ("workers.runtime.worker.worker", "from receiver.app import create_app"),
         ("workers.runtime.worker.worker", "import receiver.server.web"),
         ("workers.cli.dev", "def f():\n    from receiver import app"),
         ("workers.runtime.worker.worker", "import flask"),
+        ("workers.plugins.router", "from workers.runtime import supervisor"),
         ("workers.storeapi.sandbox.server", "from workers.storeapi.client import Client"),
     ],
 )
-def test_a_forbidden_import_is_noticed(module: str, line: str) -> None:
+def test_a_forbidden_import_is_detected(module: str, line: str) -> None:
     assert broken_rules(module, line)
+
+
+def test_every_room_is_on_the_page() -> None:
+    rooms = {name for name in modules() if name.count(".") == 1 and not name.endswith("__main__")}
+    assert rooms - set(SHARED) == set(import_rule())
+
+
+def graph() -> dict[str, set[str]]:
+    """Which module imports which. A package's `__init__` is its public face, so it may import from its own rooms."""
+    files = modules()
+    return {
+        name: {
+            target
+            for target in imports(path.read_text())
+            if target in files and target != name and not inside(name, target) and not inside(target, name)
+        }
+        for name, path in files.items()
+    }
+
+
+def first_cycle(edges: dict[str, set[str]]) -> list[str]:
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for target in sorted(edges.get(name, ())):
+            if cycle := visit(target, (*path, name)):
+                return cycle
+        done.add(name)
+        return []
+
+    return next(filter(None, (visit(name, ()) for name in sorted(edges))), [])
+
+
+def test_modules_form_no_import_cycle() -> None:
+    assert first_cycle(graph()) == []
+
+
+def test_the_entries_of_a_folder_form_no_import_cycle() -> None:
+    """A folder counts as one entry of the folder above it, with everything below."""
+    folders: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for name, targets in graph().items():
+        for target in targets:
+            common, left, right = split_at_the_common_folder(name, target)
+            folders[common][left].add(right)
+    assert {folder: cycle for folder, edges in folders.items() if (cycle := first_cycle(edges))} == {}
+
+
+def split_at_the_common_folder(one: str, other: str) -> tuple[str, str, str]:
+    a, b = one.split("."), other.split(".")
+    same = next(place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return ".".join(a[:same]), a[same], b[same]
+
+
+# Only the inbox writes to Redis
 
 
 WRITES = re.compile(
@@ -158,31 +232,113 @@ def test_only_the_inbox_writes_its_keys(module: str, path: Path) -> None:
         "connect_to(settings, timeout=1).set(key, value)",
     ],
 )
-def test_a_write_outside_the_inbox_is_noticed(line: str) -> None:
+def test_a_write_outside_the_inbox_is_detected(line: str) -> None:
     assert redis_writes("workers.operations.replay", line)
     assert redis_writes("receiver.inbox.inbox", line) == []
     assert redis_writes("workers.operations.replay", "fields.set(name, value); parts.append(client.get(key))") == []
 
 
-def test_there_are_no_import_cycles() -> None:
-    files = modules()
-    graph = {
-        name: {target for target in imports(path.read_text()) if target in files and target != name}
-        for name, path in files.items()
+# Names and paths on the page
+
+
+def words_in_code_style(text: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def test_every_path_on_the_page_exists() -> None:
+    paths = {
+        word
+        for word in words_in_code_style(PAGE)
+        if re.fullmatch(r"[a-z_]+(/[a-z_.]+)*/?|[\w/]+\.(py|lua|toml|md)", word)
     }
-    for name, targets in graph.items():  # a package's __init__ is its face; what its rooms import of it is theirs
-        graph[name] = {target for target in targets if not name.startswith(target + ".")}
-    done: set[str] = set()
+    paths = {path for path in paths if "/" in path or path.endswith((".py", ".toml"))}
+    assert len(paths) > 40
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
 
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, " -> ".join([*path[path.index(name) :], name])
-        if name not in done:
-            for target in graph[name]:
-                visit(target, (*path, name))
-            done.add(name)
 
-    for name in graph:
-        visit(name, ())
+def test_every_class_and_function_on_the_page_exists() -> None:
+    defined = set()
+    for path in modules().values():
+        tree = ast.parse(path.read_text())
+        defined |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    named = {word for word in words_in_code_style(PAGE) if re.fullmatch(r"[A-Z][A-Za-z]+|create_app", word)}
+    assert len(named) > 5
+    assert named - defined == set()
+
+
+def test_the_table_of_changes_has_at_least_twelve_rows() -> None:
+    section = PAGE.split("## To change this, open that")[1]
+    assert len(re.findall(r"^\| [^-|][^|]+\| `", section, flags=re.MULTILINE)) >= 12
+
+
+# Counts
+
+
+def product_files() -> list[Path]:
+    lua = [path for package in ("receiver", "workers") for path in (ROOT / package).rglob("*.lua")]
+    return [*modules().values(), *lua]
+
+
+def texts_for_people() -> list[Path]:
+    pages = [ROOT / "README.md", ROOT / "config.example.toml", *(ROOT / "docs").rglob("*.md")]
+    return [*product_files(), *pages, *(ROOT / "examples").rglob("*.py"), *(ROOT / "examples").rglob("*.md")]
+
+
+def classes() -> Iterator[tuple[str, int, str]]:
+    """Each class of the product: its name, how many methods it has, and its module."""
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in node.body)
+                yield node.name, methods, module
+
+
+def test_the_counts_of_the_house_are_within_their_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    flat = sorted(path.name for path in (ROOT / "workers").glob("*.py") if path.name not in NOT_COUNTED)
+    names = Counter(name for name, _, _ in classes())
+    twice = sorted(name for name, count in names.items() if count > 1)
+    large = sorted(f"{module}.{name} ({methods})" for name, methods, module in classes() if methods > 20)
+    long = sorted(str(path.relative_to(ROOT)) for path in product_files() if len(path.read_text().splitlines()) > 400)
+    quaint = [f"{path.relative_to(ROOT)}: {word}" for path in texts_for_people() for word in quaint_words(path)]
+    with capsys.disabled():
+        print(f"\nmodules directly in workers/: {len(flat)}; class names defined twice: {len(twice)}; ", end="")
+        print(f"classes with more than 20 methods: {len(large)}; files over 400 lines: {len(long)}; ", end="")
+        print(f"quaint words: {len(quaint)}")
+    assert len(flat) <= 3, flat
+    assert twice == []
+    assert large == []
+    assert long == []
+    assert len(quaint) <= 5, quaint
+
+
+def quaint_words(path: Path) -> Iterable[str]:
+    found = [match[0] for match in QUAINT.finditer(path.read_text())]
+    allowed = ("horse", "horses") if str(path.relative_to(ROOT)) in RQ_SAYS_HORSE else ()
+    return [word for word in found if word.lower() not in allowed]
+
+
+@pytest.mark.parametrize("package", ["receiver", "workers"])
+def test_a_package_has_at_most_ten_entries(package: str) -> None:
+    entries = {name.split(".")[1] for name in modules() if name.count(".") and inside(name, package)}
+    assert len(entries - {"__main__"}) <= 10, sorted(entries)
+
+
+def test_modules_share_a_name_only_where_they_play_the_same_part() -> None:
+    names: dict[str, set[str]] = defaultdict(set)
+    for module, path in modules().items():
+        if path.name not in NOT_COUNTED:
+            names[path.stem].add(module.rpartition(".")[0])
+    shared = {name for name, rooms in names.items() if len(rooms) > 1}
+    assert shared - set(SAME_PART) == set()
+
+
+def test_the_tests_have_the_rooms_of_the_product() -> None:
+    for package in ("receiver", "workers"):
+        rooms = {path.name for path in (ROOT / "tests" / package).iterdir() if path.is_dir()} - {"__pycache__"}
+        assert rooms <= {name.split(".")[1] for name in modules() if name.count(".") and inside(name, package)}
+
+
+# What is loaded, and what is public
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -203,17 +359,22 @@ def test_the_public_web_process_loads_no_plugin_console_or_client_code() -> None
 
 
 def test_the_worker_loads_no_web_framework() -> None:
-    assert not loaded_by(
-        "import workers.runtime.worker.worker, workers.runtime.pool.child, workers.runtime.housekeeper"
-    ) & {"flask", "gunicorn", "httpx2"}
+    loaded = loaded_by("import workers.runtime.worker.worker, workers.runtime.pool.child, workers.runtime.housekeeper")
+    assert not loaded & {"flask", "gunicorn", "httpx2"}
 
 
-def test_the_integrators_words_are_these() -> None:
+def test_the_names_for_integrators_are_these() -> None:
     assert workers.__all__ == ["Busy", "Context", "Drop", "Event", "Fail", "Retry", "Router"]
     assert all(hasattr(workers, name) for name in workers.__all__)
 
 
-def test_every_room_states_its_law_in_its_first_line() -> None:
+def test_every_module_says_what_it_is_for() -> None:
     for module, path in modules().items():
         if module != "workers.cli.__main__":
             assert ast.get_docstring(ast.parse(path.read_text())), module
+
+
+def test_every_room_states_its_law() -> None:
+    for module, path in modules().items():
+        if path.name == "__init__.py" and module not in ("receiver", "workers", "workers.cli"):
+            assert "Law of this room" in (ast.get_docstring(ast.parse(path.read_text())) or ""), module
