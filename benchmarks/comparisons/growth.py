@@ -78,7 +78,7 @@ class Growth(Comparison):
     def _step(inbox: Inbox, config: Config, spent: dict[str, list[float]]) -> None:
         group = list(fill_inbox.deliveries(config, GROUP, size=SIZE))
         _time(spent["ingest"], lambda: inbox.accept(group))
-        claimed = _time(spent["claim"], lambda: inbox.claim({"": GROUP}, room=GROUP))
+        claimed = _time(spent["claim"], lambda: inbox.claim({"": GROUP}, capacity=GROUP))
         inbox.finish([Outcome(run, OutcomeKind.DONE) for run in claimed.runs])
 
 

@@ -54,5 +54,5 @@ class Memory(StorageComparison):
 
 def _finish_all(inbox: Inbox) -> None:
     detail = {"result": None, "version": "0123abcd", "ms": 0.123}
-    while runs := inbox.claim(dict.fromkeys(HANDLERS, GROUP), room=5 * GROUP).runs:
+    while runs := inbox.claim(dict.fromkeys(HANDLERS, GROUP), capacity=5 * GROUP).runs:
         inbox.finish([Outcome(run, OutcomeKind.DONE, detail) for run in runs])

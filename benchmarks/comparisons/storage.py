@@ -39,5 +39,5 @@ def route_all(inbox: Inbox) -> None:
     """Create a run for each handler and event of the inbox. The runs are ready and not claimed."""
     chosen = [(name, "default", False) for name in HANDLERS]
     version = inbox.declarations().version
-    while runs := inbox.claim({"": GROUP}, room=GROUP).runs:
+    while runs := inbox.claim({"": GROUP}, capacity=GROUP).runs:
         inbox.route([(run, chosen) for run in runs], version)

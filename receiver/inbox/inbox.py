@@ -87,9 +87,9 @@ class Inbox:
 
     # Workers
 
-    def claim(self, lanes: Mapping[str, int], *, room: int, limits: Mapping[str, Limit] | None = None) -> Claim:
-        """Lease up to `room` ready items, and of each lane at most the given number."""
-        return self.finish_and_claim((), lanes, room=room, limits=limits)[1]
+    def claim(self, lanes: Mapping[str, int], *, capacity: int, limits: Mapping[str, Limit] | None = None) -> Claim:
+        """Lease up to `capacity` ready items, and of each lane at most the given number."""
+        return self.finish_and_claim((), lanes, capacity=capacity, limits=limits)[1]
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[bool]:
         """Write the outcomes of runs. False for a run whose lease was lost: nothing was changed."""
@@ -103,7 +103,7 @@ class Inbox:
         outcomes: Sequence[Outcome],
         lanes: Mapping[str, int],
         *,
-        room: int,
+        capacity: int,
         limits: Mapping[str, Limit] | None = None,
         routes: Routes = NO_ROUTES,
         suspects_first: bool = False,
@@ -120,7 +120,7 @@ class Inbox:
         for lane, most in lanes.items():
             limit = (limits or {}).get(lane, NO_LIMIT)
             wanted += (lane, most, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
-        start: list[Argument] = [token, LEASE_MS, room, routes.version, int(suspects_first), len(lanes)]
+        start: list[Argument] = [token, LEASE_MS, capacity, routes.version, int(suspects_first), len(lanes)]
         calls = [ScriptCall("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:
             calls.insert(0, _finish_call(outcomes))

@@ -21,14 +21,14 @@ ERP = {GREET: Limit("erp", concurrency=2)}
 def ready_runs(system: System, count: int) -> list[str]:
     """Accept and route events. Returns their ids; each has one ready run."""
     ids = [system.accept() for _ in range(count)]
-    events = system.inbox.claim({"": count}, room=count).runs
+    events = system.inbox.claim({"": count}, capacity=count).runs
     system.inbox.route([(event, [(GREET, "default", False)]) for event in events], system.inbox.declarations().version)
     return ids
 
 
 def leased_runs(system: System, count: int, limits: dict[str, Limit] | None = None) -> list[Run]:
     ready_runs(system, count)
-    return list(system.inbox.claim({GREET: count}, room=count, limits=limits).runs)
+    return list(system.inbox.claim({GREET: count}, capacity=count, limits=limits).runs)
 
 
 def quarantined(system: System) -> set[str]:
@@ -40,7 +40,7 @@ def test_a_claim_routes_past_a_damaged_event(system: System) -> None:
     bad, good = system.accept(), system.accept()
     system.client.hset(keys.EVENT + bad, "open", "x")
     routes = Routes(system.inbox.declarations().version, ROUTES)  # type: ignore[arg-type]
-    _, claim = system.inbox.finish_and_claim((), {"": 8, GREET: 8}, room=8, routes=routes)
+    _, claim = system.inbox.finish_and_claim((), {"": 8, GREET: 8}, capacity=8, routes=routes)
     assert [run.stored.id for run in claim.runs] == [good]
     assert quarantined(system) == {bad}
     assert system.client.zcard(keys.READY) == 0
@@ -51,7 +51,7 @@ def test_a_damaged_event_is_not_routed_and_the_others_of_its_batch_are(
     system: System, damage: dict[str, str | None]
 ) -> None:
     bad, good = system.accept(), system.accept()
-    events = sorted(system.inbox.claim({"": 8}, room=8).runs, key=lambda run: run.stored.id != bad)
+    events = sorted(system.inbox.claim({"": 8}, capacity=8).runs, key=lambda run: run.stored.id != bad)
     damage_record(system, bad, damage)
     replies = system.inbox.route([(event, [(GREET, "default", True)]) for event in events], "0")
     assert replies == [["stale"], ["routed", GREET]]
@@ -88,7 +88,7 @@ def test_damaged_slots_cost_no_run_and_stop_no_claim(system: System) -> None:
     system.client.set(keys.SLOTS + "erp", "damaged")
     assert system.inbox.finish([Outcome(run, "done") for run in runs]) == [True] * len(runs)
     ready_runs(system, 1)
-    assert system.inbox.claim({GREET: 1}, room=1, limits=ERP).runs
+    assert system.inbox.claim({GREET: 1}, capacity=1, limits=ERP).runs
     assert quarantined(system) == {keys.SLOTS + "erp"}
 
 
@@ -115,9 +115,9 @@ def test_an_error_that_concerns_the_caller_quarantines_nothing(system: System) -
     ids = {system.accept(), system.accept()}
     routes = Routes(system.inbox.declarations().version, {("north", "order.created"): [(GREET, "default", False)]})
     with restricted_inbox(system, "-llen") as restricted, pytest.raises(ResponseError):
-        restricted.finish_and_claim((), {"": 8}, room=8, routes=routes)
+        restricted.finish_and_claim((), {"": 8}, capacity=8, routes=routes)
     assert quarantined(system) == set()
-    assert {run.stored.id for run in system.inbox.claim({"": 8}, room=8).runs} == ids
+    assert {run.stored.id for run in system.inbox.claim({"": 8}, capacity=8).runs} == ids
 
 
 def test_outcomes_are_written_without_the_right_to_publish(system: System) -> None:
@@ -125,7 +125,7 @@ def test_outcomes_are_written_without_the_right_to_publish(system: System) -> No
     (run,) = leased_runs(system, 1)
     ready_runs(system, 1)
     with restricted_inbox(system, "resetchannels") as restricted:
-        written, claim = restricted.finish_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+        written, claim = restricted.finish_and_claim([Outcome(run, "done")], {GREET: 1}, capacity=1)
     assert written == [True]
     assert len(claim.runs) == 1
     assert system.status(run.stored.id) == "settled"
@@ -135,7 +135,7 @@ def test_claimed_runs_are_returned_even_if_the_outcomes_were_refused(system: Sys
     (run,) = leased_runs(system, 1)
     ready_runs(system, 1)
     with restricted_inbox(system, "-hincrby") as restricted:
-        written, claim = restricted.finish_and_claim([Outcome(run, "done")], {GREET: 1}, room=1)
+        written, claim = restricted.finish_and_claim([Outcome(run, "done")], {GREET: 1}, capacity=1)
     assert isinstance(written, ResponseError)
     assert [one.handler for one in claim.runs] == [GREET]
 
@@ -219,13 +219,13 @@ def test_held_work_of_a_store_returns_past_a_damaged_run(system: System, damage:
     """Each tick failed at it."""
     ids = ready_runs(system, 3)
     system.administration.pause(store="north")
-    assert system.inbox.claim({GREET: 2}, room=2).runs == ()
+    assert system.inbox.claim({GREET: 2}, capacity=2).runs == ()
     for one in (ids[0], ids[2]):
         damage_record(system, one, damage)
     assert system.administration.resume(store="north") == 1
     assert quarantined(system) == {f"{ids[0]}|{GREET}"}
     system.housekeeping.tick()
-    assert [run.stored.id for run in system.inbox.claim({GREET: 3}, room=3).runs] == [ids[1]]
+    assert [run.stored.id for run in system.inbox.claim({GREET: 3}, capacity=3).runs] == [ids[1]]
 
 
 @contextmanager

@@ -197,19 +197,19 @@ def test_held_runs_are_resumed_even_if_the_resume_command_was_killed(system: Sys
     for _ in range(3):
         system.accept()
     system.administration.pause(store="north")
-    assert system.inbox.claim({"": 9}, room=9).runs == ()
+    assert system.inbox.claim({"": 9}, capacity=9).runs == ()
     system.client.srem(keys.PAUSED, "store:north")
     system.client.sadd("sh:resuming", "north")
     system.housekeeping.tick()
-    assert len(system.inbox.claim({"": 9}, room=9).runs) == 3
+    assert len(system.inbox.claim({"": 9}, capacity=9).runs) == 3
 
 
 def test_a_claim_is_bounded_in_bytes(system: System) -> None:
     for n in range(14):
         system.accept(data={"id": n, "pad": "x" * 900_000})
-    first = system.inbox.claim({"": 64}, room=64).runs
+    first = system.inbox.claim({"": 64}, capacity=64).runs
     assert 8 <= len(first) <= 11
-    assert len(first) + len(system.inbox.claim({"": 64}, room=64).runs) == 14
+    assert len(first) + len(system.inbox.claim({"": 64}, capacity=64).runs) == 14
 
 
 def test_the_first_worker_after_an_outage_routes_to_the_handlers_of_all(system: System) -> None:

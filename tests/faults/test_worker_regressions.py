@@ -20,9 +20,9 @@ def lose(system: System, many: int, lane: str) -> None:
     """Lease this number of runs of a lane, and let their leases lapse: they are ready again, as suspects."""
     for _ in range(many):
         system.accept()
-    events = system.inbox.claim({"": many}, room=many).runs
+    events = system.inbox.claim({"": many}, capacity=many).runs
     system.inbox.route([(event, [(lane, "default", False)]) for event in events], "0")
-    assert len(system.inbox.claim({lane: many}, room=many).runs) == many
+    assert len(system.inbox.claim({lane: many}, capacity=many).runs) == many
     lapse(system.inbox)
 
 
@@ -32,7 +32,7 @@ def test_the_runs_of_a_killed_worker_begin_soon_while_other_lanes_are_busy(syste
     lose(system, 12, lanes[0])
     for _ in range(12):
         system.accept()
-    events = system.inbox.claim({"": 12}, room=12).runs
+    events = system.inbox.claim({"": 12}, capacity=12).runs
     system.inbox.route([(event, [(lane, "default", False) for lane in lanes[1:]]) for event in events], "0")
     begun, claims = 0, 0
     while begun < 12:
@@ -40,7 +40,7 @@ def test_the_runs_of_a_killed_worker_begin_soon_while_other_lanes_are_busy(syste
         assert claims <= 26, f"{begun} of 12 were begun"
         first = claims % len(lanes)
         order = dict.fromkeys(lanes[first:] + lanes[:first], 4)
-        _, claim = system.inbox.finish_and_claim((), order, room=16, suspects_first=claims % 2 == 0)
+        _, claim = system.inbox.finish_and_claim((), order, capacity=16, suspects_first=claims % 2 == 0)
         begun += sum(run.losses > 0 for run in claim.runs)
         assert len(claim.runs) == 1 or not any(run.losses for run in claim.runs)
         system.inbox.finish([Outcome(run, "release") for run in claim.runs if not run.losses])  # they stay busy
@@ -50,10 +50,10 @@ def test_a_claim_skips_suspects_and_leases_the_work_behind_them(system: System) 
     lose(system, 20, "shop.one")
     for _ in range(3):
         system.accept()
-    events = system.inbox.claim({"": 3}, room=3).runs
+    events = system.inbox.claim({"": 3}, capacity=3).runs
     both = [("shop.one", "default", False), ("shop.two", "default", False)]
     system.inbox.route([(event, both) for event in events], "0")
-    claim = system.inbox.claim({"shop.two": 1, "shop.one": 3}, room=9)
+    claim = system.inbox.claim({"shop.two": 1, "shop.one": 3}, capacity=9)
     assert [run.handler for run in claim.runs] == ["shop.two", "shop.one", "shop.one", "shop.one"]
     assert not any(run.losses for run in claim.runs)
 
@@ -62,14 +62,14 @@ def test_a_lane_without_suspects_is_no_longer_marked(system: System) -> None:
     lose(system, 1, "shop.one")
     assert system.client.smembers("sh:suspects") == {b"shop.one"}
     system.inbox.finish([Outcome(claim_one(system.inbox, "shop.one"), "done")])
-    assert system.inbox.claim({"shop.one": 1}, room=1).runs == ()
+    assert system.inbox.claim({"shop.one": 1}, capacity=1).runs == ()
     assert not system.client.exists("sh:suspects")
 
 
 def wait_for_greet(system: System, many: int) -> None:
     for _ in range(many):
         system.accept()
-    events = system.inbox.claim({"": many}, room=many).runs
+    events = system.inbox.claim({"": many}, capacity=many).runs
     version = system.inbox.declarations().version
     system.inbox.route([(event, [("shop.greet", "default", False)]) for event in events], version)
 
@@ -77,10 +77,10 @@ def wait_for_greet(system: System, many: int) -> None:
 def test_busy_works_after_the_limit_was_removed_from_the_config(system: System) -> None:
     """It closed a limit that no claim read any more, and the run began again at once, without end."""
     wait_for_greet(system, 2)
-    (run,) = system.inbox.claim({"shop.greet": 1}, room=1, limits={"shop.greet": Limit("erp", concurrency=2)}).runs
+    (run,) = system.inbox.claim({"shop.greet": 1}, capacity=1, limits={"shop.greet": Limit("erp", concurrency=2)}).runs
     system.inbox.finish([Outcome(run, "done")])
     system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "busy", delay=30)])
-    claim = system.inbox.claim({"shop.greet": 1}, room=1)
+    claim = system.inbox.claim({"shop.greet": 1}, capacity=1)
     assert claim.runs == ()
     assert 29 < claim.retry_in <= 30
 
@@ -107,8 +107,8 @@ def test_a_clock_set_back_an_hour_does_not_stop_a_handler_with_a_rate(system: Sy
     wait_for_greet(system, 1)
     limits = {"shop.greet": Limit("erp", rate=10)}
     system.client.hset("sh:paces", "erp", int(time.time() * 1000) + 3_600_000)
-    assert 0 < system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).retry_in < 1
-    assert eventually(lambda: system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs)
+    assert 0 < system.inbox.claim({"shop.greet": 1}, capacity=1, limits=limits).retry_in < 1
+    assert eventually(lambda: system.inbox.claim({"shop.greet": 1}, capacity=1, limits=limits).runs)
 
 
 ONE_AT_A_TIME = """
@@ -254,7 +254,7 @@ def test_explain_reports_that_a_limit_has_no_free_slot(make_system: Callable[...
     system.inbox.declare(validation_process.validate_plugins(system.config))
     wait_for_greet(system, 2)
     limits = {"shop.greet": Limit("erp", concurrency=1)}
-    (run,) = system.inbox.claim({"shop.greet": 1}, room=1, limits=limits).runs
+    (run,) = system.inbox.claim({"shop.greet": 1}, capacity=1, limits=limits).runs
     waiting = next(one.id for one in system.ledger.events() if one.id != run.stored.id)
     shown = system.run_cli("handlers", "explain", waiting)
     assert shown.returncode in (0, 1), shown.stderr

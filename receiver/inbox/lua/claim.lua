@@ -19,12 +19,12 @@ local FIRST_LANE = 7
 local MAX_BYTES = 8 * 1024 * 1024 -- of bodies in one claim: the server must also answer others
 local MAX_SKIPPED = 256 -- suspects of a lane that one claim skips
 local token, lease_end, version, first_route
-local room, taken, wait_ms, size, left, suspected
+local capacity, taken, wait_ms, size, left, suspected
 local free_slots -- of the current limit, if it has a concurrency
 local routes, places, fields
 
 local function begin_claim()
-  token, lease_end, room = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
+  token, lease_end, capacity = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
   version = redis.call('GET', P .. 'declarations_version') or '0'
   first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
   taken, wait_ms, size, left, free_slots = {}, 0, 0, {}, 0
@@ -217,11 +217,11 @@ local function read_lane(lane, ready, want)
         alone = suspect and #taken == 1
       end
       if size > MAX_BYTES or alone then
-        room = 0
+        capacity = 0
         break
       end
     end
-  until #gone >= want or #found < 2 * asked or room == 0 or refused or skipped > MAX_SKIPPED
+  until #gone >= want or #found < 2 * asked or capacity == 0 or refused or skipped > MAX_SKIPPED
   in_slices('ZREM', ready, gone)
   record_suspects(lane, alone or skipped > 0)
   return last, refused
@@ -239,7 +239,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
   local got = #taken - before
   record_taken(lane, limit, concurrency, spacing, burst, before + 1, got)
-  room = room - got
+  capacity = capacity - got
   local more = last and (concurrency == 0 or free_slots > 0)
   if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
 end
@@ -250,7 +250,7 @@ return function()
   local begins = ARGV[5] == '1' and suspected or {}
   for _, turn in ipairs({ true, false }) do
     for at = FIRST_LANE, first_route - 1, 6 do
-      local lane, want = ARGV[at], math.min(left[ARGV[at]], room)
+      local lane, want = ARGV[at], math.min(left[ARGV[at]], capacity)
       if want > 0 and (begins[lane] or false) == turn then
         take_from(lane, want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
       end

@@ -20,7 +20,7 @@ GREET = ("shop.greet", "default", True)
 
 
 def claim_one(inbox: Inbox, lane: str = "") -> Run:
-    (run,) = inbox.claim({lane: 1}, room=1).runs
+    (run,) = inbox.claim({lane: 1}, capacity=1).runs
     return run
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_key_of_one_store_leaves_no_stored_event_outside_a_lane(system
     group = [system.delivery(store=store) for store in ("north", "south", "north")]
     with suppress(ResponseError):
         system.inbox.accept(group)
-    assert len(system.inbox.claim({"": 5}, room=5).runs) == 3
+    assert len(system.inbox.claim({"": 5}, capacity=5).runs) == 3
 
 
 def test_wake_ups_are_coalesced(system: System) -> None:
@@ -98,7 +98,7 @@ def test_a_claim_that_leaves_work_behind_wakes_the_next_worker(system: System) -
     for _ in range(3):
         system.accept()
     system.client.delete("rq:queue:default")
-    claim = system.inbox.claim({"": 2}, room=2)
+    claim = system.inbox.claim({"": 2}, capacity=2)
     assert len(claim.runs) == 2
     assert system.client.llen("rq:queue:default") == 1
     assert system.client.zcard(keys.LEASED) == 2
@@ -143,7 +143,7 @@ def test_a_retry_counts_as_an_attempt_and_is_ready_when_due(system: System) -> N
     system.accept()
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
     system.inbox.finish([Outcome(run, "retry", {"error": "E"}, delay=0.05)])
-    assert system.inbox.claim({"shop.greet": 1}, room=1).runs == ()
+    assert system.inbox.claim({"shop.greet": 1}, capacity=1).runs == ()
     eventually(lambda: system.housekeeping.tick()[0] == 1)
     again = claim_one(system.inbox, "shop.greet")
     assert (again.attempts, again.losses) == (1, 0)
@@ -239,8 +239,8 @@ def test_a_suspect_is_claimed_alone(system: System) -> None:
         route(system.inbox, claim_one(system.inbox), ("shop.greet", "default", False))
     claim_one(system.inbox, "shop.greet")
     lapse(system.inbox)
-    assert [run.losses for run in system.inbox.claim({"shop.greet": 10}, room=10).runs] == [1]
-    assert [run.losses for run in system.inbox.claim({"shop.greet": 10}, room=10).runs] == [0, 0]
+    assert [run.losses for run in system.inbox.claim({"shop.greet": 10}, capacity=10).runs] == [1]
+    assert [run.losses for run in system.inbox.claim({"shop.greet": 10}, capacity=10).runs] == [0, 0]
 
 
 def test_renewing_keeps_a_lease(system: System) -> None:
@@ -266,13 +266,13 @@ def test_stores_take_turns_regardless_of_their_number_of_events(system: System) 
         system.accept(store="north")
     for _ in range(3):
         system.accept(store="south")
-    stores = [run.event.store for run in system.inbox.claim({"": 8}, room=8).runs]
+    stores = [run.event.store for run in system.inbox.claim({"": 8}, capacity=8).runs]
     assert stores.count("south") == 3
 
 
 def test_events_of_one_store_keep_their_order(system: System) -> None:
     ids = [system.accept() for _ in range(10)]
-    assert [run.event.id for run in system.inbox.claim({"": 10}, room=10).runs] == ids
+    assert [run.event.id for run in system.inbox.claim({"": 10}, capacity=10).runs] == ids
 
 
 @pytest.mark.parametrize("damage", ["missing", "wrong type", "junk"])
@@ -285,7 +285,7 @@ def test_a_damaged_event_is_quarantined_and_the_next_one_is_claimed(system: Syst
         redis.set(keys.EVENT + bad, "x")
     else:
         redis.hset(keys.EVENT + bad, "r:", "what is this")
-    claim = system.inbox.claim({"": 2}, room=2)
+    claim = system.inbox.claim({"": 2}, capacity=2)
     assert [run.event.id for run in claim.runs] == [good]
     assert redis.hexists(keys.QUARANTINED, bad)
 
@@ -296,7 +296,7 @@ def test_an_error_affects_only_the_delivery_that_caused_it(system: System, redis
     with pytest.raises(ResponseError):
         system.inbox.accept([first, bad, last])
     assert [one.status for one in system.inbox.accept([first, last])] == ["duplicate", "duplicate"]
-    assert {run.event.id for run in system.inbox.claim({"": 9}, room=9).runs} == {first.event.id, last.event.id}
+    assert {run.event.id for run in system.inbox.claim({"": 9}, capacity=9).runs} == {first.event.id, last.event.id}
     assert system.identity_holds()
 
 
@@ -305,7 +305,7 @@ def test_a_damaged_index_of_one_store_does_not_affect_other_stores(system: Syste
     deliveries = [system.delivery(), system.delivery(store="south"), system.delivery()]
     with pytest.raises(ResponseError):
         system.inbox.accept(deliveries)
-    assert len(system.inbox.claim({"": 9}, room=9).runs) == 3
+    assert len(system.inbox.claim({"": 9}, capacity=9).runs) == 3
     assert system.identity_holds()
 
 
@@ -326,7 +326,7 @@ def test_large_bodies_are_accepted_in_several_calls_and_answered_in_order(system
 
 def test_one_call_routes_events_with_different_results(system: System) -> None:
     ids = [system.accept() for _ in range(4)]
-    runs = list(system.inbox.claim({"": 4}, room=4).runs)
+    runs = list(system.inbox.claim({"": 4}, capacity=4).runs)
     version = system.inbox.declarations().version
     lost = replace(runs[1], token="another")
     decisions = [
@@ -337,7 +337,7 @@ def test_one_call_routes_events_with_different_results(system: System) -> None:
     ]
     replies = system.inbox.route(decisions, version)
     assert replies == [["routed", "shop.one"], ["stale"], ["unhandled"], ["routed"]]
-    assert [run.event.id for run in system.inbox.claim({"shop.two": 9}, room=9).runs] == [ids[0], ids[3]]
+    assert [run.event.id for run in system.inbox.claim({"shop.two": 9}, capacity=9).runs] == [ids[0], ids[3]]
     assert system.status(ids[2]) == "settled"
     assert system.identity_holds()
 
@@ -345,7 +345,7 @@ def test_one_call_routes_events_with_different_results(system: System) -> None:
 def claim_with_routes(system: System, *handlers: PlannedRun, version: str = "", count: int = 8) -> list[Run]:
     routes = Routes(version or system.inbox.declarations().version, {("north", "order.created"): handlers})
     lanes = {"": count, **{name: count for name, _, _ in handlers}}
-    return list(system.inbox.finish_and_claim((), lanes, room=count, routes=routes)[1].runs)
+    return list(system.inbox.finish_and_claim((), lanes, capacity=count, routes=routes)[1].runs)
 
 
 def test_an_event_with_a_known_route_is_routed_by_the_claim(system: System) -> None:
@@ -392,7 +392,7 @@ def test_an_event_routed_by_the_claim_keeps_its_delays(system: System, redis: Re
     assert record is not None
     assert due == record.summary.received_at.timestamp() * 1000 + 60_000
     assert redis.llen("rq:queue:slow") == 0
-    assert system.inbox.claim({"shop.late": 9}, room=9).runs == ()
+    assert system.inbox.claim({"shop.late": 9}, capacity=9).runs == ()
     redis.zadd(keys.LATER, {f"{event_id}|shop.late": 1})
     assert system.housekeeping.tick()[0] == 1
     assert claim_one(system.inbox, "shop.late").event.id == event_id
@@ -403,7 +403,7 @@ def test_an_event_with_only_delayed_runs_stays_open(system: System) -> None:
     event_id = system.accept()
     assert claim_with_routes(system, ("shop.late", "default", 60.0)) == []
     assert system.status(event_id) == "open"
-    assert system.inbox.claim({"": 9}, room=9).runs == ()
+    assert system.inbox.claim({"": 9}, capacity=9).runs == ()
     assert system.identity_holds()
 
 
@@ -412,7 +412,7 @@ def test_a_new_run_waits_behind_older_runs_of_its_handler(system: System) -> Non
     assert claim_with_routes(system, ("shop.greet", "default", False)) == []
     newer = system.accept()
     assert [run.event.id for run in claim_with_routes(system, GREET, count=1)] == [older]
-    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == [newer]
+    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, capacity=9).runs] == [newer]
 
 
 def test_a_run_of_a_paused_handler_waits_even_if_a_lease_was_asked_for(system: System) -> None:
@@ -450,7 +450,7 @@ def test_declarations_are_the_union_of_all_workers(system: System) -> None:
 
 
 def test_an_empty_claim_is_no_error(system: System) -> None:
-    assert system.inbox.claim({"": 5, "shop.greet": 5}, room=5) == Claim("0", ())
+    assert system.inbox.claim({"": 5, "shop.greet": 5}, capacity=5) == Claim("0", ())
 
 
 @pytest.mark.parametrize(

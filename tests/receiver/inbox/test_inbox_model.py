@@ -102,7 +102,7 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(many=st.integers(1, 5), handlers=st.sets(st.sampled_from(HANDLERS)))
     def claim(self, many: int, handlers: set[str]) -> None:
         lanes = dict.fromkeys(("", *sorted(handlers)), many)
-        runs = self.inbox.claim(lanes, room=many, limits=LIMITS).runs
+        runs = self.inbox.claim(lanes, capacity=many, limits=LIMITS).runs
         assert len(runs) <= many
         assert len(runs) == 1 or not any(run.losses for run in runs), "a suspect is claimed alone"
         self.leased += runs
@@ -132,14 +132,14 @@ class InboxMachine(RuleBasedStateMachine):
         routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
         names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
         _, claim = self.inbox.finish_and_claim(
-            (), dict.fromkeys(names, many), room=many, limits=LIMITS, routes=routes, suspects_first=suspects_first
+            (), dict.fromkeys(names, many), capacity=many, limits=LIMITS, routes=routes, suspects_first=suspects_first
         )
         assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
         self.leased += claim.runs
 
     @rule(many=st.integers(1, 5))
     def claim_and_lose_the_reply(self, many: int) -> None:
-        self.inbox.claim(dict.fromkeys(("", *HANDLERS), many), room=many, limits=LIMITS)
+        self.inbox.claim(dict.fromkeys(("", *HANDLERS), many), capacity=many, limits=LIMITS)
 
     @precondition(lambda self: any(not run.handler for run in self.leased))
     @rule(data=st.data(), handlers=st.sets(st.sampled_from(HANDLERS)), mine=st.booleans())

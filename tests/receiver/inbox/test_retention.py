@@ -59,7 +59,7 @@ def test_more_than_a_slice_is_removed_in_slices(system: System) -> None:
     count = TRIM_SLICE + 20
     for _ in range(count):
         system.inbox.accept([system.delivery()])
-    claim = system.inbox.claim({"": count}, room=count)
+    claim = system.inbox.claim({"": count}, capacity=count)
     system.inbox.route([(run, ()) for run in claim.runs], "0")
     removed = [system.housekeeping.trim(bodies=NOW, records=FOREVER)[0] for _ in range(4)]
     assert removed[0] == TRIM_SLICE

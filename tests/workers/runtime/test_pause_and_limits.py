@@ -103,10 +103,10 @@ def waiting(system: System, many: int = 1, **event: object) -> list[str]:
 def test_runs_of_a_paused_handler_are_not_claimed_and_stay_in_order(system: System) -> None:
     ids = waiting(system, 5)
     assert system.administration.pause(handler="shop.greet")
-    assert system.inbox.claim({"shop.greet": 5}, room=5).runs == ()
+    assert system.inbox.claim({"shop.greet": 5}, capacity=5).runs == ()
     assert system.inbox.route([(_event(system), [("shop.greet", "default", True)])], "0") == [["routed"]]
     system.administration.resume(handler="shop.greet")
-    claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs]
+    claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 9}, capacity=9).runs]
     assert claimed[:5] == ids
     assert len(claimed) == 6
 
@@ -120,13 +120,13 @@ def test_the_work_of_a_paused_store_is_held_and_resumes_in_order(system: System)
     ids = waiting(system, 4)
     other = waiting(system, 1, store="south")
     system.administration.pause(store="north")
-    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == other
+    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, capacity=9).runs] == other
     unrouted = system.accept()
-    assert system.inbox.claim({"": 5}, room=5).runs == ()
+    assert system.inbox.claim({"": 5}, capacity=5).runs == ()
     assert system.client.zcard(keys.HELD + "north") == 5
     assert system.run_of(ids[0], "shop.greet").status == "waiting"
     assert system.administration.resume(store="north") == 5
-    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, room=9).runs] == ids
+    assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, capacity=9).runs] == ids
     assert claim_one(system.inbox).event.id == unrouted
     assert system.identity_holds()
 
@@ -135,11 +135,11 @@ def test_resumed_work_of_a_store_is_claimed_before_its_newer_work(system: System
     """Behind a limit little is claimed, so a pause finds some of a store's work and leaves the rest in its lane."""
     north, south = waiting(system, 6), waiting(system, 2, store="south")
     system.administration.pause(store="north")
-    held = system.inbox.claim({"shop.greet": 3}, room=3).runs
+    held = system.inbox.claim({"shop.greet": 3}, capacity=3).runs
     assert system.client.zcard(keys.HELD + "north") == 3 - len(held)
     system.administration.resume(store="north")
     newest = waiting(system, 1)
-    claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, room=20).runs]
+    claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, capacity=20).runs]
     assert [one for one in claimed if one in {*north, *newest}] == [*north, *newest]
     assert {*claimed, *(run.event.id for run in held)} == {*north, *south, *newest}
 
@@ -147,10 +147,10 @@ def test_resumed_work_of_a_store_is_claimed_before_its_newer_work(system: System
 def test_resumed_work_of_one_store_does_not_starve_the_others(system: System) -> None:
     north = waiting(system, 4)
     system.administration.pause(store="north")
-    assert system.inbox.claim({"shop.greet": 9}, room=9).runs == ()
+    assert system.inbox.claim({"shop.greet": 9}, capacity=9).runs == ()
     south = waiting(system, 4, store="south")
     system.administration.resume(store="north")
-    claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, room=20).runs]
+    claimed = [run.event.id for run in system.inbox.claim({"shop.greet": 20}, capacity=20).runs]
     assert set(claimed[:4]) & set(south), "both stores have their turn"
     assert [one for one in claimed if one in north] == north
 
@@ -169,7 +169,7 @@ def test_a_limit_of_two_leases_two_and_a_finished_run_frees_its_slot(system: Sys
 
 def claim_slot(system: System, many: int = 9) -> list[Run]:
     """The runs of one claim, which hold one slot."""
-    return list(system.inbox.claim({"shop.greet": many}, room=9, limits=TWO_AT_ONCE).runs)
+    return list(system.inbox.claim({"shop.greet": many}, capacity=9, limits=TWO_AT_ONCE).runs)
 
 
 def test_runs_of_one_claim_share_a_slot_until_the_last_of_them_has_ended(system: System) -> None:
@@ -195,10 +195,10 @@ def test_two_handlers_of_one_limit_share_its_slots(system: System) -> None:
         route(system.inbox, claim_one(system.inbox), WAITING, ("shop.send", "default", False))
     limits = dict.fromkeys(("shop.greet", "shop.send"), Limit("erp", concurrency=2))
     lanes = dict.fromkeys(limits, 2)
-    runs = system.inbox.claim(lanes, room=9, limits=limits).runs
+    runs = system.inbox.claim(lanes, capacity=9, limits=limits).runs
     assert sorted({run.handler for run in runs}) == ["shop.greet", "shop.send"]
     assert system.client.hlen(keys.SLOTS + "erp") == 2
-    assert system.inbox.claim(lanes, room=9, limits=limits).runs == ()
+    assert system.inbox.claim(lanes, capacity=9, limits=limits).runs == ()
 
 
 def test_a_crash_frees_its_slots(system: System) -> None:
@@ -206,42 +206,42 @@ def test_a_crash_frees_its_slots(system: System) -> None:
     assert len(claim_slot(system) + claim_slot(system)) == 3
     lapse(system.inbox)
     assert system.client.hlen(keys.SLOTS + "erp") == 0
-    assert system.inbox.claim({"shop.greet": 9}, room=9, limits=TWO_AT_ONCE).runs
+    assert system.inbox.claim({"shop.greet": 9}, capacity=9, limits=TWO_AT_ONCE).runs
 
 
 def test_a_slot_whose_run_is_no_longer_leased_is_free(system: System) -> None:
     waiting(system, 1)
     system.client.hset(keys.SLOTS + "erp", mapping={"t1|shop.greet": "ghost-1 ghost-2", "t2|shop.greet": "ghost-3"})
-    assert len(system.inbox.claim({"shop.greet": 9}, room=9, limits=TWO_AT_ONCE).runs) == 1
+    assert len(system.inbox.claim({"shop.greet": 9}, capacity=9, limits=TWO_AT_ONCE).runs) == 1
 
 
 def test_a_rate_leases_one_run_and_returns_when_the_next_may_begin(system: System) -> None:
     waiting(system, 3)
     limits = {"shop.greet": Limit("erp", rate=5)}
-    claim = system.inbox.claim({"shop.greet": 9}, room=9, limits=limits)
+    claim = system.inbox.claim({"shop.greet": 9}, capacity=9, limits=limits)
     assert len(claim.runs) == 1
     assert 0.1 < claim.retry_in <= 0.21
-    assert system.inbox.claim({"shop.greet": 9}, room=9, limits=limits).runs == ()
-    assert eventually(lambda: system.inbox.claim({"shop.greet": 9}, room=9, limits=limits).runs)
+    assert system.inbox.claim({"shop.greet": 9}, capacity=9, limits=limits).runs == ()
+    assert eventually(lambda: system.inbox.claim({"shop.greet": 9}, capacity=9, limits=limits).runs)
 
 
 def test_busy_closes_the_limit_for_all_workers(system: System) -> None:
     waiting(system, 3)
     run = claim_slot(system)[0]
     system.inbox.finish([Outcome(run, "busy", {"error": "Busy"}, delay=0.3)])
-    claim = system.inbox.claim({"shop.greet": 9}, room=9, limits=TWO_AT_ONCE)
+    claim = system.inbox.claim({"shop.greet": 9}, capacity=9, limits=TWO_AT_ONCE)
     assert claim.runs == ()
     assert 0 < claim.retry_in <= 0.3
-    again = eventually(lambda: system.inbox.claim({"shop.greet": 1}, room=1, limits=TWO_AT_ONCE).runs)
+    again = eventually(lambda: system.inbox.claim({"shop.greet": 1}, capacity=1, limits=TWO_AT_ONCE).runs)
     assert (again[0].item, again[0].attempts) == (run.item, 0)
 
 
 def test_retiring_a_handler_fails_its_waiting_runs_in_every_state(system: System) -> None:
     retried, held, ready = waiting(system, 3)
-    (run,) = system.inbox.claim({"shop.greet": 1}, room=1).runs
+    (run,) = system.inbox.claim({"shop.greet": 1}, capacity=1).runs
     system.inbox.finish([Outcome(run, "retry", {"error": "KeyError"}, delay=3600)])
     system.administration.pause(store="north")
-    assert system.inbox.claim({"shop.greet": 1}, room=1).runs == ()
+    assert system.inbox.claim({"shop.greet": 1}, capacity=1).runs == ()
     assert system.client.zcard(keys.HELD + "north") == 1
     system.administration.pause(handler="shop.greet")
     assert system.administration.retire("shop.greet") == 3
@@ -254,7 +254,7 @@ def test_retiring_a_handler_fails_its_waiting_runs_in_every_state(system: System
 
 def test_retiring_a_handler_does_not_touch_the_delayed_runs_of_others(system: System) -> None:
     (event_id,) = waiting(system, 1)
-    (run,) = system.inbox.claim({"shop.greet": 1}, room=1).runs
+    (run,) = system.inbox.claim({"shop.greet": 1}, capacity=1).runs
     system.inbox.finish([Outcome(run, "retry", {"error": "KeyError"}, delay=3600)])
     assert system.administration.retire("shop.gree") == 0
     assert system.run_of(event_id, "shop.greet").status == "waiting"

@@ -120,7 +120,7 @@ def test_a_probe_is_stored_and_goes_to_no_handler(shop: Shop) -> None:
     assert wanted_by(declared_handlers(shop.system.client).present, topic=PROBE, store="demo") == {}
     assert wanted_by(declared_handlers(shop.system.client).present, topic="order.paid", store="demo")
     assert shop.system.ledger.event_names("demo") == [], "a probe is not listed among the names that the store sends"
-    claim = shop.system.inbox.claim({"": 5}, room=5)
+    claim = shop.system.inbox.claim({"": 5}, capacity=5)
     shop.system.inbox.route([(claim.runs[0], [])], claim.version)
     record = shop.system.ledger.event(event.id)
     assert record is not None

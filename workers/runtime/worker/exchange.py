@@ -137,7 +137,7 @@ class InboxExchange:
             written, claim = self.inbox.finish_and_claim(
                 outcomes,
                 lanes,
-                room=LARGEST_BATCH * self._pool.idle,
+                capacity=LARGEST_BATCH * self._pool.idle,
                 limits=self._limits,
                 routes=self.router.routes,
                 suspects_first=suspects_first,

@@ -48,11 +48,11 @@ def test_a_direct_connection_reconnects_after_unexpected_data(
     system = make_system(url=own_redis.url)
     system.accept()
     direct = Inbox(connect(proxy.url, timeout=2.0), direct=True)
-    assert len(direct.claim({"": 1}, room=1).runs) == 1
+    assert len(direct.claim({"": 1}, capacity=1).runs) == 1
     proxy.inject(b"hello\r\n")
     with pytest.raises(RedisError):
-        direct.claim({"": 1}, room=1)
-    assert direct.claim({"": 1}, room=1).runs == ()
+        direct.claim({"": 1}, capacity=1)
+    assert direct.claim({"": 1}, capacity=1).runs == ()
 
 
 def test_surplus_replies_are_not_taken_for_a_commands_reply(own_redis: Server) -> None:

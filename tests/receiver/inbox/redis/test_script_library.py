@@ -42,10 +42,10 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle_one(inbox: Inbox) -> None:
-    (event,) = inbox.claim({"": 1}, room=1).runs
+    (event,) = inbox.claim({"": 1}, capacity=1).runs
     (reply,) = inbox.route([(event, [("shop.greet", "default", False)])], inbox.declarations().version)
     assert reply == ["routed"]
-    (run,) = inbox.claim({"shop.greet": 1}, room=1).runs
+    (run,) = inbox.claim({"shop.greet": 1}, capacity=1).runs
     assert inbox.finish([Outcome(run, "done")]) == [True]
 
 
@@ -150,7 +150,7 @@ def test_the_memory_of_lua_does_not_grow_with_its_arguments(own: System) -> None
     large = {"note": "x" * 100_000}
     for _ in range(20):
         own.inbox.accept([own.delivery(data=large) for _ in range(32)])
-        own.inbox.claim({"": 32}, room=32)
+        own.inbox.claim({"": 32}, capacity=32)
     assert own.client.info("memory")["used_memory_vm_functions"] < 20_000_000
 
 
@@ -178,12 +178,12 @@ def libraries(own: System) -> set[str]:
 
 def test_a_read_only_server_is_left_and_the_next_call_connects_again(own: System) -> None:
     direct = Inbox(own.client, direct=True)
-    assert direct.claim({"": 1}, room=1).runs == ()
+    assert direct.claim({"": 1}, capacity=1).runs == ()
     own.client.execute_command("REPLICAOF", "127.0.0.1", "1")
     with pytest.raises(ReadOnlyError):
-        direct.claim({"": 1}, room=1)
+        direct.claim({"": 1}, capacity=1)
     own.client.execute_command("REPLICAOF", "NO", "ONE")
-    assert direct.claim({"": 1}, room=1).runs == ()
+    assert direct.claim({"": 1}, capacity=1).runs == ()
 
 
 def test_a_connection_whose_address_leads_to_a_new_server_is_replaced(own: System, tmp_path: Path) -> None:
@@ -191,10 +191,10 @@ def test_a_connection_whose_address_leads_to_a_new_server_is_replaced(own: Syste
     proxy = Proxy(tmp_path, own.client.connection_pool.connection_kwargs["path"])
     with own_server(tmp_path / "other") as other:
         direct = Inbox(connect(proxy.url, timeout=2.0), direct=True)
-        assert len(direct.claim({"": 1}, room=1).runs) == 1
+        assert len(direct.claim({"": 1}, capacity=1).runs) == 1
         own.client.function_delete(library().name)
         proxy.upstream = other.client.connection_pool.connection_kwargs["path"]
         with pytest.raises(ResponseError, match="not found"):
-            direct.claim({"": 1}, room=1)
-        assert direct.claim({"": 1}, room=1).runs == ()
+            direct.claim({"": 1}, capacity=1)
+        assert direct.claim({"": 1}, capacity=1).runs == ()
     proxy.close()

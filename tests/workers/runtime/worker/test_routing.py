@@ -22,7 +22,7 @@ def router_of(system: System, *handlers: str, limited: tuple[str, ...] = ()) -> 
 
 def test_an_event_is_routed_again_when_another_worker_has_declared_a_handler(system: System) -> None:
     event_id, router = system.accept(), router_of(system, "shop.greet")
-    claim = system.inbox.claim({"": 1}, room=1)
+    claim = system.inbox.claim({"": 1}, capacity=1)
     system.inbox.declare([declared("shop.count")])
     assert router.route(claim.runs, claim.version, {"shop.greet": 1}) == ([], list(claim.runs))
     leased, again = router.route(claim.runs, "", {"shop.greet": 1})
@@ -32,15 +32,15 @@ def test_an_event_is_routed_again_when_another_worker_has_declared_a_handler(sys
     assert runs == {"shop.greet": "running", "shop.count": "waiting"}
 
 
-def test_runs_are_leased_only_as_far_as_there_is_room_and_never_those_with_a_limit(system: System) -> None:
+def test_runs_are_leased_only_up_to_the_capacity_and_never_those_with_a_limit(system: System) -> None:
     router = router_of(system, "shop.greet", "shop.slow", limited=("shop.slow",))
     for _ in range(3):
         system.accept()
-    claim = system.inbox.claim({"": 3}, room=3)
+    claim = system.inbox.claim({"": 3}, capacity=3)
     leased, again = router.route(claim.runs, claim.version, {"shop.greet": 2, "shop.slow": 2})
     assert [run.handler for run in leased] == ["shop.greet", "shop.greet"]
     assert again == []
-    (waiting,) = system.inbox.claim({"shop.greet": 9}, room=9).runs
+    (waiting,) = system.inbox.claim({"shop.greet": 9}, capacity=9).runs
     assert waiting.event.id == claim.runs[2].event.id
 
 
