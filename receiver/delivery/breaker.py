@@ -1,4 +1,4 @@
-"""Breaker: whether the inbox should be asked to accept deliveries now."""
+"""Breaker: whether the inbox should be asked to accept deliveries now. The drain's thread updates it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ class Breaker:
     def trip(self) -> None:
         self._open_until = time.monotonic() + OPEN_SECONDS
 
-    def check_server(self, client: Redis) -> None:
-        """Read the server's memory usage, and close the breaker: the server has just answered. Raises RedisError."""
+    def update_from_server(self, client: Redis) -> None:
+        """Measure the server's memory pressure, and close the breaker, because the server has just answered.
+
+        If it does not answer, neither changes. Raises RedisError.
+        """
         memory = client.info("memory")
         maximum = int(memory.get("maxmemory", 0))
         limit = PRESSURE_ENDS if self.memory_pressure else PRESSURE_BEGINS

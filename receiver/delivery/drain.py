@@ -2,6 +2,9 @@
 
 One process of the host at a time does it. A row is deleted only after the inbox has acknowledged it. Accepting is
 idempotent, so a process that dies in between loses nothing and adds no event.
+
+The drain's thread also updates the breaker of its process, even where the spool is off. Only this thread measures the
+server's memory pressure, and only it closes the breaker before its time is over.
 """
 
 from __future__ import annotations
@@ -63,8 +66,8 @@ class SpoolDrain:
             pause.wait(RUN_EVERY)
 
     def run_once(self) -> None:
-        """Check the server, drain unless another process of this host does, and publish how many rows are left."""
-        self._breaker.check_server(self._inbox.client)
+        """Update the breaker, drain unless another process of this host does, and publish how many rows are left."""
+        self._breaker.update_from_server(self._inbox.client)
         if not self._spool.exists():
             return
         with open(self._lock_file, "a") as lock:

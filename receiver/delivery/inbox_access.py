@@ -48,7 +48,7 @@ class InboxAccess:
             return None
         try:
             return PolledConnection(self._inbox.client)
-        except (RedisError, OSError):  # not with every group: it waits while a connection is tried
+        except (RedisError, OSError):  # do not try again for every group: each try blocks the group
             self._connect_after = time.monotonic() + RECONNECT_SECONDS
             return None
 

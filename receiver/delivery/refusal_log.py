@@ -53,7 +53,11 @@ class RefusalBuffer:
         return sorted(every, key=lambda one: one.at)
 
     def _make_space(self, store: str) -> bool:
-        """Drop the oldest refusal of the store with the most; False if that is the new refusal's own store."""
+        """Drop one refusal, so that a new one of this store can be added; False if none was dropped.
+
+        A refusal that lost its body is dropped first, of any store. If there is none, the store with the most refusals
+        loses its oldest, but only if it has at least two more than this store.
+        """
         largest = max(self._waiting, key=lambda name: len(self._waiting[name]))
         if self.lines:
             self.lines.pop(0)

@@ -36,15 +36,16 @@ STALE_SECONDS = 6.0
 """After this time without a refresh, the cache may have missed a change. A process that changes a secret waits twice as
 long for this one to confirm it."""
 GRACE_SECONDS = 3.0
-"""A delivery may be checked against the old secrets, and ask only a moment later whether they were complete."""
+"""`may_be_incomplete` stays true for this long after the secrets are complete again. A request that was verified with
+the old secrets just before may read it only now, and must be answered 503."""
 
 log = logs.get("secrets")
 
 
 class SecretCache:
     def __init__(self, config: Config, client: Redis) -> None:
-        self._config = config.known_stores
-        self._stores: Mapping[str, Store] = dict(self._config)
+        self._configured_stores = config.known_stores
+        self._stores: Mapping[str, Store] = dict(self._configured_stores)
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._keyring = _open_keyring(config, client)
         self._version = -1
@@ -98,7 +99,7 @@ class SecretCache:
         try:
             changed = self._read_redis(self._keyring)
             self._write_copy(self._keyring)
-            self._read_files(self._keyring, changed)
+            self._rebuild_stores(self._keyring, changed)
             self._confirm(self._keyring, changed)
             if self._refreshed_at and began - self._refreshed_at > STALE_SECONDS:
                 self._complete_at = time.monotonic() + GRACE_SECONDS  # some requests were checked with old secrets
@@ -109,7 +110,7 @@ class SecretCache:
             self._is_read = False
             # secrets learned meanwhile may come late
             self._complete_at = time.monotonic() + REFRESH_EVERY + GRACE_SECONDS
-            self._read_files(self._keyring, False)
+            self._rebuild_stores(self._keyring, False)
 
     def _read_redis(self, keyring: Keyring) -> bool:
         """Read the secrets that changed; return whether any did."""
@@ -121,7 +122,7 @@ class SecretCache:
             keyring.restore()
         state = keyring.state()
         stores = [name for name, at in state.versions.items() if self._versions.get(name) != at]
-        self._sealed |= keyring.sealed([name for name in stores if name in self._config])
+        self._sealed |= keyring.sealed([name for name in stores if name in self._configured_stores])
         self._versions.update(state.versions)
         self._update_changing(state)
         self._version, self._is_copied = state.version, False
@@ -153,8 +154,12 @@ class SecretCache:
             changing[store] = before if before and before[0] == mark else (mark, now + CHANGE_SECONDS)
         self._changing = changing
 
-    def _read_files(self, keyring: Keyring, changed: bool) -> None:
-        """Read secrets that another process of this host has learned and that are not in Redis yet."""
+    def _rebuild_stores(self, keyring: Keyring, changed: bool) -> None:
+        """Rebuild the stores with their secrets, if any changed in Redis (`changed`) or in this host's files.
+
+        The files have secrets that another process of this host has learned and that are not in Redis yet. While the
+        keyring cannot be read, the host's copy of it is used too.
+        """
         from receiver.inbox.keyring.host_files import merge
         from receiver.inbox.keyring.learned_secrets import with_learned_secrets
 
@@ -164,7 +169,7 @@ class SecretCache:
             found = merge(found, keyring.files.pending())
             self._stores = {
                 name: with_learned_secrets(store, keyring.open(found[name], name)) if found.get(name) else store
-                for name, store in self._config.items()
+                for name, store in self._configured_stores.items()
             }
             self._stamp = stamp
 

@@ -1,6 +1,6 @@
 """Storage: decides where a delivery is stored, and stores it there: in the inbox, or else in the spool.
 
-`stores_to_spool` is the only rule. The event loop applies it with `batch_for_inbox`, which never blocks; every other
+`spooling_stores` is the only rule. The event loop applies it with `batch_for_inbox`, which never blocks; every other
 caller with `store_all`. The spool belongs to this host; `receiver.delivery.drain` moves its rows to the inbox.
 """
 
@@ -26,8 +26,11 @@ from receiver.inbox.redis.polled_connection import PolledConnection
 log = logs.get("storage")
 
 
-class NotStored(Exception):
+@dataclass(frozen=True)
+class NotStored:
     """Neither the inbox nor the spool can take a delivery; the sender must send it again."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Stored:
     where: Literal["redis", "spool"] = "redis"
 
 
-Outcomes = list[Stored | NotStored]
+StoreResults = list[Stored | NotStored]
 """One for each delivery of a group, in order."""
 
 
@@ -51,12 +54,12 @@ class Readiness(NamedTuple):
     """When the oldest delivery in the spool arrived."""
 
 
-def stores_to_spool(
+def spooling_stores(
     stores: Set[str], breaker: Breaker, *, spool_enabled: bool, has_rows: Callable[[str], bool]
 ) -> Set[str]:
     """The stores whose deliveries must not go to the inbox now; those of all other stores do.
 
-    Under memory pressure this holds without a spool too: the sender gets 503, and workers can still write.
+    Under memory pressure all stores are returned, even without a spool: the sender gets 503, workers can still write.
     An open breaker does not count without a spool, because the inbox is then the only place.
     A store that has rows in the spool adds to them, which keeps its deliveries in order.
     """
@@ -79,7 +82,7 @@ class DeliveryStorage:
 
     def batch_for_inbox(self, deliveries: Sequence[Delivery]) -> AcceptBatch | None:
         """What to send to the inbox; None where `store_all` must store the group, which may block. Never blocks."""
-        if self._stores_to_spool(deliveries, self._spool.may_have_rows):
+        if self._spooling_stores(deliveries, self._spool.may_have_rows):
             return None
         try:
             return self._inbox.batch(deliveries)
@@ -99,11 +102,11 @@ class DeliveryStorage:
 
     # For threads, which may block
 
-    def store_all(self, deliveries: Sequence[Delivery]) -> Outcomes:
+    def store_all(self, deliveries: Sequence[Delivery]) -> StoreResults:
         """Store a group durably: one round trip to the inbox, or one transaction of the spool."""
         return self._isolate_errors(self._store_group, deliveries)
 
-    def spool_all(self, deliveries: Sequence[Delivery]) -> Outcomes:
+    def spool_all(self, deliveries: Sequence[Delivery]) -> StoreResults:
         """Store deliveries in the spool that the inbox refused while it accepted others."""
         return self._isolate_errors(self._spool_group, deliveries)
 
@@ -122,13 +125,13 @@ class DeliveryStorage:
             return False
         return True
 
-    def _stores_to_spool(self, deliveries: Sequence[Delivery], has_rows: Callable[[str], bool]) -> Set[str]:
+    def _spooling_stores(self, deliveries: Sequence[Delivery], has_rows: Callable[[str], bool]) -> Set[str]:
         stores = {one.event.store for one in deliveries}
-        return stores_to_spool(stores, self._breaker, spool_enabled=self._spool.enabled, has_rows=has_rows)
+        return spooling_stores(stores, self._breaker, spool_enabled=self._spool.enabled, has_rows=has_rows)
 
     def _isolate_errors(
-        self, store: Callable[[Sequence[Delivery]], Outcomes], deliveries: Sequence[Delivery]
-    ) -> Outcomes:
+        self, store: Callable[[Sequence[Delivery]], StoreResults], deliveries: Sequence[Delivery]
+    ) -> StoreResults:
         """If storing the group raises, store each delivery alone: an error affects only the delivery that caused it."""
         try:
             return store(deliveries)
@@ -138,10 +141,10 @@ class DeliveryStorage:
             log.error("a delivery cannot be stored", why=type(error).__name__)
             return [NotStored("it cannot be stored")]
 
-    def _store_group(self, deliveries: Sequence[Delivery]) -> Outcomes:
-        spooled_stores = self._stores_to_spool(deliveries, self._spool.has_rows)
+    def _store_group(self, deliveries: Sequence[Delivery]) -> StoreResults:
+        spooling = self._spooling_stores(deliveries, self._spool.has_rows)
         stored: dict[int, Stored | NotStored] = {}
-        direct = [at for at, one in enumerate(deliveries) if one.event.store not in spooled_stores]
+        direct = [at for at, one in enumerate(deliveries) if one.event.store not in spooling]
         if direct:
             accepted = self._accept([deliveries[at] for at in direct])
             stored |= {at: one for at, one in zip(direct, accepted, strict=True) if one}
@@ -162,7 +165,7 @@ class DeliveryStorage:
             self.inbox_failed(errors[0])
         return [Stored(reply.status, reply.id) if isinstance(reply, AcceptResult) else None for reply in replies]
 
-    def _spool_group(self, deliveries: Sequence[Delivery]) -> Outcomes:
+    def _spool_group(self, deliveries: Sequence[Delivery]) -> StoreResults:
         obstacle = self._spool.obstacle()
         if not obstacle:
             try:

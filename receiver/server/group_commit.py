@@ -17,12 +17,12 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from receiver.contract.intake import Delivery
-from receiver.delivery.storage import DeliveryStorage, Outcomes, Stored
+from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults
 from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
-OnStored = Callable[[Outcomes], None]
+OnStored = Callable[[StoreResults], None]
 
 
 class SentGroup(NamedTuple):
@@ -154,31 +154,35 @@ class GroupCommit:
         connect = self._connection is None
         self._in_thread(lambda: self._store_and_connect(deliveries, connect=connect), on_stored)
 
-    def _in_thread(self, store: Callable[[], tuple[Outcomes, PolledConnection | None]], on_stored: OnStored) -> None:
+    def _in_thread(
+        self, store: Callable[[], tuple[StoreResults, PolledConnection | None]], on_stored: OnStored
+    ) -> None:
         done = self._thread.submit(store)
         done.add_done_callback(lambda future: self._defer(self._on_thread_done, future, on_stored))
 
     def _store_and_connect(
         self, deliveries: Sequence[Delivery], *, connect: bool
-    ) -> tuple[Outcomes, PolledConnection | None]:
+    ) -> tuple[StoreResults, PolledConnection | None]:
         """Connect only if the server has just answered, because a group waits meanwhile."""
         stored = self._storage.store_all(deliveries)
         answers = any(isinstance(one, Stored) and one.where == "redis" for one in stored)
         return stored, self._storage.open_connection() if connect and answers else None
 
-    def _on_thread_done(self, future: Future[tuple[Outcomes, PolledConnection | None]], on_stored: OnStored) -> None:
+    def _on_thread_done(
+        self, future: Future[tuple[StoreResults, PolledConnection | None]], on_stored: OnStored
+    ) -> None:
         stored, connection = future.result()
         if connection:
             self._connection = connection
             self._watch()
         self._finish(stored, on_stored)
 
-    def _finish(self, stored: Outcomes, on_stored: OnStored) -> None:
+    def _finish(self, stored: StoreResults, on_stored: OnStored) -> None:
         self.busy = False
         on_stored(stored)
 
 
-def _merge(stored: list[Stored | None], rest: Outcomes) -> Outcomes:
-    """The outcomes of all deliveries in order: `rest` has those of the missing ones."""
+def _merge(stored: list[Stored | None], rest: StoreResults) -> StoreResults:
+    """The results of all deliveries in order: `rest` has those of the missing ones."""
     others = iter(rest)
     return [one or next(others) for one in stored]

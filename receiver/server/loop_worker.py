@@ -19,7 +19,7 @@ from receiver.contract.intake import Delivery
 from receiver.delivery.admission import BodyUnreadable, IncomingDelivery, read_body
 from receiver.delivery.answers import Answer, to_bytes
 from receiver.delivery.pipeline import DeliveryPipeline
-from receiver.delivery.storage import Outcomes
+from receiver.delivery.storage import StoreResults
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.buffering_worker import BufferingWorker
 from receiver.server.connection import Connection
@@ -124,11 +124,11 @@ class LoopWorker(BufferingWorker):
             return
         size = group_size([delivery for _, delivery in self._group[:GROUP_SIZE]])
         group, self._group = self._group[:size], self._group[size:]
-        self._commit.store([delivery for _, delivery in group], lambda outcomes: self._on_stored(group, outcomes))
+        self._commit.store([delivery for _, delivery in group], lambda results: self._on_stored(group, results))
 
-    def _on_stored(self, group: list[tuple[PendingAnswer, Delivery]], outcomes: Outcomes) -> None:
+    def _on_stored(self, group: list[tuple[PendingAnswer, Delivery]], results: StoreResults) -> None:
         self._store_next_group()  # first, so that it is stored while the answers are sent
-        for (pending, delivery), stored in zip(group, outcomes, strict=True):
+        for (pending, delivery), stored in zip(group, results, strict=True):
             try:
                 self._answer(pending, self._admission.answer(delivery, stored))
             except Exception:  # noqa: BLE001  logged there

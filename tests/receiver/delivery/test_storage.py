@@ -16,7 +16,7 @@ from receiver.contract.intake import Delivery
 from receiver.delivery.breaker import Breaker
 from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.pipeline import open_storage
-from receiver.delivery.storage import DeliveryStorage, Outcomes, Stored, stores_to_spool
+from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, spooling_stores
 from receiver.inbox import Inbox, connect, keys
 from receiver.spool import FILE, open_events
 from receiver.spool.database import PAGE
@@ -52,8 +52,8 @@ def padded(system: System, count: int, size: int = 50_000, store: str = "north")
     ]
 
 
-def statuses(outcomes: Outcomes) -> list[str]:
-    return [one.status if isinstance(one, Stored) else "not stored" for one in outcomes]
+def statuses(results: StoreResults) -> list[str]:
+    return [one.status if isinstance(one, Stored) else "not stored" for one in results]
 
 
 # The rule
@@ -86,7 +86,7 @@ def test_deliveries_go_to_the_spool_by_one_rule(
     if is_open:
         breaker.trip()
     stores = {"north", "south"}
-    found = stores_to_spool(stores, breaker, spool_enabled=spool_enabled, has_rows=lambda store: store == "north")
+    found = spooling_stores(stores, breaker, spool_enabled=spool_enabled, has_rows=lambda store: store == "north")
     assert found == expected
 
 
@@ -94,7 +94,7 @@ def test_the_breaker_closes_when_the_server_answers(system: System) -> None:
     breaker = Breaker()
     breaker.trip()
     assert breaker.is_open
-    breaker.check_server(system.client)
+    breaker.update_from_server(system.client)
     assert not breaker.is_open
 
 

@@ -15,7 +15,7 @@ from gunicorn.workers.gthread import PollableMethodQueue
 from receiver.contract.intake import Delivery
 from receiver.delivery.inbox_access import RECONNECT_SECONDS
 from receiver.delivery.pipeline import open_storage
-from receiver.delivery.storage import DeliveryStorage, Outcomes, Stored
+from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults
 from receiver.inbox import Inbox, connect, keys
 from receiver.inbox.redis.script_library import library
 from receiver.server.group_commit import GroupCommit
@@ -47,17 +47,17 @@ class Loop:
 
     def store(self, *deliveries: Delivery) -> list[str]:
         """Store a group and turn until it is stored; return the status and place of each delivery."""
-        outcomes: list[Outcomes] = []
-        self.commit.store(deliveries, outcomes.append)
-        return self.until_stored(outcomes)
+        results: list[StoreResults] = []
+        self.commit.store(deliveries, results.append)
+        return self.until_stored(results)
 
-    def until_stored(self, outcomes: list[Outcomes]) -> list[str]:
+    def until_stored(self, results: list[StoreResults]) -> list[str]:
         def done() -> bool:
             self.turn()
-            return bool(outcomes)
+            return bool(results)
 
         eventually(done)
-        (group,) = outcomes
+        (group,) = results
         return [f"{one.status} in {one.where}" if isinstance(one, Stored) else "not stored" for one in group]
 
     @property
@@ -142,18 +142,18 @@ def test_a_group_larger_than_the_servers_buffers_is_sent_in_pieces(own: System, 
 
 def test_a_server_that_takes_bytes_does_not_time_out_if_the_loop_is_slow(own: System, loop: Loop) -> None:
     big = [own.delivery(data={"id": number, "text": "x" * 400_000}) for number in range(5)]
-    outcomes: list[Outcomes] = []
+    results: list[StoreResults] = []
     began = time.monotonic()
-    loop.commit.store(big, outcomes.append)
+    loop.commit.store(big, results.append)
 
     def done() -> bool:
         time.sleep(TIMEOUT / 4)  # the loop does other work
         loop.turn()
-        return bool(outcomes)
+        return bool(results)
 
     eventually(done)
     assert time.monotonic() - began > TIMEOUT
-    assert loop.until_stored(outcomes) == ["accepted in redis"] * 5
+    assert loop.until_stored(results) == ["accepted in redis"] * 5
     assert not loop.breaker_is_open
 
 
@@ -271,23 +271,23 @@ def test_a_delivery_that_cannot_be_encoded_affects_no_other(own: System, loop: L
 
 
 def test_a_loop_that_was_busy_past_the_deadline_reads_the_reply_first(own: System, loop: Loop) -> None:
-    outcomes: list[Outcomes] = []
+    results: list[StoreResults] = []
     accepted = own.ledger.counters().total["accepted"]
-    loop.commit.store([own.delivery()], outcomes.append)
+    loop.commit.store([own.delivery()], results.append)
     late = time.monotonic() + TIMEOUT
     eventually(lambda: time.monotonic() > late and own.ledger.counters().total["accepted"] > accepted)
     loop.commit.check_deadline()
-    assert loop.until_stored(outcomes) == ["accepted in redis"]
+    assert loop.until_stored(results) == ["accepted in redis"]
     assert not loop.breaker_is_open
 
 
 def test_a_connection_that_breaks_while_the_thread_stores_a_group_is_handled_once(own: System, loop: Loop) -> None:
     """The thread's call and the end of the connection come from one poll, in this order."""
     assert without_redis(own).store_all([own.delivery()])
-    first: list[Outcomes] = []
-    second: list[Outcomes] = []
+    first: list[StoreResults] = []
+    second: list[StoreResults] = []
 
-    def on_stored(group: Outcomes) -> None:
+    def on_stored(group: StoreResults) -> None:
         first.append(group)
         loop.commit.store([own.delivery(store="south")], second.append)
 
@@ -306,10 +306,10 @@ def test_an_unexpected_reply_is_not_taken_for_an_acknowledgement(
     proxy.inject(b"*1\r\n*2\r\n$8\r\naccepted\r\n$6\r\nothers\r\n")
     eventually(lambda: loop.poller.select(0))
     loop.turn()
-    outcomes: list[Outcomes] = []
-    loop.commit.store([own.delivery()], outcomes.append)
-    assert loop.until_stored(outcomes) == ["accepted in redis"]
-    ((stored,),) = outcomes
+    results: list[StoreResults] = []
+    loop.commit.store([own.delivery()], results.append)
+    assert loop.until_stored(results) == ["accepted in redis"]
+    ((stored,),) = results
     assert isinstance(stored, Stored)
     assert own.status(stored.id) == "open"
     assert not loop.breaker_is_open
