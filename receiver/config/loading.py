@@ -10,8 +10,9 @@ from typing import Any
 
 from receiver.config.config import Config
 from receiver.config.environment import read_environment
+from receiver.config.references import find_references, resolve
 from receiver.config.settings import FileSettings
-from receiver.config.source_files import Places, find_references, merge, read_file, resolve
+from receiver.config.source_files import Places, merge, read_file
 from receiver.contract.errors import ConfigError
 
 EXAMPLE = "config.example.toml"

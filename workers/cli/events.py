@@ -117,7 +117,7 @@ def _show_summary(record: EventRecord) -> None:
 
 
 def _write_export(event_id: str, path: str) -> None:
-    from workers.operations.portable_event import write
+    from workers.operations.event_export import write
 
     config = load_config()
     text = write(config, connect_server(config), event_id)

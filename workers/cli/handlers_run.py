@@ -16,7 +16,7 @@ from workers.cli import output
 from workers.cli.options import connect_server, load_config, with_config
 
 if TYPE_CHECKING:
-    from workers.operations.portable_event import EventExport
+    from workers.operations.event_export import EventExport
 
 
 @click.command("run")
@@ -55,12 +55,12 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
 
 
 def _event_from(config: Config, source: str) -> tuple[Event, EventExport | None]:
-    from workers.operations import portable_event
+    from workers.operations import event_export
     from workers.operations.local_run import event_from_file
 
     if not Path(source).is_file():
         return _stored_event(config, source), None
-    if found := portable_event.read(Path(source)):
+    if found := event_export.read(Path(source)):
         return found.event, found
     return event_from_file(config, source), None
 

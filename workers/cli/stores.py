@@ -9,7 +9,7 @@ import click
 
 from receiver.config import Config
 from receiver.inbox import Administration, EventQueries, keys
-from receiver.inbox.queries.activity import ActivityQueries
+from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
 from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, with_config
@@ -42,7 +42,7 @@ def list_stores(json_: bool = False) -> None:
     config = load_config()
     client = connect_server(config)
     counters, paused = EventQueries(client).counters().stores, Administration(client).paused()
-    last = ActivityQueries(client).last_events(config.stores)
+    last = HealthQueries(client).last_events(config.stores)
     found = [_about(config, name, counters.get(name, {}), f"store:{name}" in paused) for name in sorted(config.stores)]
     found = [{**one, "last_event": last.get(one["store"])} for one in found]
     found.sort(key=lambda one: (-one["failed"], -one["open"], one["store"]))

@@ -27,7 +27,7 @@ from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler
 
 if TYPE_CHECKING:
-    from workers.operations.portable_event import EventExport
+    from workers.operations.event_export import EventExport
     from workers.storeapi import Client
     from workers.testing.local_system import LocalSystem
 

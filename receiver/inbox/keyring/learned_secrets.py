@@ -1,4 +1,4 @@
-"""LearnedSecret secrets: signing secrets that a store has shown or that were made for it, and how they are sealed.
+"""Learned secrets: signing secrets that a store has shown or that were made for it, and how they are sealed.
 
 A secret is sealed with AES-GCM under `[secrets] key`. Its metadata (store, fingerprint, origin, end) is authenticated
 with it, so write access to Redis or to a host's file is not enough to read a secret or to forge one. One attack

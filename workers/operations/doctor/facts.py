@@ -9,9 +9,9 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
-from receiver.inbox.queries.activity import Footprint, Heartbeat
 from receiver.inbox.queries.events import Counters, EventName, Spool
 from receiver.inbox.queries.handlers import AbsentHandler
+from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
 

@@ -21,8 +21,8 @@ from receiver.contract.errors import DeliveryRefused, PluginError
 from receiver.contract.stores import Store
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to
 from receiver.inbox.keyring.learned_secrets import with_local_secrets
-from receiver.inbox.queries.activity import ActivityQueries
 from receiver.inbox.queries.handlers import HandlerQueries
+from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.redis.connecting import describe
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
@@ -97,7 +97,7 @@ def _write_fault(info: Mapping[str, Any]) -> str:
 
 
 def inbox_facts(client: Redis, config: Config) -> InboxFacts:
-    inbox, events, activity = Inbox(client), EventQueries(client), ActivityQueries(client)
+    inbox, events, activity = Inbox(client), EventQueries(client), HealthQueries(client)
     groups = FailureQueries(client).groups()
     return InboxFacts(
         counters=events.counters(),
@@ -122,7 +122,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
     )
 
 
-def _housekeeper(activity: ActivityQueries) -> str:
+def _housekeeper(activity: HealthQueries) -> str:
     deadline = time.monotonic() + HOUSEKEEPER_SECONDS
     while not (name := activity.housekeeper()) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -30,7 +30,7 @@ from workers.plugins.context import Context
 from workers.plugins.effects import Effects, EffectUnderWay
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler, Router
-from workers.runtime.pool.child_process import pack_message, pack_result, read_runs
+from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.error_details import describe_error, shorten, text_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from receiver.inbox import Run
 from receiver.inbox.outcomes import Ending
 from workers.processes import wait_for_exit
 from workers.runtime.pool import child
-from workers.runtime.pool.child_process import GRACE, ChildProcess, EndedRun
+from workers.runtime.pool.child_handle import GRACE, ChildHandle, EndedRun
 
 PAUSE_AFTER_LOAD_FAILURE = 1.0
 
@@ -27,7 +27,7 @@ class ChildPool:
     def __init__(self, config: Config, size: int) -> None:
         self.config = config
         self._size = size
-        self._children: dict[int, ChildProcess] = {}
+        self._children: dict[int, ChildHandle] = {}
         self._selector = selectors.DefaultSelector()
         self._ended: list[EndedRun] = []
         self._returned: list[Run] = []
@@ -68,10 +68,10 @@ class ChildPool:
     def fill(self) -> None:
         """Start missing child processes. After one that could not load its plugins, the next waits a moment."""
         while len(self._children) < self._size and time.monotonic() >= self._start_after:
-            process = ChildProcess.start(self._serve, self._selector)
+            process = ChildHandle.start(self._serve, self._selector)
             self._children[process.pid] = process
 
-    def idle_child(self) -> ChildProcess | None:
+    def idle_child(self) -> ChildHandle | None:
         return next((process for process in self._children.values() if process.idle), None)
 
     def poll(self) -> tuple[list[EndedRun], list[Run]]:
@@ -137,7 +137,7 @@ class ChildPool:
     def _serve(self, channel: socket.socket, tickets: int) -> None:
         child.serve(self.config, channel, tickets, lambda: self._stop_flag[0] == 1)
 
-    def _reap(self, process: ChildProcess) -> None:
+    def _reap(self, process: ChildHandle) -> None:
         ended, returned = process.reap()
         self._ended += ended
         self._returned += returned

@@ -14,8 +14,8 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.inbox import Declaration
-from receiver.inbox.queries.activity import Footprint, Heartbeat
 from receiver.inbox.queries.events import COUNTED, Counters, EventName, Spool
+from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
 from workers.formatting import clock, counted, size, some, span, waits

@@ -1,4 +1,4 @@
-"""Activity: live workers, the last event of each store, quarantined items, and memory use. Only reads."""
+"""Health: live workers, the last event of each store, quarantined items, and memory use. Only reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Footprint:
     body: float
 
 
-class ActivityQueries:
+class HealthQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
 

@@ -42,7 +42,7 @@ _ENDINGS = {str(one): one for one in Ending}
 log = logs.get("pool")
 
 
-class ChildProcess:
+class ChildHandle:
     """While it lives, its channel and its pidfd are in the selector of the pool, with this object as their data."""
 
     def __init__(
@@ -71,7 +71,7 @@ class ChildProcess:
         selector.register(self.pidfd, selectors.EVENT_READ, self)
 
     @classmethod
-    def start(cls, serve: Callable[[socket.socket, int], None], selector: selectors.BaseSelector) -> ChildProcess:
+    def start(cls, serve: Callable[[socket.socket, int], None], selector: selectors.BaseSelector) -> ChildHandle:
         """Fork a process that calls `serve` with its end of the channel and the pipe it reads tickets from."""
         ours, theirs = socket.socketpair()
         tickets_out, tickets_in = os.pipe()

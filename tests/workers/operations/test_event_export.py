@@ -11,7 +11,7 @@ import pytest
 
 from receiver.contract.errors import ConfigError
 from tests.support.harness import System, eventually
-from workers.operations import portable_event
+from workers.operations import event_export
 from workers.operations.local_run import LocalRun
 
 PLUGIN = """
@@ -94,15 +94,15 @@ def test_a_file_that_is_no_valid_export_is_rejected_with_a_reason(shop: System) 
     file = shop.folder / "broken.json"
     file.write_text("{")
     with pytest.raises(ConfigError, match="cannot be read as JSON"):
-        portable_event.read(file)
+        event_export.read(file)
     file.write_text('{"topic": "order.paid"}')
-    assert portable_event.read(file) is None
+    assert event_export.read(file) is None
     file.write_text('{"event_export": 9}')
     with pytest.raises(ConfigError, match="version 9; only 1 is supported"):
-        portable_event.read(file)
+        event_export.read(file)
     file.write_text('{"event_export": 1, "event": {}}')
     with pytest.raises(ConfigError, match="incomplete event export"):
-        portable_event.read(file)
+        event_export.read(file)
     assert shop.run_cli("events", "show", "nothing", "--export", "-").returncode == 2
 
 

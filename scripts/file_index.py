@@ -1,0 +1,56 @@
+"""Generates the list of all files in docs/architecture.md: each module with the first sentence of its docstring.
+
+`make reference` writes it; a test checks that it is current.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/architecture.md"
+BEGIN = "<!-- files: written by `make reference` -->"
+END = "<!-- end of the files -->"
+LEFT_OUT = ("__init__.py", "__main__.py")
+
+
+def page(text: str) -> str:
+    """The page with the current list between its marks."""
+    head, _, rest = text.partition(BEGIN)
+    return f"{head}{BEGIN}\n\n{file_list()}\n{END}{rest.partition(END)[2]}"
+
+
+def file_list() -> str:
+    folders = sorted({path.parent for package in ("receiver", "workers") for path in files_of(package)})
+    return "\n".join(f"**`{folder}/`**\n\n{_table(folder)}" for folder in folders)
+
+
+def files_of(package: str) -> list[Path]:
+    found = [path.relative_to(ROOT) for ending in ("py", "lua") for path in (ROOT / package).rglob(f"*.{ending}")]
+    return sorted(path for path in found if path.name not in LEFT_OUT)
+
+
+def _table(folder: Path) -> str:
+    rows = [f"| `{path.name}` | {_purpose(path)} |" for path in files_of(folder.parts[0]) if path.parent == folder]
+    return "| File | Purpose |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _purpose(path: Path) -> str:
+    """The first sentence of a module's docstring, or of the comment that begins a script."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        said = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        comment = re.search(r"(?:^--.*\n)+", text, flags=re.MULTILINE)
+        said = re.sub(r"^-- ?", "", comment[0], flags=re.MULTILINE) if comment else ""
+    sentence = re.split(r"(?<=[.:?])\s", said.split("\n\n")[0].replace("\n", " ") + " ")[0]
+    whole = said.split("\n\n")[0].replace("\n", " ")
+    first = sentence if not sentence.endswith(":") else re.split(r"(?<=[.?])\s", whole + " ")[0]
+    return first.replace("|", "\\|").strip()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
