@@ -20,6 +20,7 @@ from pathlib import Path
 from receiver import logs
 
 FOLDER = "run"
+_held_here: set[tuple[Path, str, int]] = set()
 _FLOCK = "hhqqi"
 """struct flock of fcntl(2): type, whence, start, length, pid."""
 
@@ -49,9 +50,13 @@ class ProcessFile:
 def hold(data_dir: Path, role: str) -> None:
     """Hold a file of this role until this process ends. Any number of processes may have the same role.
 
-    A process that cannot write the file works all the same, but other processes cannot find it.
+    A process that cannot write the file works all the same, but other processes cannot find it. Called again for the
+    same folder it does nothing: to look at the file would release it.
     """
     folder = data_dir.resolve() / FOLDER
+    if (folder, role, os.getpid()) in _held_here:
+        return
+    _held_here.add((folder, role, os.getpid()))
     try:
         list(held(data_dir))  # removes the files of processes that were killed
         _lock(folder / f"{role}-{secrets.token_hex(4)}.lock", wait=True)
@@ -116,7 +121,8 @@ def _remove_unheld(path: Path) -> None:
     """Under a lock, so that no process locks it between the check and the removal."""
     with open(path, "r+") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
+        if _is_at(path, file.fileno()):  # else its owner has created it again, and holds the new one
+            path.unlink()
 
 
 def _holder(path: Path) -> int | None:

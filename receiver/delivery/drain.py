@@ -21,9 +21,9 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.config import Config
+from receiver.delivery.bounded_spool import BoundedSpool
 from receiver.delivery.breaker import Breaker
 from receiver.delivery.inbox_access import InboxAccess
-from receiver.delivery.spool_access import SpoolAccess
 from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.spool import SpooledRow
@@ -37,7 +37,7 @@ log = logs.get("drain")
 
 
 class SpoolDrain:
-    def __init__(self, config: Config, inbox: InboxAccess, spool: SpoolAccess, breaker: Breaker) -> None:
+    def __init__(self, config: Config, inbox: InboxAccess, spool: BoundedSpool, breaker: Breaker) -> None:
         self._inbox = inbox
         self._spool = spool
         self._breaker = breaker

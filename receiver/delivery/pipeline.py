@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from receiver.config import Config
 from receiver.delivery.admission import Admission
+from receiver.delivery.bounded_spool import BoundedSpool
 from receiver.delivery.breaker import Breaker
 from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.inbox_access import InboxAccess
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
-from receiver.delivery.spool_access import SpoolAccess
 from receiver.delivery.storage import DeliveryStorage
 from receiver.inbox import Inbox, connect_to
 from receiver.inbox.refusal_counts import RefusalCounts
@@ -38,5 +38,5 @@ def start_pipeline(config: Config) -> DeliveryPipeline:
 
 def open_storage(config: Config, inbox: Inbox) -> tuple[DeliveryStorage, SpoolDrain]:
     """Storage and drain, which share the spool and the breaker."""
-    to_inbox, spool, breaker = InboxAccess(config, inbox), SpoolAccess(config), Breaker()
+    to_inbox, spool, breaker = InboxAccess(config, inbox), BoundedSpool(config), Breaker()
     return DeliveryStorage(to_inbox, spool, breaker), SpoolDrain(config, to_inbox, spool, breaker)

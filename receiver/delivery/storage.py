@@ -16,9 +16,9 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.contract.intake import Delivery
+from receiver.delivery.bounded_spool import BoundedSpool
 from receiver.delivery.breaker import Breaker
 from receiver.delivery.inbox_access import InboxAccess
-from receiver.delivery.spool_access import SpoolAccess
 from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
@@ -73,7 +73,7 @@ def spooling_stores(
 
 
 class DeliveryStorage:
-    def __init__(self, inbox: InboxAccess, spool: SpoolAccess, breaker: Breaker) -> None:
+    def __init__(self, inbox: InboxAccess, spool: BoundedSpool, breaker: Breaker) -> None:
         self._inbox = inbox
         self._spool = spool
         self._breaker = breaker

@@ -88,6 +88,7 @@ def settings(config: Config) -> dict[str, Any]:
         "logger_class": QuietLogger,
         "proc_name": "storehooks web",
         "when_ready": lambda _server: hold(config.data_dir, "web"),
+        "on_reload": lambda _server: hold(config.data_dir, "web"),  # data_dir may have changed
         "post_fork": lambda _server, _worker: begin_worker(config),
     }
 

@@ -145,3 +145,25 @@ def test_the_process_id_inside_the_file_is_not_believed(tmp_path: Path, hold: Ho
     (file,) = held(tmp_path)
     file.path.write_text("1\n")
     assert list(held(tmp_path)) == [ProcessFile("web", process.pid, file.path)]
+
+
+def test_a_process_that_holds_its_file_again_keeps_it(tmp_path: Path, hold: Hold) -> None:
+    """A second look at its own file would release the lock."""
+    process = hold(f"hold(Path(sys.argv[1]), 'web'); hold(Path(sys.argv[1]), 'web'); {FOREVER}")
+    assert found(tmp_path) == {("web", process.pid)}
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_file_that_was_created_again_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cleaner has opened the old file; before it locks it, the owner creates a new one under the same name."""
+    path = tmp_path / FOLDER / "web-1.lock"
+    path.parent.mkdir()
+    path.write_text("old")
+
+    def lock_late(_file: object, _how: int) -> None:
+        path.unlink()
+        path.write_text("new")
+
+    monkeypatch.setattr("receiver.process_files.fcntl.lockf", lock_late)
+    assert found(tmp_path) == set()
+    assert path.read_text() == "new"

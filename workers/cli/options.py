@@ -69,7 +69,7 @@ def load_config_or_defaults() -> Config:
 def connect_server(config: Config) -> Redis:
     """A checked connection to Redis. Raises ServerUnusable."""
     client = connect_to(config.redis, timeout=max(config.redis.timeout, 5.0))
-    check(client)
+    check(client, runs_scripts=False)
     return client
 
 

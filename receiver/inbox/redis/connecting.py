@@ -138,8 +138,11 @@ def outdated(client: Redis, connection: Connection) -> bool:
     return isinstance(pool, SentinelPool) and pool.outdated(connection)
 
 
-def check(client: Redis, *, ack: str = "stored") -> str:
-    """Check that the server answers, is new enough and as durable as `ack` requires. Returns its name and version."""
+def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> str:
+    """Check that the server answers, is new enough and as durable as `ack` requires. Returns its name and version.
+
+    Commands may be given a user who only reads; processes run scripts, and need the rights for that.
+    """
     try:
         info = client.info("server")
         fsync = _setting(client, "appendfsync") if ack != "stored" else ""
@@ -160,7 +163,8 @@ def check(client: Redis, *, ack: str = "stored") -> str:
             f"the Redis server at {describe(client)} is {version}, and 7.0 or later is needed; "
             "upgrade it, or use Valkey 7.2 or later"
         )
-    _refuse_without_functions(client)
+    if runs_scripts:
+        _refuse_without_functions(client)
     if ack != "stored" and (appendonly, fsync) != ("yes", "always"):
         raise ServerUnusable(
             f'ack = "{ack}" needs appendonly yes and appendfsync always, and the server has '
@@ -171,11 +175,18 @@ def check(client: Redis, *, ack: str = "stored") -> str:
 
 
 def _refuse_without_functions(client: Redis) -> None:
-    """Refuse a server that has no functions, or a user who may not use them. The two commands change nothing."""
+    """Refuse a server that has no functions, or a user who may not use them. The two commands change nothing.
+
+    A server that is still loading its data answers neither. It is usable soon, so that is no reason to refuse it.
+    """
     pipeline = client.pipeline(transaction=False)
     pipeline.execute_command("FCALL", "storehooks", 0)  # Function not found
     pipeline.execute_command("FUNCTION", "LOAD", "")  # Missing library metadata
-    for reply in pipeline.execute(raise_on_error=False):
+    try:
+        replies = pipeline.execute(raise_on_error=False)
+    except RedisError:
+        return
+    for reply in replies:
         if isinstance(reply, NoPermissionError):
             raise ServerUnusable(
                 f"the user at the Redis server {describe(client)} may not run FCALL or FUNCTION LOAD; "

@@ -89,6 +89,11 @@ class ChildHandle:
         return self.ready and not self.batch and not self._end_reason
 
     @property
+    def recycled(self) -> bool:
+        """It is ending because it has served enough runs or loaded an old config."""
+        return self._end_reason == RECYCLED
+
+    @property
     def handler(self) -> str:
         """The handler whose run is under way; empty if none is."""
         return self.batch[0].handler if self.batch else ""
@@ -149,7 +154,7 @@ class ChildHandle:
         now = time.monotonic()
         if not self.ready and self._started < now - LOAD_SECONDS:
             self.kill(f"it had not loaded its plugins after {LOAD_SECONDS:g} s")
-        if self._end_reason == RECYCLED and now - self._run_began > SEND_SECONDS + GRACE:
+        if self.recycled and now - self._run_began > SEND_SECONDS + GRACE:
             self.kill("killed: it was recycled and did not end")
         if not self.batch or self._end_reason:
             return

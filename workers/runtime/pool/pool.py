@@ -120,12 +120,12 @@ class ChildPool:
             process.recycle_if_due()
 
     def close(self) -> None:
-        """End all child processes and wait for them. Idle ones are given time to shut their plugins down."""
+        """End all child processes and wait for them. Those without a run get time to shut their plugins down."""
         deadline = time.monotonic() + GRACE
-        idle = [process for process in self._children.values() if process.idle]
-        for process in idle:
+        ending = [process for process in self._children.values() if process.idle or process.recycled]
+        for process in ending:
             process.hang_up()
-        for process in idle:
+        for process in ending:
             wait_for_exit(process.pidfd, max(0.0, deadline - time.monotonic()))
         for process in self._children.values():
             process.kill(Ending.STOPPED)

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis import Redis
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from receiver.contract.errors import ServerUnusable
 from receiver.inbox import Inbox, Outcome, connect
-from receiver.inbox.redis import script_runner
+from receiver.inbox.redis import embedded_server, script_runner
 from receiver.inbox.redis.connecting import check
 from receiver.inbox.redis.script_library import library, script, sources
 from receiver.inbox.redis.script_runner import ScriptCall
 from tests.faults.test_damaged_records import restricted_inbox
-from tests.support.harness import Server, System, own_server
+from tests.support.harness import Process, Server, System, eventually, own_server
 from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).parents[4]
@@ -166,6 +167,40 @@ def test_the_user_in_the_documentation_has_all_rights_that_are_needed(
     refused = own_redis.client.execute_command("ACL", "LOG")
     assert refused == []
     assert own_redis.client.info("commandstats")["cmdstat_fcall"]["calls"] > 0
+
+
+def test_a_user_who_only_reads_may_use_commands_but_runs_no_process(own_redis: Server) -> None:
+    rights = ["on", ">pw", "~*", "+@read", "+@connection", "+@transaction", "+info", "+time", "+config|get"]
+    own_redis.client.execute_command("ACL", "SETUSER", "reader", *rights)
+    client = connect(own_redis.url.replace("unix://", "unix://reader:pw@"), timeout=2.0)
+    assert "Valkey" in check(client, runs_scripts=False)
+    with pytest.raises(ServerUnusable, match="may not run FCALL or FUNCTION LOAD"):
+        check(client)
+
+
+def test_a_server_that_is_still_loading_its_data_is_not_refused(tmp_path: Path) -> None:
+    """Otherwise no web process would start, and spool, after the server's host was restarted."""
+    server = Server(tmp_path).start()
+    pipeline = server.client.pipeline(transaction=False)
+    for number in range(30_000):
+        pipeline.set(f"key-{number}", number)
+    pipeline.execute()
+    server.stop()
+    command = [*embedded_server.command(embedded_server.binary(), tmp_path), "--key-load-delay", "100"]
+    loading = Process(command, log=tmp_path / "loading.log")
+    try:
+        eventually(lambda: is_loading(server.client), 10, what="the server is loading")
+        assert "Valkey" in check(server.client)
+        assert is_loading(server.client), "it was loading all the time"
+    finally:
+        loading.kill()
+
+
+def is_loading(client: Redis) -> bool:
+    try:
+        return bool(client.info("persistence")["loading"])
+    except RedisError:
+        return False
 
 
 def register(own: System, name: str) -> None:

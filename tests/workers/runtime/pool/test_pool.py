@@ -87,3 +87,34 @@ def test_the_leases_of_runs_just_taken_back_are_still_renewed_and_can_be_lost(
         ended, returned = results_of(pool)
     assert [result.ending for _, result in ended] == ["stopped"]
     assert [run.item for run in returned] == ["c|shop.greet"]
+
+
+SHUTS_DOWN = """
+import os, time
+from workers import Router
+
+router = Router("shop")
+
+@router.startup
+def begin(settings):
+    return None
+
+@router.shutdown
+def end(resource):
+    time.sleep(0.3)
+    open(os.path.join(os.path.dirname(__file__), "shut-down"), "w").close()
+
+@router.on("order.created")
+def greet(event, ctx):
+    open(os.path.join(os.path.dirname(__file__), "begun-" + event.id), "w").close()
+"""
+
+
+def test_a_child_process_that_is_being_recycled_may_shut_its_plugins_down_when_the_pool_closes(
+    make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = make_system(plugin=SHUTS_DOWN)
+    with pool_at_work(system, runs_of("a"), monkeypatch) as pool:
+        results_of(pool)
+        pool.reload(system.config)
+    assert (system.folder / "shut-down").exists()

@@ -1,4 +1,7 @@
-"""The host's spool file as the threads of one web process use it. The file may be missing, replaced or unreadable."""
+"""The host's spool file within its bounds: how much of it each store may use, and when it takes no more.
+
+Threads of one web process share it. The file may be missing, replaced or unreadable.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ NO_FILE = (0, 0)
 log = logs.get("spool")
 
 
-class SpoolAccess:
+class BoundedSpool:
     def __init__(self, config: Config) -> None:
         self.enabled = config.receiver.spool == "on"
         self.path = config.data_dir / FILE
