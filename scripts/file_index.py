@@ -1,4 +1,4 @@
-"""Generates the list of all files in docs/architecture.md: each module with the first sentence of its docstring.
+"""Generates the list of all files in docs/architecture.md: the first sentence of each docstring, and what is defined.
 
 `make reference` writes it; a test checks that it is current.
 """
@@ -13,7 +13,8 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/architecture.md"
 BEGIN = "<!-- files: written by `make reference` -->"
 END = "<!-- end of the files -->"
-LEFT_OUT = ("__init__.py", "__main__.py")
+ENDINGS = ("py", "lua", "toml")
+MOST_NAMES = 14
 
 
 def page(text: str) -> str:
@@ -28,13 +29,29 @@ def file_list() -> str:
 
 
 def files_of(package: str) -> list[Path]:
-    found = [path.relative_to(ROOT) for ending in ("py", "lua") for path in (ROOT / package).rglob(f"*.{ending}")]
-    return sorted(path for path in found if path.name not in LEFT_OUT)
+    found = [path.relative_to(ROOT) for ending in ENDINGS for path in (ROOT / package).rglob(f"*.{ending}")]
+    return sorted(path for path in found if path.name != "__init__.py" or path.parts[-2] == "cli")
 
 
 def _table(folder: Path) -> str:
-    rows = [f"| `{path.name}` | {_purpose(path)} |" for path in files_of(folder.parts[0]) if path.parent == folder]
-    return "| File | Purpose |\n|---|---|\n" + "\n".join(rows) + "\n"
+    paths = [path for path in files_of(folder.parts[0]) if path.parent == folder]
+    rows = [f"| `{path.name}` | {_purpose(path)} | {', '.join(_names(path))} |" for path in paths]
+    return "| File | Purpose | Defines |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _names(path: Path) -> list[str]:
+    """The public names of a module: classes, functions and constants, in order."""
+    if path.suffix != ".py":
+        return []
+    found = []
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found += [target.id for target in targets if isinstance(target, ast.Name)]
+    public = [name for name in found if not name.startswith("_") and name != "log"]
+    return public if len(public) <= MOST_NAMES else [*public[:MOST_NAMES], "…"]
 
 
 def _purpose(path: Path) -> str:
@@ -43,8 +60,8 @@ def _purpose(path: Path) -> str:
     if path.suffix == ".py":
         said = ast.get_docstring(ast.parse(text)) or ""
     else:
-        comment = re.search(r"(?:^--.*\n)+", text, flags=re.MULTILINE)
-        said = re.sub(r"^-- ?", "", comment[0], flags=re.MULTILINE) if comment else ""
+        comment = re.search(r"(?:^(?:--|#(?!!)).*\n)+", text, flags=re.MULTILINE)
+        said = re.sub(r"^(?:--|#) ?", "", comment[0], flags=re.MULTILINE) if comment else ""
     sentence = re.split(r"(?<=[.:?])\s", said.split("\n\n")[0].replace("\n", " ") + " ")[0]
     whole = said.split("\n\n")[0].replace("\n", " ")
     first = sentence if not sentence.endswith(":") else re.split(r"(?<=[.?])\s", whole + " ")[0]

@@ -1,4 +1,7 @@
-"""Answers: HTTP responses as data, and as bytes. Knows no web framework and no socket."""
+"""Answers: HTTP responses as data and as bytes, their headers such as Retry-After, and the form of errors.
+
+Knows no web framework and no socket.
+"""
 
 from __future__ import annotations
 

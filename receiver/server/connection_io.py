@@ -1,4 +1,4 @@
-"""Connection I/O: reads requests and sends answers in the main loop, without blocking, under deadlines and limits.
+"""Connection I/O: reads requests and sends answers in the main loop, without blocking, each state with a deadline.
 
 A connection is in one state at a time, and each state but `serving` has a deadline:
 

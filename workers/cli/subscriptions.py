@@ -26,11 +26,11 @@ from workers.cli.subscriptions_display import (
     show_results,
     sign,
 )
-from workers.formatting import counted
+from workers.formatting import counted, span
 from workers.storeapi.configured_client import sandbox_hint
 from workers.subscriptions.apply import ChangeResult, apply_changes
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, require_managed
-from workers.subscriptions.plan import Change, Handlers, Plan, duration
+from workers.subscriptions.plan import Change, Handlers, Plan
 from workers.subscriptions.repair import check_result
 
 AT_ONCE = 8
@@ -149,9 +149,7 @@ def rotate(store: str | None, yes: bool) -> None:
     with SubscriptionChecks(redis).lock(name) as hold:
         done = list(apply_changes(managed, managed.rotate_changes(), hold=hold))
     failed = show_results({name: done})
-    output.line(
-        f"Old learned secrets stay valid for {duration(config.secrets.overlap)}; those of the config as it says."
-    )
+    output.line(f"Old learned secrets stay valid for {span(config.secrets.overlap)}; those of the config as it says.")
     output.next_command(f"storehooks subscriptions list --store {name}  their state")
     if failed:
         raise click.exceptions.Exit(1)
@@ -243,12 +241,12 @@ def _state(config: Config, name: str, last: CheckResult | None, removed: bool) -
 
 
 def _row(name: str, state: str, last: CheckResult | None, repairs: list[Repair], count: int) -> tuple[Any, ...]:
-    checked = f"{duration(time.time() - last.at)} ago" if last else ""
+    checked = f"{span(time.time() - last.at)} ago" if last else ""
     figures: tuple[Any, ...] = (last.wanted, len(last.existing)) if last and not last.unknown else ("", "")
     gap = repairs[0].gap if repairs else None
     when = datetime.fromtimestamp(repairs[0].at, UTC) if repairs else None
     shown = output.state("ok" if state == "ok" else "warn", state)
-    return (name, *figures, shown, checked, count, when, duration(gap) if gap is not None else "")
+    return (name, *figures, shown, checked, count, when, span(gap) if gap is not None else "")
 
 
 def _show_problems(last: CheckResult | None) -> None:

@@ -19,6 +19,7 @@ from receiver.contract.records import Record, Subscription
 from receiver.contract.stores import Store
 from receiver.contract.topics import matches, their_names, translate
 from receiver.inbox import Declaration
+from workers.formatting import span
 from workers.plugins.router import wanted_by
 from workers.storeapi.client import Client
 from workers.storeapi.errors import ApiError
@@ -306,23 +307,12 @@ def _for_unwanted(wanted: Wanted, ours: Sequence[Existing], gone: Callable[[str]
 def with_gaps(before: Plan, last: Mapping[str, float], now: float) -> Plan:
     """The same plan; the reason of each disabled subscription says how long ago its last delivery was."""
     changes = [
-        replace(change, reason=f"disabled; no delivery for {duration(now - last[change.theirs])}")
+        replace(change, reason=f"disabled; no delivery for {span(now - last[change.theirs])}")
         if change.action == "enable" and change.theirs in last
         else change
         for change in before.changes
     ]
     return replace(before, changes=tuple(changes))
-
-
-def duration(seconds: float) -> str:
-    """A length of time as text: `12 s`, `2 h 51 min`, `3 d 4 h`."""
-    whole = int(max(0.0, seconds))
-    days, hours, minutes = whole // 86400, whole % 86400 // 3600, whole % 3600 // 60
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min" if minutes else f"{whole} s"
 
 
 def with_new_secrets(before: Plan) -> Plan:

@@ -21,10 +21,11 @@ from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
+from workers.formatting import span
 from workers.subscriptions.apply import ChangeResult, apply_changes
 from workers.subscriptions.change_notice import retry_redis
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of
-from workers.subscriptions.plan import Change, Handlers, Plan, duration
+from workers.subscriptions.plan import Change, Handlers, Plan
 from workers.subscriptions.probe import NoActiveSecret, ProbeFailed, probe
 
 STORES_AT_ONCE = 8
@@ -81,7 +82,7 @@ def _why_not_delete(gone_for: float | None, prune_after: float, change: Change) 
     if gone_for is None:
         return f"{change.reason}; deleted only by `storehooks subscriptions apply`"
     if gone_for < prune_after:
-        return f"{change.reason}; deleted in {duration(prune_after - gone_for)}, or by `storehooks subscriptions apply`"
+        return f"{change.reason}; deleted in {span(prune_after - gone_for)}, or by `storehooks subscriptions apply`"
     return ""
 
 
@@ -102,10 +103,10 @@ def _why_not_repair(change: Change, trouble: Trouble | None, now: float, max_rep
     if trouble is None or now - trouble.first_at > DAY:
         return ""
     if trouble.repairs >= max_repairs_per_day:
-        until = duration(trouble.first_at + DAY - now)
+        until = span(trouble.first_at + DAY - now)
         return f"{state} again after {trouble.repairs} repairs; the next automatic repair is in {until}"
     if now < trouble.next_at:
-        return f"{state} again; {repair} in {duration(trouble.next_at - now)}"
+        return f"{state} again; {repair} in {span(trouble.next_at - now)}"
     return ""
 
 
@@ -201,7 +202,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold:
         last_at = last.get(change.theirs)
         repair = Repair(store, change.topic, change.theirs, change.action, time.time(), last_at, probe_ms)
         retry_redis(partial(checks.record_repair, repair))
-        gap = duration(repair.gap) if repair.gap is not None else "unknown"
+        gap = span(repair.gap) if repair.gap is not None else "unknown"
         log.warning("subscription repaired", store=store, topic=change.topic, action=change.action, gap=gap)
     if managed.keyring.seal:
         managed.keyring.remove_ended(store)

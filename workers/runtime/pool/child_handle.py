@@ -1,4 +1,4 @@
-"""One child process, as its worker sees it: start it, give it batches, read its results, kill it, reap it.
+"""One child process, as its worker sees it: start it, give it batches, read its results, recycle, kill and reap it.
 
 The messages between the two are at the end of this file. Both processes are always forked from the same code, so the
 format needs no compatibility. A child process runs other people's code, so the worker only reads JSON from it.

@@ -1,4 +1,4 @@
-"""The child processes of a worker: keeps their number, finds an idle one, collects their results, and replaces them.
+"""The child processes of a worker: keeps their number, finds an idle one, and collects their results.
 
 It does not know Redis. It takes runs and returns how they ended; the worker decides what that means.
 """
