@@ -41,15 +41,17 @@ def _table(folder: Path) -> str:
 
 def _names(path: Path) -> list[str]:
     """The public names of a module: classes, functions and constants, in order."""
+    text = (ROOT / path).read_text(encoding="utf-8")
     if path.suffix != ".py":
-        return []
+        return re.findall(r"^local ([A-Z_]+) =", text, flags=re.MULTILINE)
     found = []
-    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+    for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.append(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found += [target.id for target in targets if isinstance(target, ast.Name)]
+            names = [one for target in targets for one in getattr(target, "elts", [target])]
+            found += [name.id for name in names if isinstance(name, ast.Name)]
     public = [name for name in found if not name.startswith("_") and name != "log"]
     return public if len(public) <= MOST_NAMES else [*public[:MOST_NAMES], "…"]
 

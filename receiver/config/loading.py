@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
     places = Places()
     if path is not None:
         read_file(path, into=values, places=places)
-        for name in _included(path, values):
-            read_file(Path(name), into=values, places=places)
+        for file in included_files(path, _include_patterns(path, values)):
+            read_file(file, into=values, places=places)
     if also is not None:
         read_file(also, into=values, places=places)
     merge(values, read_environment(environ, places))
@@ -58,12 +58,16 @@ def load_from_environment(explicit: str | None = None) -> Config:
     return load(find_config_file(explicit, os.environ), os.environ)
 
 
-def _included(path: Path, values: Mapping[str, Any]) -> list[str]:
+def included_files(path: Path, patterns: Iterable[str]) -> list[Path]:
     """The files that `include` names, relative to the config file and in alphabetical order for each pattern."""
+    return [Path(name) for pattern in patterns for name in sorted(glob.glob(str(path.parent / pattern)))]
+
+
+def _include_patterns(path: Path, values: Mapping[str, Any]) -> list[str]:
     patterns = values.get("include", list(FileSettings.model_fields["include"].default))
     if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
         raise ConfigError(f'{path}: include is a list of file patterns, such as ["stores.d/*.toml"]')
-    return [name for pattern in patterns for name in sorted(glob.glob(str(path.parent / pattern)))]
+    return patterns
 
 
 def _apply_store_defaults(values: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from receiver.config import Config
+from receiver.config.loading import included_files
 from receiver.inbox import Declaration
 
 
@@ -35,7 +36,7 @@ def config_files(config: Config) -> list[Path]:
     """The config file and the files that it includes."""
     if config.path is None:
         return []
-    return [config.path, *(file for pattern in config.include for file in sorted(config.path.parent.glob(pattern)))]
+    return [config.path, *included_files(config.path, config.include)]
 
 
 def plugin_files(config: Config, handlers: Iterable[Declaration]) -> list[Path]:
