@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from workers.storeapi import Client
 
 EFFECT_SECONDS = 5.0
-HALF_A_MINUTE = 30.0
+EFFECT_GRACE = 30.0
+"""An effect of `ctx.once` may be in progress for the run's timeout and this much longer; then it is in doubt."""
 SHUTDOWN_SECONDS = 1.5
 LONGEST_AFTER = 30 * 86_400.0
 
@@ -178,7 +179,7 @@ class RunExecutor:
 
     def _effects_for(self, timeout: float) -> Effects:
         """Where effects are recorded; the connection is made in this process, when first used."""
-        return EffectStore(self._redis, keep=self._config.retention.once, at_work=timeout + HALF_A_MINUTE)
+        return EffectStore(self._redis, keep=self._config.retention.once, at_work=timeout + EFFECT_GRACE)
 
     def _client_of(self, store: str) -> Client:
         """The client of a store's API, made at its first use and reused as long as this process lives."""
