@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from workers.formatting import waits
 from workers.plugins.validation_process import validate_plugins
 from workers.runtime.supervisor import Program, Supervisor, python_command, worker_programs
 
+SANDBOX_SECONDS = 5.0
 START_SECONDS = 10.0
 STOP_SECONDS = 8.0
 DRAIN = "4s"
@@ -124,10 +126,11 @@ class Dev:
         config, environ = self._config, {"STOREHOOKS_WORKERS__DRAIN": DRAIN}
         command = python_command("receiver.server.web", config)
         self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
-        for program in worker_programs(config, output=self._logs / "worker.log", environ=environ):
-            self._supervisor.start(program)
         if sandbox and config.stores:
             self._supervisor.start(self._sandbox())
+            self._wait_for_sandbox()
+        for program in worker_programs(config, output=self._logs / "worker.log", environ=environ):
+            self._supervisor.start(program)
 
     def _sandbox(self) -> Program:
         arguments = ["--store", next(iter(self._config.stores)), "--every", "0" if self._max_events else "2"]
@@ -135,6 +138,15 @@ class Dev:
             arguments += ["--events", str(self._max_events)]
         command = python_command("workers.cli", self._config, "sandbox", *arguments)
         return Program("sandbox", command, stage=3, output=self._logs / "sandbox.log")
+
+    def _wait_for_sandbox(self) -> None:
+        """The housekeeper's first check calls its API; a failed one is repeated only after a minute."""
+        host, _, port = self._config.sandbox.bind.rpartition(":")
+        deadline = time.monotonic() + SANDBOX_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+                return
+            self._supervisor.poll(0.02)
 
     def _print_banner(self, server: str, sandbox: bool) -> None:
         where = f"embedded {server}, data in {self._config.redis.data_dir}" if self._config.redis.embedded else server
