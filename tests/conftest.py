@@ -78,7 +78,7 @@ def server_url(tmp_path_factory: pytest.TempPathFactory, given_server: str) -> I
 
 
 def _a_database_of_our_own(given: str) -> str:
-    """Tests flush: never a database that holds somebody's keys. Each process of a parallel run has its own."""
+    """Tests flush, so only an empty database is used. Each process of a parallel run has its own."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     parts = urlsplit(given)
     if parts.scheme == "unix":
@@ -94,7 +94,7 @@ def _a_database_of_our_own(given: str) -> str:
 
 
 def _forget_our_functions(url: str) -> None:
-    """They belong to no database. Whoever else needs them has them loaded again."""
+    """Functions belong to the server, not to a database. Other processes load them again when they need them."""
     client = connect(url, timeout=5.0)
     with suppress(ResponseError):
         client.function_delete(library().name)

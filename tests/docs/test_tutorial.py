@@ -34,7 +34,7 @@ def steps() -> Iterator[tuple[str, str]]:
 
 
 class Reader:
-    """Somebody who does what the page says."""
+    """A new user who follows the page."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Reader:
         self.environ = {
             **kept,
             "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
-            "STOREHOOKS_RECEIVER__BIND": f"127.0.0.1:{port}",  # whoever tests may have the usual ports in use
+            "STOREHOOKS_RECEIVER__BIND": f"127.0.0.1:{port}",  # the usual ports may be in use
             "STOREHOOKS_RECEIVER__PUBLIC_URL": f"http://127.0.0.1:{port}",
             "STOREHOOKS_SANDBOX__BIND": f"127.0.0.1:{sandbox}",
         }

@@ -1,4 +1,4 @@
-"""What goes wrong in the middle: no secret is lost, nothing is deleted that nobody agreed to, nothing is done twice."""
+"""Faults in the middle of a change: no secret is lost, nothing is deleted without agreement or done twice."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_only_a_clear_error_means_that_a_call_had_no_effect(error: ApiError, ref
     assert had_no_effect(error) is refusal
 
 
-# What nobody agreed to
+# Deletions without agreement
 
 
 def test_apply_deletes_only_what_it_has_shown(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_a_check_that_loses_the_lock_stops(shop: Shop, monkeypatch: pytest.Monke
         other.join()
         return made
 
-    def mend() -> None:
+    def repair() -> None:
         with SubscriptionChecks(shop.system.client).lock("demo") as hold:
             list(
                 apply_changes(
@@ -272,7 +272,7 @@ def test_a_check_that_loses_the_lock_stops(shop: Shop, monkeypatch: pytest.Monke
                 )
             )
 
-    other = threading.Thread(target=mend)
+    other = threading.Thread(target=repair)
     monkeypatch.setattr(managed.client.webhooks, "create", slow)
     with SubscriptionChecks(shop.system.client).lock("demo") as hold:
         found = managed.plan(declared_handlers(shop.system.client), locked=True)
@@ -455,7 +455,7 @@ def test_a_check_of_a_removed_store_frees_its_slot(shop: Shop) -> None:
     assert check._busy == set()
 
 
-# What had gone, and what is nobody's
+# Subscriptions that were deleted, and those of other programs
 
 
 def test_a_handler_removed_long_ago_does_not_return_after_a_stop_of_all_workers(shop: Shop) -> None:

@@ -34,7 +34,7 @@ signing_secrets = [
 ]
 [stores.other]
 scheme = "timed"
-signing_secrets = ["somebody else's secret"]
+signing_secrets = ["another store's secret"]
 [stores.shop]
 scheme = "shopify"
 domain = "shop.example"
