@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -110,17 +111,19 @@ class Dev:
             embedded_server.version_of(program)
             command = embedded_server.command(program, self._config.data_dir)
             self._supervisor.start(Program("server", command, stage=SERVER_STAGE, output=self._logs / "server.log"))
-            self._wait_for_server()
+            if not self._wait_until(self._client.ping, START_SECONDS):
+                raise ServerUnusable(f"the embedded server did not start; see {self._logs / 'server.log'}")
         return check(self._client, ack=self._config.redis.ack)
 
-    def _wait_for_server(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
+    def _wait_until(self, ask: Callable[[], object], seconds: float) -> bool:
+        """Wait until a process that was started answers. False if it does not in time."""
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            with contextlib.suppress(RedisError):  # no socket yet, or still reading its file
-                self._client.ping()
-                return
+            with contextlib.suppress(RedisError, OSError):  # not listening yet, or still reading its file
+                ask()
+                return True
             self._supervisor.poll(0.02)
-        raise ServerUnusable(f"the embedded server did not start; see {self._logs / 'server.log'}")
+        return False
 
     def _start_others(self, sandbox: bool) -> None:
         config, environ = self._config, {"STOREHOOKS_WORKERS__DRAIN": DRAIN}
@@ -128,7 +131,8 @@ class Dev:
         self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
         if sandbox and config.stores:
             self._supervisor.start(self._sandbox())
-            self._wait_for_sandbox()
+            # The housekeeper's first check calls its API; a failed one is repeated only after a minute.
+            self._wait_until(lambda: _connect_to(config.sandbox.bind), SANDBOX_SECONDS)
         for program in worker_programs(config, output=self._logs / "worker.log", environ=environ):
             self._supervisor.start(program)
 
@@ -138,15 +142,6 @@ class Dev:
             arguments += ["--events", str(self._max_events)]
         command = python_command("workers.cli", self._config, "sandbox", *arguments)
         return Program("sandbox", command, stage=3, output=self._logs / "sandbox.log")
-
-    def _wait_for_sandbox(self) -> None:
-        """The housekeeper's first check calls its API; a failed one is repeated only after a minute."""
-        host, _, port = self._config.sandbox.bind.rpartition(":")
-        deadline = time.monotonic() + SANDBOX_SECONDS
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
-                return
-            self._supervisor.poll(0.02)
 
     def _print_banner(self, server: str, sandbox: bool) -> None:
         where = f"embedded {server}, data in {self._config.redis.data_dir}" if self._config.redis.embedded else server
@@ -291,6 +286,11 @@ class Dev:
         """The counters since the start."""
         now, before = self._events.counters().total, self._before or {}
         return {name: number - before.get(name, 0) for name, number in now.items()}
+
+
+def _connect_to(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=1.0).close()
 
 
 def _routed_to(declared: list[tuple[Declaration, datetime]]) -> set[str]:
