@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import secrets
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import click
 
 from receiver.config.values import is_store_name
 from receiver.contract.errors import ConfigError
+from receiver.contract.signing.grammar import encode_secret
+from receiver.contract.signing.presets import STANDARD_WEBHOOKS
 from workers.cli.output import next_command
 
 CONFIG = """\
@@ -59,7 +60,7 @@ def init(store: str) -> None:
     for path in (config, plugin):
         if path.exists():
             raise ConfigError(f"{path} already exists and is not overwritten; remove it, or use another folder")
-    secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
+    secret = encode_secret(STANDARD_WEBHOOKS, secrets.token_bytes(24))
     config.touch(mode=0o600)
     config.write_text(CONFIG.format(store=store, secret=secret))
     plugin.parent.mkdir(exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import secrets
 import sys
@@ -17,6 +16,7 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.config.values import is_store_name
 from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.contract.signing.grammar import encode_secret
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import EventQueries
@@ -140,9 +140,7 @@ def _can_learn_secret(config: Config, given: dict[str, Any]) -> bool:
 def _create_secret(config: Config, given: dict[str, Any]) -> str:
     """A new secret in the form that the scheme uses. An unknown scheme is reported later."""
     scheme = config.known_schemes.get(given["scheme"] or STANDARD_WEBHOOKS.name, STANDARD_WEBHOOKS)
-    key = secrets.token_bytes(24)
-    coded = base64.b64encode(key).decode() if scheme.secret_encoding.startswith("base") else key.hex()
-    created = scheme.secret_prefix + coded
+    created = encode_secret(scheme, secrets.token_bytes(24))
     given["signing_secrets"] = (created, *(one for one in given["signing_secrets"] if one != "new"))
     return created
 

@@ -19,6 +19,7 @@ from workers.plugins import discovery
 from workers.processes import isolate_child
 
 LOAD_SECONDS = 60
+"""How long plugins may take to load: when they are validated, and in each child process."""
 
 
 def validate_plugins(config: Config) -> list[Declaration]:

@@ -6,13 +6,13 @@ host's disk first, then to Redis.
 
 from __future__ import annotations
 
-import base64
 import secrets
 import time
 from collections.abc import Set
 from dataclasses import replace
 
 from receiver.contract.errors import ConfigError
+from receiver.contract.signing.grammar import encode_secret
 from receiver.contract.signing.signatures import MAX_LEARNED
 from receiver.contract.stores import Store
 from receiver.inbox.keyring.keyring import Keyring
@@ -51,9 +51,8 @@ class StoreSecrets:
 
     def generate(self, origin: str, subscription: str = "") -> LearnedSecret:
         """Make a new secret and store it: for one subscription, or for all that the store will have."""
-        scheme, key = self._store.scheme, secrets.token_bytes(24)
-        text = base64.b64encode(key).decode() if scheme.secret_encoding.startswith("base") else key.hex()
-        new = learned_secret(self._store, scheme.secret_prefix + text, origin=origin, subscription=subscription)
+        text = encode_secret(self._store.scheme, secrets.token_bytes(24))
+        new = learned_secret(self._store, text, origin=origin, subscription=subscription)
         self._write([new])
         return new
 

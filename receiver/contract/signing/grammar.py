@@ -220,6 +220,12 @@ def decode_secret(text: str, encoding: str) -> bytes:
     return strict_base64(bare + "=" * (-len(bare) % 4))
 
 
+def encode_secret(scheme: Scheme, key: bytes) -> str:
+    """A key as the text of a secret, in the form that the scheme uses."""
+    encoding = scheme.secret_encoding
+    return scheme.secret_prefix + (b64encode(key).decode() if encoding == "base64" else key.hex())
+
+
 # Checks: each refuses one kind of unsafe or meaningless scheme. The message is the fix
 
 

@@ -22,7 +22,7 @@ COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "sp
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
 _SEARCHED = 2_000
-SILENT_AFTER = 10.0
+SPOOL_SILENT_AFTER = 10.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Spool:
     at: float
 
     def silent(self, now: float) -> bool:
-        return now - self.at > SILENT_AFTER
+        return now - self.at > SPOOL_SILENT_AFTER
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from redis import Redis
 from receiver.inbox import keys
 from receiver.inbox.model import DECLARATION_MS, from_ms
 
-SILENT_MS = 20_000
+DECLARATION_SILENT_MS = 20_000
 """Workers declare their handlers every 5 s. A handler not declared for this long counts as missing."""
 _PAGE = 1_000
 
@@ -37,7 +37,7 @@ class HandlerQueries:
         Empty while no worker is running: then the workers are missing, not the handlers.
         """
         newest, known, now = self._read()
-        present = _declared_since(newest, now - SILENT_MS)
+        present = _declared_since(newest, now - DECLARATION_SILENT_MS)
         if not present:
             return {}
         gone = known - present
@@ -52,7 +52,7 @@ class HandlerQueries:
     def present(self) -> set[str]:
         """Handlers that at least one worker has now."""
         newest, _, now = self._read()
-        return _declared_since(newest, now - SILENT_MS) - {""}
+        return _declared_since(newest, now - DECLARATION_SILENT_MS) - {""}
 
     def _read(self) -> tuple[dict[str, int], set[str], int]:
         """When each handler was last declared, all that have a declaration or a lane, and the server's time in ms."""

@@ -24,11 +24,11 @@ import orjson
 from receiver import logs
 from receiver.inbox import Run, StoredEvent
 from receiver.inbox.outcomes import Ending, RunResult
+from workers.plugins.validation_process import LOAD_SECONDS
 from workers.processes import describe_exit, isolate_child, name_process
 
 GRACE = 2.0
 """Seconds that a run may go on past its timeout before its child process is killed."""
-LOAD_SECONDS = 60.0
 SEND_SECONDS = 1.0
 """Seconds that a child process may take to accept a batch. An idle one reads at once, a stopped one never."""
 RUNS_BEFORE_RECYCLING = 5_000
