@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import secrets
 import signal
@@ -55,9 +56,11 @@ def port_is_free(port: int) -> bool:
 def children_of(pid: int) -> list[int]:
     """All descendants of a process."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    for children in glob.glob(
+        f"/proc/{pid}/task/*/children"
+    ):  # unlike Path.glob, no error if the process ends meanwhile
         try:
-            direct = [int(one) for one in task.read_text().split()]
+            direct = [int(one) for one in Path(children).read_text().split()]
         except OSError:
             continue
         for child in direct:
