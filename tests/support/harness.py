@@ -56,9 +56,8 @@ def port_is_free(port: int) -> bool:
 def children_of(pid: int) -> list[int]:
     """All descendants of a process."""
     found: list[int] = []
-    for children in glob.glob(
-        f"/proc/{pid}/task/*/children"
-    ):  # unlike Path.glob, no error if the process ends meanwhile
+    # Unlike Path.glob, this raises no error if the process ends meanwhile.
+    for children in glob.glob(f"/proc/{pid}/task/*/children"):
         try:
             direct = [int(one) for one in Path(children).read_text().split()]
         except OSError:
