@@ -233,6 +233,8 @@ class Dev:
         except Exception as error:  # noqa: BLE001  with any error, the old one stays in use
             self._print_note(f"not reloaded, the old one stays in use: {error}")
             return
+        if _sandbox_settings(config) != _sandbox_settings(self._config):
+            self._supervisor.signal("sandbox", signal.SIGTERM)  # it reads its config at its start
         self._supervisor.signal("" if self._config_changed else "worker", signal.SIGHUP)
         self._print_note(_reloaded(config if self._config_changed else None, self._handlers, handlers))
         for setting in _needs_restart(self._config, config):
@@ -305,11 +307,15 @@ def _reloaded(config: Config | None, old: list[Declaration], new: list[Declarati
     return f"{what} reloaded" + (f"; new: {', '.join(added)}" if added else "")
 
 
+def _sandbox_settings(config: Config) -> object:
+    return config.receiver.public_url, config.model_dump(include={"sandbox", "stores", "schemes", "catalogue"})
+
+
 def _needs_restart(before: Config, now: Config) -> list[str]:
     """The changed settings that need a restart."""
     pairs = {
         "[redis]": (before.redis, now.redis),
         "[workers] processes": (before.workers.processes, now.workers.processes),
-        "[sandbox]": (before.sandbox, now.sandbox),
+        "the first store, which the sandbox simulates,": (next(iter(before.stores), ""), next(iter(now.stores), "")),
     }
     return [name for name, (old, new) in pairs.items() if old != new]

@@ -65,6 +65,8 @@ class SandboxServer(BaseApplication):
             "loglevel": "warning",
             "control_socket_disable": True,
             "proc_name": "storehooks sandbox",
+            # On HUP gunicorn starts a second process before the first ends: both would send the same webhooks.
+            "when_ready": lambda _server: signal.signal(signal.SIGHUP, signal.SIG_IGN),
             "post_fork": lambda _server, _worker: die_with_parent(parent, signal.SIGTERM),
             "worker_exit": lambda _server, _worker: self._stop(),
         }

@@ -144,13 +144,26 @@ class Shop:
     # Setup
 
     def subscribe(self) -> None:
-        """Subscribe the configured receiver to every topic. Replaces the subscriptions of an earlier start."""
+        """Subscribe the configured receiver to every topic, if the store is new.
+
+        Later the subscriptions are changed through the API, as at a real store. At a later start those that the
+        sandbox made itself only get the URL and secret of today's config.
+        """
         with self.state.transaction():
-            for old in self.state.all_of("webhook"):
-                if old.get("own"):
-                    self.state.delete("webhook", old["id"])
-            for topic in TOPICS:
-                self.state.insert("webhook", self.subscription(self.store_topic(topic), self.store.url) | {"own": True})
+            if not self.state.last_id("webhook"):
+                for topic in TOPICS:
+                    made = self.subscription(self.store_topic(topic), self.store.url)
+                    self.state.insert("webhook", made | {"own": True})
+            for own in [one for one in self.state.all_of("webhook") if one.get("own")]:
+                self._follow_config(own)
+
+    def _follow_config(self, own: Json) -> None:
+        others = [one for one in self.state.all_of("webhook") if one["id"] != own["id"]]
+        if (own["topic"], self.store.url) in [(one["topic"], one["url"]) for one in others]:
+            self.state.delete("webhook", own["id"])
+            return
+        secret = self.first_secret or own["secret"]
+        self.state.put("webhook", own | {"url": self.store.url, "secret": secret, "enabled": True, "failures": 0})
 
     def subscription(self, topic: str, url: str) -> Json:
         secret = self.first_secret or self.fresh_secret()

@@ -89,7 +89,7 @@ class SandboxState:
 
     def insert_many(self, kind: str, bodies: Iterable[Mapping[str, Any]], parent: int = 0) -> list[Json]:
         with self.transaction():
-            first = self.counter(f"last {kind}") + 1
+            first = self.last_id(kind) + 1
             records = [{"id": first + at, **body} for at, body in enumerate(bodies)]
             rows = [(kind, record["id"], parent, orjson.dumps(record)) for record in records]
             self._db.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
@@ -114,6 +114,10 @@ class SandboxState:
                 self.execute("DELETE FROM records WHERE kind = ? AND id = ?", kind, id_)
                 self.increment(f"{kind} of {parent}", -1)
 
+    def last_id(self, kind: str) -> int:
+        """The id of the newest record, even if that is deleted; 0 if there was never one."""
+        return self.counter(f"last {kind}")
+
     def count(self, kind: str, parent: int = 0) -> int:
         return self.counter(f"{kind} of {parent}")
 
@@ -129,7 +133,7 @@ class SandboxState:
                 return
             self.execute("INSERT INTO records VALUES (?, ?, 0, ?)", kind, body["id"], orjson.dumps(body))
             self.increment(f"{kind} of 0")
-            self.increment(f"last {kind}", max(0, body["id"] - self.counter(f"last {kind}")))
+            self.increment(f"last {kind}", max(0, body["id"] - self.last_id(kind)))
 
     def records(self) -> dict[str, list[Json]]:
         """Every record except subscriptions, by kind: tests compare two runs with it."""

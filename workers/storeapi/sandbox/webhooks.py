@@ -57,8 +57,8 @@ def send_test(shop: Shop, call: SandboxCall) -> Json:
 
 def rotate_secret(shop: Shop, call: SandboxCall) -> Json:
     """The response shows the new secret. Only this one and that of `create` do."""
-    found = shop.find("webhook", call.path["id"])
-    return _without_internal_fields(shop.state.put("webhook", {**found, "secret": shop.fresh_secret()}))
+    rotated = {**shop.find("webhook", call.path["id"]), "secret": shop.fresh_secret(), "own": False}
+    return _without_internal_fields(shop.state.put("webhook", rotated))
 
 
 def list_deliveries(shop: Shop, call: SandboxCall) -> list[Json]:

@@ -1,0 +1,182 @@
+"""`storehooks dev` with its sandbox store: however often something is saved or restarted, each topic has one
+subscription, and each event of the store arrives once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.harness import (
+    HEAD,
+    OTHER_SECRET,
+    SECRET,
+    Process,
+    children_of,
+    comm,
+    eventually,
+    free_port,
+    storehooks,
+)
+
+PLUGIN = """
+from workers import Router
+router = Router("shop")
+
+@router.on({topics})
+def note(event, ctx):
+    return "noted"
+"""
+CONFIG = (
+    HEAD.replace('url = "{redis}"', "")
+    + """[workers]
+plugins = ["shop.py"]
+child_processes = 1
+[subscriptions]
+check = "1s"
+[sandbox]
+bind = "127.0.0.1:{sandbox}"
+[stores.north]
+base_url = "http://127.0.0.1:{sandbox}"
+allow_private = true
+auth = {{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }}
+signing_secrets = ["{secret}"]
+"""
+)
+
+
+class ManagedDev:
+    """`storehooks dev` whose store's subscriptions are managed by command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.plugin, self.config = folder / "shop.py", folder / "config.toml"
+        self.handle("order.created")
+        ports = {"port": free_port(), "sandbox": free_port()}
+        self.config.write_text(CONFIG.format(data=folder / "data", secret=SECRET, **ports))
+        self.process = self.start()
+
+    def start(self) -> Process:
+        command = [sys.executable, "-m", "workers.cli", "dev", "--config", str(self.config)]
+        self.process = Process(command, log=self.folder / "dev.log")
+        eventually(self.ready, 20, what=f"dev answers; {self.process.output()[-500:]}")
+        return self.process
+
+    def ready(self, url: str = "http://") -> bool:
+        """Whether the sandbox answers, and all subscriptions are for this URL."""
+        listed = storehooks("api", "webhooks", "list", "--json", "--config", str(self.config))
+        return listed.returncode == 0 and all(one["url"].startswith(url) for one in json.loads(listed.stdout))
+
+    def handle(self, *topics: str) -> None:
+        self.plugin.write_text(PLUGIN.format(topics=", ".join(repr(topic) for topic in topics)))
+
+    def run(self, *arguments: str) -> str:
+        done = storehooks(*arguments, "--config", str(self.config))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def apply(self) -> None:
+        """Apply the plan, as soon as the housekeeper's check has let go of the store."""
+        command = ("subscriptions", "apply", "--yes", "--config", str(self.config))
+        eventually(lambda: storehooks(*command).returncode == 0, 15, what="an applied plan")
+
+    def save(self, old: str = "", new: str = "") -> None:
+        """Save config.toml, with a change or only with another comment, and wait until `dev` has reloaded it."""
+        before = self.reloads()
+        text = self.config.read_text().replace(old, new) if old else self.config.read_text() + f"# {before}\n"
+        self.config.write_text(text)
+        eventually(lambda: self.reloads() > before, 15, what="a reload")
+
+    def reloads(self) -> int:
+        return self.process.output().count("config.toml and plugins reloaded")
+
+    def subscriptions(self) -> list[Any]:
+        listed: list[Any] = json.loads(self.run("api", "webhooks", "list", "--json"))
+        return listed
+
+    def topics(self) -> Counter[str]:
+        return Counter(one["topic"] for one in self.subscriptions())
+
+    def create_order(self) -> int:
+        order = self.folder / "order.json"
+        order.write_text(json.dumps({"lines": [{"product_id": 1, "quantity": 1}]}))
+        return int(json.loads(self.run("api", "orders", "create", "--data", str(order), "--json"))["id"])
+
+    def events(self, order: int) -> int:
+        """How many events say that an order was created."""
+        found = json.loads(self.run("events", "--json", "--limit", "500"))
+        return sum((one["topic"], one["resource_id"]) == ("order.created", str(order)) for one in found)
+
+    def sandbox_pid(self) -> int:
+        """The sandbox's first process."""
+        return next(
+            pid
+            for pid in children_of(self.process.pid)
+            if comm(pid).startswith("python") and b"sandbox" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[ManagedDev]:
+    run = ManagedDev(tmp_path)
+    yield run
+    if run.process.alive:
+        run.process.stop()
+
+
+ACTIONS = ("created", "updated", "deleted", "paid", "shipped", "delivered", "cancelled", "refunded")
+ORDERS = {f"order.{action}" for action in ACTIONS}
+
+
+def test_each_topic_keeps_one_subscription_however_often_files_are_saved_and_processes_restart(dev: ManagedDev) -> None:
+    dev.apply()
+    assert dev.topics() == {"order.created": 1}
+    dev.handle("order.*")
+    eventually(lambda: "plugins reloaded" in dev.process.output(), 15)
+    eventually(lambda: dev.topics() == Counter(ORDERS), 15, what="the housekeeper creates those that are missing")
+
+    dev.apply()
+    for _ in range(3):
+        dev.save()
+    assert_each_event_arrives_once(dev)
+
+    os.kill(dev.sandbox_pid(), signal.SIGHUP)
+    os.kill(dev.sandbox_pid(), signal.SIGTERM)
+    eventually(lambda: "sandbox ended with exit code 0; restarting it" in dev.process.output(), 15)
+    eventually(dev.ready, 15)
+    assert_each_event_arrives_once(dev)
+
+    dev.process.stop()
+    dev.start()
+    assert_each_event_arrives_once(dev)
+
+
+def test_subscriptions_follow_another_public_url_and_another_secret(dev: ManagedDev) -> None:
+    """The sandbox reads its config only at its start, so `dev` restarts it."""
+    dev.handle("order.*")
+    eventually(lambda: "plugins reloaded" in dev.process.output(), 15)
+    dev.apply()
+    port = re.search(r'public_url = "http://127.0.0.1:(\d+)"', dev.config.read_text())
+    assert port
+    dev.save(f'public_url = "http://127.0.0.1:{port[1]}"', f'public_url = "http://localhost:{port[1]}"')
+    eventually(lambda: dev.ready("http://localhost"), 15, what="the subscriptions have the new URL")
+    assert_each_event_arrives_once(dev)
+    dev.save(SECRET, OTHER_SECRET)
+    eventually(dev.ready, 15)
+    assert_each_event_arrives_once(dev)
+
+
+def assert_each_event_arrives_once(dev: ManagedDev) -> None:
+    assert dev.topics() == Counter(ORDERS)
+    first, last = dev.create_order(), dev.create_order()
+    eventually(lambda: dev.events(last), 15, what="the second order")  # sent after everything of the first
+    assert dev.events(first) == 1
+    assert json.loads(dev.run("stats", "--json"))["duplicates"] == 0
