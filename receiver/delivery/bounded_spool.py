@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
-from receiver.spool import FILE, SpooledEvents, open_events, open_events_read_only
+from receiver.spool import EVENTS_FILE, SpooledEvents, open_events, open_events_read_only
 
 RESERVED_DISK_BYTES = 32 << 20
 NO_FILE = (0, 0)
@@ -24,7 +24,7 @@ log = logs.get("spool")
 class BoundedSpool:
     def __init__(self, config: Config) -> None:
         self.enabled = config.receiver.spool == "on"
-        self.path = config.data_dir / FILE
+        self.path = config.data_dir / EVENTS_FILE
         self._path_text = str(self.path)
         self._max_bytes = config.receiver.spool_bytes
         self._has_many_stores = len(config.stores) > 1
@@ -111,9 +111,7 @@ class BoundedSpool:
     def _within_quotas(self, events: SpooledEvents, deliveries: Sequence[Delivery]) -> list[bool]:
         """Which deliveries their stores may still add: `max_stored` limits rows here as it limits the inbox."""
         stores = {one.event.store for one in deliveries}
-        left = {
-            store: quota - events.count_of(store, quota) for store, quota in self._quotas.items() if store in stores
-        }
+        left = {store: quota - events.count_of(store) for store, quota in self._quotas.items() if store in stores}
         fits = []
         for one in deliveries:
             remaining = left.get(one.event.store, 1)

@@ -1,4 +1,4 @@
-"""Refusal log: writes refused deliveries to the spool file, off the request path. It never delays or fails an answer.
+"""Refusal log: writes refused deliveries to their file, off the request path. It never delays or fails an answer.
 
 Refusals collect in memory, and a thread writes them in one transaction, at most twice a second. The buffer is bounded,
 so the rate of bytes written to the disk is bounded too. If there are too many, the store with the most bytes loses its
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from receiver import logs
 from receiver.config.values import Bounds
-from receiver.spool import FILE, Refusal, Refusals, open_refusals
+from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
 
 WRITE_EVERY = 0.5
 TRIM_EVERY = 600.0
@@ -108,7 +108,7 @@ class RefusalLog:
         with self._lock:
             buffer, self._buffer = self._buffer, RefusalBuffer()
         with self._writing:
-            if self._closed or not (buffer.count or (self._data_dir / FILE).exists()):
+            if self._closed or not (buffer.count or (self._data_dir / REFUSED_FILE).exists()):
                 return  # the file is created with the first refusal
             try:
                 if self._refusals is None:

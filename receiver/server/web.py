@@ -29,6 +29,7 @@ from receiver.ports import require_free_port
 from receiver.process_files import hold
 from receiver.server.buffering_worker import CONNECTIONS, BufferingWorker
 from receiver.server.loop_worker import LoopWorker
+from receiver.spool import EVENTS_FILE, REFUSED_FILE, check_format
 
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn creates an unnamed file there
@@ -127,6 +128,8 @@ def main() -> int:
     try:
         config = load_from_environment(explicit)
         require_free_port(config.receiver.bind, key="[receiver] bind")
+        for name in (EVENTS_FILE, REFUSED_FILE):
+            check_format(config.data_dir / name)
         client = connect_to(config.redis, timeout=config.redis.timeout)
         check_redis(client, config)
         client.close()

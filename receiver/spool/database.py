@@ -1,62 +1,92 @@
-"""The spool file: its tables, and how it is opened."""
+"""The SQLite files of this host: how they are created and opened, and the version of their format."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-FILE = "spool.sqlite3"
+from receiver.contract.errors import StorehooksError
+
+FORMAT = 1
+"""Version of the tables, in `PRAGMA user_version`. 0 is a file without tables."""
 BUSY_SECONDS = 5.0
 WAL_BYTES = 4 << 20
 PAGE = 4096
-ROW_COST = 150
-"""Bytes that a spooled delivery takes in addition to its content: numbers, indexes."""
-
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS event (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
-    about BLOB NOT NULL, body BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
-CREATE TABLE IF NOT EXISTS event_held (store TEXT PRIMARY KEY, octets INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TRIGGER IF NOT EXISTS event_comes AFTER INSERT ON event BEGIN
-    INSERT INTO event_held VALUES (new.store, length(new.about) + length(new.body) + {ROW_COST})
-        ON CONFLICT (store) DO UPDATE SET octets = octets + excluded.octets;
-END;
-CREATE TRIGGER IF NOT EXISTS event_goes AFTER DELETE ON event BEGIN
-    UPDATE event_held SET octets = max(0, octets - length(old.about) - length(old.body) - {ROW_COST})
-        WHERE store = old.store;
-    DELETE FROM event_held WHERE store = old.store AND NOT EXISTS (SELECT 1 FROM event WHERE store = old.store);
-END;
-CREATE TABLE IF NOT EXISTS refused (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, store TEXT NOT NULL, named TEXT NOT NULL,
-    reason TEXT NOT NULL, length INTEGER NOT NULL, hash TEXT NOT NULL, address TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS refused_by_store ON refused (store, id);
-CREATE INDEX IF NOT EXISTS refused_by_time ON refused (at);
-CREATE TABLE IF NOT EXISTS refused_body (
-    id INTEGER PRIMARY KEY, store TEXT NOT NULL, cost INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS refused_body_by_store ON refused_body (store, id, cost);
-"""  # noqa: S608  built from constants
 
 
-def open_spool(data_dir: Path, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
-    """Open the host's file. Creates it if it is missing, readable by its owner only."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    path = data_dir / FILE
+class NewerFormatError(StorehooksError, sqlite3.DatabaseError):
+    """A newer version of storehooks has written the file."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        super().__init__(
+            f"{path} has format {version}, and this version of storehooks knows formats up to {FORMAT}; "
+            "start the newer version, or move the file away"
+        )
+
+
+def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
+    """Open a file. Creates it with its tables if it is missing, readable by its owner only.
+
+    Raises NewerFormatError, and sqlite3.Error or OSError where the file cannot be used.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         # Only if it is missing: closing a descriptor of the file drops the locks that SQLite holds in this process.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has no effect after the first write
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-    connection.executescript(SCHEMA)
+    try:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has no effect after the first write
+        _use_wal(connection)
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+        if _checked_version(connection, path) < FORMAT:
+            connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {FORMAT}; COMMIT;")
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def check_format(path: Path) -> None:
+    """Raise NewerFormatError for a file that a newer version has written. A missing or damaged file raises nothing."""
+    try:
+        with closing(connect_read_only(path)) as connection:
+            _checked_version(connection, path)
+    except NewerFormatError:
+        raise
+    except sqlite3.Error:  # reported where the file is used
+        return
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """For reads that never block: they raise sqlite3.Error where the file is missing or locked, or has no table."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)
+
+
+def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > FORMAT:
+        raise NewerFormatError(path, version)
+    return version
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Where several processes create the file at once, SQLite reports it as locked without waiting."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 @contextmanager

@@ -13,12 +13,23 @@ import orjson
 
 from receiver.config.values import Bounds
 from receiver.contract.stores import UNKNOWN_STORE
-from receiver.spool.database import FILE, PAGE, SCHEMA, open_spool, transaction
+from receiver.spool.database import PAGE, open_file, transaction
 
+REFUSED_FILE = "refused.sqlite3"
 LINE_COST = 400
 """Bytes that a line takes on disk, with its indexes; rounded up, so that the bound holds."""
 LINES_SHARE = 4
 """One part in four of the bytes is for lines, the rest is for bodies."""
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS refused (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, store TEXT NOT NULL, named TEXT NOT NULL,
+    reason TEXT NOT NULL, length INTEGER NOT NULL, hash TEXT NOT NULL, address TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS refused_by_store ON refused (store, id);
+CREATE INDEX IF NOT EXISTS refused_by_time ON refused (at);
+CREATE TABLE IF NOT EXISTS refused_body (
+    id INTEGER PRIMARY KEY, store TEXT NOT NULL, cost INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS refused_body_by_store ON refused_body (store, id, cost);
+"""
 _COLUMNS = "r.id, r.at, r.store, r.named, r.reason, r.length, r.hash, r.address"
 
 
@@ -76,12 +87,12 @@ class StoreRefusals:
 
 
 def open_refusals(data_dir: Path) -> Refusals:
-    return Refusals(open_spool(data_dir, synchronous="NORMAL"))
+    return Refusals(open_file(data_dir / REFUSED_FILE, SCHEMA, synchronous="NORMAL"))
 
 
 def open_existing_refusals(data_dir: Path) -> Refusals:
     """For commands: empty if there is no file. They never create it, because their user may not be the receiver's."""
-    if (data_dir / FILE).exists():
+    if (data_dir / REFUSED_FILE).exists():
         return open_refusals(data_dir)
     empty = sqlite3.connect(":memory:", isolation_level=None)
     empty.executescript(SCHEMA)

@@ -12,12 +12,32 @@ import orjson
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.spool.database import ROW_COST, open_spool, transaction
+from receiver.spool.database import connect_read_only, open_file, transaction
 
+EVENTS_FILE = "spool.sqlite3"
+ROW_COST = 150
+"""Bytes that a spooled delivery takes in addition to its content: numbers, indexes."""
 SPARE_PAGES = 1024
 """Free pages that stay in the file for the next rows; all others are returned to the disk."""
 VACUUM_PAGES = 4096
 """Maximum number of pages returned to the disk in one transaction."""
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS event (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
+    about BLOB NOT NULL, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
+CREATE TABLE IF NOT EXISTS event_held (
+    store TEXT PRIMARY KEY, many INTEGER NOT NULL, octets INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS event_comes AFTER INSERT ON event BEGIN
+    INSERT INTO event_held VALUES (new.store, 1, length(new.about) + length(new.body) + {ROW_COST})
+        ON CONFLICT (store) DO UPDATE SET many = many + 1, octets = octets + excluded.octets;
+END;
+CREATE TRIGGER IF NOT EXISTS event_goes AFTER DELETE ON event BEGIN
+    UPDATE event_held SET many = many - 1, octets = max(0, octets - length(old.about) - length(old.body) - {ROW_COST})
+        WHERE store = old.store;
+    DELETE FROM event_held WHERE store = old.store AND many = 0;
+END;
+"""  # noqa: S608  built from constants
 
 
 @dataclass(frozen=True)
@@ -30,13 +50,12 @@ class SpooledRow:
 
 
 def open_events(data_dir: Path) -> SpooledEvents:
-    return SpooledEvents(open_spool(data_dir, synchronous="FULL"))
+    return SpooledEvents(open_file(data_dir / EVENTS_FILE, SCHEMA, synchronous="FULL"))
 
 
 def open_events_read_only(file: Path) -> SpooledEvents:
     """For reads that never block: they raise sqlite3.Error where the file is locked or has no table."""
-    connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)
-    return SpooledEvents(connection)
+    return SpooledEvents(connect_read_only(file))
 
 
 class SpooledEvents:
@@ -64,10 +83,10 @@ class SpooledEvents:
     def has_rows(self, store: str) -> bool:
         return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None
 
-    def count_of(self, store: str, at_most: int) -> int:
-        """The number of a store's rows; counting stops at `at_most`."""
-        counted = "SELECT count(*) FROM (SELECT 1 FROM event WHERE store = ? LIMIT ?)"
-        return int(self._db.execute(counted, (store, at_most)).fetchone()[0])
+    def count_of(self, store: str) -> int:
+        """The number of a store's rows."""
+        found = self._db.execute("SELECT many FROM event_held WHERE store = ?", (store,)).fetchone()
+        return int(found[0]) if found else 0
 
     def bytes_by_store(self) -> dict[str, int]:
         """The bytes that each store's rows take."""
@@ -107,9 +126,10 @@ class SpooledEvents:
         return self.summary()[0]
 
     def summary(self) -> tuple[int, float]:
-        """The number of rows, and when the oldest arrived (0 if there is none)."""
-        count, oldest = self._db.execute("SELECT count(*), min(at) FROM event").fetchone()
-        return int(count), (oldest or 0) / 1000
+        """The number of rows, and when the first arrived (0 if there is none). Costs the same at any number of rows."""
+        (count,) = self._db.execute("SELECT coalesce(sum(many), 0) FROM event_held").fetchone()
+        first = self._db.execute("SELECT at FROM event ORDER BY number LIMIT 1").fetchone()
+        return int(count), first[0] / 1000 if first else 0.0
 
     def used_bytes(self) -> int:
         """The bytes of the pages in use. Deleting rows does not shrink the file; its free pages are used again."""

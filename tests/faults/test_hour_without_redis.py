@@ -15,7 +15,7 @@ import pytest
 
 from receiver.contract.compose import compose
 from receiver.inbox import keys
-from receiver.spool import FILE
+from receiver.spool import EVENTS_FILE
 from tests.receiver.spool.test_spool import spooled
 from tests.support.harness import Server, System, children_of
 
@@ -82,7 +82,7 @@ def resident(pids: list[int]) -> list[float]:
 
 def calculated(system: System) -> int:
     """The bytes that the rows should take by the formula in the documentation."""
-    with closing(sqlite3.connect(system.config.data_dir / FILE)) as file:
+    with closing(sqlite3.connect(system.config.data_dir / EVENTS_FILE)) as file:
         count, size = file.execute("SELECT count(*), avg(length(about) + length(body)) FROM event").fetchone()
     per_page = PAGE // (size + ROW_OVERHEAD)
     assert per_page >= 1, "the rows are short"
@@ -106,8 +106,8 @@ def test_an_hour_without_redis_costs_only_disk(system: System, own_redis: Server
     before, began = resident(web), time.monotonic()
     senders = send(system, count)
     took, after = time.monotonic() - began, resident(web)
-    disk, should = (system.config.data_dir / FILE).stat().st_size, calculated(system)
-    journal = (system.config.data_dir / f"{FILE}-wal").stat().st_size
+    disk, should = (system.config.data_dir / EVENTS_FILE).stat().st_size, calculated(system)
+    journal = (system.config.data_dir / f"{EVENTS_FILE}-wal").stat().st_size
     print(
         f"\n{count:,} deliveries, an hour of {A_SECOND}/s, in {took:.0f} s: {count / took:,.0f} a second\n"
         f"memory of the web processes: {', '.join(f'{m:.0f}' for m in before)} MB before, "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.spool import FILE, open_events
+from receiver.spool import EVENTS_FILE, open_events
 from tests.support.harness import Process, Server, System, eventually, own_server
 from tests.support.load import Load
 from tests.support.power_cut import Watched, kill_below
@@ -63,8 +63,9 @@ from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
 from receiver.inbox.model import from_ms
 from receiver.spool import SpooledEvents
-from receiver.spool.database import open_spool
-events = SpooledEvents(open_spool(Path(sys.argv[1]), synchronous=sys.argv[2]))
+from receiver.spool.spooled_events import EVENTS_FILE, SCHEMA
+from receiver.spool.database import open_file
+events = SpooledEvents(open_file(Path(sys.argv[1]) / EVENTS_FILE, SCHEMA, synchronous=sys.argv[2]))
 for number in range(150):
     event = Event(id=f"event{number}", store="north", topic="order.created", received_at=from_ms("1000"), body=b"{}")
     events.add([Delivery(event, "orders/create")])
@@ -109,7 +110,7 @@ def test_row_14_a_power_cut_of_the_receivers_host_loses_nothing_in_the_spool(
 
 def cut_power(watched: Watched, data: Path) -> None:
     """Leave the spool's files as a power cut would. Valid only while the write-ahead log was not restarted."""
-    watched.cut(data / f"{FILE}-wal")
-    file = str(data / FILE)
+    watched.cut(data / f"{EVENTS_FILE}-wal")
+    file = str(data / EVENTS_FILE)
     assert watched.written[file] == watched.safe[file], "no checkpoint was in progress"
-    (data / f"{FILE}-shm").unlink(missing_ok=True)
+    (data / f"{EVENTS_FILE}-shm").unlink(missing_ok=True)

@@ -25,7 +25,7 @@ import httpx2
 from redis.exceptions import RedisError
 
 from receiver.contract.compose import compose
-from receiver.spool import FILE
+from receiver.spool import EVENTS_FILE
 from tests.support.harness import Process, Server, System, children_of, comm, eventually
 
 HANDLERS = ("shop.fast", "shop.flaky", "shop.slow")
@@ -278,7 +278,7 @@ class Soak:
 
     def _spool(self, query: str) -> int:
         """A number from the spool's file; 0 if no delivery ever went there."""
-        file = self.system.config.data_dir / FILE
+        file = self.system.config.data_dir / EVENTS_FILE
         if not file.exists():
             return 0
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:

@@ -16,7 +16,7 @@ from redis.client import PubSub
 from redis.exceptions import RedisError
 
 from receiver.inbox import keys
-from receiver.spool import FILE, Refusal, Refusals, open_refusals
+from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
 from workers.cli import output
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class RunStream:
 
 
 class RefusalStream:
-    """Deliveries refused since the start, read from the spool file."""
+    """Deliveries refused since the start, read from this host's file."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -94,7 +94,7 @@ class RefusalStream:
             self._refusals = None
 
     def _newest(self, limit: int) -> list[Refusal]:
-        if self._refusals is None and (self._data_dir / FILE).exists():
+        if self._refusals is None and (self._data_dir / REFUSED_FILE).exists():
             self._refusals = open_refusals(self._data_dir)
         return self._refusals.newest(limit=limit) if self._refusals else []
 

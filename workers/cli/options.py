@@ -16,7 +16,7 @@ from redis import Redis
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.values import parse_duration, parse_rate
-from receiver.contract.errors import ConfigError, NotFound
+from receiver.contract.errors import ConfigError, NotFound, StorehooksError
 from receiver.contract.stores import Store
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
@@ -87,9 +87,11 @@ def refused_deliveries(config: Config) -> Refusals:
     """The refused deliveries that are stored on this host."""
     try:
         return open_existing_refusals(config.data_dir)
+    except StorehooksError:  # a sentence already: a newer version has written the file
+        raise
     except (sqlite3.Error, OSError) as error:
         raise ConfigError(
-            f"cannot open the spool file in {config.data_dir}: {error}; check [redis] data_dir and its permissions"
+            f"cannot open the refused deliveries in {config.data_dir}: {error}; check [redis] data_dir and its owner"
         ) from None
 
 

@@ -23,7 +23,7 @@ from receiver.contract.intake import receive, stored_headers
 from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
 from receiver.delivery.refusal_log import RefusalBuffer
-from receiver.spool import FILE, Refusal, Refusals, open_refusals
+from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
 from receiver.spool.database import WAL_BYTES
 from receiver.spool.refused_deliveries import fair_level
 from tests.support.harness import OTHER_SECRET, System, eventually, own_server
@@ -43,7 +43,7 @@ RIGHT = "whsec_dGhlIHNlY3JldCB0aGF0IHRoZSBzdG9yZSBoYXM="
 
 
 def disk(system: System) -> int:
-    return sum(path.stat().st_size for path in (system.folder / "data").glob(f"{FILE}*"))
+    return sum(path.stat().st_size for path in (system.folder / "data").glob(f"{REFUSED_FILE}*"))
 
 
 def refusals_of(system: System) -> Refusals:
@@ -156,7 +156,7 @@ def test_a_refusal_is_stored_with_its_body(shared: System) -> None:
     shown = json.loads(shared.run_cli("refused", "show", "last", "--json").stdout)
     assert shown["body"].encode() == delivery.body
     assert shown["headers"]["webhook-id"] == "msg_1"
-    assert (shared.folder / "data" / FILE).stat().st_mode & 0o077 == 0
+    assert (shared.folder / "data" / REFUSED_FILE).stat().st_mode & 0o077 == 0
     assert shared.ledger.events() == []
 
 
@@ -196,7 +196,7 @@ def test_a_locked_file_delays_no_answer(shared: System) -> None:
     make = as_the_store_signs(shared)
     before = refusals_of(shared).count()
     refuse(shared, make(0))
-    lock = sqlite3.connect(shared.folder / "data" / FILE, isolation_level=None)
+    lock = sqlite3.connect(shared.folder / "data" / REFUSED_FILE, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     begun = time.monotonic()
     answers = {shared.post(make(number), "south").status_code for number in range(1, 40)}
@@ -210,10 +210,10 @@ def test_a_locked_file_delays_no_answer(shared: System) -> None:
 def test_the_file_is_created_with_the_first_refusal_and_closed_at_the_end(system: System) -> None:
     system.start("web")
     assert system.post(system.request()).status_code == 200
-    assert list((system.folder / "data").glob("spool*")) == []
+    assert list((system.folder / "data").glob("refused*")) == []
     assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
     system.processes[0].stop()
-    assert [path.name for path in (system.folder / "data").glob("spool*")] == [FILE]
+    assert [path.name for path in (system.folder / "data").glob("refused*")] == [REFUSED_FILE]
     assert refusals_of(system).count() == 1
 
 
@@ -222,9 +222,9 @@ def test_nothing_is_stored_when_it_is_off_and_the_command_says_so(make_system: C
     system.start("web")
     assert system.post(as_the_store_signs(system)(1), "south").status_code == 401
     eventually(lambda: system.ledger.counters().total["refused"] == 1)
-    assert not (system.folder / "data" / FILE).exists()
+    assert not (system.folder / "data" / REFUSED_FILE).exists()
     assert '[receiver] refused = "off"' in system.run_cli("refused").stdout
-    assert not (system.folder / "data" / FILE).exists()  # the command creates no file
+    assert not (system.folder / "data" / REFUSED_FILE).exists()  # the command creates no file
 
 
 def test_a_file_that_cannot_be_written_is_logged_once_and_delays_no_answer(make_system: Callable[..., System]) -> None:
@@ -310,10 +310,10 @@ def test_an_interrupted_release_accepts_nothing_twice(shared: System) -> None:
     for _ in range(3):
         refuse(shared, make(7, thin=True), "thin")
     before = sqlite3.connect(":memory:")
-    with sqlite3.connect(shared.folder / "data" / FILE) as file:
+    with sqlite3.connect(shared.folder / "data" / REFUSED_FILE) as file:
         file.backup(before)
     first = release(shared, "--store", "thin")
-    with sqlite3.connect(shared.folder / "data" / FILE) as file:
+    with sqlite3.connect(shared.folder / "data" / REFUSED_FILE) as file:
         before.backup(file)
     second = release(shared, "--store", "thin")
     assert (first["accepted"], first["duplicates"]) == (3, 0)
@@ -397,5 +397,5 @@ def test_a_flood_of_one_store_deletes_nothing_of_another(tmp_path: Path) -> None
         flood = (refusal(part * 1000.0 + at, "flooding", 600) for at in range(1_000))
         refusals.add(flood, bounds=bounds, now=1.0)
     assert len([one for one in refusals.newest(store="small", limit=200) if one.has_body]) == 100
-    size = sum(path.stat().st_size for path in tmp_path.glob(f"{FILE}*"))
+    size = sum(path.stat().st_size for path in tmp_path.glob(f"{REFUSED_FILE}*"))
     assert size < (2 << 20) + 2 * WAL_BYTES

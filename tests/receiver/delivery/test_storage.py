@@ -18,7 +18,7 @@ from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, spooling_stores
 from receiver.inbox import Inbox, connect, keys
-from receiver.spool import FILE, open_events
+from receiver.spool import EVENTS_FILE, open_events
 from receiver.spool.database import PAGE
 from receiver.spool.spooled_events import SPARE_PAGES, VACUUM_PAGES
 from tests.support.harness import System, eventually, free_port
@@ -159,7 +159,7 @@ def test_the_bytes_of_a_store_stay_correct_after_manual_changes_and_duplicates(s
 def test_a_drained_spool_returns_its_space_to_the_disk(system: System) -> None:
     storage = without_redis(system.config)
     storage.store_all(padded(system, 400))
-    file = system.config.data_dir / FILE
+    file = system.config.data_dir / EVENTS_FILE
     drain = drain_of(system)
     assert drain.drain() == 400
     before = file.stat().st_size
@@ -254,7 +254,7 @@ def readiness(storage: DeliveryStorage) -> tuple[str, int | None]:
 
 
 def damage(system: System, statement: str, *values: str) -> None:
-    db = sqlite3.connect(system.config.data_dir / FILE, isolation_level=None)
+    db = sqlite3.connect(system.config.data_dir / EVENTS_FILE, isolation_level=None)
     db.execute(statement, values)
     db.close()
 
@@ -263,7 +263,7 @@ def damage(system: System, statement: str, *values: str) -> None:
 
 
 def test_an_unreadable_spool_file_does_not_stop_the_inbox(system: System) -> None:
-    (system.config.data_dir / FILE).write_bytes(b"not a database" * 1000)
+    (system.config.data_dir / EVENTS_FILE).write_bytes(b"not a database" * 1000)
     here = storage_of(system)
     (stored,) = here.store_all([system.delivery()])
     assert isinstance(stored, Stored)
@@ -277,7 +277,7 @@ def test_an_unreadable_spool_file_does_not_stop_the_inbox(system: System) -> Non
 def test_a_deleted_spool_file_is_created_again_before_the_next_answer(system: System) -> None:
     storage = without_redis(system.config)
     storage.store_all([system.delivery()])
-    for file in system.config.data_dir.glob(f"{FILE}*"):
+    for file in system.config.data_dir.glob(f"{EVENTS_FILE}*"):
         file.unlink()
     delivery = system.delivery()
     assert statuses(storage.store_all([delivery])) == ["accepted"]

@@ -25,7 +25,7 @@ from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.redis.connecting import describe
 from receiver.inbox.subscription_checks import SubscriptionChecks
-from receiver.spool import FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
+from receiver.spool import EVENTS_FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
@@ -149,8 +149,6 @@ def host_facts(config: Config) -> HostFacts:
     disk = os.statvfs(existing)
     writable = os.access(existing, os.W_OK | os.X_OK)
     facts = HostFacts(str(folder), writable, disk.f_bavail * disk.f_frsize, exposed=tuple(_exposed(config)))
-    if not (folder / FILE).exists():
-        return facts
     try:
         refusals = open_existing_refusals(folder)
         refused = tuple(refusals.by_store())
@@ -194,6 +192,8 @@ def _nearest_folder(folder: Path) -> Path:
 
 
 def _spooled(folder: Path) -> int:
+    if not (folder / EVENTS_FILE).exists():  # a check creates no file
+        return 0
     events = open_events(folder)
     try:
         return events.count()

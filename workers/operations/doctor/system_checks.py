@@ -235,7 +235,7 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
     elif host.spool_fault:
         yield fail(
-            "disk", f"the spool file in {host.data_dir} is not readable: {host.spool_fault}", fix=f"check {place}"
+            "disk", f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}", fix=f"check {place}"
         )
     elif _uses_spool(facts) and host.free < MINIMUM_FREE_DISK:
         text = (

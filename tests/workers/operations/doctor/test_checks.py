@@ -165,7 +165,7 @@ def test_the_final_size_is_bounded_by_retention_time_and_event_count(facts: Fact
         (HostFacts("/srv/data", True, 1 << 20), "fail disk: 1 MB free at /srv/data: if the server is unreachable"),
         (HostFacts("/srv/data", True, 500 << 20), "warn disk: 500 MB free at /srv/data, and the spool may need 1 GB"),
         (HostFacts("/srv/data", False, GB), "fail disk: /srv/data is not writable for this user"),
-        (HostFacts("/srv/data", True, GB, spool_fault="disk image is malformed"), "fail disk: the spool file in"),
+        (HostFacts("/srv/data", True, GB, spool_fault="disk image is malformed"), "fail disk: a file of the spool in"),
     ],
 )
 def test_disk_findings(facts: Facts, host: HostFacts, says: str) -> None:
