@@ -181,7 +181,27 @@ class Corpus:
         yield Case("an id with a newline", 200, self._stripe_id("evt\n1\r\nx: y"), "accepted")
         yield Case("an id of 10 kB in the body", 200, self._stripe_id("e" * 10_000), "accepted")
         yield Case("an id of 10 kB in a header", 431, self.signed(extra={"webhook-id": "m" * 10_000}))
+        yield from self._ids_with_a_dot()
         yield Case("an id that is an object", 200, self._stripe_id({"a": 1}), "accepted")
+
+    def _ids_with_a_dot(self) -> Iterator[Case]:
+        """Standard Webhooks signs id.timestamp.body, so that a dot more can be cut there."""
+        now, named = int(time.time()), {"webhook-id": "order.paid"}
+        yield Case("an id with a dot", 200, self.signed(extra=named), "accepted")
+        yield Case("the same id with a dot again", 200, self.signed(now=now - 1, extra=named), "duplicate")
+        yield Case("an id with a dot, another body", 200, self.signed(ORDER + b" ", extra=named), "accepted")
+        note = b'{"type":"order.created","data":{"note":"a.%d.b"}}' % now
+        headers = self.headers(note, extra={"webhook-id": "msg_note"})
+        yield Case("a timestamp in the body", 200, request(headers=headers.items(), body=note), "accepted")
+        swallowed = f"msg_note.{headers['webhook-timestamp']}.{note.decode().partition('.1')[0]}"
+        cut = headers | {"webhook-id": swallowed, "webhook-timestamp": str(now)}
+        yield Case("the same, cut inside the body", 401, request(headers=cut.items(), body=b'b"}}'))
+        headers = self.headers(extra={"webhook-id": f"order.{now}"})
+        yield Case("a timestamp in the id", 200, request(headers=headers.items(), body=ORDER), "accepted")
+        cut = headers | {"webhook-id": "order", "webhook-timestamp": str(now)}
+        rest = f"{headers['webhook-timestamp']}.".encode() + ORDER
+        yield Case("the same, cut inside the id", 401, request(headers=cut.items(), body=rest))
+        yield Case("the id that the cut would take", 200, self.signed(extra={"webhook-id": "order"}), "accepted")
 
     def _stripe_id(self, name: object) -> bytes:
         body = json.dumps({"id": name, "type": "product.updated", "data": {"object": {"id": 1}}}).encode()

@@ -1,0 +1,134 @@
+"""Ids that contain the separator of the signed parts: the same signed bytes cut elsewhere are never a second event."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receiver.contract.errors import DeliveryRefused
+from receiver.contract.intake import Delivery, read_document, receive
+from receiver.contract.signing.grammar import Scheme, Sources
+from receiver.contract.signing.signatures import PRESETS
+from tests.support.deliveries import BODY, NOW, Sent, send
+
+STANDARD = PRESETS["standard-webhooks"]
+OTHER = b'{"type":"order.created","data":{"id":8}}'
+CUSTOM = Scheme(
+    "acme",
+    headers=("x-sig",),
+    signed="{header:x-id}|{timestamp}|{body}",
+    timestamp="header:x-time",
+    dedupe="id",
+    event=Sources(id=("header:x-id",)),
+)
+AT_THE_END = replace(CUSTOM, signed="{timestamp}|{body}|{header:x-id}")
+WITHOUT_TIME = replace(CUSTOM, signed="{header:x-id}|{body}", timestamp="")
+JOINED = replace(CUSTOM, signed="{header:x-id}{timestamp}{body}")
+
+
+def accept(sent: Sent, *, now: float = NOW) -> Delivery:
+    return receive(sent.headers, sent.body, store=sent.store, now=now)
+
+
+def cut(sent: Sent, body: bytes, **changed: str) -> Sent:
+    """The same signed bytes under the same signature, cut elsewhere."""
+    headers = sent.headers | {name.replace("_", "-"): value for name, value in changed.items()}
+    return replace(sent, headers=headers, body=body)
+
+
+def reason(sent: Sent, *, now: float = NOW) -> str:
+    with pytest.raises(DeliveryRefused) as caught:
+        accept(sent, now=now)
+    return caught.value.reason
+
+
+def event_id(scheme: Scheme, body: bytes = BODY, **headers: str) -> str:
+    return accept(send(scheme, body, **headers)).event.id
+
+
+@pytest.mark.parametrize("preset", ["standard-webhooks", "svix"])
+def test_an_id_with_the_separator_counts_with_its_body(preset: str) -> None:
+    scheme, header = PRESETS[preset], PRESETS[preset].event.id[0].removeprefix("header:").replace("-", "_")
+    with_dot, without = {header: "order.1"}, {header: "order-1"}
+    assert event_id(scheme, **with_dot) == event_id(scheme, **with_dot)
+    assert event_id(scheme, **with_dot) != event_id(scheme, OTHER, **with_dot)
+    assert event_id(scheme, **without) == event_id(scheme, OTHER, **without)
+
+
+def test_the_separator_is_read_from_the_template() -> None:
+    assert event_id(CUSTOM, x_id="a.b") == event_id(CUSTOM, OTHER, x_id="a.b")
+    assert event_id(CUSTOM, x_id="a|b") != event_id(CUSTOM, OTHER, x_id="a|b")
+    assert event_id(AT_THE_END, x_id="a|b") != event_id(AT_THE_END, OTHER, x_id="a|b")
+    assert event_id(JOINED, x_id="a") != event_id(JOINED, OTHER, x_id="a"), "without a separator any id can be cut"
+    by_body = PRESETS["stripe"]
+    other = b'{"id":"a.b","type":"order.paid"}'
+    assert event_id(by_body, b'{"id":"a.b","type":"order.created"}') == event_id(by_body, other)
+
+
+def test_a_timestamp_inside_the_body_cannot_start_another_delivery() -> None:
+    """A customer may write the text of a note; the delivery's id would swallow what is before it."""
+    body = b'{"type":"order.created","data":{"note":"a.1700000100.b"}}'
+    sent = send(STANDARD, body, webhook_id="msg_1")
+    accept(sent)
+    head, tail = 'msg_1.1700000000.{"type":"order.created","data":{"note":"a', b'b"}}'
+    again = cut(sent, tail, webhook_id=head, webhook_timestamp="1700000100")
+    assert reason(again) == "ambiguous"
+    assert reason(again, now=NOW + 350) == "ambiguous", "also when the real timestamp is too old"
+
+
+def test_a_timestamp_inside_the_id_cannot_start_another_delivery() -> None:
+    sent = send(STANDARD, webhook_id="order.1700000100")
+    accept(sent)
+    shifted = cut(sent, b"1700000000." + BODY, webhook_id="order", webhook_timestamp="1700000100")
+    assert reason(shifted) == "ambiguous"
+
+
+def test_without_a_tolerance_the_timestamp_cannot_take_a_part_of_the_id() -> None:
+    timeless = replace(STANDARD, tolerance=0)
+    sent = send(timeless, webhook_id="order.paid")
+    accept(sent)
+    shifted = cut(sent, BODY, webhook_id="order", webhook_timestamp="paid.1700000000")
+    assert reason(shifted) == "malformed-timestamp"
+    form = "Tue, 14 Nov 2023 22:13:20 GMT"
+    odd = send(replace(timeless, signed=f"{{header:webhook-id}}.{form}.{{body}}", timestamp=""), webhook_id="msg_1")
+    odd.headers["webhook-timestamp"] = form
+    assert accept(replace(odd, scheme=timeless)).event.topic == "order.created", "a form without the separator"
+
+
+def test_without_a_timestamp_a_part_of_an_id_cannot_take_the_place_of_another() -> None:
+    sent = send(WITHOUT_TIME, x_id="order|7")
+    accept(sent)
+    shifted = accept(cut(sent, b"7|" + BODY, x_id="order"))
+    assert shifted.unreadable
+    assert shifted.event.id != event_id(WITHOUT_TIME, x_id="order"), "the id stays free for the real event"
+
+
+@pytest.mark.parametrize("text", ["01700000000", "001700000000"])
+def test_a_timestamp_has_one_form(text: str) -> None:
+    """Otherwise an id that ends in 0 could be cut before it, where nothing separates the two."""
+    zeros = text[: text.index("1")]
+    sent = send(JOINED, x_id=f"msg_{zeros}")
+    accept(sent)
+    assert reason(cut(sent, BODY, x_id="msg_", x_time=text)) == "malformed-timestamp"
+
+
+@pytest.mark.parametrize("body", [b"", b"42", b"type=order.created&id=1", b"\xff\x00", b"1.5"])
+def test_an_unreadable_delivery_is_still_accepted_where_its_id_has_no_separator(body: bytes) -> None:
+    assert accept(send(STANDARD, body, webhook_id="msg_1")).unreadable
+
+
+@given(
+    st.dictionaries(st.text(), st.text(st.sampled_from('.1{}[]":,\\ a')) | st.floats(allow_nan=False), max_size=4),
+    st.booleans(),
+)
+def test_no_part_of_a_json_body_is_a_json_body(document: dict[str, object], as_list: bool) -> None:
+    """Why readable deliveries with such ids are accepted: only the real cut of a delivery is readable."""
+    body = json.dumps([document] if as_list else document).encode()
+    for at in range(1, len(body)):
+        assert read_document(body[at:])[1] or body[at - 1 : at] != b"."
+        assert read_document(body[:at])[1]
+    assert read_document(b"1700000000." + body)[1]
