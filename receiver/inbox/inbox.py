@@ -186,10 +186,6 @@ class Inbox:
         """Publish how many deliveries wait in the spool of a host, and since when. `stats` adds them up."""
         self.client.hset(keys.SPOOLS, host, orjson.dumps({"count": count, "oldest": oldest, "at": time.time()}))
 
-    def quarantine(self, item: str, why: str) -> None:
-        """Record an item that is damaged or not ours, for people to see."""
-        self.client.hset(keys.QUARANTINED, item, why)
-
 
 def _results(replies: list[Any]) -> list[bool] | RedisError:
     """Whether each outcome was written, from the reply to `finish`, if it was called."""

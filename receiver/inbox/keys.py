@@ -34,7 +34,7 @@ Work. A lane is the queue of one handler's runs; the lane "" holds events to be 
                             after the other, hold one slot.
     paces           hash    Limit -> when its next run may begin (ms).
     busy            hash    Limit, or h:{handler} -> until when a handler asked for a pause with Busy (ms).
-    quarantined     hash    Item -> why it was quarantined: a damaged record, or a job that is not ours.
+    quarantined     hash    Item -> why it was quarantined: a damaged record.
 
 Failures
     failed          zset    Failed runs by time (ms).
@@ -71,8 +71,9 @@ Stores
     removed         set     Removed stores. Their subscriptions are not repaired, even by a worker with an old config.
 
 Not ours
-    rq:queue:{q}, rq:job:wake-{q}, rq:queues    The wake-up, written as RQ writes it.
-    rq:workers, rq:worker:{name}                The live workers, written by RQ and only read here.
+    rq:queue:{rq queue}, rq:job:wake-{queue}, rq:queues     The wake-up, written as RQ writes it.
+    rq:worker:{name}, rq:workers, rq:workers:{rq queue}     The live workers, written as RQ writes them.
+    rq:failed:{rq queue}, rq:results:{job}                  Another program's job that was put on one of our queues.
     storehooks_{digest}                         Not a key: the library of our functions; see redis/script_library.py.
 
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
@@ -123,14 +124,26 @@ LEADER = PREFIX + "leader"
 JOURNAL = PREFIX + "journal"
 
 DEFAULT_QUEUE = "default"
+"""The queue of handlers without `queue=`, and of events to be routed."""
+RQ_QUEUE = "storehooks"
 ROUTING_LANE = ""
 WAKE = "wake-"
-RQ_WORKERS = "rq:workers"
 RQ_WORKER = "rq:worker:"
+RQ_WORKERS = f"rq:workers:{RQ_QUEUE}"
+"""Our live workers: each of them serves the default queue."""
+
+
+def rq_queue(queue: str) -> str:
+    """What RQ calls the queue of a handler. Other programs have queues in this database too; `default` is theirs."""
+    return RQ_QUEUE if queue == DEFAULT_QUEUE else f"{RQ_QUEUE}:{queue}"
+
+
+def from_rq_queue(name: str) -> str:
+    return DEFAULT_QUEUE if name == RQ_QUEUE else name.removeprefix(f"{RQ_QUEUE}:")
 
 
 def rq_list(queue: str) -> str:
-    return f"rq:queue:{queue}"
+    return f"rq:queue:{rq_queue(queue)}"
 
 
 def index_of(store: str) -> str:

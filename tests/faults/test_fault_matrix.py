@@ -199,8 +199,8 @@ def test_row_9_another_housekeeper_takes_over(make_system: Callable[..., System]
     eventually(lambda: leader() and leader() != first)
     assert time.monotonic() - killed < 10
     system.accept()
-    system.client.delete("rq:queue:default")
-    eventually(lambda: system.client.llen("rq:queue:default") == 1)
+    system.client.delete("rq:queue:storehooks")
+    eventually(lambda: system.client.llen("rq:queue:storehooks") == 1)
 
 
 @pytest.mark.parametrize("name", ["claim", "route", "finish"])
@@ -240,13 +240,13 @@ def test_row_19_damaged_records_are_quarantined_and_workers_survive(make_system:
     system.client.hset(keys.EVENT + bad[0], "r:", "nonsense")
     system.client.delete(keys.EVENT + bad[1])
     system.client.hset("rq:job:poison", mapping={"created_at": "not a date", "data": b"\x80\x04junk"})
-    system.client.rpush("rq:queue:default", "poison", "wake-")
+    system.client.rpush("rq:queue:storehooks", "poison", "wake-")
     worker, _ = system.start("worker", "housekeeper")
     assert system.settled(bad[2]) == "settled"
     assert system.settled(system.accept()) == "settled"
     quarantined = {name.decode() for name in system.client.hkeys(keys.QUARANTINED)}
     assert {bad[0], bad[1]} <= quarantined
-    eventually(lambda: system.client.hexists(keys.QUARANTINED, "rq:job:poison"))
+    eventually(lambda: system.client.zscore("rq:failed:storehooks", "poison"))
     assert worker.alive
 
 

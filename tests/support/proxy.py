@@ -58,7 +58,11 @@ class Proxy:
                 if self.deaf:
                     self._open += [client, server]
                     continue
-                server.connect(self.upstream)
+                try:
+                    server.connect(self.upstream)
+                except ConnectionRefusedError:  # the server was killed, and may be started again
+                    client.close()
+                    continue
                 self._open += [client, server]
                 matched = threading.Event()
                 threading.Thread(target=self._forward_commands, args=(client, server, matched), daemon=True).start()

@@ -221,7 +221,7 @@ class Soak:
 
     def _delete_wake_ups(self) -> None:
         with suppress(RedisError):
-            self.system.client.delete("rq:queue:default")
+            self.system.client.delete("rq:queue:storehooks")
 
     # The run
 

@@ -92,7 +92,7 @@ local function accept(at)
   local fields = { 'v', 1, 'store', store, 'topic', ARGV[at + 2], 'theirs', ARGV[at + 3], 'delivery', ARGV[at + 4],
     'resource', ARGV[at + 5], 'received', received, 'occurred', ARGV[at + 7], 'source', ARGV[at + 8],
     'data_path', ARGV[at + 9], 'digest', digest, 'state', 'open', 'open', 1 }
-  if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', 'ready 0 0 default ' end
+  if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', 'ready 0 0 ' .. DEFAULT_QUEUE .. ' ' end
   redis.call('HSET', e, unpack(fields))
   batch('ZADD', P .. 'ix', received, id)
   batch('ZADD', P .. 'ix:' .. store, received, id)
@@ -103,9 +103,9 @@ local function accept(at)
   note_name(store, ARGV[at + 3], received)
   if unreadable ~= '' then
     -- Verified, but unreadable: stored as a failure of the handler "intake", for a person to look at.
-    fail_run(id, 'intake', { attempts = 1, losses = 0, queue = 'default' }, store, unreadable)
+    fail_run(id, 'intake', { attempts = 1, losses = 0, queue = DEFAULT_QUEUE }, store, unreadable)
   else
-    wake('default')
+    wake(DEFAULT_QUEUE)
   end
   return { 'accepted', id }
 end

@@ -243,7 +243,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   record_taken(lane, limit, concurrency, spacing, burst, before + 1, got)
   capacity = capacity - got
   local more = last and (concurrency == 0 or free_slots > 0)
-  if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or 'default') end
+  if more and redis.call('EXISTS', ready) == 1 then wake(redis.call('HGET', P .. 'lanes', lane) or DEFAULT_QUEUE) end
 end
 
 return function()

@@ -10,6 +10,6 @@ return function()
     local first = redis.call('SADD', P .. 'resuming', name) == 1
     return return_held(name, tonumber(ARGV[2]), first)
   end
-  if redis.call('EXISTS', P .. 'ready:' .. name) == 1 then wake(redis.call('HGET', P .. 'lanes', name) or 'default') end
+  if redis.call('EXISTS', P .. 'ready:' .. name) == 1 then wake(redis.call('HGET', P .. 'lanes', name) or DEFAULT_QUEUE) end
   return 0
 end

@@ -49,7 +49,7 @@ return function()
   for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do return_held(store, slice, false) end
 
   write_batched()
-  if redis.call('EXISTS', P .. 'ready:') == 1 then wake('default') end
+  if redis.call('EXISTS', P .. 'ready:') == 1 then wake(DEFAULT_QUEUE) end
   local lanes = redis.call('HGETALL', P .. 'lanes')
   for at = 1, #lanes, 2 do
     if redis.call('EXISTS', P .. 'ready:' .. lanes[at]) == 1 then wake(lanes[at + 1]) end

@@ -20,7 +20,7 @@ DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The last heartbeat of a live worker. RQ removes a worker seconds after its last heartbeat."""
+    """The last heartbeat of a live worker. Its record expires seconds after that."""
 
     name: str
     queues: tuple[str, ...]
@@ -50,9 +50,13 @@ class HealthQueries:
         for name in names:
             pipeline.hmget(name, "queues", "last_heartbeat")
         return [
-            Heartbeat(name.removeprefix(keys.RQ_WORKER), tuple((queues or b"").decode().split(",")), _moment(at))
+            Heartbeat(
+                name.removeprefix(keys.RQ_WORKER),
+                tuple(map(keys.from_rq_queue, queues.decode().split(","))),
+                _moment(at),
+            )
             for name, (queues, at) in zip(names, pipeline.execute(), strict=True)
-            if at
+            if at and queues
         ]
 
     def housekeeper(self) -> str:
@@ -70,7 +74,7 @@ class HealthQueries:
         return {name: from_ms(str(at)) for name, at in last.items() if at}
 
     def quarantined(self) -> int:
-        """The number of quarantined items: damaged records and jobs that are not ours."""
+        """The number of quarantined items: damaged records."""
         return int(self.client.hlen(keys.QUARANTINED))
 
     def footprint(self) -> Footprint:

@@ -40,7 +40,7 @@ def lapse(inbox: Inbox) -> None:
 def test_an_accepted_event_is_stored_with_its_wake_up_in_one_step(system: System) -> None:
     event_id = system.accept()
     assert system.status(event_id) == "open"
-    assert system.client.lrange("rq:queue:default", 0, -1) == [b"wake-default"]
+    assert system.client.lrange("rq:queue:storehooks", 0, -1) == [b"wake-default"]
     assert system.ledger.counters().total["accepted"] == 1
     assert system.identity_holds()
 
@@ -91,16 +91,16 @@ def test_a_damaged_key_of_one_store_leaves_no_stored_event_outside_a_lane(system
 def test_wake_ups_are_coalesced(system: System) -> None:
     for _ in range(20):
         system.accept()
-    assert system.client.llen("rq:queue:default") == 1
+    assert system.client.llen("rq:queue:storehooks") == 1
 
 
 def test_a_claim_that_leaves_work_behind_wakes_the_next_worker(system: System) -> None:
     for _ in range(3):
         system.accept()
-    system.client.delete("rq:queue:default")
+    system.client.delete("rq:queue:storehooks")
     claim = system.inbox.claim({"": 2}, capacity=2)
     assert len(claim.runs) == 2
-    assert system.client.llen("rq:queue:default") == 1
+    assert system.client.llen("rq:queue:storehooks") == 1
     assert system.client.zcard(keys.LEASED) == 2
 
 
@@ -356,7 +356,7 @@ def test_an_event_with_a_known_route_is_routed_by_the_claim(system: System) -> N
     ]
     assert system.inbox.finish([Outcome(runs[0], "done")]) == [True]
     assert system.status(event_id) == "open"
-    assert system.client.lrange("rq:queue:slow", 0, -1) == [b"wake-slow"]
+    assert system.client.lrange("rq:queue:storehooks:slow", 0, -1) == [b"wake-slow"]
     assert system.inbox.finish([Outcome(claim_one(system.inbox, "shop.other"), "done")]) == [True]
     assert system.status(event_id) == "settled"
     assert system.identity_holds()
@@ -391,7 +391,7 @@ def test_an_event_routed_by_the_claim_keeps_its_delays(system: System, redis: Re
     record = system.ledger.event(event_id)
     assert record is not None
     assert due == record.summary.received_at.timestamp() * 1000 + 60_000
-    assert redis.llen("rq:queue:slow") == 0
+    assert redis.llen("rq:queue:storehooks:slow") == 0
     assert system.inbox.claim({"shop.late": 9}, capacity=9).runs == ()
     redis.zadd(keys.LATER, {f"{event_id}|shop.late": 1})
     assert system.housekeeping.tick()[0] == 1

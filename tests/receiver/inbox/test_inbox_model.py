@@ -331,10 +331,10 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule()
     def wake_ups_are_lost(self) -> None:
-        self.client.delete("rq:queue:default")
+        self.client.delete("rq:queue:storehooks")
         self.housekeeping.tick(lapses=False)
         work = self.client.exists(keys.READY) or any(self.client.exists(keys.READY + name) for name in HANDLERS)
-        assert bool(self.client.llen("rq:queue:default")) == bool(work)
+        assert bool(self.client.llen("rq:queue:storehooks")) == bool(work)
 
     @rule(records=st.booleans(), failures=st.booleans())
     def trim(self, records: bool, failures: bool) -> None:

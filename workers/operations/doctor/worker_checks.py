@@ -131,7 +131,8 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
         yield fail("workers", text, fix="start `storehooks worker`")
         return
     served = {queue for beat in alive for queue in beat.queues}
-    for handler in facts.inbox.declared:
+    newest = {declared.handler: declared for declared in facts.inbox.declared}  # a reload may have changed the queue
+    for handler in newest.values():
         if handler.queue not in served and handler.handler not in facts.inbox.absent:
             yield fail(
                 "workers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -11,12 +12,13 @@ from redis.exceptions import RedisError, ResponseError
 from receiver import logs
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
 from receiver.inbox.outcomes import OutcomeKind, RunResult
+from receiver.inbox.rq_records import fail_job
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.worker.claim_sizes import LARGEST_BATCH, ClaimSizes
 from workers.runtime.worker.retries import outcome_of
 from workers.runtime.worker.routing import EventRouter
 from workers.runtime.worker.waiting_runs import WaitingRuns
-from workers.runtime.worker.wake_ups import WakeUpListener, is_wake_up
+from workers.runtime.worker.wake_ups import QueuedJob, WakeUpListener
 
 GATHER_SECONDS = 0.001
 """How long an outcome waits to be written with others, while its child process goes on with the rest of a batch."""
@@ -43,6 +45,7 @@ class InboxExchange:
         self._handlers: Mapping[str, Declaration] = {}
         self._limits: Mapping[str, Limit] = {}
         self._outcomes: list[Outcome] = []
+        self._foreign_jobs: list[QueuedJob] = []
         self._write_by = 0.0
         self._limit_opens_at: float | None = None
         self._unreachable_until = 0.0
@@ -91,14 +94,22 @@ class InboxExchange:
             self._wake_ups.arm()
 
     def read_wake_up(self) -> None:
-        job_id = self._wake_ups.read()
-        if job_id is None:
+        job = self._wake_ups.read()
+        if job is None:
             return
-        if is_wake_up(job_id):
-            self.expects_work = True
-        else:
-            log.warning("quarantined an RQ job that is not a wake-up", job=job_id[:64])
-            self.try_at_server(lambda: self.inbox.quarantine(f"rq:job:{job_id}", "not a job of ours"))
+        self.expects_work = True  # also after another program's job: while that was in the queue, it got no wake-up
+        if not job.is_wake_up:
+            name = job.id[:64].decode("utf-8", "replace")
+            log.warning("another program's RQ job was put on a queue of storehooks", job=name, queue=job.queue)
+            self._foreign_jobs.append(job)
+            self.fail_foreign_jobs()
+
+    def fail_foreign_jobs(self) -> None:
+        """Put other programs' jobs into RQ's registry of failed jobs. Those the server did not answer for stay here."""
+        while self._foreign_jobs:
+            if self.try_at_server(partial(fail_job, self.inbox.client, *self._foreign_jobs[0])) is None:
+                return
+            del self._foreign_jobs[0]
 
     # What is written and claimed
 

@@ -7,10 +7,13 @@ from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
+from rq.utils import now
 from rq.worker import Worker as RQWorker
 from rq.worker.base import WorkerStatus
 
 from receiver import logs
+from receiver.inbox.keys import rq_queue
+from receiver.inbox.rq_records import register_worker
 
 EXPIRES_AFTER = 20
 """Seconds after which RQ's tools no longer show a worker that was killed."""
@@ -22,29 +25,34 @@ class RegisteredWorker(RQWorker):
     """An RQ worker that is registered under its name and queues. How it works is up to the subclass."""
 
     def __init__(self, queues: Sequence[str], *, name: str, connection: Redis) -> None:
-        super().__init__(list(queues), name=name, connection=connection)
+        super().__init__([rq_queue(queue) for queue in queues], name=name, connection=connection)
+        self._handler_queues = queues
+        self.birth_date = now()
 
     def _set_connection(self, connection: Redis) -> Redis:
         return connection  # RQ would raise the timeouts to minutes
 
-    def register(self) -> None:
-        self._try(self.register_birth)
-        self._try(self.heartbeat)
-        self._try(lambda: self.set_state(WorkerStatus.IDLE))
+    def queue_names(self) -> list[str]:
+        """RQ's names of the queues that it serves now; those of the start may have changed with the config."""
+        return [rq_queue(queue) for queue in self._handler_queues]
+
+    def register(self, queues: Sequence[str]) -> None:
+        """Show it with these queues from now on."""
+        self._handler_queues = queues
+        self.refresh_registration()
 
     def refresh_registration(self) -> None:
-        self._try(self.heartbeat)
+        """The heartbeat. It writes the whole record, since that may have expired while the server was away."""
+        self.last_heartbeat = now()
+        fields = {**self.serialize(), "state": WorkerStatus.IDLE.value}
+        self._try(lambda: register_worker(self.connection, self.name, self._handler_queues, fields, ttl=EXPIRES_AFTER))
 
     def unregister(self) -> None:
         self._try(self.register_death)
 
-    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """RQ's heartbeat, but a killed worker disappears from RQ's lists soon."""
-        super().heartbeat(timeout or EXPIRES_AFTER, pipeline)
-
     @staticmethod
     def _try(call: Callable[[], Any]) -> None:
-        """Only RQ's own tools read this. At maxmemory the server refuses it, and the work goes on."""
+        """Only `doctor` and RQ's own tools read this, and the work goes on without it."""
         try:
             call()
         except RedisError as error:

@@ -1,14 +1,14 @@
-"""Wake-ups: the only RQ jobs there are. A worker waits for them on RQ's lists, and never blocks on that.
+"""Wake-ups: the only RQ jobs of ours. A worker waits for them on RQ's lists, and never blocks on that.
 
-A worker recognizes a wake-up by its id. It never resolves a function from a job's data, and never unpickles anything;
-the data only shows RQ's own tools what the job is.
+A worker recognizes a wake-up by its queue and id. Any other job is another program's. It never resolves a function from
+a job's data, and never unpickles anything; the data only shows RQ's own tools what the job is.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from selectors import EVENT_READ, BaseSelector
+from typing import NamedTuple
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -19,12 +19,18 @@ from receiver.inbox.redis.raw_connection import RawConnection
 WAIT_SECONDS = 5
 TRY_AGAIN_AFTER = 0.5
 OVERDUE = 2.0
-_WAKE_UP = re.compile(rf"{re.escape(WAKE)}[A-Za-z0-9_-]{{1,64}}")
 
 
-def is_wake_up(job_id: str) -> bool:
-    """Whether an RQ job is a wake-up of storehooks, and not another program's."""
-    return _WAKE_UP.fullmatch(job_id) is not None
+class QueuedJob(NamedTuple):
+    """An RQ job that was on one of our queues."""
+
+    queue: str
+    id: bytes
+
+    @property
+    def is_wake_up(self) -> bool:
+        """Whether it is a wake-up of storehooks, and not another program's job."""
+        return self.id == f"{WAKE}{self.queue}".encode()
 
 
 def refuse_plain_rq_worker() -> None:
@@ -79,8 +85,8 @@ class WakeUpListener:
             self.drop()
             self._not_before = 0.0
 
-    def read(self) -> str | None:
-        """The id of the job that was in a queue, or None when the wait timed out."""
+    def read(self) -> QueuedJob | None:
+        """The job that was in a queue, or None when the wait timed out."""
         if self._connection is None or not self.armed:
             self.drop()
             return None
@@ -95,9 +101,9 @@ class WakeUpListener:
             case [None]:
                 self.armed = False
                 return None
-            case [[_, bytes(job_id)]]:
+            case [[bytes(name), bytes(job_id)]]:
                 self.armed = False
-                return job_id.decode("utf-8", "replace")
+                return QueuedJob(next(one for one in self._queues if rq_list(one).encode() == name), job_id)
             case _:  # an error, or a reply to no request
                 self.drop()
                 return None

@@ -78,7 +78,7 @@ class Worker(RegisteredWorker):
     def work(self, *_: Any, **__: Any) -> bool:
         """Work until asked to stop; then finish the runs under way and release the rest."""
         self._exchange.router.declare_and_read()
-        self.register()
+        self.refresh_registration()
         log.info("worker started", handlers=sorted(self._handlers), child_processes=self.config.workers.child_processes)
         try:
             while not self._finished():
@@ -146,6 +146,7 @@ class Worker(RegisteredWorker):
             self._renew_leases()
         if self._schedule.due("heartbeat", HEARTBEAT_EVERY):
             self.refresh_registration()
+            self._exchange.fail_foreign_jobs()
             self._exchange.try_at_server(self._exchange.router.declare_and_read)
             self._exchange.expects_work = True  # if a wake-up was lost, no work waits longer than this
 
@@ -178,6 +179,7 @@ class Worker(RegisteredWorker):
         self.config, handlers = valid
         self._adopt(handlers)
         self._wake_ups.listen_to(_queues_of(handlers))
+        self.register(_queues_of(handlers))
         self._pool.reload(self.config)
         self._exchange.try_at_server(self._exchange.router.declare_and_read)
         log.info("reloaded", handlers=sorted(self._handlers))

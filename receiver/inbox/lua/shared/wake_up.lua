@@ -14,18 +14,26 @@ local function iso_now()
     math.floor(s % 86400 / 3600), math.floor(s % 3600 / 60), s % 60, tonumber(clock[2]))
 end
 
+local DEFAULT_QUEUE = 'default' -- see keys.py
+
+-- What RQ calls the queue of a handler. Other programs have queues in this database too, and `default` is theirs.
+local function rq_queue(queue)
+  return queue == DEFAULT_QUEUE and 'storehooks' or 'storehooks:' .. queue
+end
+
 -- Pushes a wake-up if the queue has none. One is enough: the worker that takes it claims until nothing is ready. The
 -- job's record is written once, with that time: one job is put into the queue again and again.
 local function wake(queue)
   if woken[queue] then return end
   woken[queue] = true
-  local list, job = 'rq:queue:' .. queue, 'wake-' .. queue
+  local origin, job = rq_queue(queue), 'wake-' .. queue
+  local list = 'rq:queue:' .. origin
   if redis.call('LLEN', list) > 0 then return end
   if redis.call('EXISTS', 'rq:job:' .. job) == 0 then
     local stamp = iso_now()
     redis.call('SADD', 'rq:queues', list)
-    redis.call('HSET', 'rq:job:' .. job, 'status', 'queued', 'origin', queue, 'created_at', stamp, 'enqueued_at', stamp,
-      'description', 'work is ready in ' .. queue, 'timeout', 60,
+    redis.call('HSET', 'rq:job:' .. job, 'status', 'queued', 'origin', origin, 'created_at', stamp, 'enqueued_at', stamp,
+      'description', 'work is ready in ' .. origin, 'timeout', 60,
       'data', '["workers.runtime.worker.wake_ups.refuse_plain_rq_worker", null, [], {}]')
   end
   redis.call('RPUSH', list, job)

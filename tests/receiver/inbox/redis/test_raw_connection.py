@@ -38,7 +38,7 @@ def test_a_wake_up_listener_reconnects_after_unexpected_data(own_redis: Server, 
         assert eventually(listener.arm)
         own_redis.client.rpush(rq_list("default"), "wake-default")
         assert selector.select(5)
-        assert listener.read() == "wake-default"
+        assert listener.read() == ("default", b"wake-default")
         listener.drop()
 
 

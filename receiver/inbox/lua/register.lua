@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+-- register: show a worker to RQ's tools, as RQ does, and remove workers from RQ's lists that were killed.
+-- ARGV  1 the worker's key  2 how long it is shown (s)  3 how many queues, then these, as RQ calls them; then its fields
+-- Everything is written each time: after an outage the key has expired, and a reload may have changed the queues.
+local SLICE = 20 -- workers of a queue that are examined each time
+
+local function of_queue(queue) return 'rq:workers:' .. queue end
+
+-- The record of a killed worker expires, and RQ's lists keep its key. Only lists of our queues are read, so a worker of
+-- another program is left alone.
+local function remove_killed(queue)
+  for _, worker in ipairs(redis.call('SRANDMEMBER', of_queue(queue), SLICE)) do
+    if redis.call('EXISTS', worker) == 0 then
+      redis.call('SREM', of_queue(queue), worker)
+      redis.call('SREM', 'rq:workers', worker)
+    end
+  end
+end
+
+return function()
+  local worker, last = ARGV[1], 3 + tonumber(ARGV[3])
+  for queue in string.gmatch(redis.call('HGET', worker, 'queues') or '', '[^,]+') do
+    redis.call('SREM', of_queue(queue), worker)
+  end
+  redis.call('HSET', worker, unpack(ARGV, last + 1))
+  redis.call('EXPIRE', worker, ARGV[2])
+  redis.call('SADD', 'rq:workers', worker)
+  for at = 4, last do redis.call('SADD', of_queue(ARGV[at]), worker) end
+
+  local ours = { [rq_queue(DEFAULT_QUEUE)] = true }
+  for _, queue in ipairs(redis.call('HVALS', P .. 'lanes')) do ours[rq_queue(queue)] = true end
+  for queue in pairs(ours) do remove_killed(queue) end
+end

@@ -1,0 +1,41 @@
+"""RQ's records, apart from wake-ups: our workers, and other programs' jobs that were put on our queues."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redis import Redis
+
+from receiver.inbox import keys
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.raw_connection import Argument
+from receiver.inbox.redis.script_runner import ScriptCall
+
+FAILED_JOB_SECONDS = 365 * 24 * 3600
+"""RQ's default for failed jobs."""
+
+
+def register_worker(client: Redis, name: str, queues: Sequence[str], fields: Mapping[str, Any], *, ttl: int) -> None:
+    """Show a worker to RQ's tools for `ttl` seconds, and remove killed workers from RQ's lists of our queues."""
+    arguments: list[Argument] = [keys.RQ_WORKER + name, ttl, len(queues), *map(keys.rq_queue, queues)]
+    for field, value in fields.items():
+        arguments += (field, value)
+    script_runner.run(client, [ScriptCall("register", arguments)])
+
+
+def fail_job(client: Redis, queue: str, job_id: bytes) -> bool:
+    """Put another program's job, taken from one of our queues, into RQ's registry of failed jobs, with the reason.
+
+    False if the job has no record. Nothing of it is run, decoded or unpickled.
+    """
+    name = keys.rq_queue(queue)
+    reason = (
+        f"The RQ queue {name} belongs to storehooks, which runs no jobs of other programs. "
+        "This job was not run. Enqueue it on a queue of your own program."
+    )
+    stored = b64encode(zlib.compress(reason.encode()))
+    (kept,) = script_runner.run(client, [ScriptCall("fail_job", [name, job_id, FAILED_JOB_SECONDS, stored])])
+    return bool(kept)
