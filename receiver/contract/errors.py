@@ -26,6 +26,7 @@ Reason = Literal[
     "too-old",
     "too-new",
     "incomplete",
+    "ambiguous",
     "wrong-store",
     "unknown-store",
 ]

@@ -17,7 +17,14 @@ import orjson
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE, Event, event_id, follow
 from receiver.contract.signing.grammar import Part
-from receiver.contract.signing.signatures import Headers, Scheme, read_part, verify
+from receiver.contract.signing.signatures import (
+    Headers,
+    Scheme,
+    id_has_separator,
+    read_part,
+    starts_with_timestamp,
+    verify,
+)
 from receiver.contract.stores import Store, names_another_store
 from receiver.contract.topics import translate
 
@@ -66,6 +73,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
     document, problem = read_document(body)
     if names_another_store(store, headers, document):
         raise DeliveryRefused("wrong-store", "the delivery names another store")
+    id_counts_alone = _id_counts_alone(scheme, headers, body, readable=not problem)
     read = _Reader(scheme, headers, body, document)
     theirs = read.text("topic")
     topic = translate(theirs, scheme.topics)
@@ -73,7 +81,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
         problem = f"no topic at {' or '.join(scheme.event.topic) or 'any source'}"
     delivery_id = read.text("id")
     data_path = _data_path(scheme.event.parts["data"], document)
-    key = _duplicate_key(scheme, delivery_id, body)
+    key = _duplicate_key(delivery_id, body, id_counts_alone)
     content_hash = "" if delivery_id or _is_thin(follow(document, data_path)) else _content_hash(theirs, body)
     return Delivery(
         event=Event(
@@ -155,14 +163,31 @@ class _Reader:
         return follow(json.loads(self._body), part[1])
 
 
-def _duplicate_key(scheme: Scheme, delivery_id: str, body: bytes) -> bytes:
+def _id_counts_alone(scheme: Scheme, headers: Headers, body: bytes, *, readable: bool) -> bool:
+    """Whether two deliveries with equal ids are duplicates whatever their bodies. Raises for an ambiguous delivery.
+
+    Where `signed` joins a header's id with other parts, the signed bytes of one delivery can be cut elsewhere and sent
+    again under another id. Only the real cut of a JSON body is JSON, so a cut can be told from a delivery that is
+    readable. Of the others some can still be genuine: they are accepted, but take no id from another delivery.
+    """
+    separated = id_has_separator(scheme, headers)
+    if not readable and scheme.id_separators and (separated or starts_with_timestamp(scheme, body)):
+        raise DeliveryRefused(
+            "ambiguous",
+            "the body is not JSON, and id or body contain what separates the signed parts: this may be a part of "
+            "another delivery",
+        )
+    return scheme.dedupe == "id" and not separated and (readable or not scheme.id_separators)
+
+
+def _duplicate_key(delivery_id: str, body: bytes, id_counts_alone: bool) -> bytes:
     """Return the bytes that are equal for two deliveries of one event and differ for all others.
 
     An update must never be lost as a false duplicate: the delivery id counts alone only if it is signed.
     """
     if not delivery_id:
         return b"once\0" + secrets.token_bytes(16)
-    if scheme.dedupe == "id":
+    if id_counts_alone:
         return _id_key(delivery_id)
     return b"id+body\0" + _id_key(delivery_id) + b"\0" + hashlib.sha256(body).digest()
 

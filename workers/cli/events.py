@@ -159,8 +159,7 @@ def replay_events(
 ) -> None:
     """Run handlers again for past events, also for runs that are done.
 
-    If it is interrupted, the same command continues where it stopped. Runs of a paused handler wait until it is
-    resumed, but those chosen by ID or with --first begin at once.
+    If it is interrupted, the same command continues where it stopped.
     """
     selection = Selection(**chosen)
     inbox = Inbox(connect_server(load_config()))
@@ -185,7 +184,6 @@ def replay_events(
         first=first,
         rate=rate,
         again=again,
-        urgent=bool(event_ids or first),
     )
 
 

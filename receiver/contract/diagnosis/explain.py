@@ -224,6 +224,11 @@ def _hints(
         sources = ", ".join(store.scheme.event.store)
         fix = f"compare {sources} of the delivery with [stores.{store.name}] domain"
         return [Hint("the signature matches this store's secret, but the delivery names another store", fix)]
+    if refusal.reason == "ambiguous":
+        fix = (
+            "look for the whole delivery in `storehooks events`; if the store really sends this, ask for ids without it"
+        )
+        return [Hint("the signature matches, but the same bytes may be another delivery, cut elsewhere", fix)]
     found = find_hints(store, headers, body, others) if refusal.reason in _SEARCHED else []
     return found or [_no_match(refusal.reason, headers)]
 

@@ -116,6 +116,22 @@ class Scheme:
         return frozenset(part for part in self.template if not isinstance(part, bytes))
 
     @cached_property
+    def id_separators(self) -> tuple[tuple[str, bytes], ...]:
+        """Each signed header that holds a delivery id, with each separator between it and another signed part.
+
+        An id that contains the separator could be cut there: the same signed bytes with another id. An empty separator
+        is in every id.
+        """
+        ids = {part for part in self.event.parts["id"] if part[0] == "header"} & self.signed_parts
+        joints = self.joints
+        return tuple((part[1], between) for left, between, right in joints for part in (left, right) if part in ids)
+
+    @cached_property
+    def joints(self) -> tuple[tuple[Part, bytes, Part], ...]:
+        """Each two placeholders of `signed` that follow one another, with the text between them."""
+        return tuple(_joints(self.template))
+
+    @cached_property
     def timestamp_source(self) -> Part:
         """`timestamp`, parsed; ("", "") where the scheme has none."""
         return parse_source(self.timestamp)
@@ -188,6 +204,18 @@ def _parse_template(signed: str) -> Iterator[bytes | Part]:
         end = match.end()
     if literal := signed[end:]:
         yield literal.encode()
+
+
+def _joints(template: tuple[bytes | Part, ...]) -> Iterator[tuple[Part, bytes, Part]]:
+    left: Part | None = None
+    between = b""
+    for part in template:
+        if isinstance(part, bytes):
+            between = part
+            continue
+        if left:
+            yield left, between, part
+        left, between = part, b""
 
 
 # Strict decoding: Python's decoders accept spaces, junk and missing padding; these refuse them

@@ -48,12 +48,14 @@ __all__ = [
     "check_timestamp",
     "find_secret",
     "find_signature",
+    "id_has_separator",
     "parse_timestamp",
     "read_source",
     "read_timestamp",
     "sign",
     "signed_content",
     "split_signature",
+    "starts_with_timestamp",
     "verify",
 ]
 
@@ -67,11 +69,14 @@ MAX_SECRETS = 16
 MAX_LEARNED = 48
 """The number of secrets of one store in the keyring. Each subscription may have its own, during rotation two."""
 MAX_SIGNATURE_HEADER = 4096
-_DIGITS = re.compile(r"[0-9]{1,16}")
+_DIGITS = re.compile(r"0|[1-9][0-9]{0,15}")  # one form for each time: a zero could belong to the part before it
 _RFC3339 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
+_FORMS = {"s": "[1-9][0-9]{9}", "ms": "[1-9][0-9]{12}", "rfc3339": _RFC3339.pattern}
+"""Each unit's timestamps of this age."""
 _TIMESTAMP: Part = ("timestamp", "")
+_BODY: Part = ("body", "")
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ def verify(
     if not secret.is_active(now):
         raise DeliveryRefused("secret-expired", f"signed with {secret.fingerprint}, which has expired")
     if not scheme.timestamp or not scheme.tolerance:
+        if signs_time and any(separator in _header_bytes(text) for _, separator in scheme.id_separators):
+            parse_timestamp(scheme, text)  # else it may hold a part of the id
         return Verified(secret, None)
     return Verified(secret, _checked_timestamp(scheme, text or read_timestamp(scheme, headers, body, pairs), now))
 
@@ -220,6 +227,18 @@ def find_secret(
             if hmac.compare_digest(expected, candidate):
                 matching.append(secret)  # noqa: PERF401  a comprehension would hide that the loop never stops early
     return next((secret for secret in matching if secret.is_active(now)), matching[0] if matching else None)
+
+
+def id_has_separator(scheme: Scheme, headers: Headers) -> bool:
+    """Whether the delivery id contains the text that separates it from another signed part."""
+    return any(separator in _header_bytes(headers.get(name, "")) for name, separator in scheme.id_separators)
+
+
+def starts_with_timestamp(scheme: Scheme, body: bytes) -> bool:
+    """Whether the body starts like the signed parts before it, with a timestamp and its separator."""
+    form = _FORMS[scheme.timestamp_unit].encode()
+    separators = [between for left, between, right in scheme.joints if (left, right) == (_TIMESTAMP, _BODY)]
+    return any(re.match(form + re.escape(separator), body) for separator in separators)
 
 
 def _checked_timestamp(scheme: Scheme, text: str, now: float) -> float:
