@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 import orjson
@@ -11,11 +12,42 @@ from redis import Redis
 from receiver.inbox import keys
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
 RETIRE_SLICE = 500
 RESUME_SLICE = 10_000
 """Larger than other slices: only items that return in one step keep their order for sure. It takes the server 0.1 s."""
+
+
+class ReopenResult(StrEnum):
+    """What became of a run that was to be replayed. The script `reopen` returns these words."""
+
+    READY = "ready"
+    """Replayed."""
+    ALTHOUGH_PAUSED = "although-paused"
+    """Replayed, and it begins although its handler is paused."""
+    HANDLER_PAUSED = "handler-paused"
+    """Replayed, and it waits until its handler is resumed."""
+    STORE_PAUSED = "store-paused"
+    """Replayed, and it waits until its store is resumed."""
+    OPEN = "open"
+    """It was waiting or running already."""
+    NO_BODY = "no-body"
+    """The event's body was removed by age."""
+    ABSENT = "absent"
+    """There is no such run."""
+    GONE = "gone"
+    """There is no such event."""
+
+    @property
+    def replayed(self) -> bool:
+        return self in _REPLAYED
+
+
+_REPLAYED = frozenset(
+    (ReopenResult.READY, ReopenResult.ALTHOUGH_PAUSED, ReopenResult.HANDLER_PAUSED, ReopenResult.STORE_PAUSED)
+)
 
 
 class Administration:
@@ -29,19 +61,19 @@ class Administration:
         *,
         make: bool = False,
         again: bool = False,
+        urgent: bool = False,
         cursor: tuple[str, str] = ("", ""),
-    ) -> list[str]:
+    ) -> list[ReopenResult]:
         """Make ended runs ready again; with `make`, also create runs for a handler that had none; with `again`, also
-        repeat effects of `ctx.once`.
+        repeat effects of `ctx.once`; with `urgent`, the runs of a paused handler begin all the same.
 
         `cursor` is a replay's name and its position, stored in the same step.
         """
         name, value = cursor
         parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
-        (replies,) = script_runner.run(
-            self.client, [ScriptCall("reopen", [keys.CURSOR + name if name else "", value, int(again), *parts])]
-        )
-        return [reply.decode() for reply in replies]
+        options: list[Argument] = [keys.CURSOR + name if name else "", value, int(again), int(urgent)]
+        (replies,) = script_runner.run(self.client, [ScriptCall("reopen", [*options, *parts])])
+        return [ReopenResult(reply.decode()) for reply in replies]
 
     def replay_position(self, name: str) -> str:
         """Where an interrupted replay stopped; empty if there was none."""
@@ -96,11 +128,11 @@ class Administration:
                     break
         return total
 
-    def drop(self, items: Sequence[str], *, reason: str) -> list[str]:
-        """Give up failures, with a reason that is stored with them."""
+    def drop(self, items: Sequence[str], *, reason: str) -> list[bool]:
+        """Give up failures, with a reason that is stored with them. False for a run that is none, or runs now."""
         detail = orjson.dumps({"result": reason, "dropped": "by hand"})
         (replies,) = script_runner.run(self.client, [ScriptCall("drop", [detail, *items])])
-        return [reply.decode() for reply in replies]
+        return [bool(reply) for reply in replies]
 
 
 def _pause_name(handler: str, store: str) -> str:

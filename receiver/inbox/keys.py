@@ -4,7 +4,8 @@ Events
     e:{id}          hash    An event: v store topic theirs delivery resource received occurred source data_path
                             digest (of the body) state (open, settled, failed) open (number of open runs)
                             bad (number of failed runs) reason. For each handler:
-                            r:{handler}  the run: "state attempts losses queue token". r: is the event before routing.
+                            r:{handler}  the run: "state attempts losses queue token", and then "urgent" if it begins
+                                         although its handler is paused. r: is the event before routing.
                             x:{handler}  the result of the last attempt, as JSON.
                             g:{handler}  "group retrying|failed": the group of failures that the run belongs to.
                             p:{handler}  the number of replays.
@@ -20,7 +21,7 @@ Events
                             number of names is limited; the others are counted under the empty name.
 
 Work. A lane is the queue of one handler's runs; the lane "" holds events to be routed.
-    ready:{lane}    zset    Items that are ready, in fair order between stores.
+    ready:{lane}    zset    Items that are ready, in fair order between stores; urgent ones first (scores below -1).
     fair:{lane}     hash    The virtual time of the lane (field "") and of each store in it.
     lanes           hash    Lane -> the RQ queue that is woken for it.
     suspects        set     Lanes with ready items that lost their worker before.

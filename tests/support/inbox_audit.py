@@ -137,5 +137,5 @@ def _text(fields: dict[bytes, bytes]) -> dict[str, str]:
 
 
 def _item(event: str, field: str, value: str) -> Item:
-    state, _, _, _, token = value.split(" ")
+    state, _, _, _, token, *_ = value.split(" ")
     return Item(event, field[2:], state, token)

@@ -159,7 +159,8 @@ def replay_events(
 ) -> None:
     """Run handlers again for past events, also for runs that are done.
 
-    If it is interrupted, the same command continues where it stopped.
+    If it is interrupted, the same command continues where it stopped. Runs of a paused handler wait until it is
+    resumed, but those chosen by ID or with --first begin at once.
     """
     selection = Selection(**chosen)
     inbox = Inbox(connect_server(load_config()))
@@ -184,6 +185,7 @@ def replay_events(
         first=first,
         rate=rate,
         again=again,
+        urgent=bool(event_ids or first),
     )
 
 
@@ -191,7 +193,7 @@ def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
     event = RunQueries(inbox.client).of_event(event_id)
     if event is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
-    return matching_runs(selection, event)
+    return matching_runs(selection, event, due_later=True)
 
 
 def _summary_json(event: EventSummary) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 
 import click
 
@@ -90,19 +91,21 @@ def show_group(group: str) -> None:
 @yes_option
 @with_config
 def replay_failures(group: str | None, event_id: str | None, first: int | None, rate: float | None, yes: bool) -> None:
-    """Run failed runs again. If it is interrupted, the same command continues."""
+    """Run failed runs again. If it is interrupted, the same command continues.
+
+    Runs of a paused handler wait until it is resumed, but those chosen with --first or --event begin at once.
+    """
     client = connect_server(load_config())
-    reader = FailureQueries(client)
-    items = _chosen_items(reader, group, event_id)
-    found = _the_group(reader, group) if group else None
-    total = min(found.retrying + found.failed if found else len(items), first or 1 << 60)
+    chosen = _choose(FailureQueries(client), group, event_id)
+    total = min(chosen.total, first or chosen.total)
     _confirm(f"Replay {counted(total, 'run')}?", total, yes)
     run_replay(
         Inbox(client),
-        lambda replay: replay.group(found.id) if found else replay.items(items),
+        lambda replay: replay.group(chosen.group.id) if chosen.group else replay.items(chosen.items),
         total=total,
         first=first,
         rate=rate,
+        urgent=bool(first or event_id),
     )
 
 
@@ -116,34 +119,40 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     """Give up on failed runs, with a reason."""
     client = connect_server(load_config())
     reader, administration = FailureQueries(client), Administration(client)
-    items = _chosen_items(reader, group, event_id)
-    found = _the_group(reader, group) if group else None
-    total = found.retrying + found.failed if found else len(items)
-    _confirm(f"Drop {counted(total, 'run')}?", total, yes)
-    dropped = 0
-    with output.progress("dropping", total) as bar:
-        while items:
-            replies = administration.drop(items[:PAGE], reason=reason)
-            dropped += replies.count("dropped")
-            bar.advance(len(replies))
-            items = items[PAGE:] or (_page(reader, found) if found and "dropped" in replies else [])
+    chosen = _choose(reader, group, event_id)
+    _confirm(f"Drop {counted(chosen.total, 'run')}?", chosen.total, yes)
+    items = reader.runs_of(chosen.group.id, until=chosen.group.last) if chosen.group else iter(chosen.items)
+    dropped = kept = 0
+    with output.progress("dropping", chosen.total) as bar:
+        while page := list(islice(items, PAGE)):
+            replies = administration.drop(page, reason=reason)
+            dropped, kept = dropped + replies.count(True), kept + replies.count(False)
+            bar.advance(len(page))
     click.echo(f"{counted(dropped, 'run')} dropped")
+    if kept:
+        click.echo(f"{counted(kept, 'run')} not dropped: running now, or no failure any more")
 
 
-def _chosen_items(reader: FailureQueries, group: str | None, event_id: str | None) -> list[str]:
+@dataclass(frozen=True)
+class _Chosen:
+    """The failures that a command is for: those of a group, or of one event."""
+
+    total: int
+    group: FailureGroup | None = None
+    items: list[str] = field(default_factory=list)
+
+
+def _choose(reader: FailureQueries, group: str | None, event_id: str | None) -> _Chosen:
     if bool(group) == bool(event_id):
         raise ConfigError("give either --group GROUP or --event ID; `storehooks failures` lists the groups")
     if group:
-        return _page(reader, _the_group(reader, group))
+        found = _the_group(reader, group)
+        return _Chosen(found.retrying + found.failed, group=found)
     event = RunQueries(reader.client).of_event(str(event_id))
     items = event.failures() if event else []
     if not items:
         raise NotFound(f"event {str(event_id)[:64]!r} has no failed run; `storehooks failures` lists them")
-    return items
-
-
-def _page(reader: FailureQueries, group: FailureGroup) -> list[str]:
-    return reader.page(group.id, until=group.last, skip=0, limit=PAGE)
+    return _Chosen(len(items), items=items)
 
 
 def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:

@@ -2,43 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 
 import click
 
 from receiver.inbox import Inbox
+from receiver.inbox.administration import ReopenResult
 from workers.cli import output
 from workers.formatting import counted
 from workers.operations.replay import Replay
 
 NOT_REPLAYED = {
-    "open": "already waiting or running",
-    "no-body": "the body was deleted by retention",
-    "absent": "no such run",
-    "gone": "the event was deleted by retention",
+    ReopenResult.OPEN: "already waiting or running",
+    ReopenResult.NO_BODY: "the body was deleted by retention",
+    ReopenResult.ABSENT: "no such run",
+    ReopenResult.GONE: "the event was deleted by retention",
 }
 
 
 def run_replay(
     inbox: Inbox,
-    work: Callable[[Replay], Mapping[str, int]],
+    work: Callable[[Replay], None],
     *,
     total: int,
     first: int | None,
     rate: float | None,
     again: bool = False,
+    urgent: bool = False,
 ) -> None:
     """Replay, show the progress and print what was replayed. Exits with 1 if it is interrupted."""
     with output.progress("replaying", total) as bar:
-        replay = Replay(inbox, rate=rate, first=first, progress=bar.advance, again=again)
+        replay = Replay(inbox, rate=rate, first=first, progress=bar.advance, again=again, urgent=urgent)
         try:
-            counts = work(replay)
+            work(replay)
         except KeyboardInterrupt:
             bar.stop()
-            click.echo(f"interrupted after {counted(replay.counts['reopened'], 'run')}; the same command continues")
+            click.echo(f"interrupted after {counted(replay.replayed, 'run')}; the same command continues")
             raise click.exceptions.Exit(1) from None
-    click.echo(f"{counted(counts.get('reopened', 0), 'run')} replayed")
-    for name, reason in NOT_REPLAYED.items():
-        if counts.get(name):
-            click.echo(f"{counted(counts[name], 'run')} not replayed: {reason}")
+    click.echo(f"{counted(replay.replayed, 'run')} replayed")
+    _show_pauses(replay)
+    results: Counter[ReopenResult] = Counter()
+    for (result, _), number in replay.counts.items():
+        results[result] += number
+    for result, reason in NOT_REPLAYED.items():
+        if results[result]:
+            click.echo(f"{counted(results[result], 'run')} not replayed: {reason}")
     output.next_command("storehooks failures  what failed again", "storehooks stats  how many are open")
+
+
+def _show_pauses(replay: Replay) -> None:
+    """Which of the replayed runs wait because of a pause, and which begin all the same."""
+    for (result, handler), number in sorted(replay.counts.items()):
+        resume = f"`{output.our_name()} handlers resume {handler}`"
+        if result is ReopenResult.ALTHOUGH_PAUSED:
+            these = "this run begins" if number == 1 else f"these {number:,} runs begin"
+            output.line(f"{handler} is paused: {these} all the same; its other runs, and retries, wait for {resume}")
+        elif result is ReopenResult.HANDLER_PAUSED:
+            these = "this run waits" if number == 1 else f"these {number:,} runs wait"
+            output.line(f"{handler} is paused: {these} for {resume}; to run a few now, give --first N")
+    if held := sum(number for (result, _), number in replay.counts.items() if result is ReopenResult.STORE_PAUSED):
+        paused = sorted(one.removeprefix("store:") for one in replay.administration.paused() if "store:" in one)
+        these = "run is of a paused store and waits" if held == 1 else "runs are of paused stores and wait"
+        resume = f"`{output.our_name()} stores resume NAME`"
+        output.line(f"{held:,} {these} for {resume}; paused stores: {', '.join(paused)}")

@@ -1,7 +1,7 @@
 """Replay: runs are reopened at a chosen rate. An interrupted replay continues where it stopped.
 
-A failure group needs no cursor: a replayed run has left the group, and a run that fails again after the start of the
-replay is skipped. A replay by selection stores a cursor in the same step that reopens the runs.
+A failure group needs no stored cursor: a replayed run has left the group, and a run that fails again after the start of
+the replay is skipped. A replay by selection stores a cursor in the same step that reopens the runs.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
 from datetime import datetime
+from itertools import islice
 
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import Administration, FailureQueries, Inbox
-from receiver.inbox.outcomes import ENDED, status_of
+from receiver.inbox import Administration, FailureQueries, Inbox, keys
+from receiver.inbox.administration import ReopenResult
+from receiver.inbox.outcomes import ENDED, RunState, status_of
 from receiver.inbox.queries.runs import EventRuns, RunQueries
 
 PAGE = 200
@@ -59,6 +61,8 @@ class ReplayRate:
 
 
 class Replay:
+    """Replays at most `first` runs. With `urgent`, those of a paused handler begin although it is paused."""
+
     def __init__(
         self,
         inbox: Inbox,
@@ -67,47 +71,45 @@ class Replay:
         first: int | None,
         progress: Callable[[int], None],
         again: bool = False,
+        urgent: bool = False,
     ) -> None:
         self.administration = Administration(inbox.client)
         self._failures, self._runs = FailureQueries(inbox.client), RunQueries(inbox.client)
         self.queues = {one.handler: one.queue for one in inbox.declarations().handlers}
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[tuple[ReopenResult, str]] = Counter()
+        """What became of the runs, by result and handler."""
         self._rate = ReplayRate(rate)
         self._first = first
         self._progress = progress
         self._again = again
+        self._urgent = urgent
+
+    @property
+    def replayed(self) -> int:
+        return sum(number for (result, _), number in self.counts.items() if result.replayed)
 
     @property
     def _next_count(self) -> int:
         """Maximum number of runs for the next step."""
-        left = PAGE if self._first is None else self._first - self.counts["reopened"]
+        left = PAGE if self._first is None else self._first - self.replayed
         return min(left, self._rate.slice)
 
-    def group(self, group: str) -> Counter[str]:
+    def group(self, group: str) -> None:
         """Replay every run that is in a failure group now."""
-        until, skipped = self._runs.server_time(), 0
-        while (count := self._next_count) > 0:
-            items = self._failures.page(group, until=until, skip=skipped, limit=count)
-            if not items:
-                break
-            replies = self._reopen(items)
-            skipped += sum(reply not in ("reopened", "open") for reply in replies)
-        return self.counts
+        self.items(self._failures.runs_of(group, until=self._runs.server_time()))
 
-    def items(self, items: list[str], *, make: bool = False) -> Counter[str]:
+    def items(self, items: Iterable[str], *, make: bool = False) -> None:
         """Replay these runs. With `make`, a run is created for a handler that has none yet."""
-        while items and (count := self._next_count) > 0:
-            self._reopen(items[:count], make=make)
-            items = items[count:]
-        return self.counts
+        left = iter(items)
+        while (count := self._next_count) > 0 and (step := list(islice(left, count))):
+            self._reopen(step, make=make)
 
-    def selection(self, selection: Selection) -> Counter[str]:
+    def selection(self, selection: Selection) -> None:
         """Replay every matching run in order of arrival, from where an interrupted replay stopped."""
         for after, items in self._pages(selection, self.position(selection)):
             if not self._reopen_page(items, selection, after):
-                return self.counts
+                return
         self.administration.end_replay(selection.name)
-        return self.counts
 
     def _reopen_page(self, items: list[str], selection: Selection, after: str) -> bool:
         """Reopen a page in several steps; the last one moves the cursor. Returns False when the limit is reached."""
@@ -128,12 +130,13 @@ class Replay:
         for _, items in self._pages(selection, ""):
             yield from items
 
-    def _reopen(self, items: list[str], *, make: bool = False, cursor: tuple[str, str] = ("", "")) -> list[str]:
-        replies = self.administration.reopen(items, self.queues, make=make, again=self._again, cursor=cursor)
-        self.counts.update(replies)
+    def _reopen(self, items: list[str], *, make: bool = False, cursor: tuple[str, str] = ("", "")) -> None:
+        results = self.administration.reopen(
+            items, self.queues, make=make, again=self._again, urgent=self._urgent, cursor=cursor
+        )
+        self.counts.update(zip(results, (keys.split_item(item)[1] for item in items), strict=True))
         self._progress(len(items))
         self._rate.wait(len(items))
-        return replies
 
     def _pages(self, selection: Selection, position: str) -> Iterator[tuple[str, list[str]]]:
         """The runs that match, event by event in order of arrival, each page with the position after it."""
@@ -142,8 +145,9 @@ class Replay:
             yield after, [item for event in events for item in matching_runs(selection, event)]
 
 
-def matching_runs(selection: Selection, event: EventRuns) -> list[str]:
-    """The runs of one event that a selection matches. Our own probe has no handlers."""
+def matching_runs(selection: Selection, event: EventRuns, *, due_later: bool = False) -> list[str]:
+    """The runs of one event that a selection matches; with `due_later` also delayed runs and retries that are not due
+    yet. Our own probe has no handlers."""
     if event.topic == PROBE or (selection.topic and not matches(selection.topic, event.topic)):
         return []
     if selection.handler and selection.handler not in event.runs and selection.run_status is None:
@@ -154,6 +158,6 @@ def matching_runs(selection: Selection, event: EventRuns) -> list[str]:
         if handler not in ("", "intake")
         and selection.handler in (None, handler)
         and selection.run_status in (None, run.state)
-        and status_of(run.state) in ENDED
+        and (status_of(run.state) in ENDED or (due_later and run.state == RunState.LATER))
         and (selection.handler_version is None or selection.handler_version == run.version)
     ]

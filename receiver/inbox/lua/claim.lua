@@ -193,11 +193,12 @@ local function record_suspects(lane, suspects)
   if suspected[lane] and not suspects then redis.call('SREM', P .. 'suspects', lane) end
 end
 
--- Reads a lane until `want` items have left it. Returns the virtual time of the last one, and an error that concerns all.
-local function read_lane(lane, ready, want)
+-- Reads a lane, at most its first `most` items, until `want` have left it. Returns the virtual time of the last one, and an
+-- error that concerns all.
+local function read_lane(lane, ready, want, most)
   local gone, read, skipped, last, alone, refused = {}, 0, 0, nil, false, nil
   repeat
-    local asked = want - #gone
+    local asked = math.min(want - #gone, most - read)
     local found = redis.call('ZRANGE', ready, read, read + asked - 1, 'WITHSCORES')
     read = read + asked
     for at = 1, #found, 2 do
@@ -221,7 +222,7 @@ local function read_lane(lane, ready, want)
         break
       end
     end
-  until #gone >= want or #found < 2 * asked or capacity == 0 or refused or skipped > MAX_SKIPPED
+  until #gone >= want or #found < 2 * asked or read >= most or capacity == 0 or refused or skipped > MAX_SKIPPED
   in_slices('ZREM', ready, gone)
   record_suspects(lane, alone or skipped > 0)
   return last, refused
@@ -231,12 +232,13 @@ end
 local function take_from(lane, want, limit, concurrency, spacing, burst)
   local ready, before = P .. 'ready:' .. lane, #taken
   if redis.call('EXISTS', ready) == 0 then return record_suspects(lane, false) end
-  if is_paused('handler:' .. lane) then return end
+  local most = is_paused('handler:' .. lane) and count_urgent(lane) or math.huge
+  if most == 0 then return end
   want = allowed(lane, want, limit, concurrency, spacing, burst)
   if want < 1 then return end
-  local last, refused = read_lane(lane, ready, want)
+  local last, refused = read_lane(lane, ready, want, most)
   if refused then error(refused, 0) end
-  if last then redis.call('HSET', P .. 'fair:' .. lane, '', last) end
+  if last and tonumber(last) >= -1 then redis.call('HSET', P .. 'fair:' .. lane, '', last) end -- not for urgent runs
   local got = #taken - before
   record_taken(lane, limit, concurrency, spacing, burst, before + 1, got)
   capacity = capacity - got

@@ -1,18 +1,17 @@
 #!lua flags=allow-oom
 -- drop: a person gives up failures, with a reason. A run that is still retried also ends as dropped.
 -- ARGV  1 detail (JSON)  then the items
--- returns for each run "dropped" or "no-failure"
+-- returns for each run 1, or 0 if it is not a failure or runs at this moment
 local function drop(item)
   local id, handler = split(item)
   local e = P .. 'e:' .. id
   local run = read_run(id, handler)
   local store = redis.call('HGET', e, 'store')
-  local retrying = run and run.state == 'later'
-  if not run or not store or not (run.state == 'failed' or retrying) then return 'no-failure' end
+  if not run or not store or run.state == 'leased' or redis.call('HEXISTS', e, 'g:' .. handler) == 0 then return 0 end
+  local retrying = run.state ~= 'failed'
   leave_group(id, handler, store)
-  redis.call('ZREM', P .. 'failed', item)
-  redis.call('ZREM', P .. 'later', item)
-  run.state = 'dropped'
+  redis.call('ZREM', set_of(run.state, handler, store), item)
+  run.state, run.urgent = 'dropped', false
   write_run(id, handler, run)
   redis.call('HSET', e, 'x:' .. handler, ARGV[1])
   if retrying then
@@ -23,7 +22,7 @@ local function drop(item)
     count('failed', store, -1)
     count('settled', store, 1)
   end
-  return 'dropped'
+  return 1
 end
 
 return function()

@@ -35,7 +35,7 @@ local function release(id, handler, run, outcome, detail, delay)
   end
   run.state = 'ready'
   write_run(id, handler, run)
-  return_to_front(id, handler)
+  return_to_front(id, handler, run.urgent)
   wake(run.queue)
 end
 
@@ -45,7 +45,7 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
   run.token = ''
   if outcome == 'release' or outcome == 'busy' then return release(id, handler, run, outcome, detail, delay) end
   if outcome == 'wait' then return postpone(id, handler, item, run, detail, delay) end
-  run.attempts = run.attempts + 1
+  run.attempts, run.urgent = run.attempts + 1, false
   if outcome == 'failed' then
     fail_run(id, handler, run, store, detail)
   elseif outcome == 'retry' then

@@ -2,12 +2,16 @@
 -- reopen: make ended runs ready again, or create runs for a handler that did not exist then.
 -- ARGV  1 the key of a replay's position, or ""  2 the position, "" to delete it
 --       3 "1" to remove the handler's once marks for these events, so that effects are repeated
+--       4 "1" to make the runs of paused handlers urgent: each begins although its handler is paused, until it was attempted
 --       then for each run: item, queue, "1" to create a missing run
--- returns for each run "reopened", "open" (it is ready, running or held), "no-body" (removed by age), "absent" (no such run)
---       or "gone" (no such event)
-local function leave_later(id, handler, store)
-  redis.call('ZREM', P .. 'later', item_of(id, handler))
-  leave_group(id, handler, store)
+-- returns for each run what became of it; `ReopenResult` in administration.py lists the words
+local urgent
+
+-- Whether it waits already: it is leased, held or ready. An urgent replay also takes a run that is ready, if it waits
+-- because its handler is paused.
+local function is_open(run, handler)
+  if run.state == 'ready' then return run.urgent or not urgent or not is_paused('handler:' .. handler) end
+  return run.state == 'leased' or run.state == 'held'
 end
 
 -- One run more is open. A closed event is open again, and one unit moves between counters.
@@ -29,18 +33,15 @@ local function reopen(item, queue, make)
   if not store then return 'gone' end
   local run = read_run(id, handler)
   if not run and not make then return 'absent' end
-  if run and (run.state == 'ready' or run.state == 'leased' or run.state == 'held') then return 'open' end
+  if run and is_open(run, handler) then return 'open' end
   if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
-  if run and run.state == 'later' then
-    leave_later(id, handler, store)
-  else
-    if run and run.state == 'failed' then
-      redis.call('ZREM', P .. 'failed', item)
-      leave_group(id, handler, store)
-      redis.call('HINCRBY', e, 'bad', -1)
-    end
-    open_one_more(id, e, store)
+  local waits = run and (run.state == 'later' or run.state == 'ready')
+  if waits or (run and run.state == 'failed') then
+    redis.call('ZREM', set_of(run.state, handler, store), item)
+    leave_group(id, handler, store)
   end
+  if run and run.state == 'failed' then redis.call('HINCRBY', e, 'bad', -1) end
+  if not waits then open_one_more(id, e, store) end
   redis.call('HDEL', e, 'reason')
   if ARGV[3] == '1' then
     for _, mark in ipairs(redis.call('HKEYS', P .. 'o:' .. id)) do
@@ -49,15 +50,19 @@ local function reopen(item, queue, make)
   end
   if run then redis.call('HINCRBY', e, 'p:' .. handler, 1) end
   redis.call('HSET', P .. 'lanes', handler, queue)
-  write_run(id, handler, { state = 'ready', attempts = 0, losses = 0, queue = queue, token = '' })
-  make_ready(id, handler, store)
+  local paused = is_paused('handler:' .. handler)
+  local first = urgent and paused
+  write_run(id, handler, { state = 'ready', attempts = 0, losses = 0, queue = queue, token = '', urgent = first })
+  make_ready(id, handler, store, first)
   wake(queue)
-  return 'reopened'
+  if is_paused('store:' .. store) then return 'store-paused' end
+  return not paused and 'ready' or first and 'although-paused' or 'handler-paused'
 end
 
 return function()
   local results = {}
-  for at = 4, #ARGV, 3 do
+  urgent = ARGV[4] == '1'
+  for at = 5, #ARGV, 3 do
     results[#results + 1] = reopen(ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1')
   end
   if ARGV[1] ~= '' then

@@ -8,7 +8,7 @@ local slice, allowed, due, lapsed, failed
 local function come_due(id, handler, run, store)
   run.state = 'ready'
   write_run(id, handler, run)
-  make_ready(id, handler, store)
+  make_ready(id, handler, store, run.urgent)
   due = due + 1
 end
 
@@ -23,7 +23,7 @@ local function lapse(id, handler, run, store)
   else
     run.state = 'ready'
     write_run(id, handler, run)
-    return_to_front(id, handler)
+    return_to_front(id, handler, run.urgent)
     redis.call('SADD', P .. 'suspects', handler)
   end
 end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.outcomes import RunState, RunStatus
+from receiver.inbox.queries.runs import page_after
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,14 @@ class FailureQueries:
         groups = [group for group in self.groups() if group.id.startswith(start)]
         return groups[0] if len(groups) == 1 else None
 
-    def page(self, group: str, *, until: datetime, skip: int, limit: int) -> list[str]:
-        """Runs of a group whose last failure was not after `until`, the oldest first."""
-        found: Any = self.client.zrange(
-            keys.GROUP_RUNS + group, "-inf", until.timestamp() * 1000, byscore=True, offset=skip, num=limit
-        )
-        return [item.decode() for item in found]
+    def runs_of(self, group: str, *, until: datetime) -> Iterator[str]:
+        """Runs of a group whose last failure was not after `until`, the oldest first, each once: also those that stay
+        in the group meanwhile."""
+        start: float | str = "-inf"
+        last = ""
+        while page := page_after(self.client, keys.GROUP_RUNS + group, start, until.timestamp() * 1000, last):
+            last, start = page[-1]
+            yield from (item for item, _ in page)
 
     def latest(self, *, group: str | None = None, limit: int = 100) -> list[Failure]:
         """The latest failures, of one group or of all."""

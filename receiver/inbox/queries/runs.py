@@ -67,7 +67,7 @@ class RunQueries:
         if after:
             at, _, last = after.partition(" ")
             start = float(at)
-        while page := self._page(index, start, end, last):
+        while page := page_after(self.client, index, start, end, last):
             last, start = page[-1]
             yield f"{start:.0f} {last}", self._read([event_id for event_id, _ in page])
 
@@ -75,23 +75,27 @@ class RunQueries:
         seconds, micros = self.client.time()
         return datetime.fromtimestamp(seconds + micros / 1e6, UTC)
 
-    def _page(self, index: str, start: float | str, end: float, last: str) -> list[tuple[str, float]]:
-        """Event ids with their times, from `start` on; of those at `start` itself, only the ones after `last`."""
-        offset = 0
-        while True:
-            found: Any = self.client.zrange(index, start, end, byscore=True, offset=offset, num=_PAGE, withscores=True)
-            page = [(event_id.decode(), score) for event_id, score in found]
-            fresh = [one for one in page if one[1] != start or one[0] > last]
-            if fresh or len(page) < _PAGE:
-                return fresh
-            offset += _PAGE  # more events of one millisecond than a page holds
-
     def _read(self, event_ids: list[str]) -> list[EventRuns]:
         pipeline = self.client.pipeline(transaction=False)
         for event_id in event_ids:
             pipeline.hgetall(keys.EVENT + event_id)
         records = zip(event_ids, pipeline.execute(), strict=True)
         return [_event_runs(event_id, fields) for event_id, fields in records if fields]
+
+
+def page_after(client: Redis, index: str, start: float | str, end: float, last: str = "") -> list[tuple[str, float]]:
+    """Members of a sorted set with their times, from `start` on; of those at `start` itself, only those after `last`.
+
+    So the last of a page is the position of the next one, whatever joins or leaves the set meanwhile.
+    """
+    offset = 0
+    while True:
+        found: Any = client.zrange(index, start, end, byscore=True, offset=offset, num=_PAGE, withscores=True)
+        page = [(member.decode(), score) for member, score in found]
+        fresh = [one for one in page if one[1] != start or one[0] > last]
+        if fresh or len(page) < _PAGE:
+            return fresh
+        offset += _PAGE  # more members of one millisecond than a page holds
 
 
 def _event_runs(event_id: str, fields: Mapping[bytes, bytes]) -> EventRuns:

@@ -233,22 +233,29 @@ class InboxMachine(RuleBasedStateMachine):
     # Administration
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), likely=st.booleans(), make=st.booleans())
-    def replay(self, data: st.DataObject, likely: bool, make: bool) -> None:
+    @rule(data=st.data(), likely=st.booleans(), make=st.booleans(), urgent=st.booleans())
+    def replay(self, data: st.DataObject, likely: bool, make: bool, urgent: bool) -> None:
         event_id, handler, state = self._pick(data, {"done", "failed", "dropped", "later"} if likely else set())
-        self._replay(event_id, handler, state, make)
+        self._replay(event_id, handler, state, make, urgent)
 
-    def _replay(self, event_id: str, handler: str, state: str, make: bool) -> None:
+    def _replay(self, event_id: str, handler: str, state: str, make: bool, urgent: bool = False) -> None:
         item = keys.run_item(event_id, handler)
-        (reply,) = self.administration.reopen([item], {}, make=make)
-        if state in ("ready", "leased", "held"):
+        paused = self.administration.paused()
+        handler_paused, store = f"handler:{handler}" in paused, self.client.hget(keys.EVENT + event_id, "store") or b""
+        was_urgent = (self.client.hget(keys.EVENT + event_id, f"r:{handler}") or b"").endswith(b" urgent")
+        (reply,) = self.administration.reopen([item], {}, make=make, urgent=urgent)
+        replayed = "although-paused" if urgent else "handler-paused"
+        replayed = "store-paused" if f"store:{store.decode()}" in paused else replayed if handler_paused else "ready"
+        if state == "ready" and urgent and handler_paused and not was_urgent:
+            assert reply == replayed
+        elif state in ("ready", "leased", "held"):
             assert reply == "open"
         elif not self.client.exists(keys.BODY + event_id):
             assert reply == ("no-body" if state or make else "absent")
         else:
-            assert reply == ("reopened" if state or make else "absent")
-            again = self.administration.reopen([item], {}, make=make)  # the reply was lost
-            assert again == ["open" if reply == "reopened" else "absent"]
+            assert reply == (replayed if state or make else "absent")
+            again = self.administration.reopen([item], {}, make=make, urgent=urgent)  # the reply was lost
+            assert again == ["open" if reply == replayed else "absent"]
 
     @rule(handler=st.sampled_from(HANDLERS))
     def retire(self, handler: str) -> None:
@@ -295,9 +302,11 @@ class InboxMachine(RuleBasedStateMachine):
 
     def _drop(self, event_id: str, handler: str, state: str) -> None:
         item = keys.run_item(event_id, handler)
-        (reply,) = self.administration.drop([item], reason="because")
-        assert reply == ("dropped" if state in ("failed", "later") else "no-failure")
-        assert self.administration.drop([item], reason="because") == ["no-failure"]
+        in_group = self.client.hexists(keys.EVENT + event_id, f"g:{handler}")
+        (dropped,) = self.administration.drop([item], reason="because")
+        assert dropped == (in_group and state != "leased")
+        assert not dropped or not self.client.hexists(keys.EVENT + event_id, f"g:{handler}")
+        assert self.administration.drop([item], reason="because") == [False]
 
     def _pick(self, data: st.DataObject, states: set[str]) -> tuple[str, str, str]:
         """A run of an event with its state ("" if it does not exist), in one of these states if there is any."""

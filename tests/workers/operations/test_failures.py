@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from receiver.inbox import FailureQueries, Outcome, keys
+from receiver.inbox.administration import ReopenResult
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Process, System, eventually
 
@@ -90,7 +91,7 @@ def test_a_group_shows_its_traceback_and_an_example(system: System) -> None:
 
 def test_a_replayed_failure_is_open_again_and_settles(system: System) -> None:
     event_id = fail(system)
-    assert system.administration.reopen([f"{event_id}|shop.greet"], {}) == ["reopened"]
+    assert system.administration.reopen([f"{event_id}|shop.greet"], {}) == [ReopenResult.READY]
     assert (system.status(event_id), FailureQueries(system.client).groups()) == ("open", [])
     assert system.identity_holds()
     run = claim_one(system.inbox, "shop.greet")
@@ -113,9 +114,9 @@ def test_a_dropped_failure_settles_the_event_and_keeps_its_reason(system: System
 def test_an_event_without_a_body_cannot_be_replayed(system: System) -> None:
     event_id = fail(system)
     system.client.delete(keys.BODY + event_id)
-    assert system.administration.reopen([f"{event_id}|shop.greet"], {}) == ["no-body"]
-    assert system.administration.reopen(["nothing|shop.greet"], {}) == ["gone"]
-    assert system.administration.reopen([f"{event_id}|shop.other"], {}) == ["absent"]
+    assert system.administration.reopen([f"{event_id}|shop.greet"], {}) == [ReopenResult.NO_BODY]
+    assert system.administration.reopen(["nothing|shop.greet"], {}) == [ReopenResult.GONE]
+    assert system.administration.reopen([f"{event_id}|shop.other"], {}) == [ReopenResult.ABSENT]
     assert system.status(event_id) == "failed"
 
 

@@ -71,7 +71,7 @@ local function join_group(id, handler, store, kind, detail)
 end
 
 local function fail_run(id, handler, run, store, detail)
-  run.state, run.token = 'failed', ''
+  run.state, run.token, run.urgent = 'failed', '', false
   write_run(id, handler, run)
   redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'failed', NOW, item_of(id, handler))

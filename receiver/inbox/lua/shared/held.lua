@@ -12,7 +12,7 @@ local function take_held(store, most)
       run.state = 'ready'
       write_run(id, handler, run)
       lanes[handler] = lanes[handler] or { queue = run.queue }
-      table.insert(lanes[handler], id)
+      if run.urgent then make_ready(id, handler, store, true) else table.insert(lanes[handler], id) end
       back = back + 1
     end
   end

@@ -10,12 +10,19 @@ local function split(item)
   return string.sub(item, 1, at - 1), string.sub(item, at + 1)
 end
 
+-- The set of the runs in a state.
+local function set_of(state, handler, store)
+  if state == 'ready' then return P .. 'ready:' .. handler end
+  return P .. (state == 'held' and 'held:' .. store or state)
+end
+
 -- Parses a run's field. Returns nil if it is not a run.
 local function parse_run(raw)
   if type(raw) ~= 'string' then return nil end
-  local state, attempts, losses, queue, token = string.match(raw, '^(%a+) (%d+) (%d+) (%S+) (%S*)$')
-  if not state then return nil end
-  return { state = state, attempts = tonumber(attempts), losses = tonumber(losses), queue = queue, token = token }
+  local state, attempts, losses, queue, token, mark = string.match(raw, '^(%a+) (%d+) (%d+) (%S+) (%S*) ?(%a*)$')
+  if not state or (mark ~= '' and mark ~= 'urgent') then return nil end
+  return { state = state, attempts = tonumber(attempts), losses = tonumber(losses), queue = queue, token = token,
+    urgent = mark == 'urgent' }
 end
 
 -- A run's record. Nil if there is none or it is damaged (pcall: a damaged key may have any type).
@@ -24,7 +31,8 @@ local function read_run(id, handler)
 end
 
 local function packed(run)
-  return run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token
+  return run.state .. ' ' .. run.attempts .. ' ' .. run.losses .. ' ' .. run.queue .. ' ' .. run.token ..
+    (run.urgent and ' urgent' or '')
 end
 
 local function write_run(id, handler, run)

@@ -6,9 +6,17 @@ local function fair_times(lane)
   return fair[lane]
 end
 
+-- An urgent run begins although its handler is paused, and before all others: its time in the lane is this much earlier.
+local URGENT = 2 ^ 50
+
+-- How many urgent runs a lane has. The time of any other is at least -1.
+local function count_urgent(lane)
+  return redis.call('ZCOUNT', P .. 'ready:' .. lane, '-inf', '(-1')
+end
+
 -- Fair order: each store's items are one unit of virtual time apart, and none starts in the past. The times are whole
 -- numbers. Only items that return to their old place get a time between two of them.
-local function make_ready(id, handler, store)
+local function make_ready(id, handler, store, urgent)
   local times = fair_times(handler)
   local last = times.last[store]
   if not last then
@@ -18,10 +26,11 @@ local function make_ready(id, handler, store)
   end
   last.time = math.floor(math.max(times.now, last.time)) + 1
   times.changed[last.at + 1] = last.time
-  batch('ZADD', P .. 'ready:' .. handler, last.time, item_of(id, handler))
+  batch('ZADD', P .. 'ready:' .. handler, last.time - (urgent and URGENT or 0), item_of(id, handler))
 end
 
 -- An item that is given back without an attempt returns to the front, where it was.
-local function return_to_front(id, handler)
-  redis.call('ZADD', P .. 'ready:' .. handler, fair_times(handler).now, item_of(id, handler))
+local function return_to_front(id, handler, urgent)
+  local time = fair_times(handler).now - (urgent and URGENT or 0)
+  redis.call('ZADD', P .. 'ready:' .. handler, time, item_of(id, handler))
 end
