@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
+import threading
 import time
 import traceback
+from collections import Counter
 from typing import Any
 
 import structlog
 
 REPEAT_SECONDS = 60.0
+BEGIN_SECONDS = 10.0
+"""An outage that begins again within this time of its last line is logged after it: it may come and go each second."""
+COUNT_SECONDS = 1.0
+LINES_A_SECOND = 100
+"""Of one kind in one process. A line takes 60 microseconds, in which a worker could do a fifth of a run."""
+FAILED = "run failed for good; see `storehooks failures`"
 
 
 def setup(process: str) -> None:
@@ -66,6 +75,76 @@ class ThrottledLog:
             return False
         self._next[event] = now + REPEAT_SECONDS
         return True
+
+
+class OutageLog:
+    """Logs an outage when it begins, once a minute while it lasts, and when it ends, with its duration."""
+
+    def __init__(self, logger: structlog.stdlib.BoundLogger, *, begins: str, ends: str) -> None:
+        self._logger, self._begins, self._ends = logger, begins, ends
+        self._since: float | None = None
+        self._logged = False
+        """Whether this outage has a line already."""
+        self._logged_at = float("-inf")
+
+    def failed(self, **fields: Any) -> None:
+        """Call it for each failure."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since, self._logged = now, False
+        if now - self._logged_at >= (REPEAT_SECONDS if self._logged else BEGIN_SECONDS):
+            lasted = {"seconds": round(now - self._since)} if self._logged else {}
+            self._logger.warning(self._begins, **lasted, **fields)
+            self._logged, self._logged_at = True, now
+
+    def worked(self) -> None:
+        """Call it for each success; this costs nothing while there is no outage."""
+        since, self._since = self._since, None
+        if since is not None and self._logged:
+            self._logger.info(self._ends, seconds=round(time.monotonic() - since, 1))
+
+
+class LineLimit:
+    """Whether one more line may be logged in this second. What has no line is to be counted."""
+
+    def __init__(self) -> None:
+        self._second = 0.0
+        self._lines = 0
+
+    def has_room(self) -> bool:
+        now = time.monotonic()
+        if now - self._second >= 1.0:
+            self._second, self._lines = now, 0
+        self._lines += 1
+        return self._lines <= LINES_A_SECOND
+
+
+class CountedLog:
+    """Counts what may happen with every request, and logs the number of each kind, at most once a second.
+
+    The fields are labels: they must come from a closed set, never from a request. Any thread may call it.
+    """
+
+    def __init__(self, logger: structlog.stdlib.BoundLogger) -> None:
+        self._logger = logger
+        self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        atexit.register(self.flush)
+
+    def add(self, event: str, **labels: str) -> None:
+        with self._lock:
+            self._counts[event, tuple(labels.items())] += 1
+            if self._timer is None:
+                self._timer = threading.Timer(COUNT_SECONDS, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def flush(self) -> None:
+        with self._lock:
+            counts, self._counts, self._timer = self._counts, Counter(), None
+        for (event, labels), count in counts.items():
+            self._logger.warning(event, **dict(labels), count=count)
 
 
 def without_messages(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:

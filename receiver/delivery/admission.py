@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
+from receiver import logs
 from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import Delivery, receive, stored_headers
@@ -27,6 +28,9 @@ INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
 CANNOT_VERIFY = unavailable("The signature cannot be verified now. Retry later.")
 NOT_STORED = unavailable("The delivery could not be stored. Retry later.")
 STORE_FULL = unavailable("This store has too many waiting events. Retry later.")
+_FULL = {"redis": "it has max_stored open events", "spool": "its part of the spool is full"}
+
+log = logs.get("receiver")
 
 
 class IncomingDelivery(NamedTuple):
@@ -59,6 +63,8 @@ class Admission:
         self._secrets = secrets
         self._counts = counts
         self._refusals = refusals
+        self._counted = logs.CountedLog(log)
+        self._lines = logs.LineLimit()
 
     def admit(self, incoming: IncomingDelivery) -> Delivery | Answer:
         """Return the verified delivery, to be stored; or the answer to one that is refused."""
@@ -73,13 +79,25 @@ class Admission:
 
     def answer(self, delivery: Delivery, stored: Stored | NotStored) -> Answer:
         """The answer to an admitted delivery, by what storing it returned."""
+        store = delivery.event.store
         if isinstance(stored, NotStored):
+            self._counted.add("deliveries answered 503", store=store, reason=stored.reason)
             return NOT_STORED
         if stored.status == "full":
+            self._counted.add("deliveries answered 503", store=store, reason=_FULL[stored.where])
             return STORE_FULL
-        return json_answer(
-            {"id": stored.id, "status": stored.status}, self._stores[delivery.event.store].scheme.success
-        )
+        if delivery.unreadable and stored.status == "accepted":
+            self._log_unreadable(stored.id, store)
+        return json_answer({"id": stored.id, "status": stored.status}, self._stores[store].scheme.success)
+
+    def _log_unreadable(self, event_id: str, store: str) -> None:
+        """It is stored as a failure. The cause is not logged: it may quote the body."""
+        if self._lines.has_room():
+            log.error(
+                logs.FAILED, event_id=event_id, store=store, handler="intake", reason="unreadable", next_try="none"
+            )
+        else:
+            self._counted.add("more unreadable deliveries, without a line each", store=store)
 
     def _verify(self, known: Store | None, incoming: IncomingDelivery) -> Delivery:
         """An unknown store costs the same work as a known one and gets the same answer."""
@@ -96,6 +114,7 @@ class Admission:
         """Count a refusal and store the delivery for a while: the configured secret may be the wrong one."""
         label = known.name if known else UNKNOWN_STORE
         self._counts.refused(label, refusal.reason)
+        self._counted.add("deliveries refused", store=label, reason=refusal.reason)
         self._refusals.add(
             Refusal(
                 at=incoming.at,

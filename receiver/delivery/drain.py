@@ -47,6 +47,9 @@ class SpoolDrain:
         """A host may run two receivers, each with its own spool."""
         self._check_age_at = self._publish_at = 0.0
         self._problems = logs.ThrottledLog(log)
+        self._outage = logs.OutageLog(
+            log, begins="the spool cannot be drained now", ends="the spool can be drained again"
+        )
 
     def start(self) -> None:
         """Run in a thread until the process ends."""
@@ -57,8 +60,9 @@ class SpoolDrain:
         while True:
             try:
                 self.run_once()
+                self._outage.worked()
             except Exception as error:  # noqa: BLE001  rows stay in the spool until the next run
-                self._problems.info("the spool cannot be drained now", why=type(error).__name__)
+                self._outage.failed(why=type(error).__name__)
                 if isinstance(error, sqlite3.Error):
                     self._spool.reopen()
             with suppress(Exception):
@@ -114,6 +118,8 @@ class SpoolDrain:
         if errors:
             why = type(errors[0]).__name__
             self._problems.error("the inbox refuses rows of the spool; they stay there", store=store, why=why)
+        if any(taken):
+            self._inbox.outage.worked()
         is_full = len(errors) + sum(taken) < len(taken)
         if not any(taken) or is_full:
             blocked.add(store)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from redis import Redis
 from redis.exceptions import RedisError
 
+from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.inbox import AcceptResult, Inbox
@@ -15,6 +16,8 @@ from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
 RECONNECT_SECONDS = 1.0
+
+log = logs.get("storage")
 
 
 class InboxAccess:
@@ -24,6 +27,9 @@ class InboxAccess:
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}
         self._waits_for_replica = config.redis.ack == "replica"
         self._connect_after = 0.0
+        self.outage = logs.OutageLog(
+            log, begins="the inbox cannot take deliveries", ends="the inbox takes deliveries again"
+        )
 
     @property
     def client(self) -> Redis:

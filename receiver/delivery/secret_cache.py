@@ -60,6 +60,9 @@ class SecretCache:
         self._copy_failed = False
         self._complete_at = self._refreshed_at = 0.0
         self._confirmed_at = 0.0
+        self._outage = logs.OutageLog(
+            log, begins="the keyring cannot be read; using this host's copy", ends="the keyring can be read again"
+        )
 
     # For requests
 
@@ -104,9 +107,9 @@ class SecretCache:
             if self._refreshed_at and began - self._refreshed_at > STALE_SECONDS:
                 self._complete_at = time.monotonic() + GRACE_SECONDS  # some requests were checked with old secrets
             self._is_read, self._refreshed_at = True, began
+            self._outage.worked()
         except Exception as error:  # noqa: BLE001  damaged records in Redis must neither end the thread nor prevent a start
-            if self._is_read or not self._stamp:
-                log.warning("the keyring cannot be read; using this host's copy", why=type(error).__name__)
+            self._outage.failed(why=type(error).__name__)
             self._is_read = False
             # secrets learned meanwhile may come late
             self._complete_at = time.monotonic() + REFRESH_EVERY + GRACE_SECONDS

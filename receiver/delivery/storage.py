@@ -77,6 +77,10 @@ class DeliveryStorage:
         self._inbox = inbox
         self._spool = spool
         self._breaker = breaker
+        self._problems = logs.ThrottledLog(log)
+        self._spool_outage = logs.OutageLog(
+            log, begins="the spool cannot take deliveries", ends="the spool takes deliveries again"
+        )
 
     # For the event loop, which must not block
 
@@ -91,10 +95,12 @@ class DeliveryStorage:
 
     def inbox_failed(self, error: Exception) -> None:
         """Open the breaker: the inbox is not asked again for a moment."""
-        if not self._breaker.is_open:
-            spool = "on" if self._spool.enabled else "off"
-            log.warning("the inbox cannot take deliveries", why=type(error).__name__, spool=spool)
+        self._inbox.outage.failed(why=type(error).__name__, spool="on" if self._spool.enabled else "off")
         self._breaker.trip()
+
+    def inbox_worked(self) -> None:
+        """Report that the inbox has accepted deliveries."""
+        self._inbox.outage.worked()
 
     def open_connection(self) -> PolledConnection | None:
         """A connection to the inbox that never blocks, for batches; None if there is none now. Opening it may block."""
@@ -138,7 +144,7 @@ class DeliveryStorage:
         except Exception as error:  # noqa: BLE001  every delivery gets an answer
             if len(deliveries) > 1:
                 return [self._isolate_errors(store, [one])[0] for one in deliveries]
-            log.error("a delivery cannot be stored", why=type(error).__name__)
+            self._problems.error("a delivery cannot be stored", why=type(error).__name__)
             return [NotStored("it cannot be stored")]
 
     def _store_group(self, deliveries: Sequence[Delivery]) -> StoreResults:
@@ -163,6 +169,8 @@ class DeliveryStorage:
         errors = [reply for reply in replies if isinstance(reply, RedisError)]
         if errors and len(errors) == len(replies):  # if it accepted any, the server works
             self.inbox_failed(errors[0])
+        else:
+            self.inbox_worked()
         return [Stored(reply.status, reply.id) if isinstance(reply, AcceptResult) else None for reply in replies]
 
     def _spool_group(self, deliveries: Sequence[Delivery]) -> StoreResults:
@@ -170,10 +178,11 @@ class DeliveryStorage:
         if not obstacle:
             try:
                 added = self._spool.add(deliveries)
+                self._spool_outage.worked()
                 return [_spooled(one, was_added) for one, was_added in zip(deliveries, added, strict=True)]
             except sqlite3.Error as error:
                 self._spool.reopen()
-                log.error("the spool cannot take deliveries", why=str(error))
+                self._spool_outage.failed(why=str(error))
                 obstacle = "neither the inbox nor the spool can take it"
         return [NotStored(obstacle)] * len(deliveries)
 

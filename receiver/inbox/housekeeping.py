@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
 import orjson
 from redis import Redis
 
@@ -15,17 +18,27 @@ TICK_SLICE = 1_000
 TRIM_SLICE = 500
 
 
+class FailedRun(NamedTuple):
+    """A run that housekeeping made a failure, as it is logged."""
+
+    event_id: str
+    handler: str
+    store: str
+    topic: str
+    group: str
+
+
 class Housekeeping:
     def __init__(self, client: Redis) -> None:
         self.client = client
 
-    def tick(self, *, lapses: bool = True) -> tuple[int, int, int]:
-        """Make due and lapsed work ready, and wake workers. Returns the numbers (due, lapsed, failed)."""
+    def tick(self, *, lapses: bool = True) -> tuple[int, int, list[FailedRun]]:
+        """Make due and lapsed work ready, and wake workers. Returns how many were due and lapsed, and which failed."""
         detail = orjson.dumps({"error": "lost-worker: its worker died or hung repeatedly", "reason": "lost-worker"})
         arguments: list[Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
         (moved,) = script_runner.run(self.client, [ScriptCall("tick", arguments)])
         due, lapsed, failed = moved
-        return due, lapsed, failed
+        return due, lapsed, _failed_runs(failed)
 
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
         """Remove a slice of what is older than these ages (s). Returns the numbers of (bodies, records, failures)."""
@@ -39,15 +52,19 @@ class Housekeeping:
         (reply,) = script_runner.run(self.client, [ScriptCall("trim_store", arguments)])
         return int(reply[0]), int(reply[1])
 
-    def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> int:
-        """Fail runs whose handler no worker has had for `absent` seconds, at most a slice. Returns their number."""
+    def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> list[FailedRun]:
+        """Fail runs whose handler no worker has had for `absent` seconds, at most a slice. Returns them."""
         detail = orjson.dumps(
             {"error": "no-such-handler: no worker has this handler any more", "reason": "no-such-handler"}
         )
         (ended,) = script_runner.run(self.client, [ScriptCall("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
-        return int(ended)
+        return _failed_runs(ended)
 
     def lead(self, name: str, for_ms: int) -> bool:
         """Whether the housekeeper `name` leads now. This only saves work; correctness does not depend on it."""
         (leads,) = script_runner.run(self.client, [ScriptCall("lead", [name, for_ms])])
         return bool(leads)
+
+
+def _failed_runs(replies: Iterable[Sequence[bytes]]) -> list[FailedRun]:
+    return [FailedRun(*(part.decode("utf-8", "replace") for part in reply)) for reply in replies]

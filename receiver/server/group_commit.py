@@ -114,6 +114,8 @@ class GroupCommit:
         assert self._sent
         deliveries, _, on_stored = self._sent
         self._sent = None
+        if any(stored):
+            self._storage.inbox_worked()
         if None not in stored:
             self._finish([one for one in stored if one], on_stored)
         elif any(stored):  # not the whole group again: the accepted ones would be counted as duplicates

@@ -26,6 +26,8 @@ from receiver.inbox.leases import LEASE_MS
 from receiver.inbox.redis.connecting import check
 from workers.processes import Schedule, Signals
 from workers.runtime import maintenance
+from workers.runtime.failure_log import log_failed_runs
+from workers.runtime.server_outage import ServerOutage
 
 if TYPE_CHECKING:
     from workers.subscriptions.repair import SubscriptionCheck
@@ -46,6 +48,7 @@ class Housekeeper:
         self._config = config
         self._schedule = Schedule()
         self._no_lapses_before = 0.0
+        self._outage = ServerOutage(log)
         self._subscription_check: SubscriptionCheck | None = None
 
     def round(self) -> None:
@@ -56,8 +59,9 @@ class Housekeeper:
                 for task, every in MAINTENANCE:
                     if self._schedule.due(task.__name__, every):
                         task(self.housekeeping, self._config)
+            self._outage.worked()
         except RedisError as error:
-            log.warning("the Redis server does not answer", why=type(error).__name__)
+            self._outage.failed(error)
             self._no_lapses_before = time.monotonic() + LEASE_MS / 1000
 
     def reload_config(self, explicit: str | None) -> None:
@@ -85,7 +89,8 @@ class Housekeeper:
         for _ in range(TICKS_AT_ONCE):
             due, lapsed, failed = self.housekeeping.tick(lapses=time.monotonic() >= self._no_lapses_before)
             if lapsed:
-                log.warning("leases lapsed", runs=lapsed, failed=failed, due=due)
+                log.warning("leases lapsed", runs=lapsed, failed=len(failed), due=due)
+                log_failed_runs(failed, reason="lost-worker")
             if max(due, lapsed) < TICK_SLICE:
                 return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from receiver import logs
 from receiver.config import Config
 from receiver.inbox import EventQueries, Housekeeping
+from workers.runtime.failure_log import log_failed_runs
 
 SLICES_AT_ONCE = 20
 
@@ -44,4 +45,5 @@ def _trim_to_newest(housekeeping: Housekeeping, store: str, *, keep: int, window
 def orphans(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  both tasks are called alike
     """Make failures of the runs whose handler no worker has any more."""
     if ended := housekeeping.end_orphans():
-        log.warning("runs failed because no worker has their handler", runs=ended)
+        log.warning("runs failed because no worker has their handler", runs=len(ended))
+        log_failed_runs(ended, reason="no-such-handler")

@@ -240,6 +240,9 @@ class SubscriptionCheck:
         self._redis = connect_to(config().redis, timeout=max(config().redis.timeout, 2.0))
         self._checks = SubscriptionChecks(self._redis)
         self._busy: set[str] = set()
+        self._outage = logs.OutageLog(
+            log, begins="subscription checks are not possible now", ends="subscription checks are possible again"
+        )
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="subscription check", daemon=True)
 
@@ -259,8 +262,9 @@ class SubscriptionCheck:
         while not self._stopping.wait(pause):
             try:
                 pause = BUSY_ROUND_EVERY if self.round() else ROUND_EVERY
+                self._outage.worked()
             except Exception as error:  # noqa: BLE001  Redis or the disk may fail: the thread goes on
-                log.info("subscription checks are not possible now", why=repr(error)[:200])
+                self._outage.failed(why=repr(error)[:200])
                 pause = ROUND_EVERY
 
     def round(self) -> int:

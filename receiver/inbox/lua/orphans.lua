@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- orphans: end the waiting runs of handlers that no worker has had for a long time.
 -- ARGV  1 for how long (ms)  2 how many at most  3 detail (JSON)
--- returns how many became failures
+-- returns for each that became a failure {event id, handler, store, topic, group}
 -- Nothing is ended while no worker at all has declared anything lately: then all workers are stopped.
 return function()
-  local absent, slice, ended = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
+  local absent, slice, ended, failed = tonumber(ARGV[1]), tonumber(ARGV[2]), 0, {}
   local newest, latest = {}, 0
   local seen = redis.call('HGETALL', P .. 'declared_at')
   for at = 1, #seen, 2 do
@@ -13,15 +13,15 @@ return function()
     newest[handler] = math.max(newest[handler] or 0, when)
     latest = math.max(latest, when)
   end
-  if latest < NOW - 60000 then return 0 end
+  if latest < NOW - 60000 then return failed end
 
   for _, lane in ipairs(redis.call('HKEYS', P .. 'lanes')) do
     if (newest[lane] or 0) < NOW - absent then
       local set = P .. 'ready:' .. lane
       local items = redis.call('ZRANGE', set, 0, slice - ended - 1)
-      ended = ended + fail_waiting(set, 'ready', items, lane, ARGV[3])
+      ended = ended + fail_waiting(set, 'ready', items, lane, ARGV[3], failed)
       if ended >= slice then break end
     end
   end
-  return ended
+  return failed
 end

@@ -19,5 +19,5 @@ return function()
   local page = redis.call('ZSCAN', set, ARGV[3], 'COUNT', ARGV[4])
   local items = {}
   for at = 1, #page[2], 2 do items[#items + 1] = page[2][at] end
-  return { page[1], fail_waiting(set, string.match(place, '^%a+'), items, handler, ARGV[5]) }
+  return { page[1], fail_waiting(set, string.match(place, '^%a+'), items, handler, ARGV[5], {}) }
 end

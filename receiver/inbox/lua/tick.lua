@@ -2,7 +2,7 @@
 -- tick: make due and lapsed work ready, and wake workers for it. Any process may run it at any time, also twice.
 -- ARGV  1 maximum number of items  2 lease (ms)  3 losses a run may have
 --       4 detail (JSON) of a run that lost its worker too often  5 "0" to leave lapsed leases alone this time
--- returns {due, lapsed, failed}
+-- returns {due, lapsed, failed}: two numbers, and {event id, handler, store, topic, group} of each run that failed
 local slice, allowed, due, lapsed, failed
 
 local function come_due(id, handler, run, store)
@@ -19,7 +19,7 @@ local function lapse(id, handler, run, store)
   lapsed = lapsed + 1
   if run.losses > allowed then
     fail_run(id, handler, run, store, ARGV[4])
-    failed = failed + 1
+    failed[#failed + 1] = failure_of(id, handler, store)
   else
     run.state = 'ready'
     write_run(id, handler, run)
@@ -36,7 +36,7 @@ end
 return function()
   local lease = tonumber(ARGV[2])
   slice, allowed = tonumber(ARGV[1]), tonumber(ARGV[3])
-  due, lapsed, failed = 0, 0, 0
+  due, lapsed, failed = 0, 0, {}
 
   move_each(P .. 'later', 'later', due_in('later'), come_due)
   if ARGV[5] ~= '0' then move_each(P .. 'leased', 'leased', due_in('leased'), lapse) end

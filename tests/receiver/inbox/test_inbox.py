@@ -248,7 +248,7 @@ def test_renewing_keeps_a_lease(system: System) -> None:
     run = claim_one(system.inbox)
     system.client.zadd(keys.LEASED, {run.item: 1})
     assert system.inbox.renew([run]) == set()
-    assert system.housekeeping.tick() == (0, 0, 0)
+    assert system.housekeeping.tick() == (0, 0, [])
 
 
 def test_a_lease_that_ends_too_late_is_shortened(system: System) -> None:

@@ -92,9 +92,9 @@ def test_the_housekeeper_applies_retention(make_system: Callable[..., System]) -
 def test_runs_of_a_handler_that_no_worker_has_become_failures(system: System) -> None:
     event_id = system.accept()
     route(system.inbox, claim_one(system.inbox), ("old.handler", "default", False), GREET)
-    assert system.housekeeping.end_orphans(absent=0.01) == 0, "no run is an orphan while all workers are stopped"
+    assert system.housekeeping.end_orphans(absent=0.01) == [], "no run is an orphan while all workers are stopped"
     system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
-    assert eventually(lambda: system.housekeeping.end_orphans(absent=30)) == 1
+    assert len(eventually(lambda: system.housekeeping.end_orphans(absent=30))) == 1
     assert system.run_of(event_id, "old.handler").error.startswith("no-such-handler")
     assert system.identity_holds()
 
@@ -117,5 +117,5 @@ def test_runs_of_the_only_handler_are_orphans_if_workers_are_alive_without_it(sy
         system.client.hset(keys.DECLARED_AT, name, int((time.time() - 40) * 1000))
     system.inbox.declare([])
     assert HandlerQueries(system.client).absent()["shop.greet"].waiting == 1
-    assert system.housekeeping.end_orphans(absent=30) == 1
+    assert len(system.housekeeping.end_orphans(absent=30)) == 1
     assert system.status(event_id) == "failed"

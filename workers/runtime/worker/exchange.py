@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
-from receiver.inbox.outcomes import OutcomeKind, RunResult
+from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from receiver.inbox.rq_records import fail_job
+from workers.runtime.failure_log import FailureLog
 from workers.runtime.pool.pool import ChildPool
+from workers.runtime.server_outage import ServerOutage
 from workers.runtime.worker.claim_sizes import LARGEST_BATCH, ClaimSizes
 from workers.runtime.worker.retries import outcome_of
 from workers.runtime.worker.routing import EventRouter
@@ -35,6 +37,7 @@ class InboxExchange:
     ) -> None:
         self.inbox = inbox
         self.router = EventRouter(inbox)
+        self.failures = FailureLog()
         self.expects_work = True
         """Whether a claim may find work: after a wake-up, after the end of a run, and at each heartbeat."""
         self.stopping = False
@@ -49,6 +52,7 @@ class InboxExchange:
         self._write_by = 0.0
         self._limit_opens_at: float | None = None
         self._unreachable_until = 0.0
+        self._outage = ServerOutage(log)
 
     def adopt(self, handlers: Mapping[str, Declaration], limits: Mapping[str, Limit]) -> None:
         """Claim runs of these handlers from now on. `limits` has the limit of each handler that has one."""
@@ -117,7 +121,10 @@ class InboxExchange:
         """Have the outcome of a run written with the next exchange."""
         if not self._outcomes:
             self._write_by = time.monotonic() + GATHER_SECONDS
-        self._outcomes.append(outcome_of(run, result, self._handlers.get(run.handler)))
+        outcome = outcome_of(run, result, self._handlers.get(run.handler))
+        if outcome.kind in (OutcomeKind.RETRY, OutcomeKind.FAILED):
+            self.failures.attempt_failed(outcome, died=result.ending is Ending.DIED)
+        self._outcomes.append(outcome)
         self.expects_work = True
 
     def release(self, runs: Iterable[Run]) -> None:
@@ -143,6 +150,7 @@ class InboxExchange:
         try:
             if not claims:
                 self.inbox.finish(outcomes)
+                self._outage.worked()
                 return
             lanes, suspects_first = self._claim_sizes.next_claim(self._quotas(), slotted=self._waiting.slotted)
             written, claim = self.inbox.finish_and_claim(
@@ -160,6 +168,7 @@ class InboxExchange:
             self._route([run for run in claim.runs if not run.handler], claim.version)
             if isinstance(written, RedisError):
                 raise written
+            self._outage.worked()
         except RedisError as error:
             self._outcomes = outcomes + self._outcomes  # may be written twice: the second is stale, and no error
             self._server_failed(error)
@@ -186,17 +195,18 @@ class InboxExchange:
 
     def try_at_server(self, call: Callable[[], Any]) -> Any:
         """Call the server for something that can wait. None if the server did not answer."""
+        if self._unreachable:
+            return None
         try:
-            return None if self._unreachable else call()
+            answer = call()
         except RedisError as error:
             self._server_failed(error)
             return None
+        self._outage.worked()
+        return answer
 
     def _server_failed(self, error: RedisError) -> None:
-        if isinstance(error, ResponseError):
-            log.error("the Redis server refused a script", why=str(error)[:300])
-        elif not self._unreachable:
-            log.warning("the Redis server does not answer", why=type(error).__name__)
+        self._outage.failed(error)
         self._wake_ups.drop()
         self._unreachable_until = time.monotonic() + UNREACHABLE_PAUSE
         self.expects_work = True

@@ -28,6 +28,11 @@ class RegisteredWorker(RQWorker):
         super().__init__([rq_queue(queue) for queue in queues], name=name, connection=connection)
         self._handler_queues = queues
         self.birth_date = now()
+        self._outage = logs.OutageLog(
+            log,
+            begins="could not write the worker's RQ registration",
+            ends="the worker's RQ registration is written again",
+        )
 
     def _set_connection(self, connection: Redis) -> Redis:
         return connection  # RQ would raise the timeouts to minutes
@@ -50,10 +55,10 @@ class RegisteredWorker(RQWorker):
     def unregister(self) -> None:
         self._try(self.register_death)
 
-    @staticmethod
-    def _try(call: Callable[[], Any]) -> None:
+    def _try(self, call: Callable[[], Any]) -> None:
         """Only `doctor` and RQ's own tools read this, and the work goes on without it."""
         try:
             call()
+            self._outage.worked()
         except RedisError as error:
-            log.info("could not write the worker's RQ registration", why=type(error).__name__)
+            self._outage.failed(why=type(error).__name__)

@@ -34,6 +34,7 @@ from workers.runtime.worker.wake_ups import WakeUpListener
 
 WATCH_EVERY = 0.1
 HEARTBEAT_EVERY = 5.0
+FAILURES_EVERY = 1.0
 RELEASE_AFTER = 5.0
 """Seconds that a claimed run may wait here for a child process before it is released."""
 TIMEOUT_OF_UNKNOWN_HANDLER = 60.0
@@ -95,6 +96,7 @@ class Worker(RegisteredWorker):
             self._pool.close()
             self._wake_ups.drop()
             self.unregister()
+            self._exchange.failures.flush()
             log.info("worker stopped")
         return True
 
@@ -142,6 +144,8 @@ class Worker(RegisteredWorker):
             self._pool.take_back_waiting(longer_than=LONG)
             if self._waiting.older_than(RELEASE_AFTER):
                 self._exchange.release(self._waiting.take_all())
+        if self._schedule.due("failures", FAILURES_EVERY):
+            self._exchange.failures.flush()
         if self._schedule.due("renew", RENEW_EVERY):
             self._renew_leases()
         if self._schedule.due("heartbeat", HEARTBEAT_EVERY):

@@ -78,3 +78,9 @@ local function fail_run(id, handler, run, store, detail)
   end_run(id, store, true)
   join_group(id, handler, store, 'failed', detail)
 end
+
+-- What is logged of a run that has just failed.
+local function failure_of(id, handler, store)
+  local about = redis.call('HMGET', P .. 'e:' .. id, 'topic', 'g:' .. handler)
+  return { id, handler, store, about[1] or '', string.match(about[2] or '', '^%S+') or '' }
+end

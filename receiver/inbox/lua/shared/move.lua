@@ -27,13 +27,17 @@ local function move_each(set, state, items, move)
 end
 
 -- Ends as failures those of the items of a set that belong to a handler which no worker has any more. Returns how many.
-local function fail_waiting(set, state, items, handler, detail)
+-- What is logged of each is appended to `failed`.
+local function fail_waiting(set, state, items, handler, detail, failed)
   local its_own = {}
   for _, item in ipairs(items) do
     local _, whose = split(item)
     if whose == handler then its_own[#its_own + 1] = item end
   end
-  return move_each(set, state, its_own, function(id, _, run, store) fail_run(id, handler, run, store, detail) end)
+  return move_each(set, state, its_own, function(id, _, run, store)
+    fail_run(id, handler, run, store, detail)
+    failed[#failed + 1] = failure_of(id, handler, store)
+  end)
 end
 
 -- Removes a closed event from every key. Its part in the counters stays.

@@ -1,0 +1,226 @@
+"""Failure log: failed attempts, runs that failed for good and refusals leave lines, without any content."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from receiver import logs
+from receiver.contract.compose import compose
+from receiver.inbox import Declaration, Outcome, Run, StoredEvent, keys
+from receiver.inbox.leases import LOSSES_ALLOWED
+from receiver.inbox.outcomes import OutcomeKind
+from tests.support.harness import System, eventually
+from workers.runtime.failure_log import FailureLog
+
+WORD = "jane.doe@example.org"
+"""Personal data: in payloads, in messages of exceptions and in headers; never in a log."""
+
+PLUGIN = f"""
+import os, time
+from workers import Fail, Retry, Router
+
+router = Router("erp")
+
+@router.on("order.created", retries=(0.01,) * 50)
+def flaky(event, ctx):
+    if ctx.attempt <= 45:
+        raise ConnectionError("the ERP refuses {WORD}: " + event.body.decode())
+    return "done"
+
+@router.on("order.paid", retries=(0.01,))
+def hopeless(event, ctx):
+    raise KeyError(event.data["email"])
+
+@router.on("order.updated")
+def refuses(event, ctx):
+    raise Fail("no such customer: " + event.data["email"])
+
+@router.on("order.deleted", retries=0, timeout=0.2)
+def slow(event, ctx):
+    time.sleep(60)
+
+@router.on("order.cancelled", retries=0)
+def dies(event, ctx):
+    os.abort()
+
+@router.on("order.shipped", retries=(0.01,))
+def asks(event, ctx):
+    if ctx.attempt == 1:
+        raise Retry("{WORD} is not linked yet", after=0)
+"""
+LOGS = ("web", "worker", "housekeeper")
+
+
+def lines(system: System, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in system.log(name).splitlines() if line.startswith("{")]
+
+
+def about(system: System, name: str, event_id: str) -> list[dict[str, Any]]:
+    """The lines of a log about one event."""
+    return [line for line in lines(system, name) if line.get("event_id") == event_id]
+
+
+def named(system: System, name: str, event: str) -> list[dict[str, Any]]:
+    return [line for line in lines(system, name) if line["event"] == event]
+
+
+def group_of(system: System, event_id: str, handler: str) -> str:
+    """The failure group that the inbox has put a run into."""
+    return str(system.client.hget(keys.EVENT + event_id, f"g:{handler}").decode().split()[0])
+
+
+@pytest.fixture
+def erp(make_system: Callable[..., System]) -> System:
+    system = make_system(plugin=PLUGIN)
+    text = system.config_file.read_text().replace("[stores.south]\n", "[stores.south]\nmax_stored = 2\n")
+    system.config_file.write_text(text)
+    return system
+
+
+def test_each_failed_attempt_permanent_failure_and_refusal_is_logged_once(erp: System) -> None:
+    erp.start("web", "worker", "housekeeper")
+    data = {"id": 1001, "email": WORD}
+    flaky, hopeless, refuses, slow, dies, asks = (
+        erp.deliver(f"order.{name}", data=data)
+        for name in ("created", "paid", "updated", "deleted", "cancelled", "shipped")
+    )
+    for event_id, status in {flaky: "settled", hopeless: "failed", refuses: "failed", asks: "settled"}.items():
+        assert erp.settled(event_id, 30) == status
+    assert (erp.settled(slow), erp.settled(dies)) == ("failed", "failed")
+
+    attempts = about(erp, "worker", flaky)
+    assert [line["attempt"] for line in attempts] == list(range(1, 46))
+    (group,) = {line["group"] for line in attempts}
+    expected = {
+        "event": "attempt failed; it will be retried",
+        "level": "warning",
+        "store": "north",
+        "topic": "order.created",
+        "handler": "erp.flaky",
+        "exception": "ConnectionError",
+        "version": erp.inbox.declarations().handlers[0].version,
+    }
+    assert expected.items() <= attempts[0].items()
+    assert 0 <= (next_try_of(attempts[0]) - datetime.fromisoformat(attempts[0]["timestamp"])).total_seconds() < 1
+
+    first, last = about(erp, "worker", hopeless)
+    assert (first["attempt"], last["attempt"]) == (1, 2)
+    assert last["event"] == "run failed for good; see `storehooks failures`"
+    assert (last["level"], last["exception"], last["next_try"]) == ("error", "KeyError", "none")
+    assert last["group"] == first["group"] == group_of(erp, hopeless, "erp.hopeless") != group
+
+    (refused,) = about(erp, "worker", refuses)
+    assert (refused["exception"], refused["attempt"], refused["next_try"]) == ("Fail", 1, "none")
+    (timed_out,) = about(erp, "worker", slow)
+    assert (timed_out["exception"], timed_out["next_try"]) == ("RunTimeout", "none")
+    (died,) = about(erp, "worker", dies)
+    assert (died["why"], died["next_try"]) == ("its process was killed by SIGABRT", "none")
+    (asked,) = about(erp, "worker", asks)
+    assert (asked["exception"], asked["attempt"]) == ("Retry", 1)
+
+    assert all(WORD not in erp.log(name) for name in LOGS)
+
+
+def next_try_of(line: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(line["next_try"])
+
+
+def test_refusals_and_503_answers_are_counted_in_one_line_a_second(erp: System) -> None:
+    erp.start("web")
+    wrong = erp.request(data={"email": WORD}, store="south")
+    began = time.time()
+    for store in ["north"] * 20 + [WORD, "x.y", "nowhere"]:
+        assert erp.post(wrong, store).status_code == 401
+    answers = [erp.post(erp.request(store="south"), "south").status_code for _ in range(5)]
+    assert answers == [200, 200, 503, 503, 503]
+    took = time.time() - began
+
+    def counted(event: str) -> Counter[tuple[str, str]]:
+        total: Counter[tuple[str, str]] = Counter()
+        for line in named(erp, "web", event):
+            total[line["store"], line["reason"]] += line["count"]
+        return total
+
+    eventually(lambda: counted("deliveries refused").total() == 23 and counted("deliveries answered 503").total() == 3)
+    assert counted("deliveries refused") == {("north", "signature-mismatch"): 20, ("?", "unknown-store"): 3}
+    assert counted("deliveries answered 503") == {("south", "it has max_stored open events"): 3}
+    most = 1 + took  # for each store and reason, in one process
+    assert len(named(erp, "web", "deliveries refused")) <= 2 * most
+    assert WORD not in erp.log("web")
+    assert "nowhere" not in erp.log("web")
+
+
+def test_a_genuine_delivery_that_cannot_be_read_is_logged_as_a_failure(erp: System) -> None:
+    erp.start("web")
+    request = compose(
+        erp.config.known_stores["north"], topic="", delivery_id="msg_1", data={"email": WORD}, now=time.time()
+    )
+    event_id = erp.post(request).json()["id"]
+    assert erp.status(event_id) == "failed"
+    (line,) = eventually(lambda: about(erp, "web", event_id))
+    expected = {"store": "north", "handler": "intake", "reason": "unreadable", "next_try": "none", "level": "error"}
+    assert expected.items() <= line.items()
+    assert erp.post(request).json()["status"] == "duplicate"
+    erp.processes[0].stop()
+    assert len(about(erp, "web", event_id)) == 1
+    assert WORD not in erp.log("web")
+
+
+def test_failures_that_the_housekeeper_makes_are_logged(system: System) -> None:
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
+    lost, orphan = system.accept(data={"email": WORD}), system.accept(data={"email": WORD})
+    for event_id, handler in ((lost, "shop.greet"), (orphan, "old.handler")):
+        (event,) = system.inbox.claim({"": 1}, capacity=1).runs
+        assert event.event.id == event_id
+        system.inbox.route([(event, [(handler, "default", False)])], system.inbox.declarations().version)
+    for _ in range(LOSSES_ALLOWED + 1):
+        (run,) = system.inbox.claim({"shop.greet": 1}, capacity=1).runs
+        system.client.zadd(keys.LEASED, {run.item: 1})
+        if run.losses < LOSSES_ALLOWED:
+            system.housekeeping.tick()
+    system.start("housekeeper", quicker={"receiver.inbox.housekeeping.DECLARATION_MS": 1000})
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
+
+    (line,) = eventually(lambda: about(system, "housekeeper", lost))
+    expected = {
+        "event": "run failed for good; see `storehooks failures`",
+        "store": "north",
+        "topic": "order.created",
+        "handler": "shop.greet",
+        "reason": "lost-worker",
+        "next_try": "none",
+        "level": "error",
+        "group": group_of(system, lost, "shop.greet"),
+    }
+    assert expected.items() <= line.items()
+    (line,) = eventually(lambda: about(system, "housekeeper", orphan), 20)
+    assert (line["handler"], line["reason"]) == ("old.handler", "no-such-handler")
+    assert WORD not in system.log("housekeeper")
+
+
+def test_a_flood_of_failing_runs_is_logged_in_part_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    stored = StoredEvent("ID", [b"north", b"order.created", *[b""] * 6], b"")
+    failing = Outcome(Run("ID|erp.push", "erp.push", "", 0, 0, stored), OutcomeKind.RETRY, {"error": f"E: {WORD}"})
+    log = FailureLog()
+    with capture_logs() as captured:
+        for _ in range(logs.LINES_A_SECOND + 900):
+            log.attempt_failed(failing)
+        now += 1.0
+        log.attempt_failed(failing)
+        log.flush()
+        log.flush()
+    assert len(captured) == logs.LINES_A_SECOND + 2
+    (summary,) = [line for line in captured if "count" in line]
+    assert (summary["handler"], summary["count"]) == ("erp.push", 900)
+    assert WORD not in repr(captured)
+    assert datetime.fromisoformat(captured[0]["next_try"]) <= datetime.now(UTC)

@@ -1,0 +1,66 @@
+"""Failure log: a line for each failed attempt, and for each run that failed for good.
+
+A line never has the exception's message, which may quote a payload; `storehooks failures show GROUP` shows that. A run
+ends with exactly one line for each of its failed attempts: the last one says that it failed for good.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from receiver import logs
+from receiver.inbox import Outcome
+from receiver.inbox.housekeeping import FailedRun
+from receiver.inbox.outcomes import OutcomeKind
+
+RETRIED = "attempt failed; it will be retried"
+
+log = logs.get("failures")
+
+
+class FailureLog:
+    """The failed attempts of one worker process."""
+
+    def __init__(self) -> None:
+        self._lines = logs.LineLimit()
+        self._left_out: Counter[str] = Counter()
+
+    def attempt_failed(self, outcome: Outcome, *, died: bool = False) -> None:
+        """Log an attempt whose outcome is a retry or a failure. `died` says that its child process has ended."""
+        run, detail = outcome.run, outcome.detail
+        if not self._lines.has_room():
+            self._left_out[run.handler] += 1
+            return
+        error, is_retried = str(detail.get("error", "")), outcome.kind is OutcomeKind.RETRY
+        # The text of a death is ours. Of an exception, only its type is.
+        cause = {"why": error} if died else {"exception": error.partition(":")[0]}
+        (log.warning if is_retried else log.error)(
+            RETRIED if is_retried else logs.FAILED,
+            event_id=run.stored.id,
+            store=run.stored.store,
+            topic=run.stored.topic,
+            handler=run.handler,
+            version=detail.get("version"),
+            attempt=run.attempts + 1,
+            **cause,
+            group=detail.get("group"),
+            next_try=_after(outcome.delay) if is_retried else "none",
+        )
+
+    def flush(self) -> None:
+        """Log how many attempts of each handler had no line. Call it about once a second."""
+        counts, self._left_out = self._left_out, Counter()
+        for handler, count in counts.items():
+            log.warning("more failed attempts, without a line each", handler=handler, count=count)
+
+
+def log_failed_runs(runs: Iterable[FailedRun], *, reason: str) -> None:
+    """Log the runs that a housekeeper made failures."""
+    for run in runs:
+        log.error(logs.FAILED, **run._asdict(), reason=reason, next_try="none")
+
+
+def _after(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")

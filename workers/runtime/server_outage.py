@@ -1,0 +1,29 @@
+"""Server outage: logs once that the Redis server does not answer or refuses what it is asked, and when that is over."""
+
+from __future__ import annotations
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+from receiver import logs
+
+
+class ServerOutage:
+    def __init__(self, logger: structlog.stdlib.BoundLogger) -> None:
+        self._silent = logs.OutageLog(
+            logger, begins="the Redis server does not answer", ends="the Redis server answers again"
+        )
+        self._refusing = logs.OutageLog(
+            logger, begins="the Redis server refuses a command", ends="the Redis server no longer refuses commands"
+        )
+
+    def failed(self, error: RedisError) -> None:
+        """Call it for each failed call. The text of a refusal is the server's own and says what to do."""
+        if isinstance(error, ResponseError):
+            self._refusing.failed(why=str(error)[:300])
+        else:
+            self._silent.failed(why=type(error).__name__)
+
+    def worked(self) -> None:
+        self._silent.worked()
+        self._refusing.worked()
