@@ -78,18 +78,22 @@ class ThrottledLog:
 
 
 class OutageLog:
-    """Logs an outage when it begins, once a minute while it lasts, and when it ends, with its duration."""
+    """Logs an outage when it begins, once a minute while it lasts, and when it ends, with its duration.
+
+    The duration is the time from the first failure to the last: the next call may come much later.
+    """
 
     def __init__(self, logger: structlog.stdlib.BoundLogger, *, begins: str, ends: str) -> None:
         self._logger, self._begins, self._ends = logger, begins, ends
         self._since: float | None = None
+        self._failed_at = 0.0
         self._logged = False
         """Whether this outage has a line already."""
         self._logged_at = float("-inf")
 
     def failed(self, **fields: Any) -> None:
         """Call it for each failure."""
-        now = time.monotonic()
+        now = self._failed_at = time.monotonic()
         if self._since is None:
             self._since, self._logged = now, False
         if now - self._logged_at >= (REPEAT_SECONDS if self._logged else BEGIN_SECONDS):
@@ -97,11 +101,16 @@ class OutageLog:
             self._logger.warning(self._begins, **lasted, **fields)
             self._logged, self._logged_at = True, now
 
-    def worked(self) -> None:
-        """Call it for each success; this costs nothing while there is no outage."""
+    def worked(self, *, quiet: float = 0.0) -> None:
+        """Call it for each success; this costs nothing while there is no outage.
+
+        `quiet` is for a success that proves little: then the last failure must be this many seconds ago.
+        """
+        if self._since is None or (quiet and time.monotonic() - self._failed_at < quiet):
+            return
         since, self._since = self._since, None
-        if since is not None and self._logged:
-            self._logger.info(self._ends, seconds=round(time.monotonic() - since, 1))
+        if self._logged:
+            self._logger.info(self._ends, seconds=round(self._failed_at - since, 1))
 
 
 class LineLimit:

@@ -31,6 +31,8 @@ from receiver.spool import SpooledRow
 RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
 CHECK_AGE_EVERY = 60.0
+QUIET_SECONDS = 10.0
+"""A server that answers may still refuse deliveries. After this time without a failure, it is taken to accept them."""
 LOCK = "spool.lock"
 
 log = logs.get("drain")
@@ -72,6 +74,7 @@ class SpoolDrain:
     def run_once(self) -> None:
         """Update the breaker, drain unless another process of this host does, and publish how many rows are left."""
         self._breaker.update_from_server(self._inbox.client)
+        self._inbox.outage.worked(quiet=QUIET_SECONDS)
         if not self._spool.exists():
             return
         with open(self._lock_file, "a") as lock:

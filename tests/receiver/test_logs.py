@@ -1,4 +1,4 @@
-"""Logs: an exception is logged with its type and place, never with its message; repeats are throttled."""
+"""Logs: an exception is logged with its type and place, never with its message; repeats are throttled or counted."""
 
 from __future__ import annotations
 
@@ -48,3 +48,64 @@ def test_the_same_event_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch)
             throttled.error("disk full")
             throttled.info("waiting")
     assert [line["event"] for line in lines] == ["disk full", "waiting"] * 2
+
+
+def test_an_outage_is_logged_when_it_begins_once_a_minute_and_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    outage = logs.OutageLog(logs.get("ours"), begins="away", ends="back")
+    with capture_logs() as lines:
+        outage.worked()
+        for tenths in range(1500):
+            now = 1000.0 + tenths / 10
+            outage.failed(why="ConnectionError")
+        outage.worked()
+        outage.worked()
+    assert [(line["event"], line["log_level"], line.get("seconds")) for line in lines] == [
+        ("away", "warning", None),
+        ("away", "warning", 60),
+        ("away", "warning", 120),
+        ("back", "info", 149.9),
+    ]
+
+
+def test_an_outage_that_comes_and_goes_is_not_logged_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    outage = logs.OutageLog(logs.get("ours"), begins="away", ends="back")
+    with capture_logs() as lines:
+        for second in range(60):
+            now = 1000.0 + second
+            outage.failed()
+            now += 0.5
+            outage.worked()
+    assert [line["event"] for line in lines] == ["away", "back"] * 6
+
+
+def test_a_success_that_proves_little_ends_an_outage_only_after_a_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    outage = logs.OutageLog(logs.get("ours"), begins="away", ends="back")
+    with capture_logs() as lines:
+        outage.failed()
+        for second in range(1, 3600):
+            now = 1000.0 + second
+            if second == 5:
+                outage.failed()
+            outage.worked(quiet=10)
+    assert [(line["event"], line.get("seconds")) for line in lines] == [("away", None), ("back", 5.0)]
+
+
+def test_what_happens_often_is_counted_and_logged_by_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "COUNT_SECONDS", 3600.0)
+    counted = logs.CountedLog(logs.get("ours"))
+    with capture_logs() as lines:
+        for _ in range(1000):
+            counted.add("refused", store="north", reason="too-old")
+        counted.add("refused", store="?", reason="unknown-store")
+        counted.flush()
+        counted.flush()
+    assert [(line["store"], line["reason"], line["count"]) for line in lines] == [
+        ("north", "too-old", 1000),
+        ("?", "unknown-store", 1),
+    ]
