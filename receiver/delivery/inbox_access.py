@@ -46,7 +46,7 @@ class InboxAccess:
 
     def batch(self, deliveries: Sequence[Delivery]) -> AcceptBatch:
         """The calls that accept deliveries, for a connection from `open_connection`."""
-        return AcceptBatch(deliveries, self._repeat_window, self._quotas)
+        return AcceptBatch(deliveries, self._repeat_window, self._quotas, now=time.time())
 
     def open_connection(self) -> PolledConnection | None:
         """A connection that never blocks; None where groups cannot be accepted over one. Opening it may block."""

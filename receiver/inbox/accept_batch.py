@@ -50,9 +50,12 @@ def groups_of(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
 class AcceptBatch:
     """The calls that accept deliveries, and the results for each delivery from the replies."""
 
-    def __init__(self, deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> None:
+    def __init__(
+        self, deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int], *, now: float
+    ) -> None:
+        """`now` is the time by this host's clock, as the time of arrival of each delivery is."""
         groups = list(groups_of(deliveries))
-        self.calls = [_accept_call(group, repeat_window, quotas) for group in groups]
+        self.calls = [_accept_call(group, repeat_window, quotas, now) for group in groups]
         self._sizes = [len(group) for group in groups]
 
     def read(self, replies: Iterable[Any]) -> list[AcceptResult | RedisError]:
@@ -60,15 +63,18 @@ class AcceptBatch:
         return [one for reply, size in zip(replies, self._sizes, strict=True) for one in _results(reply, size)]
 
 
-def _accept_call(deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int]) -> ScriptCall:
+def _accept_call(
+    deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int], now: float
+) -> ScriptCall:
     arguments: list[Argument] = [int(repeat_window * 1000), MAX_EVENT_NAMES]
     for one in deliveries:
-        arguments += _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0))
+        arguments += _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0), now)
     return ScriptCall("accept", arguments)
 
 
-def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> list[Argument]:
+def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, now: float) -> list[Argument]:
     event = delivery.event
+    received = event.received_at.timestamp()
     problem = orjson.dumps({"error": delivery.unreadable, "reason": "unreadable"}) if delivery.unreadable else ""
     return [
         event.id,
@@ -77,7 +83,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         delivery.theirs if event.topic != PROBE else "",
         event.delivery_id,
         event.resource_id,
-        int(event.received_at.timestamp() * 1000),
+        int(received * 1000),
         event.occurred_at.isoformat() if event.occurred_at else "",
         event.source,
         event.data_path,
@@ -87,6 +93,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int) -> l
         problem,
         hashlib.sha256(event.body).hexdigest()[:16],
         delivery.first_id,
+        max(0, int((now - received) * 1000)),
     ]
 
 

@@ -82,7 +82,7 @@ class Inbox:
         replicas: int = 0,
     ) -> list[AcceptResult | RedisError]:
         """Like `accept`, but an error is returned for the delivery that caused it, and the others are stored."""
-        accepting = AcceptBatch(deliveries, repeat_window, quotas or {})
+        accepting = AcceptBatch(deliveries, repeat_window, quotas or {}, now=time.time())
         return accepting.read(script_runner.run_each(self._server, accepting.calls, replicas=replicas))
 
     # Workers

@@ -12,7 +12,8 @@ Events
                             l:{handler}  "token late": the token of the last expired lease ("-" once that worker has
                                          answered), and how often a worker was late with the run but alive.
     b:{id}          string  The headers as a JSON line, then the raw body. Removed before the event's record is.
-    d:{store}:{m}   string  The event id of a delivery that only its body identifies, for a short time.
+    d:{store}:{m}:{span}    string  The mark of an event that only its body identifies: its arrival by its receiver's
+                            clock and by the server's (ms), and its id. The span is its arrival in windows. Expires.
     ix, ix:{store}  zset    Event ids by time of arrival (ms), of all stores and of one.
     done            zset    Settled events by time (ms). Only these are removed by age.
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.

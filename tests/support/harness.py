@@ -23,7 +23,7 @@ from receiver import config as config_room
 from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
-from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, server_url
+from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, keys, server_url
 from receiver.inbox.redis import embedded_server
 from receiver.spool import open_existing_refusals
 from tests.support.programs import Process, run_to_end, storehooks
@@ -261,6 +261,14 @@ class System:
     def accept(self, topic: str = "order.created", **how: Any) -> str:
         """Store an event in the inbox without a web server; returns its id."""
         return self.inbox.accept([self.delivery(topic, **how)])[0].id
+
+    def damage_mark_of(self, delivery: Delivery) -> str:
+        """Damage the repeat mark of a delivery, so that the inbox refuses it and no other; returns the mark's key."""
+        window = int(self.config.receiver.dedupe_window_unidentified * 1000)
+        span = int(delivery.event.received_at.timestamp() * 1000) // window
+        key = f"{keys.PREFIX}d:{delivery.event.store}:{delivery.content_hash}:{span}"
+        self.client.rpush(key, "not a string")
+        return key
 
     # What an operator sees
 

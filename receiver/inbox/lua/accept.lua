@@ -1,9 +1,9 @@
 #!lua
 -- accept: store events, each once, and wake a worker.
--- ARGV  1 how long a repeat mark counts (ms)  2 how many event names of a store are counted one by one
+-- ARGV  1 the window for repeats (ms)  2 how many event names of a store are counted one by one
 --       then for each delivery: id, store, topic, theirs, delivery, resource, received (ms), occurred, source, data_path,
 --       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable (JSON) or "",
---       digest of the body, first id or ""
+--       digest of the body, first id or "", how long it waited on its host (ms)
 -- returns for each {"accepted" | "duplicate" | "full", id}, or {"failed", the error}
 -- No allow-oom: at maxmemory new events are refused while workers drain.
 --
@@ -11,7 +11,7 @@
 -- only another body under the same delivery id gets an id of its own. So a second body is noticed by the record of the
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
 -- before that of the second.
-local PARTS = 16
+local PARTS = 17
 local window, max_names, open_before, names
 
 -- A duplicate also writes, so that waiting for replicas covers the first write.
@@ -31,6 +31,32 @@ local function is_full(store, quota)
   return open_before[store] + (counted['open|' .. store] or 0) >= quota
 end
 
+-- Without a delivery id, an equal body is a repeat of an event if they arrived less than a window apart, in any order: a
+-- spool is drained long after its deliveries arrived. An event has its mark in the span of one window in which it arrived,
+-- so a repeat finds it in its own span or in a neighbouring one.
+local function mark_key(store, mark, received, span)
+  return string.format('%sd:%s:%s:%.0f', P, store, mark, math.floor(received / window) + span)
+end
+
+-- Arrival is compared by the receivers' clocks (`received`) and by the server's (`arrived`). Only if both agree is it a
+-- repeat: clocks jump, hosts differ, and a server that hung accepts late. An event may run twice; none may be lost.
+local function repeat_of(store, mark, received, arrived)
+  for span = -1, 1 do
+    local found = redis.call('GET', mark_key(store, mark, received, span)) or ''
+    local by_receiver, by_server, id = string.match(found, '^(%d+) (%d+) (%S+)$')
+    if id and math.abs(by_receiver - received) < window and math.abs(by_server - arrived) < window
+      and redis.call('EXISTS', P .. 'e:' .. id) == 1 then
+      return id
+    end
+  end
+end
+
+-- A mark is needed for as long again as its delivery has waited: other rows of the same outage are drained after it.
+local function set_mark(store, mark, received, arrived, id)
+  local value = string.format('%.0f %.0f %s', received, arrived, id)
+  redis.call('SET', mark_key(store, mark, received, 0), value, 'PX', window + NOW - arrived)
+end
+
 local function note_name(store, name, received)
   if name == '' then return end
   local own = names[store]
@@ -42,7 +68,7 @@ local function note_name(store, name, received)
   if not seen then
     own[name] = { 1, received }
   else
-    seen[1], seen[2] = seen[1] + 1, received
+    seen[1], seen[2] = seen[1] + 1, math.max(seen[2], received)
   end
 end
 
@@ -56,13 +82,17 @@ local function write_names(store, own)
       name = ''
       redis.call('HINCRBY', key, 'n:', many)
     end
-    redis.call('HSET', key, 'l:' .. name, seen[2])
+    local last = seen[2]
+    -- A delivery that has waited, in a spool or as refused, may have arrived before the last one.
+    if last < NOW - 100 then last = math.max(last, tonumber(redis.call('HGET', key, 'l:' .. name) or 0)) end
+    redis.call('HSET', key, 'l:' .. name, string.format('%.0f', last))
   end
 end
 
 local function accept(at)
-  local id, store, received, mark, digest, first_id = ARGV[at], ARGV[at + 1], ARGV[at + 6], ARGV[at + 11], ARGV[at + 14],
-    ARGV[at + 15]
+  local id, store, received, mark, digest, first_id = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 6]), ARGV[at + 11],
+    ARGV[at + 14], ARGV[at + 15]
+  local arrived = NOW - tonumber(ARGV[at + 16])
   local second_body = false
   if first_id ~= '' then
     if redis.call('EXISTS', P .. 'e:' .. first_id, P .. 'e:' .. id) == 0 then
@@ -79,8 +109,8 @@ local function accept(at)
     return duplicate(id, store)
   end
   if mark ~= '' then
-    local first = redis.call('GET', P .. 'd:' .. store .. ':' .. mark)
-    if first and redis.call('EXISTS', P .. 'e:' .. first) == 1 then return duplicate(first, store) end
+    local first = repeat_of(store, mark, received, arrived)
+    if first then return duplicate(first, store) end
   end
   if is_full(store, tonumber(ARGV[at + 12])) then return { 'full', id } end
 
@@ -90,13 +120,13 @@ local function accept(at)
   if unreadable == '' then make_ready(id, '', store) end
   redis.call('SET', P .. 'b:' .. id, ARGV[at + 10])
   local fields = { 'v', 1, 'store', store, 'topic', ARGV[at + 2], 'theirs', ARGV[at + 3], 'delivery', ARGV[at + 4],
-    'resource', ARGV[at + 5], 'received', received, 'occurred', ARGV[at + 7], 'source', ARGV[at + 8],
+    'resource', ARGV[at + 5], 'received', ARGV[at + 6], 'occurred', ARGV[at + 7], 'source', ARGV[at + 8],
     'data_path', ARGV[at + 9], 'digest', digest, 'state', 'open', 'open', 1 }
   if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', 'ready 0 0 ' .. DEFAULT_QUEUE .. ' ' end
   redis.call('HSET', e, unpack(fields))
   batch('ZADD', P .. 'ix', received, id)
   batch('ZADD', P .. 'ix:' .. store, received, id)
-  if mark ~= '' and window > 0 then redis.call('SET', P .. 'd:' .. store .. ':' .. mark, id, 'PX', window) end
+  if mark ~= '' then set_mark(store, mark, received, arrived, id) end
   count('accepted', store, 1)
   count('open', store, 1)
   if second_body then count('conflicts', store, 1) end

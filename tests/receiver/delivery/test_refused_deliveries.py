@@ -331,6 +331,15 @@ def test_repeats_without_an_id_are_recognised_by_their_time_of_arrival(shared: S
     assert (result["accepted"], result["duplicates"]) == (2, 1)
 
 
+def test_a_release_does_not_move_the_last_time_of_a_topic_back(shared: System) -> None:
+    number = refuse(shared, as_the_store_signs(shared)(4711)).id
+    began = time.time()
+    shared.deliver(store="south")
+    assert release(shared, str(number))["accepted"] == 1
+    (topic,) = json.loads(shared.run_cli("topics", "--store", "south", "--json").stdout)
+    assert datetime.fromisoformat(topic["last_at"]).timestamp() >= began - 0.01
+
+
 def test_deliveries_of_a_missing_store_are_released_once_it_is_configured(shared: System) -> None:
     wrong = shared.config_file.read_text()
     shared.config_file.write_text(wrong + MISSING_STORE)

@@ -17,7 +17,7 @@ from receiver.delivery.breaker import Breaker
 from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, spooling_stores
-from receiver.inbox import Inbox, connect, keys
+from receiver.inbox import Inbox, connect
 from receiver.spool import EVENTS_FILE, open_events
 from receiver.spool.database import PAGE
 from receiver.spool.spooled_events import SPARE_PAGES, VACUUM_PAGES
@@ -192,13 +192,13 @@ def test_a_stores_quota_applies_in_the_spool_and_not_to_other_stores(system: Sys
 
 def test_a_row_the_inbox_refuses_stays_and_delays_no_other_row(system: System) -> None:
     refused = replace(system.delivery(), content_hash="mark")
-    system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
+    mark = system.damage_mark_of(refused)
     others = [system.delivery(), system.delivery(store="south")]
     without_redis(system.config).store_all([refused, *others])
     drain = drain_of(system)
     assert drain.drain() == 2
     assert {event.id for event in system.ledger.events()} == {one.event.id for one in others}
-    system.client.delete(f"{keys.PREFIX}d:north:mark")
+    system.client.delete(mark)
     assert drain.drain() == 1, "the row was not deleted"
 
 

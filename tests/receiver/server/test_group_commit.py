@@ -16,7 +16,7 @@ from receiver.contract.intake import Delivery
 from receiver.delivery.inbox_access import RECONNECT_SECONDS
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults
-from receiver.inbox import Inbox, connect, keys
+from receiver.inbox import Inbox, connect
 from receiver.inbox.redis.script_library import library
 from receiver.server.group_commit import GroupCommit
 from tests.support.harness import Server, System, eventually, own_server
@@ -234,7 +234,7 @@ def test_a_connection_that_cannot_be_opened_does_not_delay_every_group(
 def test_an_error_of_the_server_affects_only_the_delivery_that_caused_it(own: System, loop: Loop) -> None:
     one, other = own.delivery(), own.delivery()
     refused = Delivery(event=own.delivery().event, theirs="order.created", content_hash="mark")
-    own.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
+    own.damage_mark_of(refused)
     assert loop.store(one, refused, other) == ["accepted in redis", "accepted in spool", "accepted in redis"]
     assert not loop.breaker_is_open
     assert loop.is_connected

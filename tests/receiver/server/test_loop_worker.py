@@ -85,7 +85,7 @@ def test_a_quota_limits_only_its_own_store_in_a_group(system: System) -> None:
 def test_an_error_affects_only_the_delivery_that_caused_it(system: System) -> None:
     one, other = deliveries(system, 2)
     refused = Delivery(event=system.delivery().event, theirs="order.created", content_hash="mark")
-    system.client.rpush(f"{keys.PREFIX}d:north:mark", "not a string")
+    system.damage_mark_of(refused)
     replies = system.inbox.accept_each([one, refused, other])
     assert [type(reply) for reply in replies] == [AcceptResult, ResponseError, AcceptResult]
     storage, _ = open_storage(system.config, system.inbox)

@@ -1,0 +1,123 @@
+"""Row 26 of the fault matrix: deliveries without an id while Redis is unreachable. As many events as with Redis up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from receiver.contract.compose import Request, compose
+from tests.receiver.spool.test_spool import spooled
+from tests.support.harness import Server, System, children_of, eventually
+
+WINDOW = 3.0
+STORE = "bare"
+MORE = f'[stores.{STORE}]\nscheme = "salla"\nsigning_secrets = ["c2VjcmV0IG9mIGEgc3RvcmUgd2l0aG91dCBpZHM="]\n'
+
+
+def make_receiver(make_system: Callable[..., System], server: Server) -> System:
+    """A receiver with a store that signs only the body and sends no ids; its window is three seconds."""
+    system = make_system(url=server.url, more=MORE)
+    text = system.config_file.read_text()
+    system.config_file.write_text(text.replace("threads = 4", f"threads = 4\ndedupe_window_unidentified = {WINDOW}"))
+    system.start("web")
+    return system
+
+
+@pytest.fixture
+def receiver(make_system: Callable[..., System], own_redis: Server) -> System:
+    return make_receiver(make_system, own_redis)
+
+
+def price(system: System, amount: int) -> Request:
+    store = system.config.known_stores[STORE]
+    data = {"id": 7, "price": amount, "options": [1]}
+    return compose(store, topic="product.updated", delivery_id="", data=data, now=1_700_000_000.0)
+
+
+def send(system: System, amount: int) -> tuple[str, str]:
+    """The status and the id that are answered."""
+    answer = system.post(price(system, amount), STORE)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["status"], answer.json()["id"]
+
+
+def wait_for_the_end_of_the_window() -> None:
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() > began + 1.1 * WINDOW)
+
+
+def prices(system: System) -> list[tuple[int, str]]:
+    """Price and id of each event, the oldest first."""
+    events = reversed(system.ledger.events(store=STORE))
+    return [(system.ledger.as_event(one.id).data["price"], one.id) for one in events]
+
+
+def drained(*systems: System) -> None:
+    eventually(lambda: all(spooled(one) == 0 for one in systems), 20, what="the spools are drained")
+
+
+@pytest.mark.parametrize("stop", ["kill", "hang"])
+def test_row_26_an_update_that_comes_again_after_the_window_is_not_lost(
+    receiver: System, own_redis: Server, stop: str
+) -> None:
+    send(receiver, 1)  # connections are open: a server that hangs has the first delivery in its socket
+    if stop == "kill":
+        own_redis.kill()
+    else:
+        own_redis.process.send(signal.SIGSTOP)
+    answers = [send(receiver, 10), send(receiver, 12)]
+    wait_for_the_end_of_the_window()
+    answers.append(send(receiver, 10))
+    assert [status for status, _ in answers] == ["accepted"] * 3
+    if stop == "kill":
+        own_redis.start()
+    else:
+        own_redis.process.send(signal.SIGCONT)
+    drained(receiver)
+    found = prices(receiver)
+    assert sorted(amount for amount, _ in found) == [1, 10, 10, 12]
+    assert {one for _, one in answers} < {one for _, one in found}, "every id that was answered is an event's"
+    assert receiver.identity_holds()
+
+
+def test_row_26_two_hosts_that_drain_at_once_have_as_many_events_as_with_redis_up(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    one, other = make_receiver(make_system, own_redis), make_receiver(make_system, own_redis)
+    own_redis.kill()
+    send(one, 10), send(other, 10), send(other, 12)
+    wait_for_the_end_of_the_window()
+    send(other, 10), send(one, 10)
+    wait_for_the_end_of_the_window()
+    send(one, 10), send(other, 12)
+    own_redis.start()
+    drained(one, other)
+    assert sorted(amount for amount, _ in prices(one)) == [10, 10, 10, 12, 12]
+    assert one.identity_holds()
+
+
+def test_row_26_a_live_delivery_and_an_older_spooled_one_inside_the_window_are_one_event(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    """The other host hangs before it drains; meanwhile this one accepts the same body."""
+    one, other = make_receiver(make_system, own_redis), make_receiver(make_system, own_redis)
+    own_redis.process.send(signal.SIGSTOP)
+    send(other, 12)
+    wait_for_the_end_of_the_window()
+    send(other, 10)
+    stopped = [pid for process in other.processes for pid in (process.pid, *children_of(process.pid))]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    own_redis.process.send(signal.SIGCONT)
+    eventually(lambda: one.http.get("/readyz").json()["stores_in"] == "redis")
+    status, live = send(one, 10)
+    assert status == "accepted"
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    drained(other)
+    assert sorted(amount for amount, _ in prices(one)) == [10, 12]
+    assert (10, live) in prices(one)

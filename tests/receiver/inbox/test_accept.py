@@ -1,0 +1,81 @@
+"""Accepting: which deliveries without an id are repeats, and the order of events."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from receiver.contract.intake import Delivery
+from receiver.inbox import AcceptResult
+from receiver.inbox.accept_batch import AcceptBatch
+from receiver.inbox.redis import script_runner
+from tests.support.harness import System
+
+# Repeats
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A delivery without an id that arrived this number of seconds ago, and how wrong its receiver's clock was."""
+
+    ago: float
+    ahead: float = 0.0
+
+    def accept(self, system: System) -> str:
+        """Accept it now, as if it came from a spool; the window is a minute."""
+        now = time.time()
+        event = system.delivery().event
+        moment = datetime.fromtimestamp(now - self.ago + self.ahead, UTC)
+        delivery = Delivery(replace(event, id=secrets.token_hex(8), received_at=moment), "x", content_hash="m")
+        batch = AcceptBatch([delivery], 60.0, {}, now=now + self.ahead)
+        (reply,) = batch.read(script_runner.run(system.client, batch.calls))
+        assert isinstance(reply, AcceptResult)
+        return reply.status
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "events"),
+    [
+        ([Arrival(200), Arrival(170), Arrival(139), Arrival(100)], 2),
+        ([Arrival(200), Arrival(100), Arrival(0), Arrival(199), Arrival(99), Arrival(1)], 3),
+        ([Arrival(0), Arrival(59)], 1),
+        ([Arrival(0), Arrival(61), Arrival(2)], 2),
+        ([Arrival(300), Arrival(0), Arrival(270), Arrival(30)], 2),
+        ([Arrival(0, ahead=600), Arrival(0, ahead=600)], 1),
+        ([Arrival(590, ahead=600), Arrival(0, ahead=10)], 2),
+        ([Arrival(590, ahead=-10), Arrival(0, ahead=-600)], 2),
+    ],
+    ids=[
+        "the first counts, not the last repeat",
+        "a second host drains the same times after the first",
+        "an older one after a newer one",
+        "an older event does not move the mark of the newer one",
+        "neither of two marks hides the other",
+        "one host with a wrong clock",
+        "a host that is ahead, and later one that is right",
+        "a host that is right, and later one that is behind",
+    ],
+)
+def test_repeats_are_judged_by_arrival_in_any_order(system: System, arrivals: list[Arrival], events: int) -> None:
+    assert [one.accept(system) for one in arrivals].count("accepted") == events
+
+
+# The last time of an event name
+
+
+def arrived_ago(delivery: Delivery, seconds: float) -> Delivery:
+    moment = delivery.event.received_at - timedelta(seconds=seconds)
+    return replace(delivery, event=replace(delivery.event, received_at=moment))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_delivery_that_waited_does_not_move_the_last_time_of_its_name_back(system: System, together: bool) -> None:
+    live, waited, older = system.delivery(), arrived_ago(system.delivery(), 3600), arrived_ago(system.delivery(), 7200)
+    for group in [[live, waited, older]] if together else [[live], [waited], [older]]:
+        system.inbox.accept(group)
+    (name,) = system.ledger.event_names("north")
+    assert (name.seen, name.last_at) == (3, system.ledger.event(live.event.id).summary.received_at)
