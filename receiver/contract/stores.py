@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets as entropy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -35,38 +36,72 @@ class Store:
         return _normalise(self.domain)
 
 
-def decoy() -> Store:
-    """Return a store with a random secret. It is used for an unknown store, so that the answer takes as long."""
-    return Store(name="?", scheme=STANDARD_WEBHOOKS, secrets=(Secret(entropy.token_bytes(24)),))
+class NamedStore(NamedTuple):
+    """A store that a delivery names."""
+
+    store: Store
+    is_known: bool
+    """If not, no store has this name: `store` is the one whose work is imitated, so that timing does not show it."""
 
 
 class StoreIndex:
-    """Finds the store that a delivery to `POST /webhooks` names. Built once for each config."""
+    """Finds stores by name or by what a delivery to `POST /webhooks` names. Built once for each config.
 
-    def __init__(self, stores: Mapping[str, Store]) -> None:
-        self._stores: dict[tuple[Part, str], Store] = {}
-        self._parts: dict[Part, None] = {}
+    An unknown name is given one of the stores that could have had it. The choice is the same in every process and
+    cannot be computed without `key`. It changes for few names when a store is added.
+    """
+
+    def __init__(self, stores: Mapping[str, Store], key: bytes = b"") -> None:
+        self._key = key
+        self._by_name = stores
+        self._by_part: dict[Part, dict[str, Store]] = {}
         for store in stores.values():
             if store.normalised_domain:
                 for part in store.scheme.event.parts["store"]:
-                    self._parts[part] = None
-                    self._stores.setdefault((part, store.normalised_domain), store)
+                    self._by_part.setdefault(part, {}).setdefault(store.normalised_domain, store)
+        self._alike = {part: sorted(found.values(), key=_kind) for part, found in self._by_part.items()}
+        self._all = sorted(stores.values(), key=_kind) or [_no_store()]
+
+    def by_name(self, name: str) -> NamedStore:
+        return self._named(self._by_name.get(name), name, None)
 
     def find(self, headers: Headers, body: bytes) -> Store | None:
-        """Return the store that is named, or None. The delivery must still be verified with that store's secrets.
+        """Return the store that is named, or None. The delivery must still be verified with that store's secrets."""
+        return next((one.store for one in self.all_named(headers, body) if one.is_known), None)
+
+    def all_named(self, headers: Headers, body: bytes) -> Iterator[NamedStore]:
+        """Yield a store for each source that names one; one unknown store if none does.
 
         Headers are read first. The body is parsed only if some scheme names its store in the body.
         """
-        document: Any = None
+        names_one, document = False, None
         for kind in ("header", "json"):
-            parts = [part for part in self._parts if part[0] == kind]
+            parts = [part for part in self._by_part if part[0] == kind]
             if parts and kind == "json":
                 document = _parse(body)
             for part in parts:
-                domain = _normalise(read_part(part, headers, document))
-                if domain and (store := self._stores.get((part, domain))):
-                    return store
-        return None
+                if domain := _normalise(read_part(part, headers, document)):
+                    names_one = True
+                    yield self._named(self._by_part[part].get(domain), domain, part)
+        if not names_one:
+            yield self._named(None, "", None)
+
+    def _named(self, known: Store | None, name: str, part: Part | None) -> NamedStore:
+        if known is not None:
+            return NamedStore(known, True)
+        alike = self._alike[part] if part else self._all
+        point = int.from_bytes(hmac.digest(self._key, name.encode("utf-8", "surrogatepass"), "sha256")[:8])
+        return NamedStore(alike[point * len(alike) >> 64], False)
+
+
+def _kind(store: Store) -> tuple[str, int, str]:
+    """Sorts stores that cost equal work beside one another."""
+    return store.scheme.name, len(store.secrets), store.name
+
+
+def _no_store() -> Store:
+    """Used for every delivery where no store is configured."""
+    return Store(name=UNKNOWN_STORE, scheme=STANDARD_WEBHOOKS, secrets=(Secret(entropy.token_bytes(24)),))
 
 
 def names_another_store(store: Store, headers: Headers, document: Any) -> bool:

@@ -7,16 +7,19 @@ socket.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from http import HTTPStatus
+from secrets import token_bytes
 from typing import NamedTuple
 
 from receiver import logs
 from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import Delivery, receive, stored_headers
-from receiver.contract.signing.signatures import Headers
-from receiver.contract.stores import UNKNOWN_STORE, Store, StoreIndex, decoy
+from receiver.contract.signing.grammar import Secret
+from receiver.contract.signing.signatures import MAX_LEARNED, MAX_SECRETS, Headers, verify
+from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
@@ -55,11 +58,12 @@ class BodyUnreadable(Exception):
 
 class Admission:
     def __init__(
-        self, stores: Mapping[str, Store], secrets: SecretCache, counts: RefusalCounts, refusals: RefusalLog
+        self, stores: Mapping[str, Store], key: bytes, secrets: SecretCache, counts: RefusalCounts, refusals: RefusalLog
     ) -> None:
+        """`key` decides which store an unknown one is treated like; it must be equal in all processes."""
         self._stores = stores
-        self._index = StoreIndex(stores)
-        self._decoy = decoy()
+        self._index = StoreIndex(stores, key)
+        self._no_secrets = tuple(Secret(token_bytes(32)) for _ in range(MAX_SECRETS + MAX_LEARNED))
         self._secrets = secrets
         self._counts = counts
         self._refusals = refusals
@@ -67,14 +71,19 @@ class Admission:
         self._lines = logs.LineLimit()
 
     def admit(self, incoming: IncomingDelivery) -> Delivery | Answer:
-        """Return the verified delivery, to be stored; or the answer to one that is refused."""
-        store = incoming.store
-        named = self._stores.get(store) if store else self._index.find(incoming.headers, incoming.body)
-        known = self._secrets.with_current_secrets(named)
+        """Return the verified delivery, to be stored; or the answer to one that is refused.
+
+        An unknown store costs the same work as a known one and gets the same answer.
+        """
+        named = self._named(incoming)
+        unknown, known = _up_to_a_known_one(named)
+        current = self._secrets.with_current_secrets(known)
         try:
-            return self._verify(known, incoming)
+            return _receive(current, incoming)
         except DeliveryRefused as refusal:
-            self._record(refusal, known, incoming)
+            for store in (*unknown, *named):
+                self._imitate(store, incoming)
+            self._record(refusal, current, incoming)
             return CANNOT_VERIFY if self._secrets.may_be_incomplete else INVALID_SIGNATURE
 
     def answer(self, delivery: Delivery, stored: Stored | NotStored) -> Answer:
@@ -99,16 +108,23 @@ class Admission:
         else:
             self._counted.add("more unreadable deliveries, without a line each", store=store)
 
-    def _verify(self, known: Store | None, incoming: IncomingDelivery) -> Delivery:
-        """An unknown store costs the same work as a known one and gets the same answer."""
-        try:
-            delivery = receive(incoming.headers, incoming.body, store=known or self._decoy, now=incoming.at)
-        except DeliveryRefused:
-            if known:
-                raise
-        if known is None:
-            raise DeliveryRefused("unknown-store", "no such store")
-        return delivery
+    def _named(self, incoming: IncomingDelivery) -> Iterator[NamedStore]:
+        if incoming.store:
+            return iter((self._index.by_name(incoming.store),))
+        return self._index.all_named(incoming.headers, incoming.body)
+
+    def _imitate(self, named: NamedStore, incoming: IncomingDelivery) -> None:
+        """Do what verifying costs for this store, with as many secrets as it has, none of which can match."""
+        store = self._secrets.with_current_secrets(named.store) or named.store
+        with suppress(DeliveryRefused):
+            verify(
+                store.scheme,
+                secrets=self._no_secrets[: len(store.secrets)],
+                headers=incoming.headers,
+                body=incoming.body,
+                now=incoming.at,
+                url=store.url,
+            )
 
     def _record(self, refusal: DeliveryRefused, known: Store | None, incoming: IncomingDelivery) -> None:
         """Count a refusal and store the delivery for a while: the configured secret may be the wrong one."""
@@ -128,6 +144,22 @@ class Admission:
                 body=incoming.body,
             )
         )
+
+
+def _up_to_a_known_one(named: Iterator[NamedStore]) -> tuple[list[NamedStore], Store | None]:
+    """The unknown stores before the first known one, and that one. What follows it stays in the iterator."""
+    unknown: list[NamedStore] = []
+    for one in named:
+        if one.is_known:
+            return unknown, one.store
+        unknown.append(one)
+    return unknown, None
+
+
+def _receive(store: Store | None, incoming: IncomingDelivery) -> Delivery:
+    if store is None:
+        raise DeliveryRefused("unknown-store", "no such store")
+    return receive(incoming.headers, incoming.body, store=store, now=incoming.at)
 
 
 def read_body(read: Callable[[int], bytes], announced: str, limit: int) -> bytes:

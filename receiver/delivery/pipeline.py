@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass
 
 from receiver.config import Config
@@ -33,7 +34,18 @@ def start_pipeline(config: Config) -> DeliveryPipeline:
     secrets = SecretCache(config, client)
     secrets.start()
     refusals = RefusalLog(config.data_dir, config.receiver.refused)
-    return DeliveryPipeline(Admission(config.known_stores, secrets, RefusalCounts(client), refusals), storage)
+    admission = Admission(config.known_stores, imitation_key(config), secrets, RefusalCounts(client), refusals)
+    return DeliveryPipeline(admission, storage)
+
+
+def imitation_key(config: Config) -> bytes:
+    """A secret that all processes and hosts with this config share, and that few changes of the config change.
+
+    It comes from `[secrets] key`; without it from the signing secret with the smallest hash: most rotations keep it.
+    """
+    own = config.secrets.key.get_secret_value().encode()
+    keys = [own] if own else [secret.key for store in config.known_stores.values() for secret in store.secrets]
+    return min((hmac.digest(key, b"storehooks imitation", "sha256") for key in keys), default=b"")
 
 
 def open_storage(config: Config, inbox: Inbox) -> tuple[DeliveryStorage, SpoolDrain]:
