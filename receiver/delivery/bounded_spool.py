@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
-from receiver.spool import EVENTS_FILE, SpooledEvents, open_events, open_events_read_only
+from receiver.spool import EVENTS_FILE, SpooledEvents, SpoolResult, open_events, open_events_read_only
 
 RESERVED_DISK_BYTES = 32 << 20
 NO_FILE = (0, 0)
@@ -27,6 +27,7 @@ class BoundedSpool:
         self.path = config.data_dir / EVENTS_FILE
         self._path_text = str(self.path)
         self._max_bytes = config.receiver.spool_bytes
+        self._repeat_window = config.receiver.dedupe_window_unidentified
         self._has_many_stores = len(config.stores) > 1
         self._quotas = {name: store.max_stored for name, store in config.stores.items() if store.max_stored}
         self._local = threading.local()
@@ -78,14 +79,18 @@ class BoundedSpool:
             self._report_unreadable(error)
             return "the inbox cannot take it, and the spool cannot be read"
 
-    def add(self, deliveries: Sequence[Delivery]) -> list[bool | None]:
-        """Write deliveries in one transaction. False: it is here already. None: its store is over its limit."""
+    def add(self, deliveries: Sequence[Delivery]) -> list[SpoolResult]:
+        """Write deliveries in one transaction. "full" for one whose store is over its limit."""
         events = self.events()
         fits = self._within_quotas(events, deliveries)
         if self._has_many_stores:  # with one store, no space is reserved for others
             fits = [*map(all, zip(fits, events.within_shares(deliveries, self._free_bytes()), strict=True))]
-        added = iter(events.add([one for one, one_fits in zip(deliveries, fits, strict=True) if one_fits]))
-        return [next(added) if one_fits else None for one_fits in fits]
+        fitting = [one for one, one_fits in zip(deliveries, fits, strict=True) if one_fits]
+        added = iter(events.add(fitting, repeat_window=self._repeat_window))
+        return [
+            next(added) if one_fits else SpoolResult("full", one.event.id)
+            for one, one_fits in zip(deliveries, fits, strict=True)
+        ]
 
     def events(self) -> SpooledEvents:
         """This thread's connection, because SQLite connections are not shared; always to the file that exists now."""

@@ -84,6 +84,7 @@ class SpoolDrain:
                 return
             if not self._breaker.memory_pressure:
                 self.drain()
+                self.count_duplicates()
                 self._spool.events().release_free_pages()
             self._publish()
 
@@ -103,6 +104,13 @@ class SpoolDrain:
         if moved:
             log.info("spooled deliveries are in the inbox", events=moved, left=events.count())
         return moved
+
+    def count_duplicates(self) -> None:
+        """Have the inbox count the duplicates that were found in the spool, each of them once."""
+        events = self._spool.events()
+        for found in events.duplicates():
+            self._inbox.count_spooled_duplicates(*found)
+            events.delete_duplicates(found)
 
     def _move(self, store: str, rows: Sequence[SpooledRow], blocked: set[str]) -> list[int]:
         """Send one store's rows to the inbox, in order; return the numbers of those that it took.

@@ -58,6 +58,10 @@ class InboxAccess:
             self._connect_after = time.monotonic() + RECONNECT_SECONDS
             return None
 
+    def count_spooled_duplicates(self, store: str, many: int, token: str) -> None:
+        """Count duplicates that the spool found. The same token and number again count nothing."""
+        self._inbox.count_spooled_duplicates(store, many, token)
+
     def publish_spool(self, name: str, count: int, oldest: float) -> None:
         """Write to the inbox how many deliveries this host's spool holds, and when the oldest arrived."""
         self._inbox.publish_spool(name, count, oldest)

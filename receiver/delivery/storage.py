@@ -179,14 +179,9 @@ class DeliveryStorage:
             try:
                 added = self._spool.add(deliveries)
                 self._spool_outage.worked()
-                return [_spooled(one, was_added) for one, was_added in zip(deliveries, added, strict=True)]
+                return [Stored(one.status, one.id, "spool") for one in added]
             except sqlite3.Error as error:
                 self._spool.reopen()
                 self._spool_outage.failed(why=str(error))
                 obstacle = "neither the inbox nor the spool can take it"
         return [NotStored(obstacle)] * len(deliveries)
-
-
-def _spooled(delivery: Delivery, was_added: bool | None) -> Stored:
-    status: Literal["accepted", "duplicate", "full"] = "accepted" if was_added else "duplicate"
-    return Stored("full" if was_added is None else status, delivery.first_id or delivery.event.id, "spool")

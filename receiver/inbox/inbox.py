@@ -85,6 +85,11 @@ class Inbox:
         accepting = AcceptBatch(deliveries, repeat_window, quotas or {}, now=time.time())
         return accepting.read(script_runner.run_each(self._server, accepting.calls, replicas=replicas))
 
+    def count_spooled_duplicates(self, store: str, many: int, token: str) -> None:
+        """Count duplicates that a spool found. The same token and number again count nothing; a larger number counts
+        the difference."""
+        script_runner.run(self._server, [ScriptCall("count_spooled", [store, many, token])])
+
     # Workers
 
     def claim(self, lanes: Mapping[str, int], *, capacity: int, limits: Mapping[str, Limit] | None = None) -> Claim:

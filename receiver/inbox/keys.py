@@ -17,6 +17,7 @@ Events
     ix, ix:{store}  zset    Event ids by time of arrival (ms), of all stores and of one.
     done            zset    Settled events by time (ms). Only these are removed by age.
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
+    spool_counted:{token}   string  How many duplicates of a spool's count were counted already. Expires after a day.
     n               hash    Every counter: "name|store", or "name" where it belongs to no store.
     t:{store}       hash    The event names that a store has sent: n:{name} how often, l:{name} when last (ms). The
                             number of names is limited; the others are counted under the empty name.

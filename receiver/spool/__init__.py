@@ -8,6 +8,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
 
     spool.sqlite3
         event          deliveries answered 2xx that are not in the inbox yet, in order; their ids are unique
+        event_duplicates   how many deliveries of each store were in `event` already, until the inbox has counted them
         event_held     the number of each store's rows and their bytes; updated by triggers, so that no read counts rows
     refused.sqlite3
         refused        a line for every refusal: time, store, reason, length, hash, address
@@ -23,13 +24,23 @@ from receiver.spool.refused_deliveries import (
     open_existing_refusals,
     open_refusals,
 )
-from receiver.spool.spooled_events import EVENTS_FILE, SpooledEvents, SpooledRow, open_events, open_events_read_only
+from receiver.spool.spooled_events import (
+    EVENTS_FILE,
+    SpooledDuplicates,
+    SpooledEvents,
+    SpooledRow,
+    SpoolResult,
+    open_events,
+    open_events_read_only,
+)
 
 __all__ = [
     "EVENTS_FILE",
     "REFUSED_FILE",
     "Refusal",
     "Refusals",
+    "SpoolResult",
+    "SpooledDuplicates",
     "SpooledEvents",
     "SpooledRow",
     "StoreRefusals",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import orjson
 
@@ -24,8 +26,11 @@ VACUUM_PAGES = 4096
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
-    about BLOB NOT NULL, body BLOB NOT NULL);
+    content_hash TEXT NOT NULL, about BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
+CREATE INDEX IF NOT EXISTS event_by_content ON event (store, content_hash, at) WHERE content_hash <> '';
+CREATE TABLE IF NOT EXISTS event_duplicates (
+    store TEXT PRIMARY KEY, many INTEGER NOT NULL, token TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS event_held (
     store TEXT PRIMARY KEY, many INTEGER NOT NULL, octets INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TRIGGER IF NOT EXISTS event_comes AFTER INSERT ON event BEGIN
@@ -49,6 +54,21 @@ class SpooledRow:
     delivery: Delivery | None
 
 
+class SpoolResult(NamedTuple):
+    """What became of a delivery. The id is the event's; of a duplicate, that of the event it repeats."""
+
+    status: Literal["accepted", "duplicate", "full"]
+    id: str
+
+
+class SpooledDuplicates(NamedTuple):
+    """The duplicates of a store that were found here. The token identifies the count, until it is deleted."""
+
+    store: str
+    many: int
+    token: str
+
+
 def open_events(data_dir: Path) -> SpooledEvents:
     return SpooledEvents(open_file(data_dir / EVENTS_FILE, SCHEMA, synchronous="FULL"))
 
@@ -64,21 +84,37 @@ class SpooledEvents:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def add(self, deliveries: Iterable[Delivery]) -> list[bool]:
-        """Write deliveries in one transaction. False for one that is here already."""
-        rows = [
-            (
-                one.event.id,
-                one.event.store,
-                int(one.event.received_at.timestamp() * 1000),
-                pack_delivery(one),
-                one.event.body,
-            )
-            for one in deliveries
-        ]
-        insert = "INSERT INTO event (id, store, at, about, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+    def add(self, deliveries: Iterable[Delivery], *, repeat_window: float) -> list[SpoolResult]:
+        """Write deliveries in one transaction. One that is here already is counted as a duplicate."""
+        packed = [(one, pack_delivery(one)) for one in deliveries]
         with transaction(self._db):
-            return [self._db.execute(insert, row).rowcount == 1 for row in rows]
+            return [self._add(one, about, repeat_window) for one, about in packed]
+
+    def _add(self, delivery: Delivery, about: bytes, repeat_window: float) -> SpoolResult:
+        event, at = delivery.event, int(delivery.event.received_at.timestamp() * 1000)
+        first = self._first_of(delivery, at, int(repeat_window * 1000))
+        row = (event.id, event.store, at, delivery.content_hash, about, event.body)
+        insert = (
+            "INSERT INTO event (id, store, at, content_hash, about, body) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO NOTHING"
+        )
+        if not first and self._db.execute(insert, row).rowcount == 1:
+            return SpoolResult("accepted", delivery.first_id or event.id)
+        self._db.execute(
+            "INSERT INTO event_duplicates VALUES (?, 1, ?) ON CONFLICT (store) DO UPDATE SET many = many + 1",
+            (event.store, secrets.token_hex(8)),
+        )
+        return SpoolResult("duplicate", first or delivery.first_id or event.id)
+
+    def _first_of(self, delivery: Delivery, at: int, window: int) -> str:
+        """The id of the row that a delivery without an id repeats, by the rule of the inbox; empty if there is none."""
+        if not delivery.content_hash:
+            return ""
+        found = self._db.execute(
+            "SELECT id FROM event WHERE store = ? AND content_hash = ? AND content_hash <> '' AND at > ? AND at < ?",
+            (delivery.event.store, delivery.content_hash, at - window, at + window),
+        ).fetchone()
+        return str(found[0]) if found else ""
 
     def has_rows(self, store: str) -> bool:
         return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None
@@ -121,6 +157,16 @@ class SpooledEvents:
         """Delete rows that the inbox has acknowledged."""
         with transaction(self._db):
             self._db.executemany("DELETE FROM event WHERE number = ?", [(number,) for number in numbers])
+
+    def duplicates(self) -> list[SpooledDuplicates]:
+        """The duplicates that were found here and are not counted in the inbox yet."""
+        rows = self._db.execute("SELECT store, many, token FROM event_duplicates")
+        return [SpooledDuplicates(*row) for row in rows]
+
+    def delete_duplicates(self, counted: SpooledDuplicates) -> None:
+        """Delete a count that the inbox has. If there are more by now, it stays, and the inbox adds the difference."""
+        with transaction(self._db):
+            self._db.execute("DELETE FROM event_duplicates WHERE store = ? AND many = ? AND token = ?", counted)
 
     def count(self) -> int:
         return self.summary()[0]

@@ -84,6 +84,25 @@ def test_row_26_an_update_that_comes_again_after_the_window_is_not_lost(
     assert receiver.identity_holds()
 
 
+def test_row_26_repeats_inside_the_window_are_duplicates_as_with_redis_up(receiver: System, own_redis: Server) -> None:
+    before = [send(receiver, 5), send(receiver, 5)]
+    assert [status for status, _ in before] == ["accepted", "duplicate"]
+    own_redis.kill()
+    answers = [send(receiver, 10), send(receiver, 12), send(receiver, 10), send(receiver, 10)]
+    wait_for_the_end_of_the_window()
+    answers += [send(receiver, 10), send(receiver, 10)]
+    assert [status for status, _ in answers] == [
+        "accepted", "accepted", "duplicate", "duplicate", "accepted", "duplicate",
+    ]  # fmt: skip
+    own_redis.start()
+    drained(receiver)
+    found = prices(receiver)
+    assert [amount for amount, _ in found] == [5, 10, 12, 10]
+    assert {one for _, one in answers} | {before[0][1]} == {one for _, one in found}
+    eventually(lambda: receiver.ledger.counters().stores[STORE]["duplicates"] == 4, what="each of them is counted")
+    assert receiver.identity_holds()
+
+
 def test_row_26_two_hosts_that_drain_at_once_have_as_many_events_as_with_redis_up(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:

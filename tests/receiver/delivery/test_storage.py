@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_stores_that_flood_the_spool_share_it_and_leave_one_share_free(system: S
         store = f"s{number % 3}"
         more = replace(one, event=replace(one.event, id=str(number), store=store))
         if events.within_shares([more], limit - events.used_bytes()) == [True]:
-            events.add([more])
+            events.add([more], repeat_window=60)
     shares = [octets / limit for octets in events.bytes_by_store().values()]
     print(f"\nthree stores hold {[f'{share:.2f}' for share in shares]} of the spool")
     assert [0.15 < share <= 0.26 for share in shares] == [True] * 3
@@ -305,3 +306,40 @@ def test_two_spools_of_one_host_are_published_separately(make_system: Callable[.
         str(first.config.data_dir): 1,
         str(second.config.data_dir): 0,
     }
+
+
+# Duplicates that the spool finds
+
+
+def test_a_duplicate_in_the_spool_is_counted_once_even_if_the_drain_dies(system: System) -> None:
+    storage, drain = without_redis(system.config), drain_of(system)
+    delivery = system.delivery()
+    assert statuses(storage.store_all([delivery, delivery])) == ["accepted", "duplicate"]
+    (found,) = open_events(system.config.data_dir).duplicates()
+    system.inbox.count_spooled_duplicates(*found)  # and here it dies
+    assert statuses(storage.store_all([delivery])) == ["duplicate"]
+    drain.run_once()
+    assert system.ledger.counters().stores["north"]["duplicates"] == 2
+    assert open_events(system.config.data_dir).duplicates() == []
+    drain.run_once()
+    assert system.ledger.counters().total["duplicates"] == 2
+
+
+def test_a_delivery_without_an_id_repeats_a_spooled_one_of_its_store_within_the_window(system: System) -> None:
+    def bare(seconds: float, store: str = "north") -> Delivery:
+        one = system.delivery(store=store)
+        moment = one.event.received_at.replace(microsecond=0) + timedelta(seconds=seconds)
+        return replace(one, content_hash="m", event=replace(one.event, received_at=moment))
+
+    first, again, elsewhere = bare(0), bare(59), bare(0, "south")
+    later, earlier = bare(60), bare(-59)
+    stored = without_redis(system.config).store_all([first, again, elsewhere, later, earlier])
+    assert [(one.status, one.id) for one in stored if isinstance(one, Stored)] == [
+        ("accepted", first.event.id),
+        ("duplicate", first.event.id),
+        ("accepted", elsewhere.event.id),
+        ("accepted", later.event.id),
+        ("duplicate", first.event.id),
+    ]
+    drain_of(system).drain()
+    assert {event.id for event in system.ledger.events()} == {one.event.id for one in (first, elsewhere, later)}

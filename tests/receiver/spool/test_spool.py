@@ -45,7 +45,7 @@ def test_a_spooled_delivery_is_read_back_unchanged(system: System, tmp_path: Pat
     delivery = system.delivery(data={"id": 7, "name": "\u2603"})
     assert unpack_delivery(pack_delivery(delivery), delivery.event.body) == delivery
     events = open_events(tmp_path)
-    assert [events.add([delivery]), events.add([delivery])] == [[True], [False]]
+    assert [one.status for one in events.add([delivery, delivery], repeat_window=60)] == ["accepted", "duplicate"]
     assert events.has_rows("north")
     assert not events.has_rows("south")
     (row,) = events.oldest(10)
@@ -111,10 +111,14 @@ def test_a_redelivery_is_a_duplicate_before_and_after_an_outage(shop: System, ow
     assert shop.post(second).json()["status"] == "accepted"
     assert shop.post(second).json()["status"] == "duplicate"
     assert shop.post(first).json()["status"] == "accepted", "the spool does not know it, the inbox will"
+    assert shop.post(second).json()["status"] == "duplicate"
     own_redis.start()
     eventually(lambda: spooled(shop) == 0)
     assert len(shop.ledger.events()) == 2
+    eventually(lambda: shop.ledger.counters().stores["north"]["duplicates"] == 3, what="each of them is counted")
     assert shop.post(second).json()["status"] == "duplicate"
+    counted = json.loads(shop.run_cli("stats", "--json").stdout)
+    assert (counted["duplicates"], counted["stores"]["north"]["duplicates"]) == (4, 4)
 
 
 def test_a_killed_receiver_drains_after_its_restart(shop: System, own_redis: Server) -> None:
@@ -169,7 +173,7 @@ def test_rows_older_than_spool_age_are_reported_and_not_dropped(
     delivery = system.delivery()
     long_ago = replace(delivery.event, received_at=delivery.event.received_at - timedelta(days=4))
     events = open_events(system.config.data_dir)
-    events.add([replace(delivery, event=long_ago)])
+    events.add([replace(delivery, event=long_ago)], repeat_window=60)
     events.close()
     system.start("web")
     eventually(lambda: "longer than spool_age" in system.log("web"))
