@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import signal
-import socket
-import ssl
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,15 +11,17 @@ import pytest
 from redis.exceptions import RedisError
 
 from receiver.config.settings import RedisSettings
-from receiver.contract.errors import ServerUnreachable
+from receiver.contract.errors import ServerUnreachable, ServerUnusable
 from receiver.inbox import EventQueries, Inbox, connect_to, keys
-from receiver.inbox.redis.connecting import check, describe, socket_path
+from receiver.inbox.redis.connecting import check, socket_path
 from receiver.inbox.redis.polled_connection import PolledConnection
+from receiver.inbox.redis.server_faults import describe
 from tests.receiver.spool.test_spool import HELLO, spooled
 from tests.support.harness import Server, System, eventually, own_server
 from tests.support.load import Load
 from tests.support.proxy import Proxy
 from tests.support.sentinels import NAME, Sentinels
+from tests.support.tls_proxy import TlsProxy
 
 UNREPLICATED_SECONDS = 1.0
 """Before a failover: deliveries of this time may not have reached the replica."""
@@ -222,47 +218,6 @@ def test_a_demoted_server_is_left_for_the_one_its_address_leads_to(
 # TLS
 
 
-class TlsProxy:
-    """A TLS listener in front of a server without TLS."""
-
-    def __init__(self, folder: Path, upstream: Path) -> None:
-        self.certificate, key = folder / "cert.pem", folder / "key.pem"
-        if shutil.which("openssl") is None:
-            pytest.skip("openssl is not installed")
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]  # noqa: RUF005
-            + ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(self.certificate)],
-            check=True,
-            capture_output=True,
-        )
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(self.certificate, key)
-        self._upstream = str(upstream)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"rediss://127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            with contextlib.suppress(OSError):  # a client that does not trust the certificate closes the connection
-                inner = self._context.wrap_socket(client, server_side=True)
-                server = socket.socket(socket.AF_UNIX)
-                server.connect(self._upstream)
-                for one, other in ((inner, server), (server, inner)):
-                    threading.Thread(target=_forward, args=(one, other), daemon=True).start()
-
-
-def _forward(one: socket.socket, other: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while piece := one.recv(1 << 16):
-            other.sendall(piece)
-        other.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.fixture
 def tls_proxy(own_redis: Server, tmp_path: Path) -> Iterator[TlsProxy]:
     found = TlsProxy(tmp_path, socket_path(own_redis.data_dir))
@@ -272,7 +227,7 @@ def tls_proxy(own_redis: Server, tmp_path: Path) -> Iterator[TlsProxy]:
 
 @pytest.mark.full
 def test_tls_is_verified_and_everything_works_over_it(make_system: Callable[..., System], tls_proxy: TlsProxy) -> None:
-    with pytest.raises(ServerUnreachable, match="certificate verify failed"):
+    with pytest.raises(ServerUnusable, match="self-signed certificate"):
         check(connect_to(RedisSettings(url=tls_proxy.url), timeout=2.0))
     system = make_system(url=tls_proxy.url, plugin=HELLO)
     line = f'ca_file = "{tls_proxy.certificate}"\n'

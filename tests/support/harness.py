@@ -228,8 +228,10 @@ class System:
         return storehooks(*arguments, "--config", str(self.config_file), env=env)
 
     def refuse_to_start(self, name: str) -> subprocess.CompletedProcess[str]:
-        """The output of `storehooks web` or `storehooks worker` when it does not start."""
-        modules = {"web": "receiver.server.web", "worker": "workers"}
+        """The output of a process or a command that does not start."""
+        modules = {"web": "receiver.server.web", "worker": "workers", "housekeeper": "workers.runtime.housekeeper"}
+        if name not in modules:
+            return self.run_cli(name)
         return run_to_end(modules[name], "--config", str(self.config_file))
 
     # What a store does

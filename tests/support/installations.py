@@ -316,7 +316,7 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
         "broken.toml:21",
     ),
     (public_example_secret, 2, "config", ["uses the sandbox's secret, which is public"], "`storehooks init`"),
-    (no_server, 1, "server", ["does not answer", "Connection refused"], "correct [redis] url"),
+    (no_server, 1, "server", ["does not answer", "Connection refused"], "start it, or set [redis] url"),
     (not_durable, 1, "server", ["appendfsync everysec", 'ack = "fsync"'], "CONFIG SET appendfsync always"),
     (evicting, 1, "server", ["maxmemory-policy is allkeys-lru"], "maxmemory-policy noeviction"),
     (no_replica, 1, "server", ['ack = "replica", and no replica is connected'], 'ack = "fsync"'),

@@ -104,7 +104,7 @@ def main() -> None:
     except Exception as error:
         if not _is_redis_error(error):
             raise
-        _print_error(f"lost the connection to Redis: {error}; `storehooks doctor` checks it")
+        _print_error(f"Redis: {error}; `storehooks doctor` checks it")
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -23,7 +23,8 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from receiver.config.settings import RedisSettings
-from receiver.contract.errors import ServerUnreachable, ServerUnusable
+from receiver.contract.errors import ServerUnusable
+from receiver.inbox.redis.server_faults import describe, explain, of_its_mode
 
 OLDEST_VERSION = (7, 0)
 SENTINEL_SECONDS = 0.25
@@ -141,18 +142,18 @@ def outdated(client: Redis, connection: Connection) -> bool:
 def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> str:
     """Check that the server answers, is new enough and as durable as `ack` requires. Returns its name and version.
 
-    Commands may be given a user who only reads; processes run scripts, and need the rights for that.
+    Commands may be given a user or a replica that is only read from; processes run scripts, which write.
     """
     try:
-        info = client.info("server")
+        info = client.info()
         fsync = _setting(client, "appendfsync") if ack != "stored" else ""
         appendonly = _setting(client, "appendonly") if ack != "stored" else ""
     except RedisError as error:
-        raise ServerUnreachable(
-            f"the Redis server at {describe(client)} does not answer: {str(error).rstrip('.')}. "
-            "Start it, or set [redis] url (or REDIS_URL) or sentinels; `storehooks dev` starts an embedded one"
-        ) from None
-    policy = _setting(client, "maxmemory-policy")
+        raise explain(error, client).error from None
+    fault = of_its_mode(info, client)
+    if fault and (runs_scripts or not fault.temporary):
+        raise fault.error
+    policy = str(info.get("maxmemory_policy", ""))  # hosted servers often do not allow CONFIG GET
     if policy.startswith("allkeys"):
         raise ServerUnusable(
             f"the server's maxmemory-policy is {policy}: the server would evict events; set it to noeviction"
@@ -196,15 +197,6 @@ def _refuse_without_functions(client: Redis) -> None:
             raise ServerUnusable(
                 f"the server at {describe(client)} has no functions (FCALL); use Redis 7.0, Valkey 7.2, or later"
             )
-
-
-def describe(client: Redis) -> str:
-    """The address of a client's server, without its password."""
-    pool = client.connection_pool
-    if isinstance(pool, SentinelConnectionPool):
-        return f"{pool.service_name} (by its sentinels)"
-    given = pool.connection_kwargs
-    return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")
 
 
 def _setting(client: Redis, name: str) -> str:

@@ -12,6 +12,7 @@ from receiver.inbox import Declaration
 from receiver.inbox.queries.events import Counters, EventName, Spool
 from receiver.inbox.queries.handlers import AbsentHandler
 from receiver.inbox.queries.health import Footprint, Heartbeat
+from receiver.inbox.redis.server_faults import ServerFault
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
 
@@ -21,7 +22,7 @@ class ServerFacts:
     """The Redis server. With a `fault`, only its address is known."""
 
     address: str
-    fault: str = ""
+    fault: ServerFault | None = None
     name: str = ""
     version: tuple[int, ...] = ()
     appendonly: str = ""

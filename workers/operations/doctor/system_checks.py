@@ -81,21 +81,16 @@ def _is_loopback(url: str) -> bool:
 
 
 def check_server(facts: Facts) -> Iterator[Finding]:
-    server, redis = facts.server, facts.config.redis
+    server = facts.server
     if server.fault:
-        start = (
-            "start it, or correct [redis] url"
-            if redis.url
-            else "run `storehooks dev`, which starts it, or set [redis] url"
-        )
         where = facts.config.place("redis", "url")
         yield fail(
             "server",
-            f"{server.address} does not answer: {server.fault}",
+            server.fault.text,
             "deliveries wait in the spool, and no handler runs"
             if _uses_spool(facts)
             else "every delivery is answered 503",
-            fix=f"{start}{f' ({where})' if where else ''}",
+            fix=f"{server.fault.fix}{f' ({where})' if where else ''}",
         )
         return
     problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_clock_skew(server)]

@@ -39,7 +39,9 @@ signing_secrets = ["secret of south"]
 HANDLER = Declaration(
     "erp.push", "1.0", ("product.stock",), ("*",), details={"plugin": "erp", "file": "/srv/erp.py", "line": 31}
 )
-SERVER = ServerFacts("10.0.0.5:6379", "", "Redis 7.0.15", (7, 0, 15), "yes", "always", "noeviction", GB, 4 * GB, 8 * GB)
+SERVER = ServerFacts(
+    "10.0.0.5:6379", None, "Redis 7.0.15", (7, 0, 15), "yes", "always", "noeviction", GB, 4 * GB, 8 * GB
+)
 CHECKED = {"north": CheckResult("north", NOW.timestamp() - 60, wanted=6)}
 INBOX = InboxFacts(
     counters=Counters(dict.fromkeys(COUNTED, 0), {}),

@@ -1,0 +1,138 @@
+"""Server faults: why the Redis server cannot be used, and how to correct it.
+
+A fault that ends without a change of our config is temporary: the receiver starts all the same, and uses the spool.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
+from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
+
+from receiver.contract.errors import ServerUnreachable, ServerUnusable
+
+URL = "[redis] url (or REDIS_URL)"
+
+
+@dataclass(frozen=True)
+class ServerFault:
+    text: str
+    fix: str
+    temporary: bool = False
+
+    @property
+    def error(self) -> ServerUnusable:
+        return (ServerUnreachable if self.temporary else ServerUnusable)(f"{self.text}; {self.fix}")
+
+
+def describe(client: Redis) -> str:
+    """The address of a client's server, without its password."""
+    pool = client.connection_pool
+    if isinstance(pool, SentinelConnectionPool):
+        return f"{pool.service_name} (by its sentinels)"
+    given = pool.connection_kwargs
+    return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")
+
+
+def explain(error: RedisError, client: Redis) -> ServerFault:
+    """The fault behind an error of the first command on a connection."""
+    server, given = f"the Redis server at {describe(client)}", client.connection_pool.connection_kwargs
+    if isinstance(error, MasterNotFoundError) and "AuthenticationError" in str(error):
+        return ServerFault(f"{server}: its sentinels refuse the password", "correct [redis] sentinel_password")
+    if isinstance(error, AuthenticationError):
+        return _wrong_password(str(error), server, given.get("username") or "default")
+    if isinstance(error, NoPermissionError):
+        return ServerFault(
+            f"{server}: the user {given.get('username') or 'default'} may not run {_command_in(str(error))}",
+            "give it the rights that docs/operating.md lists",
+        )
+    if isinstance(error, BusyLoadingError):
+        return ServerFault(f"{server} is still loading its data", "wait until it is ready", temporary=True)
+    if isinstance(error, ResponseError) and "DB index" in str(error):
+        return ServerFault(f"{server} has no database {given.get('db')}", f"correct the number at the end of {URL}")
+    return _tls_fault(error, server, given) or ServerFault(
+        f"{server} does not answer: {(str(error) or type(error).__name__).rstrip('.')}",
+        f"start it, or set {URL} or sentinels; `storehooks dev` starts an embedded one",
+        temporary=True,
+    )
+
+
+def of_its_mode(info: Mapping[str, Any], client: Redis) -> ServerFault | None:
+    """The fault of a server that answers and cannot be used in its present role. `info` is its INFO."""
+    server = f"the Redis server at {describe(client)}"
+    if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+        return ServerFault(
+            f"{server} is a Redis Cluster, where our scripts cannot run: their keys are in several slots",
+            "use one server, or a primary with replicas and sentinels",
+        )
+    if info.get("role") == "slave":
+        return ServerFault(
+            f"{server} is a replica of {info.get('master_host')}:{info.get('master_port')}, "
+            "and a replica refuses writes",
+            f"set {URL} to its primary, or set [redis] sentinels",
+            temporary=True,  # it may become the primary at any moment
+        )
+    return None
+
+
+def _wrong_password(said: str, server: str, user: str) -> ServerFault:
+    if "without any password configured" in said:
+        return ServerFault(f"{server} has no password, and {URL} has one", "remove it there, or set it at the server")
+    if "Authentication required" in said:
+        return ServerFault(f"{server} requires a password", f"put it into {URL}: redis://USER:PASSWORD@HOST:PORT")
+    return ServerFault(
+        f"{server} refuses the password of the user {user}, or has no such user",
+        f"correct them in {URL}, with special characters percent-encoded",
+    )
+
+
+def _command_in(said: str) -> str:
+    """The command in "User me has no permissions to run the 'info' command"."""
+    _, _, rest = said.partition("'")
+    return rest.partition("'")[0].upper() or "this command"
+
+
+def _tls_fault(error: RedisError, server: str, given: Mapping[str, Any]) -> ServerFault | None:
+    cause, ca_file = error.__cause__ or error.__context__, given.get("ssl_ca_certs")
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return _certificate_fault(cause, server)
+    if ca_file and isinstance(cause, FileNotFoundError | PermissionError):
+        return ServerFault(f"[redis] ca_file {ca_file} cannot be read: {cause.strerror}", "correct its path or mode")
+    if ca_file and isinstance(cause, ssl.SSLError) and "NO_CERTIFICATE" in str(cause):
+        return ServerFault(f"[redis] ca_file {ca_file} contains no certificate", "set it to a PEM file with one")
+    if isinstance(cause, ssl.SSLError) or "handshake" in str(cause):
+        return ServerFault(
+            f"{server} does not complete the TLS handshake: {cause}",
+            f"if it has no TLS, write redis:// instead of rediss:// in {URL}",
+            temporary=True,
+        )
+    closed = isinstance(cause, ConnectionResetError) or "closed by server" in str(error)
+    if closed and "path" not in given:
+        return ServerFault(
+            f"{server} closes the connection: {str(error).rstrip('.')}",
+            f"if the server expects TLS, use rediss:// in {URL}",
+            temporary=True,
+        )
+    return None
+
+
+def _certificate_fault(cause: ssl.SSLCertVerificationError, server: str) -> ServerFault:
+    why = cause.verify_message.rstrip(".")
+    if "expired" in why or "not yet valid" in why:
+        return ServerFault(
+            f"the certificate of {server} has expired" if "expired" in why else f"the certificate of {server} is {why}",
+            "renew it at the server, or correct the clock of this host",
+            temporary=True,
+        )
+    if "mismatch" in why:
+        return ServerFault(
+            f"the certificate of {server} is for another host: {why}", f"use the host name of the certificate in {URL}"
+        )
+    return ServerFault(
+        f"the certificate of {server} is not trusted: {why}", "set [redis] ca_file to the certificate of its authority"
+    )

@@ -1,0 +1,204 @@
+"""A Redis server that cannot be used: the sentence says what is wrong and how to correct it, in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from receiver.config.settings import RedisSettings
+from receiver.contract.errors import ServerUnreachable, ServerUnusable
+from receiver.inbox import connect_to
+from receiver.inbox.redis.connecting import check, socket_path
+from tests.support.harness import Server, System, free_port, own_server
+from tests.support.sentinels import NAME, Sentinels
+from tests.support.tls_proxy import TlsProxy
+
+
+@dataclass
+class Locked:
+    """A server that requires a password, and its TCP port."""
+
+    server: Server
+    port: int
+
+    def url(self, user: str = "", database: str = "") -> str:
+        return f"redis://{user}127.0.0.1:{self.port}{database}"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
+    port = free_port()
+    with own_server(tmp_path_factory.mktemp("locked"), "--port", str(port)) as server:
+        server.client.acl_setuser("reader", enabled=True, passwords=["+word"], commands=["+ping", "+get"], keys=["*"])
+        server.client.acl_setuser("default", enabled=True, passwords=["+opensesame"], reset_passwords=True)
+        yield Locked(server, port)
+
+
+@pytest.fixture(scope="module")
+def open_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The TCP port of a server without a password."""
+    port = free_port()
+    with own_server(tmp_path_factory.mktemp("open"), "--port", str(port)):
+        yield port
+
+
+def refusal(url: str, *, kind: type[ServerUnusable] = ServerUnusable, **more: object) -> str:
+    given = RedisSettings.model_validate({"url": url, **more})
+    with pytest.raises(ServerUnusable) as raised:
+        check(connect_to(given, timeout=1.0))
+    assert raised.type is kind
+    assert "opensesame" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("user", "said", "fix"),
+    [
+        ("", "requires a password", "put it into [redis] url (or REDIS_URL): redis://USER:PASSWORD@HOST:PORT"),
+        (":wrong@", "refuses the password of the user default", "correct them in [redis] url (or REDIS_URL)"),
+        ("me:wrong@", "refuses the password of the user me", "special characters percent-encoded"),
+        ("reader:word@", "the user reader may not run INFO", "give it the rights that docs/operating.md lists"),
+    ],
+)
+def test_a_wrong_password_is_named(locked: Locked, user: str, said: str, fix: str) -> None:
+    sentence = refusal(locked.url(user))
+    assert said in sentence
+    assert fix in sentence
+    assert "start it" not in sentence.lower()
+
+
+def test_a_password_that_the_server_does_not_have_is_named(open_port: int) -> None:
+    assert "has no password, and [redis] url (or REDIS_URL) has one" in refusal(f"redis://:x@127.0.0.1:{open_port}")
+
+
+def test_a_database_that_the_server_does_not_have_is_named(open_port: int) -> None:
+    assert "has no database 99" in refusal(f"redis://127.0.0.1:{open_port}/99")
+
+
+def test_tls_to_a_port_without_tls_is_named(open_port: int) -> None:
+    sentence = refusal(f"rediss://127.0.0.1:{open_port}", kind=ServerUnreachable)
+    assert "does not complete the TLS handshake" in sentence
+    assert "redis://" in sentence
+
+
+def test_a_server_that_is_away_is_still_a_server_that_does_not_answer() -> None:
+    sentence = refusal(f"redis://127.0.0.1:{free_port()}", kind=ServerUnreachable)
+    assert "does not answer: " in sentence
+    assert "Connection refused; start it, or set [redis] url" in sentence
+
+
+def test_a_password_that_sentinels_refuse_is_named(tmp_path: Path) -> None:
+    sentinels = Sentinels(tmp_path / "sentinels").start()
+    try:
+        given = {"sentinels": sentinels.addresses, "sentinel_name": NAME, "sentinel_password": "unknown"}
+        sentence = refusal("", **given)
+    finally:
+        sentinels.close()
+    assert "its sentinels refuse the password" in sentence
+    assert "[redis] sentinel_password" in sentence
+
+
+@pytest.mark.full
+def test_a_wrong_certificate_is_named(open_port: int, tmp_path: Path, own_redis: Server) -> None:
+    proxy = TlsProxy(tmp_path, socket_path(own_redis.data_dir))
+    trusted = {"ca_file": str(proxy.certificate)}
+    sentence = refusal(proxy.url)
+    assert "is not trusted: self-signed certificate" in sentence
+    assert "set [redis] ca_file" in sentence
+    sentence = refusal(proxy.url.replace("127.0.0.1", "localhost"), **trusted)
+    assert "is for another host" in sentence
+    assert "use the host name of the certificate in [redis] url" in sentence
+    assert f"[redis] ca_file {tmp_path}/none.pem cannot be read" in refusal(proxy.url, ca_file=f"{tmp_path}/none.pem")
+    assert f"[redis] ca_file {tmp_path}/key.pem contains no cert" in refusal(proxy.url, ca_file=f"{tmp_path}/key.pem")
+    sentence = refusal(f"redis://127.0.0.1:{proxy.port}", kind=ServerUnreachable)
+    assert "if the server expects TLS, use rediss://" in sentence
+    proxy.listener.close()
+
+
+@pytest.mark.full
+def test_an_expired_certificate_does_not_keep_the_receiver_from_starting(tmp_path: Path, own_redis: Server) -> None:
+    proxy = TlsProxy(tmp_path, socket_path(own_redis.data_dir), dated="2020-01-01")
+    sentence = refusal(proxy.url, kind=ServerUnreachable, ca_file=str(proxy.certificate))
+    assert "has expired; renew it at the server" in sentence
+    proxy.listener.close()
+
+
+# In every process
+
+
+EVERYWHERE = ("web", "worker", "housekeeper", "dev", "stats")
+
+
+@pytest.mark.parametrize("command", EVERYWHERE)
+def test_every_process_refuses_a_wrong_password(
+    make_system: Callable[..., System], locked: Locked, command: str
+) -> None:
+    system = make_system(url=locked.url(":wrong@"))
+    done = system.refuse_to_start(command)
+    assert done.returncode == 2
+    assert "refuses the password of the user default" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_names_a_wrong_password(make_system: Callable[..., System], locked: Locked) -> None:
+    system = make_system(url=locked.url(":wrong@"))
+    done = system.run_cli("doctor")
+    assert done.returncode == 1
+    assert "refuses the password of the user default" in done.stdout
+    assert "correct them in [redis] url" in done.stdout
+    assert "start it" not in done.stdout
+
+
+# Servers that answer and cannot work
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    port = free_port()
+    extra = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    with own_server(tmp_path_factory.mktemp("cluster"), *extra) as server:
+        server.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        yield server
+
+
+@pytest.mark.parametrize("command", EVERYWHERE)
+def test_every_process_refuses_a_redis_cluster(
+    make_system: Callable[..., System], cluster: Server, command: str
+) -> None:
+    done = make_system(url=cluster.url).refuse_to_start(command)
+    assert done.returncode == 2
+    assert "is a Redis Cluster" in done.stderr + done.stdout
+    assert "use one server, or a primary with replicas and sentinels" in done.stderr + done.stdout
+
+
+def test_doctor_names_a_redis_cluster(make_system: Callable[..., System], cluster: Server) -> None:
+    done = make_system(url=cluster.url).run_cli("doctor")
+    assert done.returncode == 1
+    assert "is a Redis Cluster" in done.stdout
+
+
+def test_a_replica_is_named_and_does_not_keep_the_receiver_from_starting(
+    make_system: Callable[..., System], open_port: int, own_redis: Server
+) -> None:
+    """It may become the primary at any moment."""
+    own_redis.client.replicaof("127.0.0.1", open_port)
+    system = make_system(url=own_redis.url)
+    refused = system.refuse_to_start("worker")
+    assert refused.returncode == 2
+    assert f"is a replica of 127.0.0.1:{open_port}, and a replica refuses writes" in refused.stderr
+    system.start("web")
+    assert "starting without Redis" in system.log("web")
+    assert "is a replica of" in system.log("web")
+    assert system.post(system.request()).status_code == 200
+
+
+def test_a_policy_that_evicts_is_refused_where_config_may_not_be_read(own_redis: Server) -> None:
+    """Hosted servers often do not allow CONFIG."""
+    own_redis.client.config_set("maxmemory-policy", "allkeys-lru")
+    own_redis.client.acl_setuser(
+        "hosted", enabled=True, passwords=["+x"], commands=["+@all", "-config"], keys=["*"], channels=["*"]
+    )
+    assert "maxmemory-policy is allkeys-lru" in refusal(own_redis.url.replace("unix://", "unix://hosted:x@"))

@@ -1,0 +1,54 @@
+"""TLS in front of a server that has none, with a certificate of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+
+class TlsProxy:
+    """A TLS listener in front of a server without TLS."""
+
+    def __init__(self, folder: Path, upstream: Path, *, dated: str = "") -> None:
+        self.certificate, key = folder / "cert.pem", folder / "key.pem"
+        dating = ["faketime", dated] if dated else []
+        for program in ("openssl", *dating[:1]):
+            if shutil.which(program) is None:
+                pytest.skip(f"{program} is not installed")
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=redis.test"]
+        names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(self.certificate)]
+        subprocess.run([*dating, *command, *names], check=True, capture_output=True)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(self.certificate, key)
+        self._upstream = str(upstream)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.url = f"rediss://127.0.0.1:{self.port}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError):  # a client that does not trust the certificate closes the connection
+                inner = self._context.wrap_socket(client, server_side=True)
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._upstream)
+                for one, other in ((inner, server), (server, inner)):
+                    threading.Thread(target=_forward, args=(one, other), daemon=True).start()
+
+
+def _forward(one: socket.socket, other: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while piece := one.recv(1 << 16):
+            other.sendall(piece)
+        other.shutdown(socket.SHUT_RDWR)
