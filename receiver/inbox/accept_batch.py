@@ -10,8 +10,10 @@ from typing import Any, Literal
 import orjson
 from redis.exceptions import RedisError, ResponseError
 
+from receiver.contract.failure_groups import group_id
 from receiver.contract.intake import Delivery
 from receiver.contract.topics import PROBE
+from receiver.inbox import keys
 from receiver.inbox.model import pack
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
@@ -75,7 +77,7 @@ def _accept_call(
 def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, now: float) -> list[Argument]:
     event = delivery.event
     received = event.received_at.timestamp()
-    problem = orjson.dumps({"error": delivery.unreadable, "reason": "unreadable"}) if delivery.unreadable else ""
+    problem = unreadable_detail(delivery.unreadable) if delivery.unreadable else ""
     return [
         event.id,
         event.store,
@@ -95,6 +97,12 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, now:
         delivery.first_id,
         max(0, int((now - received) * 1000)),
     ]
+
+
+def unreadable_detail(problem: str) -> bytes:
+    """What is stored as the result of "intake" for an event that cannot be read."""
+    group = group_id(keys.INTAKE, "unreadable", problem)
+    return orjson.dumps({"error": problem, "reason": "unreadable", "group": group})
 
 
 def _results(reply: Any, size: int) -> list[AcceptResult | RedisError]:

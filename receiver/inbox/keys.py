@@ -42,6 +42,7 @@ Work. A lane is the queue of one handler's runs; the lane "" holds events to be 
 Failures
     failed          zset    Failed runs by time (ms).
     groups          zset    Groups of failures by time of the last failure (ms).
+    gh:{handler}    set     The groups of a handler. Their number is limited; all further causes share one more group.
     g:{group}       hash    handler error at first last example retrying failed; s:{store} and v:{version} count runs.
     gr:{group}      zset    The group's runs, retrying or failed, by time of the last failure (ms).
     replay:{name}   string  How far an interrupted replay has come.
@@ -130,6 +131,8 @@ DEFAULT_QUEUE = "default"
 """The queue of handlers without `queue=`, and of events to be routed."""
 RQ_QUEUE = "storehooks"
 ROUTING_LANE = ""
+INTAKE = "intake"
+"""The handler whose failures are events that cannot be read. No plugin's handler has this name: theirs have a dot."""
 WAKE = "wake-"
 RQ_WORKER = "rq:worker:"
 RQ_WORKERS = f"rq:workers:{RQ_QUEUE}"

@@ -16,8 +16,11 @@ from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
 from workers.cli.options import Noun, Rate, connect_server, load_config, with_config, yes_option
 from workers.cli.replay_run import run_replay
-from workers.formatting import counted
+from workers.formatting import counted, some
 from workers.operations.replay import PAGE
+
+MAX_SENTENCES = 10
+"""Maximum number of groups with a sentence about their versions."""
 
 
 @click.group(cls=Noun)
@@ -156,10 +159,13 @@ def _choose(reader: FailureQueries, group: str | None, event_id: str | None) -> 
 
 
 def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
-    found = reader.find_group(start or "")
-    if found is None:
+    found = reader.find_groups(start or "")
+    if len(found) > 1:
+        names = some([one.id for one in found])
+        raise ConfigError(f"{len(found)} failure groups begin with {str(start)[:64]!r}: {names}; give more of the id")
+    if not found:
         raise NotFound(f"no failure group {str(start)[:64]!r}; `storehooks failures` lists them")
-    return found
+    return found[0]
 
 
 def _confirm(question: str, total: int, yes: bool) -> None:
@@ -168,9 +174,10 @@ def _confirm(question: str, total: int, yes: bool) -> None:
 
 
 def _show_groups(groups: list[FailureGroup]) -> None:
+    short = _short_ids(groups)
     rows = [
         (
-            one.id[:4],
+            short[one.id],
             one.handler,
             output.figure(one.retrying, "retrying"),
             output.figure(one.failed, "failed"),
@@ -187,6 +194,12 @@ def _show_groups(groups: list[FailureGroup]) -> None:
         drop=("STORES", "SINCE", "LAST"),
         shorten=("ERROR",),
     )
+
+
+def _short_ids(groups: list[FailureGroup]) -> dict[str, str]:
+    """As much of each id as tells all groups apart, and at least four characters."""
+    length = next(n for n in range(4, 9) if len({one.id[:n] for one in groups}) == len(groups))
+    return {one.id: one.id[:length] for one in groups}
 
 
 def _where(group: FailureGroup) -> str:
@@ -210,8 +223,9 @@ def _show_runs(found: list[Failure]) -> None:
 def _show_versions(groups: list[FailureGroup], declared: Declarations) -> None:
     runs = sum(one.retrying + one.failed for one in groups)
     click.echo(f"\n{counted(runs, 'run')}.")
-    for one in groups:
+    short = _short_ids(groups)
+    for one in groups[:MAX_SENTENCES]:
         others = sorted({d.version for d in declared.handlers if d.handler == one.handler} - set(one.versions))
         if len(one.versions) == 1:
             clean = f"; {', '.join(others)} had no such error" if others else ""
-            click.echo(f"All of {one.id[:4]} ran {one.handler} {next(iter(one.versions))}{clean}.")
+            click.echo(f"All of {short[one.id]} ran {one.handler} {next(iter(one.versions))}{clean}.")

@@ -49,6 +49,10 @@ class Handler:
         return int(getattr(self._code, "co_firstlineno", 0))
 
     @property
+    def module(self) -> str:
+        return str(getattr(inspect.unwrap(self.function), "__module__", "?"))
+
+    @property
     def _code(self) -> Any:
         """The code of the function as written, below any decorators that use functools.wraps."""
         return getattr(inspect.unwrap(self.function), "__code__", None)

@@ -60,10 +60,9 @@ class FailureQueries:
             pipeline.hgetall(keys.GROUP + name)
         return [_group(name, fields) for name, fields in zip(names, pipeline.execute(), strict=True) if fields]
 
-    def find_group(self, start: str) -> FailureGroup | None:
-        """The group whose id begins with `start`, if there is exactly one."""
-        groups = [group for group in self.groups() if group.id.startswith(start)]
-        return groups[0] if len(groups) == 1 else None
+    def find_groups(self, start: str) -> list[FailureGroup]:
+        """The groups whose id begins with `start`."""
+        return [group for group in self.groups() if group.id.startswith(start)]
 
     def runs_of(self, group: str, *, until: datetime) -> Iterator[str]:
         """Runs of a group whose last failure was not after `until`, the oldest first, each once: also those that stay

@@ -100,7 +100,8 @@ class LoadedPlugin:
 
     router: Router
     version: str
-    files: frozenset[str]
+    packages: frozenset[str]
+    """The top-level packages of its own code."""
     resource: Any = None
     started: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
@@ -117,8 +118,8 @@ class RunExecutor:
         self._plugins: list[LoadedPlugin] = []
         self._handlers: dict[str, tuple[Handler, LoadedPlugin, float]] = {}
         for one in plugins:
-            files = frozenset(handler.file for handler in one.handlers)
-            plugin = LoadedPlugin(one.router, one.version, files)
+            packages = frozenset(handler.module.partition(".")[0] for handler in one.handlers)
+            plugin = LoadedPlugin(one.router, one.version, packages)
             self._plugins.append(plugin)
             for handler in one.handlers:
                 timeout = float(handler.timeout or config.workers.timeout)
@@ -143,7 +144,7 @@ class RunExecutor:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
-            result = _result_of_error(error, plugin.files)
+            result = _result_of_error(error, run, plugin.packages)
         else:
             if unmet:
                 skipped = {"result": shorten(f"skipped: {unmet}"), "reason": "skipped"}
@@ -207,8 +208,14 @@ def _raise_timeout(_signal: int, _frame: FrameType | None) -> None:
     raise RunTimeout("the handler's timeout has passed")
 
 
-def _result_of_error(error: BaseException, files: frozenset[str]) -> RunResult:
+def _result_of_error(error: BaseException, run: Run, packages: frozenset[str]) -> RunResult:
     """What an exception from a handler means: the handler asked for an ending, or the attempt failed."""
+
+    def described() -> dict[str, Any]:
+        event = run.event
+        known = (event.store, event.id, event.resource_id, event.delivery_id)
+        return describe_error(error, handler=run.handler, packages=packages, known=known)
+
     match error:
         case Drop():
             return RunResult(Ending.DROPPED, {"result": shorten(error.why)})
@@ -217,11 +224,11 @@ def _result_of_error(error: BaseException, files: frozenset[str]) -> RunResult:
         case Busy():
             return RunResult(Ending.BUSY, {"error": shorten(f"Busy: {error.why}")}, _seconds(error.after))
         case Fail():
-            return RunResult(Ending.FAILED, describe_error(error, files))
+            return RunResult(Ending.FAILED, described())
         case Retry():
-            return RunResult(Ending.RETRY, describe_error(error, files), _seconds(error.after))
+            return RunResult(Ending.RETRY, described(), _seconds(error.after))
         case _:
-            return RunResult(Ending.RAISED, describe_error(error, files))
+            return RunResult(Ending.RAISED, described())
 
 
 def _seconds(after: Any) -> float | None:

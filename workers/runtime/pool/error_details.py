@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import hashlib
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from types import FrameType
 from typing import Any
+
+from receiver.contract.failure_groups import group_id
 
 MAX_TRACEBACK = 8_000
 MAX_TEXT = 500
 
 
-def describe_error(error: BaseException, plugin_files: Iterable[str]) -> dict[str, Any]:
-    """An exception as it is stored: one line, a bounded traceback, and its group."""
-    files = set(plugin_files)
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{frame.filename}:{frame.name}" for frame in frames if frame.filename in files]
-    last = next((frame for frame in reversed(frames) if frame.filename in files), None)
+def describe_error(
+    error: BaseException, *, handler: str, packages: Collection[str], known: Iterable[str] = ()
+) -> dict[str, Any]:
+    """An exception as it is stored: one line, a bounded traceback, and its group.
+
+    `packages` are the top-level packages of the plugin's own code, `known` values of the event.
+    """
+    frame, line = _innermost_frame(error, packages)
     text = text_of(error, lambda one: "".join(traceback.format_exception(one))).encode("utf-8", "replace").decode()
-    kind = type(error).__name__
+    kind, message = type(error).__name__, text_of(error)
+    function = frame.f_code.co_qualname if frame else ""
     return {
-        "error": shorten(f"{kind}: {text_of(error)}"),
+        "error": shorten(f"{kind}: {message}"),
         "traceback": text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:],
-        "group": group_of(kind, places),
-        "at": f"{last.filename}:{last.lineno}" if last else None,
+        "group": group_id(handler, kind, message, function=function, known=known),
+        "at": f"{frame.f_code.co_filename}:{line}" if frame else None,
     }
 
 
-def group_of(kind: str, places: Iterable[str]) -> str:
-    """Equal for failures of one cause: the exception's type, and where in plugin code it was raised."""
-    return hashlib.sha256("\n".join([kind, *places]).encode()).hexdigest()[:8]
+def _innermost_frame(error: BaseException, packages: Collection[str]) -> tuple[FrameType | None, int]:
+    """The innermost call of the plugin's own code that an exception passed through, and its line."""
+    own = [
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in packages
+    ]
+    return own[-1] if own else (None, 0)
 
 
 def text_of(value: Any, how: Callable[[Any], str] = str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from receiver.contract.failure_groups import group_id
 from receiver.inbox import Declaration, Outcome, Run
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult, kind_of
-from workers.runtime.pool.error_details import group_of
 
 FIRST_DELAY = 30.0
 GROWTH = 3.6
@@ -25,7 +25,8 @@ def outcome_of(run: Run, result: RunResult, declared: Declaration | None) -> Out
     detail = result.detail
     if result.ending is Ending.DIED:
         version = declared.version if declared else "?"
-        detail = {**detail, "group": group_of(Ending.DIED, [run.handler]), "version": version}
+        group = group_id(run.handler, Ending.DIED, detail["error"])
+        detail = {**detail, "group": group, "version": version}
     match kind:
         case OutcomeKind.RETRY:
             return Outcome(run, kind, detail, delay=_delay_before_retry(run, result, retries))

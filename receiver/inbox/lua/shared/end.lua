@@ -33,8 +33,9 @@ local function end_run(id, store, failed)
   count(state, store, 1)
 end
 
--- Failures with one cause form a group, whether they are still retried or given up. A run is in at most one group.
-local function leave_group(id, handler, store)
+-- Failures with one cause form a group, whether they are still retried or given up. A run is in at most one group. An
+-- empty group is removed, unless the run is about to join it again.
+local function leave_group(id, handler, store, next_group)
   local e = P .. 'e:' .. id
   local mark = redis.call('HGET', e, 'g:' .. handler)
   if not mark then return end
@@ -44,14 +45,26 @@ local function leave_group(id, handler, store)
   redis.call('ZREM', P .. 'gr:' .. group, item_of(id, handler))
   redis.call('HINCRBY', g, kind, -1)
   if redis.call('HINCRBY', g, 's:' .. store, -1) <= 0 then redis.call('HDEL', g, 's:' .. store) end
-  if redis.call('EXISTS', P .. 'gr:' .. group) == 0 then
+  if group ~= next_group and redis.call('EXISTS', P .. 'gr:' .. group) == 0 then
     redis.call('UNLINK', g)
+    redis.call('SREM', P .. 'gh:' .. handler, group)
     redis.call('ZREM', P .. 'groups', group)
   end
 end
 
+-- The group to join, and whether it is the one for all causes beyond the maximum number of a handler's groups.
+local MAX_GROUPS = 200
+local function find_group(handler, group)
+  local own = P .. 'gh:' .. handler
+  if redis.call('SISMEMBER', own, group) == 1 then return group, false end
+  if redis.call('SCARD', own) < MAX_GROUPS then
+    redis.call('SADD', own, group)
+    return group, false
+  end
+  return string.sub(redis.sha1hex('other causes|' .. handler), 1, 8), true
+end
+
 local function join_group(id, handler, store, kind, detail)
-  leave_group(id, handler, store)
   local ok, fields = pcall(cjson.decode, detail)
   if not ok or type(fields) ~= 'table' then fields = {} end
   local function text(name) -- JSON null is not nil in Lua
@@ -59,9 +72,13 @@ local function join_group(id, handler, store, kind, detail)
   end
   local group = text('group')
   if group == '' then group = string.sub(redis.sha1hex(text('reason') .. '|' .. handler), 1, 8) end
+  local others
+  group, others = find_group(handler, group)
+  leave_group(id, handler, store, group)
   local g, item = P .. 'g:' .. group, item_of(id, handler)
+  local title = (others and 'other causes, beyond ' .. MAX_GROUPS .. ' groups; the last: ' or '') .. text('error')
   redis.call('HSETNX', g, 'first', NOW)
-  redis.call('HSET', g, 'handler', handler, 'error', text('error'), 'at', text('at'), 'last', NOW, 'example', item)
+  redis.call('HSET', g, 'handler', handler, 'error', title, 'at', text('at'), 'last', NOW, 'example', item)
   redis.call('HINCRBY', g, kind, 1)
   redis.call('HINCRBY', g, 's:' .. store, 1)
   redis.call('HINCRBY', g, 'v:' .. (text('version') ~= '' and text('version') or '?'), 1)

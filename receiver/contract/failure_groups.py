@@ -1,0 +1,63 @@
+"""Failure groups: failures with one cause have the same group id. Pure, standard library only.
+
+One cause is: one handler, one type of exception, one message without its variables, one function of the plugin. Paths
+and modules do not count, so that a plugin which moves from a file to a package keeps its groups.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+MAX_LINE = 1_000
+"""How much of a message is read: of its first line, since the next ones are details."""
+MAX_PATTERN = 200
+
+_NAMES_ARE_CODE = frozenset(
+    ("AttributeError", "ImportError", "KeyError", "ModuleNotFoundError", "NameError", "RecordError", "TypeError")
+)
+"""Types whose messages quote names of fields and of code: there another name is another cause."""
+_VARIABLE = "*"
+_STATUS = re.compile(r"(?i)\b(status|code|error|http|answered|returned|got|response)\b\W{1,3}([1-5]\d\d)\b")
+"""An HTTP status is part of the cause: 401 and 404 are mended in different ways."""
+_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+"""Digits that count as text."""
+_QUOTED = re.compile(
+    r"""(?<!\w)[bru]?(?:'([^'\n]*)'|"([^"\n]*)"|`([^`\n]*)`)(?!\w)|“[^”]*”|„[^“”]*[“”]|«[^»]*»|\u2018[^\u2019]*\u2019|「[^」]*」"""
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_.]*")
+_DAY, _MONTH = "Mon|Tue|Wed|Thu|Fri|Sat|Sun", "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+_VARIABLES = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+"  # URL
+    r"|[^\s'\"<>()=,;:]+@[^\s'\"<>(),;]+"  # email address
+    r"|(?<![\w.*])/[^\s'\"<>(),;:]+"  # path
+    rf"|\b(?:(?:{_DAY})[a-z]*,? )?(?:\d\d?\.? (?:{_MONTH})[a-z]*|(?:{_MONTH})[a-z]*\.? \d\d?)\b"  # date
+    r"|[A-Za-z0-9_./+@%#~-]*\d[A-Za-z0-9_.:/+@%#~-]*"  # number, time, id, hash, address: each word with a digit
+)
+_LIST = re.compile(r"\*(?:[\s,;:=|&/-]+\*)+")
+
+
+def group_id(handler: str, kind: str, message: str, *, function: str = "", known: Iterable[str] = ()) -> str:
+    """The id of a failure's group. `known` are values of the event, which are variables wherever the message has them.
+
+    `kind` is the name of the exception's type, `function` the innermost function of the plugin's own code.
+    """
+    pattern = message_pattern(message, known=known, keep_names=kind in _NAMES_ARE_CODE)
+    return hashlib.sha256("\n".join((handler, kind, function, pattern)).encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def message_pattern(message: str, *, known: Iterable[str] = (), keep_names: bool = False) -> str:
+    """A message without its variables: numbers, ids, dates, URLs, addresses, quoted text, and the known values."""
+
+    def unquote(match: re.Match[str]) -> str:
+        inside = match[1] or match[2] or match[3] or ""
+        return inside if keep_names and _NAME.fullmatch(inside) else _VARIABLE
+
+    text = message.strip().partition("\n")[0][:MAX_LINE]
+    for value in known:
+        if value:
+            text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", _VARIABLE, text)
+    text = _STATUS.sub(lambda match: f"{match[1]} {match[2].translate(_SUPERSCRIPT)}", text)
+    text = _VARIABLES.sub(_VARIABLE, _QUOTED.sub(unquote, text))
+    return " ".join(_LIST.sub(_VARIABLE, text).split())[:MAX_PATTERN]
