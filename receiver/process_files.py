@@ -2,7 +2,8 @@
 
 The lock says that the process still runs: the kernel releases it however the process ends. These are POSIX locks,
 which a forked child does not inherit. The kernel also reports the process id of the holder, as this process sees it:
-0 or less for a process on another host or in another container. The id inside the file is only for people who read it.
+0 or less for a process on another host or in another container. The id inside the file is only for people who read it;
+the line after it is the address that the process listens on, if it is a server.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from receiver import logs
 
 FOLDER = "run"
-_held_here: set[tuple[Path, str, int]] = set()
+_held_here: dict[tuple[Path, str, int], int] = {}
+"""Folder, role and process id -> the descriptor of the file, -1 where it could not be written."""
 _FLOCK = "hhqqi"
 """struct flock of fcntl(2): type, whence, start, length, pid."""
 
@@ -40,6 +42,8 @@ class ProcessFile:
     role: str
     pid: int
     path: Path
+    address: str = ""
+    """What it listens on, such as 0.0.0.0:5000; empty for a process that is no server."""
 
     @property
     def is_held(self) -> bool:
@@ -47,19 +51,21 @@ class ProcessFile:
         return _holder(self.path) == self.pid
 
 
-def hold(data_dir: Path, role: str) -> None:
+def hold(data_dir: Path, role: str, *, address: str = "") -> None:
     """Hold a file of this role until this process ends. Any number of processes may have the same role.
 
     A process that cannot write the file works all the same, but other processes cannot find it. Called again for the
-    same folder it does nothing: to look at the file would release it.
+    same folder it only writes the address: to look at the file would release it.
     """
     folder = data_dir.resolve() / FOLDER
-    if (folder, role, os.getpid()) in _held_here:
-        return
-    _held_here.add((folder, role, os.getpid()))
+    own = (folder, role, os.getpid())
     try:
-        list(held(data_dir))  # removes the files of processes that were killed
-        _lock(folder / f"{role}-{secrets.token_hex(4)}.lock", wait=True)
+        if own not in _held_here:
+            _held_here[own] = -1
+            list(held(data_dir))  # removes the files of processes that were killed
+            _held_here[own] = _lock(folder / f"{role}-{secrets.token_hex(4)}.lock", wait=True)
+        if address and _held_here[own] >= 0:
+            _write(_held_here[own], address)
     except OSError as error:
         logs.get("processes").warning(
             "no process file; `storehooks stores add` and `remove` cannot reload this process", why=str(error)
@@ -84,10 +90,10 @@ def held(data_dir: Path) -> Iterator[ProcessFile]:
             if pid is None and role:
                 _remove_unheld(path)
             elif pid is not None and pid > 0:
-                yield ProcessFile(role or path.stem, pid, path)
+                yield ProcessFile(role or path.stem, pid, path, _address_in(path))
 
 
-def _lock(path: Path, *, wait: bool) -> None:
+def _lock(path: Path, *, wait: bool) -> int:
     """Create and lock the file, and leave it open. It may be removed before it is locked; then it is created again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -100,9 +106,20 @@ def _lock(path: Path, *, wait: bool) -> None:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    _write(descriptor)
     atexit.register(_remove_own, path, os.getpid())
+    return descriptor
+
+
+def _write(descriptor: int, *lines: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, "".join(f"{line}\n" for line in (os.getpid(), *lines)).encode(), 0)
+
+
+def _address_in(path: Path) -> str:
+    """Never asked of a file that this process itself holds, like `_holder`."""
+    lines = path.read_text(errors="replace").splitlines()
+    return lines[1] if len(lines) > 1 else ""
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

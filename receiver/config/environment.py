@@ -13,6 +13,12 @@ from receiver.config.source_files import Place, Places
 from receiver.contract.errors import ConfigError
 
 _NOT_SETTINGS = {"STOREHOOKS_CONFIG"}
+_PLAIN_VARIABLES = (
+    ("REDIS_URL", "redis", "url", "{}"),
+    ("PORT", "receiver", "bind", "0.0.0.0:{}"),
+    ("WEB_CONCURRENCY", "receiver", "processes", "{}"),
+)
+"""The variable, the key that it sets unless STOREHOOKS_... does, and how."""
 
 
 def read_environment(environ: Mapping[str, str], places: Places) -> dict[str, Any]:
@@ -22,15 +28,10 @@ def read_environment(environ: Mapping[str, str], places: Places) -> dict[str, An
         values: dict[str, Any] = _EnvironmentSource(environ)()
     except SettingsError as error:
         raise ConfigError(f"the environment: {error}") from None
-    if url := environ.get("REDIS_URL"):
-        values.setdefault("redis", {}).setdefault("url", url)
-        places.setdefault(("redis", "url"), Place("$REDIS_URL"))
-    if port := environ.get("PORT"):
-        values.setdefault("receiver", {}).setdefault("bind", f"0.0.0.0:{port}")
-        places[("receiver", "bind")] = Place("$PORT")
-    if count := environ.get("WEB_CONCURRENCY"):
-        values.setdefault("receiver", {}).setdefault("processes", count)
-        places[("receiver", "processes")] = Place("$WEB_CONCURRENCY")
+    for variable, section, key, form in _PLAIN_VARIABLES:
+        if (value := environ.get(variable)) and key not in values.setdefault(section, {}):
+            values[section][key] = form.format(value)
+            places[section, key] = Place(f"${variable}")
     return values
 
 

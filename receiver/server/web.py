@@ -88,8 +88,8 @@ def settings(config: Config) -> dict[str, Any]:
         "control_socket_disable": True,  # gunicorn opens one in the home directory by default
         "logger_class": QuietLogger,
         "proc_name": "storehooks web",
-        "when_ready": lambda _server: hold(config.data_dir, "web"),
-        "on_reload": lambda _server: hold(config.data_dir, "web"),  # data_dir may have changed
+        "when_ready": lambda server: announce(config, server),
+        "on_reload": lambda server: announce(config, server),  # data_dir and bind may have changed
         "post_fork": lambda _server, _worker: begin_worker(config),
     }
 
@@ -102,6 +102,19 @@ class QuietLogger(Logger):
         self.error_log.handlers = []
         self.error_log.setLevel("INFO")
         self.access_log.disabled = True
+
+
+def announce(config: Config, server: Any) -> None:
+    """Log the address that the server listens on, and write it where `doctor` finds it.
+
+    It may differ from the config that others read: platforms and Procfile runners set PORT for this process alone.
+    """
+    addresses = [str(one).removeprefix("http://") for one in server.LISTENERS]
+    place = config.place("receiver", "bind")
+    for address in addresses:
+        set_by = "its default" if place is None else str(place)
+        logs.get("receiver").info("web listens", address=address, set_by=set_by)
+    hold(config.data_dir, "web", address=next(iter(addresses), ""))
 
 
 def begin_worker(config: Config) -> None:

@@ -55,6 +55,16 @@ def test_several_processes_of_one_role_are_each_found(tmp_path: Path, hold: Hold
     assert found(tmp_path) == {("web", first.pid), ("web", second.pid), ("worker", worker.pid)}
 
 
+def test_a_server_is_found_with_the_address_it_listens_on_now(tmp_path: Path, hold: Hold) -> None:
+    again = "hold(Path(sys.argv[1]), 'web', address='0.0.0.0:5000'); hold(Path(sys.argv[1]), 'web', address='[::1]:80')"
+    process = hold(f"{again}; {FOREVER}")
+    (file,) = held(tmp_path)
+    assert (file.pid, file.address) == (process.pid, "[::1]:80")
+    assert file.is_held
+    hold(f"hold(Path(sys.argv[1]), 'worker'); {FOREVER}")
+    assert sorted(file.address for file in held(tmp_path)) == ["", "[::1]:80"]
+
+
 def test_the_file_of_a_killed_process_is_removed(tmp_path: Path, hold: Hold) -> None:
     process = hold(f"hold(Path(sys.argv[1]), 'web'); {FOREVER}")
     (file,) = held(tmp_path)

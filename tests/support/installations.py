@@ -190,6 +190,11 @@ def wrong_credentials(installation: Installation, _: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def no_token_endpoint(installation: Installation, _: Path) -> Iterator[Path]:
+    yield installation.broken('url = "/oauth/token"', f'url = "http://127.0.0.1:{free_port()}/oauth/token"')
+
+
+@contextmanager
 def subscriptions_unreadable(installation: Installation, _: Path) -> Iterator[Path]:
     """The store lists its webhooks at another path than assumed, and the workers' check has reported that."""
     missing = CheckResult("north", time.time(), unknown="GET /api/v3/app/webhooks answered 404")
@@ -331,7 +336,14 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
         1,
         "north",
         ["no token", "401"],
-        "client_secret (",
+        "client_secret of auth (",
+    ),
+    (
+        no_token_endpoint,
+        1,
+        "north",
+        ["north: no token: the token endpoint: no response: ", "Connection refused"],
+        "check url, client_id and client_secret of auth (",
     ),
     (subscriptions_unreadable, 1, "north", ["could not be checked", "answered 404"], "storehooks subscriptions plan"),
     (disabled_subscription, 1, "north", ["pending changes: enable order.created"], "storehooks subscriptions apply"),

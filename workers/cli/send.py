@@ -24,6 +24,7 @@ from receiver.contract.topics import translate
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
+from receiver.process_files import held
 from workers.cli import output
 from workers.cli.options import choose_store, connect_server, load_config, stores_with_secrets, with_config
 from workers.formatting import harmless
@@ -201,7 +202,7 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
     try:
         answer = httpx2.post(url, headers=request.headers, content=request.body, timeout=10)
     except httpx2.HTTPError as error:
-        raise ConfigError(f"{url} does not answer: {error}; `storehooks dev` starts the receiver") from None
+        raise ConfigError(f"{url} does not answer: {error}; {_where_web_is(config)}") from None
     took = (time.monotonic() - started) * 1000
     body = answer.json() if "json" in answer.headers.get("content-type", "") else {}
     if not answer.is_success:
@@ -214,6 +215,14 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
     if record:
         _show_runs(record, time.monotonic() - started)
     return Sent(True, record)
+
+
+def _where_web_is(config: Config) -> str:
+    """What to do if the receiver does not answer. Its own environment may make it listen elsewhere, such as PORT."""
+    address = next((file.address for file in held(config.data_dir) if file.role == "web" and file.address), "")
+    if address in ("", config.receiver.bind):
+        return "`storehooks dev` starts the receiver"
+    return f"the web process listens at {address}: correct [receiver] public_url, or start it without PORT"
 
 
 def _follow(config: Config, event_id: str, started: float) -> EventRecord | None:

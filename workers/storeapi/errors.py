@@ -6,6 +6,7 @@ ApiError                    store, operation
 │   ├── ForeignOrigin       a redirect or a link to another origin; the token is not sent there
 │   └── ResponseTooLarge    the response is larger than the client reads
 ├── Unreachable             no response: connection, protocol or timeout; `sent` says whether the store may have it
+│   └── TokenUnreachable    the same at the token endpoint
 ├── TokenRefused            the token endpoint issues no token
 ├── UnexpectedResponse      the response is not what the catalogue says
 └── StatusError             the store answered with an error; status, request_id, and a bounded excerpt
@@ -64,6 +65,10 @@ class Unreachable(ApiError):
     def __init__(self, reason: str, *, sent: bool, store: str = "", operation: str = "") -> None:
         super().__init__(reason, store=store, operation=operation)
         self.sent = sent
+
+
+class TokenUnreachable(Unreachable):
+    pass
 
 
 class TokenRefused(ApiError):

@@ -15,6 +15,7 @@ from receiver.inbox.model import from_ms
 
 SAMPLE = 20
 """Number of the newest events whose memory use is measured."""
+EXAMPLES = 3
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -73,9 +74,11 @@ class HealthQueries:
         last = {name: _last(fields) for name, fields in zip(names, pipeline.execute(), strict=True)}
         return {name: from_ms(str(at)) for name, at in last.items() if at}
 
-    def quarantined(self) -> int:
-        """The number of quarantined items: damaged records."""
-        return int(self.client.hlen(keys.QUARANTINED))
+    def quarantined(self) -> tuple[int, list[str]]:
+        """The number of quarantined items, and some of them with the reason."""
+        found: Any = self.client.hscan(keys.QUARANTINED, count=EXAMPLES)[1]
+        items = [f"{item.decode('utf-8', 'replace')}: {why.decode('utf-8', 'replace')}" for item, why in found.items()]
+        return int(self.client.hlen(keys.QUARANTINED)), items[:EXAMPLES]
 
     def footprint(self) -> Footprint:
         now = self._now()

@@ -167,3 +167,17 @@ def test_the_config_file_is_found_in_this_order(tmp_path: Path, monkeypatch: pyt
     assert find_config_file(None, {}).name == "config.example.toml"
     with pytest.raises(ConfigError, match=r"gone.toml does not exist"):
         find_config_file("gone.toml", {})
+
+
+def test_the_place_of_a_value_is_the_variable_that_set_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[redis]\nurl = "redis://a"\n[receiver]\nbind = "127.0.0.1:1"\n')
+    loaded = config.load(path, {"REDIS_URL": "redis://b", "PORT": "5000", "WEB_CONCURRENCY": "3"})
+    assert (loaded.redis.url, loaded.receiver.bind) == ("redis://b", "0.0.0.0:5000")
+    keys = [("redis", "url"), ("receiver", "bind"), ("receiver", "processes")]
+    assert [str(loaded.place(*key)) for key in keys] == ["$REDIS_URL", "$PORT", "$WEB_CONCURRENCY"]
+    loaded = config.load(path, {"PORT": "5000", "STOREHOOKS_RECEIVER__BIND": "127.0.0.1:7"})
+    assert (loaded.receiver.bind, str(loaded.place("receiver", "bind"))) == (
+        "127.0.0.1:7",
+        "$STOREHOOKS_RECEIVER__BIND",
+    )

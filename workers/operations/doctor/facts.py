@@ -52,7 +52,8 @@ class InboxFacts:
     spools: Mapping[str, Spool]
     failed: int
     retrying: int
-    quarantined: int
+    quarantined: tuple[int, list[str]]
+    """How many damaged records, and some of them with the reason."""
     footprint: Footprint
     unconfirmed: Mapping[str, list[str]]
     """By store: assumed API operations that were used and have never answered 2xx."""
@@ -98,8 +99,8 @@ class WebFacts:
     fault: str = ""
     ms: float = 0.0
     stores_in: str = ""
-    answers_at_bind: bool = False
-    """Whether the web process answers at its own bind address, independent of the public URL."""
+    answers_at: str = ""
+    """Where the web process itself answers, independent of the public URL; empty if it does not."""
 
 
 ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "answered", "late", "unasked"]

@@ -15,10 +15,19 @@ from redis.exceptions import RedisError
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
+from receiver.process_files import held
 from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
 from workers.storeapi.client import ApiReply
 from workers.storeapi.configured_client import client_for_store, credentials_for_store
-from workers.storeapi.errors import AccessDenied, ApiError, RateLimited, StatusError, TokenRefused, Unreachable
+from workers.storeapi.errors import (
+    AccessDenied,
+    ApiError,
+    RateLimited,
+    StatusError,
+    TokenRefused,
+    TokenUnreachable,
+    Unreachable,
+)
 from workers.storeapi.transport.auth import token_seconds_left
 
 PARALLEL = 32
@@ -84,9 +93,9 @@ def probe_public_url(config: Config, url: str, seconds: float) -> WebFacts:
         fault = _health_fault(answer) if at_root else _webhook_route_fault(answer)
         took = (time.monotonic() - started) * 1000
         stores_in = "" if fault or not at_root else _stores_in(_get(f"{url}/readyz", seconds))
-        return WebFacts(url, fault, took, stores_in, answers_at_bind=bool(fault) and _answers_at_bind(config, seconds))
+        return WebFacts(url, fault, took, stores_in, answers_at=_answers_at(config, seconds) if fault else "")
     except httpx2.HTTPError as error:
-        return WebFacts(url, str(error) or type(error).__name__, answers_at_bind=_answers_at_bind(config, seconds))
+        return WebFacts(url, str(error) or type(error).__name__, answers_at=_answers_at(config, seconds))
 
 
 def _get(url: str, seconds: float) -> httpx2.Response:
@@ -118,12 +127,22 @@ def _stores_in(answer: httpx2.Response) -> str:
     return str(answer.json().get("stores_in", "")) if answer.status_code == 200 else ""
 
 
-def _answers_at_bind(config: Config, seconds: float) -> bool:
-    host, _, port = config.receiver.bind.rpartition(":")
+def _answers_at(config: Config, seconds: float) -> str:
+    """The address at which the web process of this host answers; empty if there is none.
+
+    Its own environment may make it listen elsewhere than this config says, so it is asked where it says it listens.
+    """
+    listening = (file.address for file in held(config.data_dir) if file.role == "web" and file.address)
+    addresses = dict.fromkeys((config.receiver.bind, *listening))
+    return next((address for address in addresses if _is_alive(address, seconds)), "")
+
+
+def _is_alive(address: str, seconds: float) -> bool:
+    host, _, port = address.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)  # noqa: S104
     try:
         return not _health_fault(_get(f"http://{host}:{port}/healthz", seconds))
-    except httpx2.HTTPError:
+    except (httpx2.HTTPError, httpx2.InvalidURL):
         return False
 
 
@@ -150,6 +169,7 @@ def _state(error: ConfigError | ApiError) -> ApiState:
     states: Iterable[tuple[type[Exception], ApiState]] = (
         (ConfigError, "config"),
         (TokenRefused, "token"),
+        (TokenUnreachable, "token"),
         (AccessDenied, "denied"),
         (RateLimited, "unasked"),
         (Unreachable, "unreachable"),

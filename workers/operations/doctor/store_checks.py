@@ -113,7 +113,7 @@ def _credentials(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
     base, auth = (facts.config.place("stores", name, key) for key in ("base_url", "auth"))
     match api.state:
         case "token":
-            yield fail(name, f"no token: {api.reason}", fix=f"check client_id and client_secret ({auth})")
+            yield fail(name, f"no token: {api.reason}", fix=f"check url, client_id and client_secret of auth ({auth})")
         case "config":
             yield fail(name, api.reason, fix=f"correct {auth or base}")
         case "denied":
@@ -163,8 +163,9 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         wait = f"workers check every {span(every)}" if every else "[subscriptions] check is off"
         yield warn(name, f"subscriptions were not checked yet; {wait}", fix=plan)
     elif checked.unknown:
-        text = f"subscriptions could not be checked: {checked.unknown.splitlines()[0]}"
-        yield fail(name, text, fix=f"{plan}; base_url is {given.base_url}")
+        first, *more = checked.unknown.splitlines()
+        text = f"subscriptions could not be checked: {first}"
+        yield fail(name, text, *more, fix=f"{plan}; base_url is {given.base_url}")
     elif _missing(checked):
         yield fail(name, _drift(checked), *_troubles(checked), fix=f"storehooks subscriptions apply --store {name}")
     elif checked.pending:
@@ -233,7 +234,7 @@ def _unknown_stores(facts: Facts) -> Iterator[Finding]:
 
 def _unconfirmed_operations(facts: Facts, name: str) -> Iterator[Finding]:
     for operation in facts.inbox.unconfirmed.get(name, []) if facts.inbox else []:
-        text = f"{operation} is used, assumed, never confirmed"
+        text = f"{operation} is in use; its method and path are assumed and were never confirmed"
         yield warn(name, text, fix=f"set the store's method and path in [stores.{name}.catalogue.{operation}]")
 
 

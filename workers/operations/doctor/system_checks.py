@@ -25,6 +25,12 @@ DRAIN_SECONDS = 60.0
 """Within this time the spool normally drains."""
 
 
+def _at(config: Config, *key: str) -> str:
+    """Where a value is set, in brackets; empty if it is a default."""
+    place = config.place(*key)
+    return f" ({place})" if place else ""
+
+
 # Config
 
 
@@ -83,14 +89,13 @@ def _is_loopback(url: str) -> bool:
 def check_server(facts: Facts) -> Iterator[Finding]:
     server = facts.server
     if server.fault:
-        where = facts.config.place("redis", "url")
         yield fail(
             "server",
             server.fault.text,
             "deliveries wait in the spool, and no handler runs"
             if _uses_spool(facts)
             else "every delivery is answered 503",
-            fix=f"{server.fault.fix}{f' ({where})' if where else ''}",
+            fix=f"{server.fault.fix}{_at(facts.config, 'redis', 'url')}",
         )
         return
     problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_clock_skew(server)]
@@ -115,7 +120,7 @@ def _version(server: ServerFacts) -> Iterator[Finding]:
 
 def _durability(facts: Facts) -> Iterator[Finding]:
     server, ack = facts.server, facts.config.redis.ack
-    place = facts.config.place("redis", "ack")
+    place = _at(facts.config, "redis", "ack")
     if server.appendonly != "yes":
         risk = "a restart of the server loses every event since its last snapshot"
     elif server.appendfsync != "always":
@@ -125,7 +130,7 @@ def _durability(facts: Facts) -> Iterator[Finding]:
             yield fail(
                 "server",
                 f'{server.name}, ack = "replica", and no replica is connected: every delivery goes to the spool',
-                fix=f'connect a replica, or set ack = "fsync" ({place})',
+                fix=f'connect a replica, or set ack = "fsync"{place}',
             )
         return
     fix = "CONFIG SET appendonly yes and CONFIG SET appendfsync always, and the same in its config file"
@@ -137,7 +142,7 @@ def _durability(facts: Facts) -> Iterator[Finding]:
     else:
         yield fail(
             "server",
-            f'{_describe(server)}, and ack = "{ack}" ({place}): web and worker refuse to start',
+            f'{_describe(server)}, and ack = "{ack}"{place}: web and worker refuse to start',
             risk,
             fix=fix,
         )
@@ -155,10 +160,8 @@ def _eviction(server: ServerFacts) -> Iterator[Finding]:
 def _writes(facts: Facts) -> Iterator[Finding]:
     server = facts.server
     if server.role != "master":
-        where = facts.config.place("redis", "url")
-        yield fail(
-            "server", f"{server.address} is a replica and refuses writes", fix=f"set the primary's address ({where})"
-        )
+        text = f"{server.address} is a replica and refuses writes"
+        yield fail("server", text, fix=f"set the primary's address{_at(facts.config, 'redis', 'url')}")
     if server.write_fault:
         yield fail("server", f"{server.name}: {server.write_fault}", fix="check the server's log and its disk now")
 
@@ -225,12 +228,13 @@ def final_size(facts: Facts, events_per_day: float) -> float:
 
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
-    host, place = facts.host, facts.config.place("redis", "data_dir") or "[redis] data_dir"
+    host, place = facts.host, f"[redis] data_dir{_at(facts.config, 'redis', 'data_dir')}"
     if not host.writable:
         yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
     elif host.spool_fault:
+        text = f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}"
         yield fail(
-            "disk", f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}", fix=f"check {place}"
+            "disk", text, fix="check its owner and the disk; if it is damaged, move it away: a new one is created"
         )
     elif _uses_spool(facts) and host.free < MINIMUM_FREE_DISK:
         text = (
@@ -292,12 +296,16 @@ def _public_url_finding(facts: Facts, web: WebFacts) -> Finding:
         return ok("public url", f"{web.url} answered in {web.ms:.0f} ms")
     text = f"{web.url} {web.fault if web.fault.startswith('answered') else f'does not answer: {web.fault}'}"
     bind = facts.config.receiver.bind
-    if not web.answers_at_bind:
+    if not web.answers_at:
         return fail("public url", text, fix=f"start `storehooks web`: it does not answer at {bind} either")
-    where = facts.config.place("receiver", "public_url")
+    public_url = f"public_url{_at(facts.config, 'receiver', 'public_url')}"
+    if web.answers_at == bind:
+        fix = f"check the proxy, DNS or certificate in front of it, or {public_url}"
+        return fail("public url", text, f"the web process itself answers at {bind}", fix=fix)
+    fix = f"set {public_url} to the address that stores send to; or start `storehooks web` without PORT set"
     return fail(
         "public url",
         text,
-        f"the web process itself answers at {bind}",
-        fix=f"check the proxy, DNS or certificate in front of it, or public_url{f' ({where})' if where else ''}",
+        f"the web process itself answers at {web.answers_at}, not at [receiver] bind {bind}",
+        fix=fix,
     )

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 from receiver.contract.topics import matches
-from receiver.inbox import Declaration
-from workers.formatting import clock, counted, some, waits
+from receiver.inbox import Declaration, keys
+from workers.formatting import clock, counted, harmless, some, waits
 from workers.operations.doctor.facts import Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.topic_names import SentName, Unsent, known_topics, sent_names, unsent
@@ -167,12 +167,19 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
     for paused in sorted(facts.inbox.paused):
         kind, _, name = paused.partition(":")
         yield warn("paused", f"{name} is paused; its runs wait", fix=f"storehooks {kind}s resume {name}")
-    if facts.inbox.quarantined:
-        text = f"{counted(facts.inbox.quarantined, 'unreadable record')} in Redis, quarantined"
-        yield warn("inbox", text, fix="see the worker's log for the keys; check what else writes to this database")
+    number, examples = facts.inbox.quarantined
+    if number:
+        text = f"{counted(number, 'damaged record')} in Redis, quarantined: what belongs to it is not handled"
+        fix = f"check what else writes to this database; then clear the list: redis-cli DEL {keys.QUARANTINED}"
+        yield fail("inbox", text, *map(harmless, examples), fix=fix)
 
 
 def _failures(inbox: InboxFacts) -> Iterator[Finding]:
-    if inbox.failed or inbox.retrying:
-        text = f"{counted(inbox.failed, 'run')} failed for good, {inbox.retrying:,} waiting for a retry"
-        yield warn("failures", text, fix="storehooks failures")
+    """A run that failed for good stays undone until a person replays or drops it; one that is retried may recover."""
+    failed, retrying = counted(inbox.failed, "run"), waits(inbox.retrying, "run")
+    if inbox.failed:
+        more = retrying if inbox.retrying else "none waits"
+        fix = "storehooks failures list; then replay or drop each group"
+        yield fail("failures", f"{failed} failed for good; {more} for a retry", fix=fix)
+    elif inbox.retrying:
+        yield warn("failures", f"{retrying} for a retry after a failed attempt", fix="storehooks failures list")

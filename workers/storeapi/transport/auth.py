@@ -21,7 +21,7 @@ import orjson
 from redis import Redis
 
 from workers.storeapi import keys
-from workers.storeapi.errors import TokenRefused, Unreachable
+from workers.storeapi.errors import TokenRefused, TokenUnreachable, Unreachable
 from workers.storeapi.transport.http import HttpResponse, HttpSession
 from workers.storeapi.transport.retry import backoff
 from workers.storeapi.transport.token_sealing import TokenSealer
@@ -141,7 +141,7 @@ class ClientCredentials:
             if answer == b"error":
                 raise TokenRefused(rest[0].decode())
             if time.monotonic() >= until:
-                raise Unreachable("timed out while another process was fetching a token", sent=False)
+                raise TokenUnreachable("timed out while another process was fetching a token", sent=False)
             time.sleep(POLL_SECONDS)
 
     def _fetch_for_all(self, caller: str, until: float) -> tuple[str, float]:
@@ -173,7 +173,7 @@ class ClientCredentials:
                     return _token_in(response)
             except Unreachable as error:
                 if last or time.monotonic() >= until:
-                    raise Unreachable(f"the token endpoint is unreachable: {error.reason}", sent=False) from None
+                    raise TokenUnreachable(f"the token endpoint: {error.reason}", sent=False) from None
             time.sleep(min(backoff(attempt), max(0.0, until - time.monotonic())))
         raise AssertionError("the last attempt returns or raises")
 

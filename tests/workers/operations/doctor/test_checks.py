@@ -54,7 +54,7 @@ INBOX = InboxFacts(
     spools={},
     failed=0,
     retrying=0,
-    quarantined=0,
+    quarantined=(0, []),
     footprint=Footprint(1000, 1000, 86400, 600, 1400),
     unconfirmed={},
     checked=CHECKED,
@@ -197,8 +197,12 @@ def test_spool_findings(facts: Facts) -> None:
         (WebFacts("u", ms=84, stores_in="spool"), "warn public url: u stores deliveries in the spool now"),
         (WebFacts("u", ms=84, stores_in="nowhere"), "fail public url: u cannot store deliveries"),
         (
-            WebFacts("u", "timed out", answers_at_bind=True),
-            "fail public url: u does not answer: timed out / the web process",
+            WebFacts("u", "timed out", answers_at="127.0.0.1:8000"),
+            "fail public url: u does not answer: timed out / the web process itself answers at 127.0.0.1:8000 -> check",
+        ),
+        (
+            WebFacts("u", "timed out", answers_at="0.0.0.0:5000"),
+            "fail public url: u does not answer: timed out / the web process itself answers at 0.0.0.0:5000, not at",
         ),
         (WebFacts("u", "answered 301, a redirect to x"), "fail public url: u answered 301, a redirect to x -> start"),
     ],
@@ -269,12 +273,30 @@ def test_a_worker_without_a_heartbeat_counts_as_dead_and_an_unserved_queue_fails
     )
 
 
-def test_failures_pauses_and_quarantined_records_are_warnings(facts: Facts) -> None:
-    changed = with_inbox(facts, failed=12, retrying=3988, paused=frozenset({"handler:erp.push"}), quarantined=1)
+def test_what_waits_for_an_operator(facts: Facts) -> None:
+    changed = with_inbox(
+        facts,
+        failed=12,
+        retrying=3988,
+        paused=frozenset({"handler:erp.push"}),
+        quarantined=(1, ["ID|erp.push: found in later while its record says nothing"]),
+    )
     failures, paused, quarantined = as_lines(worker_checks.check_open_issues(changed))
-    assert failures == "warn failures: 12 runs failed for good, 3,988 waiting for a retry -> storehooks failures"
+    assert failures == (
+        "fail failures: 12 runs failed for good; 3,988 runs wait for a retry -> "
+        "storehooks failures list; then replay or drop each group"
+    )
     assert paused == "warn paused: erp.push is paused; its runs wait -> storehooks handlers resume erp.push"
-    assert quarantined.startswith("warn inbox: 1 unreadable record in Redis, quarantined")
+    assert quarantined == (
+        "fail inbox: 1 damaged record in Redis, quarantined: what belongs to it is not handled / "
+        "ID|erp.push: found in later while its record says nothing -> "
+        "check what else writes to this database; then clear the list: redis-cli DEL sh:quarantined"
+    )
+
+
+def test_runs_that_are_still_retried_are_a_warning(facts: Facts) -> None:
+    line = only_line(worker_checks.check_open_issues(with_inbox(facts, retrying=1)))
+    assert line == "warn failures: 1 run waits for a retry after a failed attempt -> storehooks failures list"
 
 
 # Stores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,18 @@ import pytest
 from click.testing import CliRunner
 
 from receiver.inbox import Administration, connect
-from tests.support.harness import OTHER_SECRET, SECRET, eventually, own_server
+from tests.support.harness import OTHER_SECRET, SECRET, System, eventually, free_port, own_server
 from tests.support.installations import BROKEN, Breakage, Installation, no_worker
 from workers.cli import storehooks
+
+FAILING = """
+from workers import Fail, Router
+router = Router("erp")
+
+@router.on("order.created")
+def export(event, ctx):
+    raise Fail("unknown SKU")
+"""
 
 
 @dataclass
@@ -85,6 +94,40 @@ def test_a_broken_installation_is_reported_with_its_fix(
         assert any(line.startswith("housekeeper: no housekeeper is running") for line in report.lines("fail"))
 
 
+def test_the_web_process_is_found_where_its_environment_makes_it_listen(make_system: Callable[..., System]) -> None:
+    """honcho and many platforms set PORT for the web process only, which then listens there on every interface."""
+    system = make_system()
+    other, port = free_port(), system.port
+    system.config_file.write_text(system.config_file.read_text().replace(f"127.0.0.1:{port}", f"127.0.0.1:{other}"))
+    web, _, _ = system.start("web", "worker", "housekeeper", env={"PORT": str(port)})
+    (line,) = [line for line in web.output().splitlines() if "web listens" in line]
+    assert {"address": f"0.0.0.0:{port}", "set_by": "$PORT"}.items() <= json.loads(line).items()
+
+    (found,) = [one for one in doctor(system.config_file, "--json").findings if one["check"] == "public url"]
+    assert found["level"] == "fail"
+    assert found["text"].startswith(f"http://127.0.0.1:{other} does not answer: ")
+    assert found["more"] == [
+        f"the web process itself answers at 0.0.0.0:{port}, not at [receiver] bind 127.0.0.1:{other}"
+    ]
+    assert "to the address that stores send to; or start `storehooks web` without PORT" in found["fix"]
+    sent = system.run_cli("send", "order.created", "--store", "north")
+    assert sent.returncode == 2
+    assert f"the web process listens at 0.0.0.0:{port}" in sent.stderr
+
+
+def test_a_permanent_failure_is_a_problem_until_it_is_dropped(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=FAILING)
+    system.start("web", "worker", "housekeeper")
+    assert system.settled(system.deliver()) == "failed"
+    report = doctor(system.config_file, "--json")
+    (line,) = [line for line in report.lines("fail") if line.startswith("failures: ")]
+    assert line.startswith("failures: 1 run failed for good; none waits for a retry | storehooks failures list; ")
+    assert report.code == 1
+    dropped = system.run_cli("failures", "drop", "--event", system.ledger.events()[0].id, "--reason", "a test", "--yes")
+    assert dropped.returncode == 0, dropped.stdout + dropped.stderr
+    assert not [one for one in doctor(system.config_file, "--json").findings if one["check"] == "failures"]
+
+
 def test_a_warning_exits_1_only_with_strict(installation: Installation) -> None:
     with installation.setting(appendfsync="everysec") as config:
         report = doctor(config)
@@ -125,7 +168,7 @@ def test_a_paused_store_and_an_unconfirmed_operation_are_warnings(installation: 
         administration.resume(store="north")
     assert re.search(r"^WARN  paused +north is paused; its runs wait$", report.text, flags=re.M)
     assert "fix: storehooks stores resume north" in report.text
-    assert "webhooks.get is used, assumed, never confirmed" in report.text
+    assert "webhooks.get is in use; its method and path are assumed" in report.text
 
 
 @pytest.mark.parametrize(
