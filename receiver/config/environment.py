@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from receiver.config.errors import did_you_mean
+from receiver.config.errors import did_you_mean, known_keys
 from receiver.config.settings import ENV_PREFIX, FileSettings
 from receiver.config.source_files import Place, Places
 from receiver.contract.errors import ConfigError
@@ -19,6 +20,18 @@ _PLAIN_VARIABLES = (
     ("WEB_CONCURRENCY", "receiver", "processes", "{}"),
 )
 """The variable, the key that it sets unless STOREHOOKS_... does, and how."""
+_SERVICE_LINK = re.compile(
+    r"STOREHOOKS_(?:[A-Z0-9_]+?_)??(?:"
+    r"(?P<address>SERVICE_HOST|PORT_\d+_[A-Z]+_ADDR)|(?P<number>SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_\d+_[A-Z]+_PORT)"
+    r"|(?P<url>PORT(?:_\d+_[A-Z]+)?)|(?P<protocol>PORT_\d+_[A-Z]+_PROTO))"
+)
+"""The variables that Kubernetes sets in each container for a service called storehooks, storehooks-web, ..."""
+_LINK_VALUES = {
+    "address": re.compile(r"[0-9a-f.:]+"),
+    "number": re.compile(r"\d+"),
+    "url": re.compile(r"(tcp|udp|sctp)://.+"),
+    "protocol": re.compile(r"tcp|udp|sctp"),
+}
 
 
 def read_environment(environ: Mapping[str, str], places: Places) -> dict[str, Any]:
@@ -36,12 +49,26 @@ def read_environment(environ: Mapping[str, str], places: Places) -> dict[str, An
 
 
 def _record_places(environ: Mapping[str, str], places: Places) -> None:
-    for name in environ:
-        if name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS:
+    for name, value in environ.items():
+        if name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS and not _is_service_link(name, value):
             key = tuple(step.lower() for step in name.removeprefix(ENV_PREFIX).split("__"))
             if key[0] not in FileSettings.model_fields:
-                raise ConfigError(f"${name}: unknown key {key[0]}{did_you_mean(key[0], FileSettings.model_fields)}")
+                near = did_you_mean(key[0], FileSettings.model_fields) if key[1:] else did_you_mean(name, _names())
+                raise ConfigError(f"${name}: unknown key {key[0]}{near}")
             places[key] = Place(f"${name}")
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    """Whether Kubernetes has set it. A key of ours has two underscores after its section, and those have none."""
+    found = _SERVICE_LINK.fullmatch(name) if "__" not in name else None
+    return bool(found and found.lastgroup and _LINK_VALUES[found.lastgroup].fullmatch(value))
+
+
+def _names() -> list[str]:
+    """The variables for the keys of each table."""
+    return [
+        f"{ENV_PREFIX}{table}__{key}".upper() for table in FileSettings.model_fields for key in known_keys((table,))
+    ]
 
 
 class _EnvironmentSource(EnvSettingsSource):

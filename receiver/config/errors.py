@@ -20,7 +20,7 @@ def explain(problem: ErrorDetails, places: Places) -> str:
     key: KeyPath = tuple(problem["loc"])
     where = places.nearest(key) or "config"
     if problem["type"] == "extra_forbidden":
-        return f"{where}: unknown key {dotted(key)}{did_you_mean(str(key[-1]), _known_keys(key[:-1]))}"
+        return f"{where}: unknown key {dotted(key)}{did_you_mean(str(key[-1]), known_keys(key[:-1]))}"
     return f"{where}: {dotted(key)}: {problem['msg'].removeprefix('Value error, ')}"
 
 
@@ -30,7 +30,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
-def _known_keys(table: KeyPath) -> list[str]:
+def known_keys(table: KeyPath) -> list[str]:
     """The keys that a table of the config file may have."""
     model: Any = FileSettings
     for step in table:

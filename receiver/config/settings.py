@@ -19,9 +19,11 @@ from receiver.config.values import (
     Names,
     PrivateNetworks,
     Rate,
+    RedisUrl,
     SealingKey,
     Size,
     StoreName,
+    Url,
     duration_or,
 )
 
@@ -35,7 +37,7 @@ class Section(BaseModel):
 
 
 class RedisSettings(Section):
-    url: str = ""
+    url: RedisUrl = ""
     sentinels: tuple[Address, ...] = ()
     sentinel_name: str = "mymaster"
     sentinel_password: SecretStr = SecretStr("")
@@ -52,8 +54,8 @@ class RedisSettings(Section):
 
 class ReceiverSettings(Section):
     bind: Address = "127.0.0.1:8000"
-    public_url: str = "http://127.0.0.1:8000"
-    former_urls: tuple[str, ...] = ()
+    public_url: Url = "http://127.0.0.1:8000"
+    former_urls: tuple[Url, ...] = ()
     processes: int = Field(default=2, ge=1, le=64)
     worker_class: Literal["loop", "threads"] = "loop"
     threads: int = Field(default=8, ge=1, le=256)
@@ -198,7 +200,7 @@ class CatalogueSettings(BaseModel):
 
 
 class StoreSettings(Section):
-    base_url: str = ""
+    base_url: Url = ""
     auth: AuthSettings = AuthSettings()
     rate_limit: Rate = 0.0
     allow_private: PrivateNetworks = False
@@ -207,7 +209,7 @@ class StoreSettings(Section):
     scheme: str = "standard-webhooks"
     signing_secrets: tuple[SigningSecret, ...] = ()
     subscribe: tuple[str, ...] = ()
-    url: str = ""
+    url: Url = ""
     max_stored: int = Field(default=0, ge=0)
     plugins: dict[str, dict[str, Any]] = {}
 

@@ -11,6 +11,7 @@ from base64 import b64decode
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, SecretStr
 
@@ -85,6 +86,31 @@ def _check_address(value: str) -> str:
     return value
 
 
+def _check_url(value: str) -> str:
+    if value and not _is_url(value, ("http", "https")):
+        raise ValueError('not a URL; write "https://hooks.example.com"')
+    return value
+
+
+def _check_redis_url(value: str) -> str:
+    """The error never shows the value: it may contain a password."""
+    if value and not _is_url(value, ("redis", "rediss", "unix")):
+        raise ValueError('not a URL of a Redis server; write "redis://USER:PASSWORD@HOST:PORT", or rediss:// for TLS')
+    database = urlsplit(value).path.strip("/")
+    if database and not value.startswith("unix") and not database.isdigit():
+        raise ValueError('the database is a number, as in "redis://HOST:PORT/0"')
+    return value
+
+
+def _is_url(value: str, schemes: tuple[str, ...]) -> bool:
+    try:
+        parts = urlsplit(value)
+        parts.port  # noqa: B018  raises ValueError where it is no number
+    except ValueError:
+        return False
+    return parts.scheme in schemes and bool(parts.hostname or (parts.scheme == "unix" and parts.path))
+
+
 def is_store_name(value: str) -> bool:
     return bool(_NAME.fullmatch(value))
 
@@ -132,6 +158,8 @@ Rate = Annotated[float, BeforeValidator(parse_rate)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 AgeAndSize = Annotated[Bounds, PlainValidator(_parse_bounds)]
 Address = Annotated[str, AfterValidator(_check_address)]
+Url = Annotated[str, AfterValidator(_check_url)]
+RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]
 StoreName = Annotated[str, AfterValidator(_check_store_name)]
 SealingKey = Annotated[SecretStr, AfterValidator(_check_sealing_key)]
 PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_check_networks)]

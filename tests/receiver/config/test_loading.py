@@ -116,6 +116,13 @@ def test_store_defaults_apply_to_every_store(tmp_path: Path) -> None:
             "config.toml:5: receiver.spool_age (3 d) is longer than receiver.dedupe_window (2 d)",
         ),
         (STORE + "[receiver]\ndedupe_window = '1h'\n", "config.toml:4: receiver.spool_age (3 d) is longer than"),
+        ("[redis]\nurl = 'reds://h'\n", "config.toml:2: redis.url: not a URL of a Redis server; write"),
+        ("[redis]\nurl = 'redis://h:port'\n", "config.toml:2: redis.url: not a URL of a Redis server; write"),
+        ("[redis]\nurl = 'redis://h/abc'\n", "config.toml:2: redis.url: the database is a number, as in"),
+        ("[receiver]\npublic_url = 'hooks'\n", "config.toml:2: receiver.public_url: not a URL; write"),
+        ("[receiver]\npublic_url = 'https://h:x'\n", "config.toml:2: receiver.public_url: not a URL; write"),
+        ("[stores.a]\nurl = 'h.example/w'\nsigning_secrets = ['x']\n", "config.toml:2: stores.a.url: not a URL"),
+        ("[stores.a]\nbase_url = 'shop'\nsigning_secrets = ['x']\n", "config.toml:2: stores.a.base_url: not a URL"),
         ("x = \n", "config.toml is not valid TOML"),
         ("include = 'x'\n", "include is a list of file patterns"),
     ],
@@ -138,6 +145,48 @@ def test_a_key_set_in_two_files_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_storehooks_variable_is_refused(tmp_path: Path) -> None:
     error = error_of(tmp_path, STORE, {"STOREHOOKS_WORKER__PROCESSES": "4"})
     assert error == "$STOREHOOKS_WORKER__PROCESSES: unknown key worker; did you mean workers?"
+
+
+KUBERNETES = {
+    "STOREHOOKS_SERVICE_HOST": "10.96.4.7",
+    "STOREHOOKS_SERVICE_PORT": "8000",
+    "STOREHOOKS_SERVICE_PORT_HTTP_WEB": "8000",
+    "STOREHOOKS_PORT": "tcp://10.96.4.7:8000",
+    "STOREHOOKS_PORT_8000_TCP": "tcp://10.96.4.7:8000",
+    "STOREHOOKS_PORT_8000_TCP_PROTO": "tcp",
+    "STOREHOOKS_PORT_8000_TCP_PORT": "8000",
+    "STOREHOOKS_PORT_8000_TCP_ADDR": "fd00::7",
+    "STOREHOOKS_WEB_SERVICE_HOST": "fd00::7",
+    "STOREHOOKS_WEB_SERVICE_PORT": "8000",
+    "STOREHOOKS_WEB_PORT": "udp://[fd00::7]:8000",
+    "STOREHOOKS_WEB_PORT_8000_UDP": "udp://[fd00::7]:8000",
+    "STOREHOOKS_REDIS_SERVICE_HOST": "10.96.4.8",
+    "STOREHOOKS_REDIS_PORT_6379_TCP_ADDR": "10.96.4.8",
+}
+
+
+def test_the_variables_that_kubernetes_sets_for_our_services_are_ignored(tmp_path: Path) -> None:
+    assert load(tmp_path, STORE, KUBERNETES).model_dump() == load(tmp_path, STORE).model_dump()
+    for name, value in KUBERNETES.items():
+        load(tmp_path, STORE, {name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("STOREHOOKS_REDIS_URL", "redis://h", "unknown key redis_url; did you mean STOREHOOKS_REDIS__URL?"),
+        ("STOREHOOKS_RECEIVER_BIND", "0.0.0.0:80", "did you mean STOREHOOKS_RECEIVER__BIND?"),
+        ("STOREHOOKS_PORT", "8000", "unknown key port"),
+        ("STOREHOOKS_RECEIVER_PORT", "8000", "unknown key receiver_port"),
+        ("STOREHOOKS_SERVICE_HOST", "hooks.example.com", "unknown key service_host"),
+        ("STOREHOOKS_SERVICE_PORT", "tcp", "unknown key service_port"),
+        ("STOREHOOKS_RECEIVER__SERVICE_HOST", "10.96.4.7", "unknown key receiver.service_host"),
+    ],
+)
+def test_a_variable_that_only_looks_like_kubernetes_is_refused(
+    tmp_path: Path, name: str, value: str, said: str
+) -> None:
+    assert said in error_of(tmp_path, STORE, {name: value})
 
 
 def test_no_error_shows_a_secret(tmp_path: Path) -> None:
