@@ -5,7 +5,8 @@ Events
                             digest (of the body) state (open, settled, failed) open (number of open runs)
                             bad (number of failed runs) reason. For each handler:
                             r:{handler}  the run: "state attempts losses queue token", and then "urgent" if it begins
-                                         although its handler is paused. r: is the event before routing.
+                                         although its handler is paused. A run that waits until later has its delay
+                                         (ms) in place of the token. r: is the event before routing.
                             x:{handler}  the result of the last attempt, as JSON.
                             g:{handler}  "group retrying|failed": the group of failures that the run belongs to.
                             p:{handler}  the number of replays.
@@ -29,6 +30,7 @@ Work. A lane is the queue of one handler's runs; the lane "" holds events to be 
     suspects        set     Lanes with ready items that lost their worker before.
     leased          zset    Leased items by end of the lease (ms).
     later           zset    Items by due time (ms): retries, delayed runs, and runs that wait for another run's effect.
+    later_examined  string  How many of `later` the ticks have examined in this round.
     held:{store}    zset    Items of a paused store, in their order.
     paused          set     "handler:NAME" and "store:NAME".
     resuming        set     Stores whose held items are being moved back.
@@ -36,7 +38,8 @@ Work. A lane is the queue of one handler's runs; the lane "" holds events to be 
     slots:{limit}   hash    "token|handler" -> event ids. The runs of one claim, which one child process performs one
                             after the other, hold one slot.
     paces           hash    Limit -> when its next run may begin (ms).
-    busy            hash    Limit, or h:{handler} -> until when a handler asked for a pause with Busy (ms).
+    busy            hash    Limit, or h:{handler} -> "until delay": until when a handler asked for a pause with Busy,
+                            and how long that was (ms).
     quarantined     hash    Item -> why it was quarantined: a damaged record.
 
 Failures

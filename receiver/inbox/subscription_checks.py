@@ -105,6 +105,8 @@ class SubscriptionChecks:
         """
         name, token, until = keys.CHECK_LOCK + store, secrets.token_hex(8), time.monotonic() + within
         while not self.client.set(name, token, nx=True, px=LOCK_MS):
+            if int(self.client.pttl(name)) > LOCK_MS:  # the clock was set back, and its owner may be dead
+                self.client.pexpire(name, LOCK_MS)
             if time.monotonic() >= until:
                 raise StoreLocked(f"{store}: another process is changing its subscriptions; try again in a minute")
             time.sleep(LOCK_POLL_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.inbox.redis.connecting import socket_path
+from tests.support.faked_clock import needs_faketime, server_with_clock
 from tests.support.harness import Process, Server, System, children_of, eventually
 from tests.support.proxy import Proxy
 
@@ -250,28 +250,13 @@ def test_row_19_damaged_records_are_quarantined_and_workers_survive(make_system:
     assert worker.alive
 
 
-FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketime.so.1")), "")
-
-
 @pytest.mark.full
-@pytest.mark.skipif(not FAKETIME, reason="Debian's package faketime is not installed")
-@pytest.mark.parametrize("jump", ["+3600", "-3600"])
+@needs_faketime
+@pytest.mark.parametrize("jump", [+3600, -3600])
 def test_row_20_a_jump_of_the_servers_clock_loses_nothing(
-    make_system: Callable[..., System], tmp_path: Path, jump: str
+    make_system: Callable[..., System], tmp_path: Path, jump: int
 ) -> None:
-    folder, clock = tmp_path / "faked", tmp_path / "clock"
-    folder.mkdir()
-    clock.write_text("+0")
-    os.environ.update(
-        LD_PRELOAD=FAKETIME, FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1", FAKETIME_DONT_FAKE_MONOTONIC="1"
-    )
-    server = Server(folder)
-    try:
-        server.start()
-    finally:
-        for name in ("LD_PRELOAD", "FAKETIME_TIMESTAMP_FILE", "FAKETIME_NO_CACHE", "FAKETIME_DONT_FAKE_MONOTONIC"):
-            del os.environ[name]
-    try:
+    with server_with_clock(tmp_path / "faked") as (server, set_ahead):
         system = make_system(url=server.url, plugin=HELLO)
         worker, _ = system.start("worker", "housekeeper")
         system.settled(system.accept())
@@ -279,9 +264,7 @@ def test_row_20_a_jump_of_the_servers_clock_loses_nothing(
         lost = system.accept("order.slow", data={"id": 2, "seconds": 2})
         running(system, in_progress)
         running(system, lost)
-        before = system.client.time()[0]
-        clock.write_text(jump)
-        eventually(lambda: abs(system.client.time()[0] - before) > 3000, what="the clock has jumped")
+        set_ahead(jump)
         assert system.settled(system.accept()) == "settled"
         worker.kill()
         system.start("worker")
@@ -289,8 +272,6 @@ def test_row_20_a_jump_of_the_servers_clock_loses_nothing(
             assert system.settled(one, within=15) == "settled"
         assert system.identity_holds()
         system.close()
-    finally:
-        server.stop()
 
 
 def test_row_23_sigterm_of_all_processes_drains_and_counts_no_attempt(make_system: Callable[..., System]) -> None:

@@ -5,7 +5,8 @@
     api:token_lock:{store}:{f}   string  the process that is fetching a token; expires
     api:token_error:{store}:{f}  string  why the last fetch failed; expires after a moment. Until then no process
                                          fetches again
-    api:rate_limit:{store}       hash    tat (when the next call is due, us), paused_until (no call before, us).
+    api:rate_limit:{store}       hash    tat (when the next call is due, us), paused_until (no call before, us), and
+                                         of both how far ahead that was when it was written (tat_ahead ...).
                                          The limit of all stores together has the empty name
     api:tried                    hash    store|GROUP.OPERATION|METHOD PATH -> the day it was first called
     api:confirmed                hash    store|GROUP.OPERATION|METHOD PATH -> the day it first answered 2xx

@@ -34,7 +34,7 @@ class ReceiverVersions:
         late, silent = [], []
         for name, value in confirmed.items():
             has_read, at = value.split(b" ")
-            if int(at) / 1000 < seconds - LIVE_SECONDS:
+            if abs(int(at) / 1000 - seconds) > LIVE_SECONDS:  # a time far ahead: the clock was set back since
                 silent.append(name)
             elif int(has_read) < version:
                 late.append(name.decode())

@@ -92,7 +92,7 @@ local function route_here(item, id, run, about, route)
   for part = route.first, route.last, 3 do
     local handler, start = ARGV[part], ARGV[part + 2]
     local wanted = start == '1' and (left[handler] or 0) > 0 and token
-    if begin_run(id, about[3], handler, ARGV[part + 1], due_at(start, about[7]), wanted, lease_end, made) then
+    if begin_run(id, about[3], handler, ARGV[part + 1], start, about[7], wanted, lease_end, made) then
       left[handler] = left[handler] - 1
       mine[#mine + 1] = handler
     end
@@ -135,13 +135,10 @@ end
 
 -- How many of `want` runs may begin now under the lane's limit.
 local function allowed(lane, want, limit, concurrency, spacing, burst)
-  local busy = redis.call('HGET', P .. 'busy', limit ~= '' and limit or 'h:' .. lane)
+  local busy = busy_until(limit ~= '' and limit or 'h:' .. lane)
   if busy then
-    if tonumber(busy) > NOW then
-      note_wait(tonumber(busy) - NOW)
-      return 0
-    end
-    redis.call('HDEL', P .. 'busy', limit ~= '' and limit or 'h:' .. lane)
+    note_wait(busy - NOW)
+    return 0
   end
   if limit == '' then return want end
   if concurrency > 0 then

@@ -4,6 +4,12 @@
 -- returns the version of the declarations, which grows when one is new, changed or declared again after it had expired
 return function()
   local seen, latest, changed = redis.call('HGETALL', P .. 'declared_at'), 0, false
+  for at = 1, #seen, 2 do
+    if tonumber(seen[at + 1]) > NOW then -- the clock was set back
+      redis.call('HSET', P .. 'declared_at', seen[at], NOW)
+      seen[at + 1] = NOW
+    end
+  end
   for at = 2, #seen, 2 do latest = math.max(latest, tonumber(seen[at])) end
   if latest < NOW - 60000 then
     -- All workers were stopped. The first one to return must not route as if the others' handlers had never existed, so

@@ -11,7 +11,7 @@ local function drop(item)
   local retrying = run.state ~= 'failed'
   leave_group(id, handler, store)
   redis.call('ZREM', set_of(run.state, handler, store), item)
-  run.state, run.urgent = 'dropped', false
+  run.state, run.token, run.urgent = 'dropped', '', false
   write_run(id, handler, run)
   redis.call('HSET', e, 'x:' .. handler, ARGV[1])
   if retrying then

@@ -23,14 +23,14 @@ local function end_without_failure(id, handler, run, detail, store, open, bad)
 end
 
 local function postpone(id, handler, item, run, detail, delay)
-  run.state = 'later'
+  run.state, run.token = 'later', delay
   redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run), 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
 end
 
 local function release(id, handler, run, outcome, detail, delay)
   if outcome == 'busy' then
-    redis.call('HSET', P .. 'busy', limit_of(handler) or 'h:' .. handler, NOW + tonumber(delay))
+    redis.call('HSET', P .. 'busy', limit_of(handler) or 'h:' .. handler, NOW + tonumber(delay) .. ' ' .. delay)
     redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   end
   run.state = 'ready'

@@ -38,8 +38,8 @@ local function route(token, id, first, many)
       had = had + 1
     else
       local handler, start = ARGV[part], ARGV[part + 2]
-      local due, wanted = due_at(start, now[4]), start == '1' and token
-      if begin_run(id, store, handler, ARGV[part + 1], due, wanted, lease_end, fields) then
+      local wanted = start == '1' and token
+      if begin_run(id, store, handler, ARGV[part + 1], start, now[4], wanted, lease_end, fields) then
         answer[#answer + 1] = handler
       end
     end

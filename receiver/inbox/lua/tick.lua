@@ -3,10 +3,11 @@
 -- ARGV  1 maximum number of items  2 lease (ms)  3 losses a run may have
 --       4 detail (JSON) of a run that lost its worker too often  5 "0" to leave lapsed leases alone this time
 -- returns {due, lapsed, failed}: two numbers, and {event id, handler, store, topic, group} of each run that failed
+local EXAMINED = 100 -- waiting runs that one tick examines
 local slice, allowed, due, lapsed, failed
 
 local function come_due(id, handler, run, store)
-  run.state = 'ready'
+  run.state, run.token = 'ready', ''
   write_run(id, handler, run)
   make_ready(id, handler, store, run.urgent)
   due = due + 1
@@ -33,6 +34,23 @@ local function due_in(set)
   return redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)
 end
 
+-- A run that is further away than its delay: the clock was set back. All waiting runs are examined in turn.
+local function cut_later()
+  local found = redis.pcall('GET', P .. 'later_examined')
+  local from = type(found) == 'string' and tonumber(found) or 0 -- a damaged key is written again
+  local items = redis.call('ZRANGE', P .. 'later', from, from + EXAMINED - 1, 'WITHSCORES')
+  for at = 1, #items, 2 do
+    local run = read_run(split(items[at]))
+    local delay = run and tonumber(run.token)
+    if delay and tonumber(items[at + 1]) > NOW + delay then redis.call('ZADD', P .. 'later', NOW + delay, items[at]) end
+  end
+  if #items == 2 * EXAMINED then
+    redis.call('SET', P .. 'later_examined', from + EXAMINED)
+  elseif found then
+    redis.call('DEL', P .. 'later_examined')
+  end
+end
+
 return function()
   local lease = tonumber(ARGV[2])
   slice, allowed = tonumber(ARGV[1]), tonumber(ARGV[3])
@@ -45,6 +63,9 @@ return function()
   for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leased', NOW + lease + 1, '+inf', 'LIMIT', 0, slice)) do
     redis.call('ZADD', P .. 'leased', NOW + lease, item)
   end
+
+  write_batched()
+  cut_later()
 
   for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do return_held(store, slice, false) end
 

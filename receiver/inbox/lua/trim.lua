@@ -12,7 +12,9 @@ return function()
   local found = redis.pcall('GET', P .. 'bodies_removed_until')
   local removed_until = type(found) == 'string' and tonumber(found) or 0 -- a damaged key is written again
   local until_ = NOW - tonumber(ARGV[2])
-  if until_ > removed_until then
+  if removed_until > until_ + 1 then -- the clock was set back, or bodies are kept longer: go on from here
+    redis.call('SET', P .. 'bodies_removed_until', until_)
+  elseif until_ > removed_until then
     local found = redis.call('ZRANGEBYSCORE', P .. 'done', removed_until, until_, 'WITHSCORES', 'LIMIT', 0, slice)
     local last = until_
     if #found == 2 * slice then

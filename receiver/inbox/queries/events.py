@@ -127,7 +127,7 @@ class EventQueries:
         """Limits, or h:HANDLER, for which a handler raised Busy, and until when."""
         found: Any = self.client.hgetall(keys.BUSY)
         now: Any = self.client.time()
-        until = {_decoded(name): int(ms) for name, ms in found.items()}
+        until = {_decoded(name): int(value.split()[0]) for name, value in found.items()}
         return {name: from_ms(str(ms)) for name, ms in until.items() if ms > now[0] * 1000}
 
     def slots_taken(self, limit: str) -> int:

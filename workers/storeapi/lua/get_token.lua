@@ -7,6 +7,9 @@ local usable = complete and have[2] ~= ARGV[3] and tonumber(have[4]) > now
 if usable and tonumber(have[3]) > now then
   return { 'use', have[1], tonumber(have[3]) - now }
 end
+for at = 2, 3 do -- they expire sooner than this: the clock was set back
+  if redis.call('PTTL', KEYS[at]) > tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[at], ARGV[2]) end
+end
 local error = redis.call('GET', KEYS[3])
 if not error and redis.call('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2]) then
   return { 'fetch' }

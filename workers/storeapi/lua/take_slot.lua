@@ -4,10 +4,14 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local interval, burst, max_wait, pause = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local have = redis.call('HMGET', KEYS[1], 'tat', 'paused_until')
-local tat, paused_until = tonumber(have[1] or 0), tonumber(have[2] or 0)
+-- A time that is further ahead than when it was written: the clock was set back.
+local function read(name)
+  local have = redis.call('HMGET', KEYS[1], name, name .. '_ahead')
+  return math.min(tonumber(have[1] or 0), now + tonumber(have[2] or 0))
+end
+local tat, paused_until = read('tat'), read('paused_until')
 local function save(name, value)
-  redis.call('HSET', KEYS[1], name, string.format('%.0f', value))
+  redis.call('HSET', KEYS[1], name, string.format('%.0f', value), name .. '_ahead', string.format('%.0f', value - now))
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), math.ceil((value - now) / 1000) + 60000))
 end
 if pause > 0 then

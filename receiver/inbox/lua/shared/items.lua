@@ -1,4 +1,5 @@
--- Items and runs as they are written: an item is `id` or `id|handler`, a run is a field of its event's record.
+-- Items and runs as they are written: an item is `id` or `id|handler`, a run is a field of its event's record. A run that
+-- waits until later has its delay (ms) in place of a token.
 local function item_of(id, handler)
   if handler == '' then return id end
   return id .. '|' .. handler

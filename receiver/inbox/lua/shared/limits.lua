@@ -52,10 +52,24 @@ local function is_paused(whose)
   return anything_paused and paused[whose]
 end
 
+-- Until when a limit is busy, or a handler that has none ("h:NAME"); nil if it is not.
+local function busy_until(name)
+  local busy = redis.call('HGET', P .. 'busy', name)
+  if not busy then return nil end
+  local ends, delay = string.match(busy, '^(%d+) (%d+)$')
+  ends = tonumber(ends) or 0
+  if ends > NOW + (tonumber(delay) or 0) then -- longer than was asked: the clock was set back
+    ends = NOW + delay
+    redis.call('HSET', P .. 'busy', name, ends .. ' ' .. delay)
+  end
+  if ends > NOW then return ends end
+  redis.call('HDEL', P .. 'busy', name)
+  return nil
+end
+
 local function is_busy(handler)
   if anything_busy == nil then anything_busy = redis.call('EXISTS', P .. 'busy') == 1 end
-  if not anything_busy then return false end
-  return tonumber(redis.call('HGET', P .. 'busy', limit_of(handler) or 'h:' .. handler) or 0) > NOW
+  return anything_busy and busy_until(limit_of(handler) or 'h:' .. handler) ~= nil
 end
 
 -- Whether a new run of a handler may begin at once: it is not paused or busy, and no older run waits.
