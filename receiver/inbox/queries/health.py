@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,7 @@ from receiver.inbox import keys
 from receiver.inbox.model import from_ms
 
 SAMPLE = 20
-"""Number of the newest events whose memory use is measured."""
+"""Number of events whose memory use is measured."""
 EXAMPLES = 3
 DAY_MS = 24 * 3600 * 1000
 
@@ -30,14 +30,17 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Footprint:
-    """The memory that events take in the server, measured on the newest ones, and their rate of arrival."""
+    """The memory that an event takes in the server, in bytes, and how many arrive."""
 
     events: int
-    lately: int
-    """Number of events in the last `seconds`."""
+    lately: Mapping[str, int]
+    """By store: the number of events in the last `seconds`."""
     seconds: float
     record: float
+    """Its record and its entries in the indexes."""
     body: float
+    once: float = 0.0
+    """Its once marks."""
 
 
 class HealthQueries:
@@ -80,30 +83,58 @@ class HealthQueries:
         items = [f"{item.decode('utf-8', 'replace')}: {why.decode('utf-8', 'replace')}" for item, why in found.items()]
         return int(self.client.hlen(keys.QUARANTINED)), items[:EXAMPLES]
 
-    def footprint(self) -> Footprint:
-        now = self._now()
+    def footprint(self, stores: Iterable[str]) -> Footprint:
+        """Measured on some of the events of the last day, evenly spread."""
+        now, names = self._now(), list(stores)
         pipeline = self.client.pipeline(transaction=False)
         pipeline.zcard(keys.INDEX)
-        pipeline.zcount(keys.INDEX, now - DAY_MS, "+inf")
         pipeline.zrange(keys.INDEX, 0, 0, withscores=True)
-        pipeline.zrange(keys.INDEX, 0, SAMPLE - 1, desc=True)
-        events, lately, oldest, newest = pipeline.execute()
+        for name in names:
+            pipeline.zcount(keys.index_of(name), now - DAY_MS, "+inf")
+        events, oldest, *counts = pipeline.execute()
+        ids = self._spread(events, sum(counts))
         span = min(now - oldest[0][1], DAY_MS) if oldest else 0
-        records, bodies = self._memory_of(newest)
-        measured = max(1, len(newest))
-        return Footprint(events, lately, span / 1000, records / measured, bodies / measured)
+        records, bodies, marks = (self._memory_of(prefix, ids) for prefix in (keys.EVENT, keys.BODY, keys.ONCE))
+        indexes = ([keys.INDEX], map(keys.index_of, names), [keys.DONE])
+        return Footprint(
+            events,
+            dict(zip(names, counts, strict=True)),
+            span / 1000,
+            record=_mean(records) + sum(map(self._entry_size, indexes)),
+            body=_mean([size for size in bodies if size]),  # it may have been removed by age
+            once=_mean(marks),
+        )
 
-    def _memory_of(self, ids: Iterable[bytes]) -> tuple[int, int]:
+    def _spread(self, events: int, lately: int) -> list[bytes]:
+        """The ids of some of the last events by arrival."""
+        pipeline = self.client.pipeline(transaction=False)
+        for rank in {events - 1 - at * lately // SAMPLE for at in range(min(SAMPLE, lately))}:
+            pipeline.zrange(keys.INDEX, rank, rank)
+        return [ids[0] for ids in pipeline.execute() if ids]
+
+    def _memory_of(self, prefix: str, ids: Iterable[bytes]) -> list[int]:
+        """The bytes of each of these keys; 0 for one that does not exist."""
         pipeline = self.client.pipeline(transaction=False)
         for event_id in ids:
-            pipeline.memory_usage(keys.EVENT + event_id.decode())
-            pipeline.memory_usage(keys.BODY + event_id.decode())
-        sizes = [size or 0 for size in pipeline.execute()]
-        return sum(sizes[::2]), sum(sizes[1::2])
+            pipeline.memory_usage(prefix + event_id.decode())
+        return [size or 0 for size in pipeline.execute()]
+
+    def _entry_size(self, indexes: Iterable[str]) -> float:
+        """Bytes of one entry in these sorted sets. An empty one is left out."""
+        pipeline = self.client.pipeline(transaction=False)
+        for name in indexes:
+            pipeline.memory_usage(name)
+            pipeline.zcard(name)
+        found: list[int | None] = pipeline.execute()
+        return sum(size or 0 for size in found[::2]) / max(1, sum(count or 0 for count in found[1::2]))
 
     def _now(self) -> float:
         seconds, micros = self.client.time()
         return float(seconds * 1000 + micros / 1000)
+
+
+def _mean(sizes: Sequence[int]) -> float:
+    return sum(sizes) / max(1, len(sizes))
 
 
 def _last(fields: Mapping[bytes, bytes]) -> int:

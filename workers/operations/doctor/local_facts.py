@@ -100,9 +100,9 @@ def _write_fault(info: Mapping[str, Any]) -> str:
 
 def inbox_facts(client: Redis, config: Config) -> InboxFacts:
     inbox, events, activity = Inbox(client), EventQueries(client), HealthQueries(client)
-    groups = FailureQueries(client).groups()
+    groups, counters = FailureQueries(client).groups(), events.counters()
     return InboxFacts(
-        counters=events.counters(),
+        counters=counters,
         topic_names={store: events.event_names(store) for store in config.stores},
         last_events=activity.last_events(config.stores),
         declared=inbox.declarations().handlers,
@@ -114,7 +114,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         failed=sum(group.failed for group in groups),
         retrying=sum(group.retrying for group in groups),
         quarantined=activity.quarantined(),
-        footprint=activity.footprint(),
+        footprint=activity.footprint(counters.stores),
         unconfirmed=unconfirmed_operations(client, config.stores),
         checked=SubscriptionChecks(client).last_results(list(config.stores)),
         removed=frozenset(SubscriptionChecks(client).removed()),

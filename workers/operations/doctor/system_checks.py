@@ -188,40 +188,52 @@ def check_memory(facts: Facts) -> Iterator[Finding]:
     limit = server.maxmemory or server.machine_memory
     usage = f"{size(server.used_memory)} of {size(limit)}" if limit else size(server.used_memory)
     usage += "" if server.maxmemory else " (the machine's memory; maxmemory is not set)"
-    fix = "raise maxmemory, or shorten [retention] bodies or records"
     if server.maxmemory and server.used_memory > HIGH_MEMORY * limit:
-        yield fail("memory", f"{usage} used: new deliveries go to the spool", fix=fix)
+        yield fail("memory", f"{usage} used: new deliveries go to the spool", fix=_less_memory(facts))
         return
-    if footprint.seconds < MINIMUM_SPAN or footprint.lately < MINIMUM_EVENTS:
+    if footprint.seconds < MINIMUM_SPAN or sum(footprint.lately.values()) < MINIMUM_EVENTS:
         yield ok("memory", f"{usage}, {counted(footprint.events, 'event')}; too few recent events for a forecast")
         return
-    yield _forecast(facts, limit, usage, fix)
+    yield _forecast(facts, limit, usage)
 
 
-def _forecast(facts: Facts, limit: int, usage: str, fix: str) -> Finding:
+def _forecast(facts: Facts, limit: int, usage: str) -> Finding:
     assert facts.inbox is not None
     footprint = facts.inbox.footprint
-    events_per_day = footprint.lately / footprint.seconds * DAY
-    growth_per_day = events_per_day * (footprint.record + footprint.body)
-    rate = f"{counted(round(events_per_day), 'event')} a day of {size(footprint.record + footprint.body)}"
-    final = final_size(facts, events_per_day)
-    free = HIGH_MEMORY * limit - facts.server.used_memory
-    if final <= HIGH_MEMORY * limit or growth_per_day <= 0:
+    events_per_day = sum(footprint.lately.values()) / footprint.seconds * DAY
+    each = footprint.record + footprint.body + footprint.once
+    rate = f"{counted(round(events_per_day), 'event')} a day of {size(each)}"
+    final = final_size(facts)
+    if final <= HIGH_MEMORY * limit:
         return ok("memory", f"{usage}; {rate} will need {size(final)}")
-    full_in = free / growth_per_day * DAY
+    full_in = max(0.0, HIGH_MEMORY * limit - facts.server.used_memory) / (events_per_day * each) * DAY
     text = f"{usage}; {rate} will fill it in {span(full_in)} and need {size(final)} in the end"
     effect = "then new deliveries go to the spool" if facts.server.maxmemory else "then the machine is out of memory"
-    return fail("memory", text, effect, fix=fix) if full_in < SOON else warn("memory", text, effect, fix=fix)
+    level = fail if full_in < SOON else warn
+    return level("memory", text, effect, fix=_less_memory(facts))
 
 
-def final_size(facts: Facts, events_per_day: float) -> float:
-    """Bytes that events need once retention deletes as many as arrive."""
+def final_size(facts: Facts) -> float:
+    """Bytes that events need once retention removes as many as arrive.
+
+    No record is removed inside the duplicate window, not even above `events_per_store`; failures are not counted.
+    """
     assert facts.inbox is not None
-    footprint, retention = facts.inbox.footprint, facts.config.retention
-    maximum = retention.events_per_store * max(1, len(facts.config.stores))
-    records = min(events_per_day * max(retention.records, facts.config.receiver.dedupe_window) / DAY, maximum)
-    bodies = min(events_per_day * retention.bodies / DAY, maximum)
-    return records * footprint.record + bodies * footprint.body
+    footprint, retention, window = facts.inbox.footprint, facts.config.retention, facts.config.receiver.dedupe_retention
+    total = 0.0
+    for events in footprint.lately.values():
+        rate = events / footprint.seconds
+        records = max(rate * window, min(rate * retention.records, retention.events_per_store))
+        bodies, marks = min(rate * retention.bodies, records), min(rate * retention.once, records)
+        total += records * footprint.record + bodies * footprint.body + marks * footprint.once
+    return total
+
+
+def _less_memory(facts: Facts) -> str:
+    receiver = facts.config.receiver
+    keys = "[receiver] dedupe_window" + (" plus spool_age" if _uses_spool(facts) else "")
+    kept = f"no record is removed before {span(receiver.dedupe_retention)}, which is {keys}"
+    return f"raise maxmemory, or shorten [retention] bodies or records; {kept}"
 
 
 # Disk and spool

@@ -55,7 +55,7 @@ INBOX = InboxFacts(
     failed=0,
     retrying=0,
     quarantined=(0, []),
-    footprint=Footprint(1000, 1000, 86400, 600, 1400),
+    footprint=Footprint(1000, {"north": 1000}, 86400, 600, 1400),
     unconfirmed={},
     checked=CHECKED,
 )
@@ -146,15 +146,37 @@ def test_the_memory_forecast(facts: Facts, used: int, maxmemory: int, events_per
     config = facts.config.model_copy(update={"retention": retention})
     changed = with_inbox(
         replace(facts, config=config, server=replace(SERVER, used_memory=used, maxmemory=maxmemory)),
-        footprint=Footprint(1000, events_per_day, 86400, 600, 1400),
+        footprint=Footprint(1000, {"north": events_per_day}, 86400, 600, 1400),
     )
     assert only_line(system_checks.check_memory(changed)).startswith(says)
 
 
-def test_the_final_size_is_bounded_by_retention_time_and_event_count(facts: Facts) -> None:
-    assert system_checks.final_size(facts, 1000) == 1000 * 90 * 600 + 1000 * 7 * 1400
-    maximum = facts.config.retention.events_per_store * 2
-    assert system_checks.final_size(facts, 1e9) == maximum * 600 + maximum * 1400
+DAYS_OF_DUPLICATES = 10
+"""dedupe_window, 7 days, plus spool_age, 3 days."""
+
+
+@pytest.mark.parametrize(
+    ("lately", "records", "bodies"),
+    [
+        ({"north": 1_000}, 90 * 1_000, 7 * 1_000),  # all of [retention] records
+        ({"north": 50_000}, 1_000_000, 7 * 50_000),  # events_per_store
+        ({"north": 50_000, "south": 10}, 1_000_000 + 90 * 10, 7 * 50_010),  # which is not shared
+        ({"north": 1_000_000}, DAYS_OF_DUPLICATES * 1_000_000, 7 * 1_000_000),  # but never inside the duplicate window
+        ({"north": 0}, 0, 0),
+    ],
+)
+def test_the_final_size_is_what_retention_leaves(
+    facts: Facts, lately: dict[str, int], records: int, bodies: int
+) -> None:
+    changed = with_inbox(facts, footprint=Footprint(1, lately, 86400, 600, 1400, once=200))
+    assert system_checks.final_size(changed) == pytest.approx(records * (600 + 200) + bodies * 1400)
+
+
+def test_the_fix_for_memory_says_that_records_outlast_the_duplicate_window(facts: Facts) -> None:
+    changed = with_inbox(facts, footprint=Footprint(1, {"north": 50_000_000}, 86400, 600, 1400))
+    assert only_line(system_checks.check_memory(changed)).endswith(
+        "no record is removed before 10 d, which is [receiver] dedupe_window plus spool_age"
+    )
 
 
 # Disk, spool and public URLs
