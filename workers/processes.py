@@ -44,8 +44,8 @@ def name_process(name: str) -> None:
         _libc.prctl(_PR_SET_NAME, f"sh-{name}".encode()[:15])
 
 
-def wait_for_exit(pidfd: int, seconds: float) -> bool:
-    """Wait for a process to end; whether it has within this time."""
+def wait_for_exit(pidfd: int, seconds: float | None) -> bool:
+    """Wait for a process to end; whether it has within this time. None waits for as long as it takes."""
     return bool(select.select([pidfd], [], [], seconds)[0])
 
 

@@ -27,6 +27,7 @@ from receiver.inbox.model import (
     EVENT_FIELDS,
     NO_LIMIT,
     NO_ROUTES,
+    PLUGIN_FAULT_SECONDS,
     Claim,
     Declaration,
     Declarations,
@@ -190,6 +191,14 @@ class Inbox:
     def publish_spool(self, host: str, count: int, oldest: float) -> None:
         """Publish how many deliveries wait in the spool of a host, and since when. `stats` adds them up."""
         self.client.hset(keys.SPOOLS, host, orjson.dumps({"count": count, "oldest": oldest, "at": time.time()}))
+
+    def publish_plugin_fault(self, worker: str, fault: str) -> None:
+        """Publish for a while why a worker cannot load a plugin any more. An empty fault ends that."""
+        name = keys.PLUGIN_FAULT + worker
+        if fault:
+            self.client.set(name, fault, ex=PLUGIN_FAULT_SECONDS)
+        else:
+            self.client.delete(name)
 
 
 def _results(replies: list[Any]) -> list[bool] | RedisError:

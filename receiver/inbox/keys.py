@@ -60,6 +60,7 @@ Handlers and processes
     declarations    hash    "handler@version#mark" -> the declaration, as JSON. The mark identifies what it asks for.
     declared_at     hash    The same fields -> when last declared (ms). The field "@" is any worker.
     declarations_version    string  Grows whenever the declarations change, so that routing by old ones is noticed.
+    plugin_fault:{worker}   string  Why a worker cannot load a plugin any more. Expires.
     leader          string  The housekeeper that does the work for all of them.
     spools          hash    host:data_dir -> what waits in its spool, as JSON: count, oldest, at.
     journal         channel Outcomes of runs, a list of them in each message.
@@ -128,6 +129,7 @@ REPAIRS = PREFIX + "repairs:"
 REMOVED = PREFIX + "removed"
 SPOOLS = PREFIX + "spools"
 QUARANTINED = PREFIX + "quarantined"
+PLUGIN_FAULT = PREFIX + "plugin_fault:"
 LEADER = PREFIX + "leader"
 JOURNAL = PREFIX + "journal"
 

@@ -15,6 +15,8 @@ from receiver.inbox.redis.raw_connection import Argument
 
 DECLARATION_MS = 15 * 60 * 1000
 """Events are routed to a handler for this long after a worker last declared it."""
+PLUGIN_FAULT_SECONDS = 20
+"""A worker that cannot load a plugin repeats that every few seconds. It no longer counts this long after the last."""
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 

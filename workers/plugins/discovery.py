@@ -7,15 +7,13 @@ that a person started; never in the worker itself.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from receiver.config import Config
@@ -24,6 +22,7 @@ from receiver.config.values import parse_duration
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
 from workers.plugins import conditions, plugin_settings, validation
+from workers.plugins.plugin_code import PluginCode, PluginSource, SourceCopies, ValidatedCode, code_roots, digest_below
 from workers.plugins.router import Handler, Router
 
 GROUP = "storehooks.handlers"
@@ -32,8 +31,7 @@ GROUP = "storehooks.handlers"
 @dataclass(frozen=True)
 class Plugin:
     router: Router
-    version: str
-    origin: str
+    code: PluginCode
     handlers: tuple[Handler, ...] = ()
     """With the options that the config sets."""
 
@@ -41,11 +39,25 @@ class Plugin:
     def name(self) -> str:
         return self.router.name
 
+    @property
+    def version(self) -> str:
+        return self.code.version
 
-def load(config: Config) -> list[Plugin]:
-    """Every plugin of this config and this environment, validated. PluginError names the first invalid one."""
+    @property
+    def origin(self) -> str:
+        return self.code.source.origin
+
+
+def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
+    """Every plugin of this config and this environment, validated. PluginError names the first invalid one.
+
+    Files are read from disk, except those that are in `copies`, which then has the others, too.
+    """
     _refuse_shadowing_packages(config)
-    found = [*_from_entry_points(config), *_from_config(config)]
+    _search_config_folder(config)
+    sources = [*_entry_points(config), *_configured(config)]
+    copies = copies or SourceCopies()
+    found = [_load(source, copies, sources) for source in sources]
     _refuse_duplicate_plugins(found)
     plugins = [replace(plugin, handlers=_configured_handlers(config, plugin)) for plugin in found]
     seen: dict[str, Handler] = {}
@@ -60,6 +72,22 @@ def load(config: Config) -> list[Plugin]:
             seen[handler.name] = handler
         plugin_settings.check(config, plugin.router, plugin.handlers)
     return plugins
+
+
+def load_validated(config: Config, validated: ValidatedCode) -> tuple[list[Plugin], dict[str, str]]:
+    """The plugins as they were validated, and those that cannot be loaded so any more: name -> why."""
+    _search_config_folder(config)
+    copies = SourceCopies(validated)
+    sources = [one.source for one in validated.plugins]
+    plugins: list[Plugin] = []
+    missing: dict[str, str] = {}
+    for one in validated.plugins:
+        try:
+            plugin = _load(one.source, copies, sources, digest=one.digest)
+            plugins.append(replace(plugin, code=one, handlers=_configured_handlers(config, plugin)))
+        except PluginError as error:
+            missing[one.name] = str(error)
+    return plugins, missing
 
 
 def load_one(config: Config, which: str) -> Plugin:
@@ -167,50 +195,69 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
     ]
 
 
-def _from_entry_points(config: Config) -> Iterator[Plugin]:
+def _entry_points(config: Config) -> Iterator[PluginSource]:
     if not config.workers.installed:
         return
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        origin = f"entry point {point.name} = {point.value}"
-        found = _import_safely(origin, point.load)
-        router = found if isinstance(found, Router) else _router_of(found, origin)
-        yield Plugin(router, _distribution_version(point), origin)
-
-
-def _distribution_version(point: EntryPoint) -> str:
-    return point.dist.version if point.dist else "?"
+        version = point.dist.version if point.dist else "?"
+        yield PluginSource(f"entry point {point.name} = {point.value}", module=point.value, version=version)
 
 
 def _base(config: Config) -> Path:
     return config.path.parent if config.path else Path()
 
 
-def _from_config(config: Config) -> Iterator[Plugin]:
-    """Modules are also searched for in the folder of the config, after everything that is installed."""
-    base = _base(config)
-    if any(not name.endswith(".py") for name in config.workers.plugins) and str(base.absolute()) not in sys.path:
-        sys.path.append(str(base.absolute()))
+def _configured(config: Config) -> Iterator[PluginSource]:
     for name in config.workers.plugins:
-        module = _import_file(base / name) if name.endswith(".py") else _import_module(name)
-        yield Plugin(_router_of(module, name), _module_version(module), name)
+        if name.endswith(".py"):
+            yield PluginSource(name, file=str((_base(config) / name).absolute()))
+        else:
+            yield PluginSource(name, module=name)
 
 
-def _import_module(name: str) -> ModuleType:
-    found: ModuleType = _import_safely(f"plugin {name}", lambda: importlib.import_module(name))
-    return found
+def _search_config_folder(config: Config) -> None:
+    """Modules are also searched for in the folder of the config, after everything that is installed."""
+    folder = str(_base(config).absolute())
+    if any(not name.endswith(".py") for name in config.workers.plugins) and folder not in sys.path:
+        sys.path.append(folder)
 
 
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise PluginError(f"plugin {path}: no such file; see [workers] plugins")
-    name = f"storehooks_plugin_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise PluginError(f"plugin {path}: Python cannot load it")
+def _load(source: PluginSource, copies: SourceCopies, others: Sequence[PluginSource], *, digest: str = "") -> Plugin:
+    """Load one plugin, only if its code has this digest, if one is given."""
+    if source.file:
+        return _load_file(source, copies, others)
+    return _load_module(source, digest)
+
+
+def _load_file(source: PluginSource, copies: SourceCopies, others: Sequence[PluginSource]) -> Plugin:
+    name = f"storehooks_plugin_{Path(source.file).stem}"
+    if source.file not in copies.copies and not Path(source.file).is_file():
+        raise PluginError(f"plugin {source.file}: no such file; see [workers] plugins")
+    spec = _import_safely(f"plugin {source.file}", lambda: copies.spec_of(name, source.file))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and typing look a class's module up here
-    _import_safely(f"plugin {path}", lambda: spec.loader.exec_module(module) if spec.loader else None)
-    return module
+    _import_safely(f"plugin {source.file}", lambda: spec.loader.exec_module(module) if spec.loader else None)
+    files = copies.copy_modules_beside(source.file, other_plugins=[one.top_level for one in others])
+    return _plugin(module, source, copies.digest(files))
+
+
+def _load_module(source: PluginSource, validated: str) -> Plugin:
+    origin = source.origin if source.version else f"plugin {source.origin}"
+    point = EntryPoint(source.origin, source.module, GROUP)
+    roots = _import_safely(origin, lambda: code_roots(point.module))
+    digest = digest_below(roots)
+    if validated and digest != validated:
+        raise PluginError(f"{origin}: its files have changed since it was validated")
+    found = _import_safely(origin, point.load)
+    if digest_below(roots) != digest:
+        raise PluginError(f"{origin}: its files changed while it was loaded; try again")
+    return _plugin(found, source, digest, roots)
+
+
+def _plugin(found: Any, source: PluginSource, digest: str, roots: tuple[str, ...] = ()) -> Plugin:
+    router = found if isinstance(found, Router) else _router_of(found, source.origin)
+    version = source.version or str(getattr(found, "__version__", None) or digest[:7])
+    return Plugin(router, PluginCode(router.name, version, source, digest, roots))
 
 
 def _import_safely(origin: str, load_it: Any) -> Any:
@@ -235,11 +282,3 @@ def _router_of(module: Any, origin: str) -> Router:
             f'`router = Router("{Path(origin).stem}")`'
         )
     raise PluginError(f"{file}:1: {origin} has {len(routers)} Routers; a plugin has one: let it include the others")
-
-
-def _module_version(module: ModuleType) -> str:
-    """`__version__`, or a digest of the file, so that two versions can be distinguished."""
-    if version := getattr(module, "__version__", None):
-        return str(version)
-    file = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:7] if file else "?"

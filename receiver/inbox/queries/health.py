@@ -26,6 +26,8 @@ class Heartbeat:
     name: str
     queues: tuple[str, ...]
     at: datetime
+    plugin_fault: str = ""
+    """Why it cannot load a plugin any more."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,16 @@ class HealthQueries:
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.hmget(name, "queues", "last_heartbeat")
+            pipeline.get(keys.PLUGIN_FAULT + name.removeprefix(keys.RQ_WORKER))
+        replies = pipeline.execute()
         return [
             Heartbeat(
                 name.removeprefix(keys.RQ_WORKER),
                 tuple(map(keys.from_rq_queue, queues.decode().split(","))),
                 _moment(at),
+                (fault or b"").decode(),
             )
-            for name, (queues, at) in zip(names, pipeline.execute(), strict=True)
+            for name, (queues, at), fault in zip(names, replies[::2], replies[1::2], strict=True)
             if at and queues
         ]
 

@@ -137,7 +137,7 @@ def _housekeeper(activity: HealthQueries) -> str:
 def plugin_facts(validation: ValidationProcess, deadline: float) -> PluginFacts:
     """The result of a validation process that was started before. At the deadline it is abandoned."""
     try:
-        return PluginFacts(tuple(validation.result(within=max(0.0, deadline - time.monotonic()))))
+        return PluginFacts(tuple(validation.result(within=max(0.0, deadline - time.monotonic())).handlers))
     except PluginError as error:
         return PluginFacts(fault=str(error))
 

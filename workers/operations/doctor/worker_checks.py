@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration, keys
+from receiver.inbox.queries.health import Heartbeat
 from workers.formatting import clock, counted, harmless, some, waits
 from workers.operations.doctor.facts import Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
@@ -139,8 +140,24 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
                 f"no worker serves the queue {handler.queue} of {handler.handler}",
                 fix="start a `storehooks worker` whose config has that plugin",
             )
+    yield from _plugin_faults(alive)
     hosts = {beat.name.rsplit("-", 2)[0] for beat in alive}
     yield ok("workers", f"{len(alive)} running on {counted(len(hosts), 'host')}")
+
+
+def _plugin_faults(alive: list[Heartbeat]) -> Iterator[Finding]:
+    """Plugins that were validated and that new child processes cannot load any more."""
+    hosts: dict[str, set[str]] = {}
+    for beat in alive:
+        if beat.plugin_fault:
+            hosts.setdefault(beat.plugin_fault, set()).add(beat.name.rsplit("-", 2)[0])
+    for fault, names in hosts.items():
+        yield fail(
+            "workers",
+            f"a plugin cannot be loaded any more on {some(sorted(names))}: {fault}",
+            "child processes that loaded it before keep it; without them its runs wait. Other plugins run on",
+            fix="correct or reinstall the plugin as the message says; the worker then loads it by itself",
+        )
 
 
 def check_housekeeper(facts: Facts) -> Iterator[Finding]:

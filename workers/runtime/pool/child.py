@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from receiver import logs
 from receiver.config import Config
-from receiver.contract.errors import PluginError
 from receiver.inbox import Run, connect_to
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending, RunResult
@@ -29,6 +28,7 @@ from workers.plugins import conditions, discovery, plugin_settings
 from workers.plugins.context import Context
 from workers.plugins.effects import Effects, EffectUnderWay
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
+from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.router import Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.error_details import describe_error, shorten, text_of
@@ -49,20 +49,22 @@ class RunTimeout(BaseException):
     """Raised in a handler when its timeout passes. Not an Exception, so that `except Exception` does not catch it."""
 
 
-def serve(config: Config, channel: socket.socket, tickets: int, stopped: Callable[[], bool]) -> None:
-    """Load the plugins, then perform batches of runs until the worker closes the channel."""
+def serve(
+    config: Config, code: ValidatedCode, stopped: Callable[[], bool], channel: socket.socket, tickets: int
+) -> None:
+    """Load the plugins, then perform batches of runs until the worker closes the channel.
+
+    It loads only code that was validated. A plugin that cannot be loaded so is missing here, and the others run.
+    """
     logs.setup("child")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed child process flushes nothing
     signal.signal(signal.SIGALRM, _raise_timeout)
     # A service manager may send SIGTERM to every process. Stopping is the worker's decision; and a handler's own
     # subprocesses must not inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        executor = RunExecutor(config, discovery.load(config), stopped)
-    except PluginError as error:
-        channel.sendall(pack_message({"broken": str(error)}))
-        return
-    channel.sendall(pack_message({"ready": True}))
+    plugins, missing = discovery.load_validated(config, code)
+    executor = RunExecutor(config, plugins, stopped)
+    channel.sendall(pack_message({"ready": True, "missing": missing}))
     reader = TicketReader(tickets)
     with channel.makefile("rb") as stream:
         while (received := read_runs(stream)) is not None:

@@ -31,7 +31,6 @@ GRACE = 2.0
 """Seconds that a run may go on past its timeout before its child process is killed."""
 SEND_SECONDS = 1.0
 """Seconds that a child process may take to accept a batch. An idle one reads at once, a stopped one never."""
-RUNS_BEFORE_RECYCLING = 5_000
 RECYCLED = "recycled"
 
 EndedRun = tuple[Run, RunResult]
@@ -53,8 +52,12 @@ class ChildHandle:
         self.batch: deque[Run] = deque()
         """Runs given and not yet ended, in order; the first is under way."""
         self.ready = False
+        self.missing: dict[str, str] = {}
+        """The plugins that it could not load, and why. None of their runs is given to it."""
+        self.served = 0
+        """The number of runs that it has ended."""
         self.outdated = False
-        """Whether it loaded an old config. It is replaced when it is idle."""
+        """Whether it loaded an old config or old plugins. It is replaced when it is idle."""
         self._channel = channel
         self._tickets_out, self._tickets_in = tickets
         self._selector = selector
@@ -64,7 +67,6 @@ class ChildHandle:
         """Which batch this is, written on its tickets."""
         self._started = time.monotonic()
         self._run_began = 0.0
-        self._served = 0
         self._end_reason = ""
         """Why the worker ended it, where it did: an Ending, RECYCLED, or a sentence."""
         selector.register(channel, selectors.EVENT_READ, self)
@@ -110,7 +112,7 @@ class ChildHandle:
             self.kill(Ending.STOPPED)
 
     def read_results(self) -> list[EndedRun]:
-        """The runs that ended since the last call. Then it is recycled, if it has served enough runs."""
+        """The runs that ended since the last call."""
         try:
             piece = self._channel.recv(1 << 16)
         except OSError:
@@ -118,9 +120,7 @@ class ChildHandle:
         if not piece:  # it closed its end; its pidfd reports its death
             self._stop_listening()
             return []
-        ended = self._results_in(piece)
-        self.recycle_if_due()
-        return ended
+        return self._results_in(piece)
 
     def take_back(self) -> list[Run]:
         """Read the tickets that it has not used; those runs, the last of the batch, were not begun and are returned."""
@@ -135,10 +135,9 @@ class ChildHandle:
         slow = len(self.batch) > 1 and time.monotonic() - self._run_began > seconds
         return self.take_back() if slow else []
 
-    def recycle_if_due(self) -> None:
-        """Let it end, if it is idle, and has served enough runs or loaded an old config."""
-        due = self.outdated or self._served >= RUNS_BEFORE_RECYCLING
-        if due and not self.batch and not self._end_reason:
+    def recycle_if_idle(self) -> None:
+        """Let it end, if no run is under way."""
+        if not self.batch and not self._end_reason:
             self._end_reason = RECYCLED
             self._run_began = time.monotonic()
             self.hang_up()
@@ -222,13 +221,12 @@ class ChildHandle:
     def _read_message(self, message: dict[str, Any], ended: list[EndedRun]) -> None:
         if message.get("ready"):
             self.ready = True
-        elif "broken" in message:
-            log.error("a child process could not load the plugins", why=message["broken"])
+            self.missing = dict(message["missing"])
         elif self.batch and self.batch[0].item == message["item"]:
             result = RunResult(_ENDINGS[message["ending"]], message["detail"], message["after"])
             ended.append((self.batch.popleft(), result))
             self._run_began = time.monotonic()
-            self._served += 1
+            self.served += 1
 
     def _send_kill(self) -> None:
         """To the process group, and to the process itself: a new one does not lead its group yet."""
@@ -310,7 +308,7 @@ def read_runs(stream: BinaryIO) -> tuple[int, list[Run]] | None:
 
 
 def pack_message(message: Mapping[str, Any]) -> bytes:
-    """A line of JSON for the worker: {"ready": true} or {"broken": why}."""
+    """A line of JSON for the worker: {"ready": true} with the plugins that it could not load."""
     return orjson.dumps(message) + b"\n"
 
 

@@ -8,24 +8,32 @@ from __future__ import annotations
 import mmap
 import os
 import selectors
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from receiver.config import Config
 from receiver.inbox import Run
 from receiver.inbox.outcomes import Ending
-from workers.processes import wait_for_exit
+from workers.plugins.plugin_code import ValidatedCode
+from workers.processes import Schedule, wait_for_exit
 from workers.runtime.pool import child
 from workers.runtime.pool.child_handle import GRACE, ChildHandle, EndedRun
 
 PAUSE_AFTER_LOAD_FAILURE = 1.0
+RUNS_BEFORE_RECYCLING = 5_000
+COMPARE_EVERY = 1.0
+"""Seconds between two comparisons of the plugins on disk with those that were validated, while they differ."""
+
+
+CHANGED = "its files have changed since it was validated"
 
 
 class ChildPool:
-    def __init__(self, config: Config, size: int) -> None:
+    def __init__(self, config: Config, code: ValidatedCode, size: int) -> None:
         self.config = config
+        self._code = code
         self._size = size
         self._children: dict[int, ChildHandle] = {}
         self._selector = selectors.DefaultSelector()
@@ -34,6 +42,8 @@ class ChildPool:
         self._stop_flag = mmap.mmap(-1, 1)
         """Shared with the child processes: `ctx.stopping` reads it."""
         self._start_after = 0.0
+        self._schedule = Schedule()
+        self._changed: list[str] = []
 
     @property
     def fileno(self) -> int:
@@ -55,6 +65,20 @@ class ChildPool:
         """Whether a child process has more of its batch to do after the run under way."""
         return any(len(process.batch) > 1 for process in self._children.values())
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """The plugins that new child processes cannot load as they were validated, and why."""
+        found = dict.fromkeys(self._changed, CHANGED)
+        for process in self._children.values():
+            if not process.outdated:
+                found.update(process.missing)
+        return found
+
+    def idle_with(self, handler: str) -> list[ChildHandle]:
+        """The idle child processes that have loaded the handler's plugin."""
+        plugin = handler.partition(".")[0]
+        return [process for process in self._children.values() if process.idle and plugin not in process.missing]
+
     def by_handler(self) -> Counter[str]:
         """The number of child processes that are busy with each handler."""
         return Counter(process.handler for process in self._children.values() if process.batch)
@@ -68,11 +92,9 @@ class ChildPool:
     def fill(self) -> None:
         """Start missing child processes. After one that could not load its plugins, the next waits a moment."""
         while len(self._children) < self._size and time.monotonic() >= self._start_after:
-            process = ChildHandle.start(self._serve, self._selector)
+            serve = partial(child.serve, self.config, self._code, lambda: self._stop_flag[0] == 1)
+            process = ChildHandle.start(serve, self._selector)
             self._children[process.pid] = process
-
-    def idle_child(self) -> ChildHandle | None:
-        return next((process for process in self._children.values() if process.idle), None)
 
     def poll(self) -> tuple[list[EndedRun], list[Run]]:
         """The runs that have ended since the last call, and the runs that were returned and not begun."""
@@ -81,6 +103,7 @@ class ChildPool:
                 self._reap(key.data)
             else:
                 self._ended += key.data.read_results()
+                self._recycle_if_due(key.data)
         ended, self._ended = self._ended, []
         returned, self._returned = self._returned, []
         return ended, returned
@@ -112,12 +135,21 @@ class ChildPool:
         for process in self._children.values():
             self._returned += process.take_back()
 
-    def reload(self, config: Config) -> None:
-        """Replace every child process by one with this config, each when it is idle."""
-        self.config = config
+    def reload(self, config: Config, code: ValidatedCode) -> None:
+        """Replace every child process by one with this config and these plugins, each when it is idle."""
+        self.config, self._code, self._changed = config, code, []
         for process in self._children.values():
             process.outdated = True
-            process.recycle_if_due()
+            self._recycle_if_due(process)
+
+    def _recycle_if_due(self, process: ChildHandle) -> None:
+        """Replace a child process that loaded old plugins, or has served enough runs. While a plugin on disk is not
+        as it was validated, one that has served enough stays: another one could not load that plugin."""
+        served_enough = process.idle and process.served >= RUNS_BEFORE_RECYCLING
+        if served_enough and (not self._changed or self._schedule.due("compare", COMPARE_EVERY)):
+            self._changed = [one.name for one in self._code.plugins if not one.is_unchanged]
+        if process.outdated or (served_enough and not self.missing):
+            process.recycle_if_idle()
 
     def close(self) -> None:
         """End all child processes and wait for them. Those without a run get time to shut their plugins down."""
@@ -133,9 +165,6 @@ class ChildPool:
             process.close()
         self._children.clear()
         self._selector.close()
-
-    def _serve(self, channel: socket.socket, tickets: int) -> None:
-        child.serve(self.config, channel, tickets, lambda: self._stop_flag[0] == 1)
 
     def _reap(self, process: ChildHandle) -> None:
         ended, returned = process.reap()

@@ -78,20 +78,22 @@ class WaitingRuns:
 
         `unwritten` says that outcomes are not in the inbox yet.
         """
-        process, given = self._pool.idle_child(), set[str]()
-        for run in list(self._runs) if process else ():
-            if process is None:
+        given = set[str]()
+        for run in list(self._runs):
+            if run.item in given:
+                continue
+            idle = self._pool.idle_with(run.handler)
+            if not idle and not self._pool.idle:
                 return
-            if run.item in given or not self._may_begin(run, unwritten):
+            if not idle or not self._may_begin(run, unwritten):
                 continue
             batch = self._take_batch(run)
-            process.give(batch)
+            idle[0].give(batch)
             if run.losses:
                 self._guarded_until = time.monotonic() + NO_CLAIM_SECONDS
             if _is_last_chance(run):
                 self._alone_until = time.monotonic() + LAST_CHANCE_ALONE
             given.update(one.item for one in batch)
-            process = self._pool.idle_child()
 
     def _take_batch(self, first: Run) -> list[Run]:
         """Remove the first run and others of its handler from the waiting runs, as many as one child process gets."""

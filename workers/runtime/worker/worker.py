@@ -22,7 +22,7 @@ from receiver.inbox import Declaration, Inbox, Limit, connect_to, keys
 from receiver.inbox.leases import RENEW_EVERY
 from receiver.inbox.outcomes import Ending, RunResult
 from receiver.inbox.redis.connecting import check
-from workers.plugins.validation_process import validate_plugins
+from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
 from workers.processes import Schedule, Signals
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.worker.claim_sizes import LONG, ClaimSizes
@@ -39,6 +39,8 @@ RELEASE_AFTER = 5.0
 """Seconds that a claimed run may wait here for a child process before it is released."""
 TIMEOUT_OF_UNKNOWN_HANDLER = 60.0
 """A reload may remove a handler while one of its runs is under way."""
+VALIDATE_AGAIN_EVERY = 10.0
+"""Seconds between two tries while a plugin on disk cannot be loaded as it was validated."""
 CLOSE_SECONDS = 3.0
 """Seconds after the drain time in which the last outcomes must be written."""
 
@@ -46,13 +48,13 @@ log = logs.get("worker")
 
 
 class Worker(RegisteredWorker):
-    def __init__(self, config: Config, handlers: list[Declaration], *, name: str) -> None:
+    def __init__(self, config: Config, plugins: ValidatedPlugins, *, name: str) -> None:
         self.config = config
-        queues = _queues_of(handlers)
+        queues = _queues_of(plugins.handlers)
         inbox = Inbox(connect_to(config.redis, timeout=max(config.redis.timeout, 2.0)), direct=True)
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._selector = selectors.DefaultSelector()
-        self._pool = ChildPool(config, config.workers.child_processes)
+        self._pool = ChildPool(config, plugins.code, config.workers.child_processes)
         self._claim_sizes = ClaimSizes(config.workers.child_processes)
         self._waiting = WaitingRuns(self._pool, self._claim_sizes)
         self._wake_ups = WakeUpListener(inbox.client, queues, self._selector)
@@ -62,11 +64,12 @@ class Worker(RegisteredWorker):
         self._stop_at: float | None = None
         self._selector.register(self._pool.fileno, selectors.EVENT_READ)
         self._selector.register(self._signals, selectors.EVENT_READ, self._signals)
-        self._adopt(handlers)
+        self._adopt(plugins)
         super().__init__(queues, name=name, connection=connect_to(config.redis, timeout=2.0))
 
-    def _adopt(self, handlers: list[Declaration]) -> None:
-        """Work for these handlers from now on."""
+    def _adopt(self, plugins: ValidatedPlugins) -> None:
+        """Work for the handlers of these plugins from now on."""
+        handlers, self._code = plugins.handlers, plugins.code
         self._handlers = {one.handler: one for one in handlers}
         limits = {
             one.handler: Limit(name, limit.concurrency, limit.rate)
@@ -146,13 +149,23 @@ class Worker(RegisteredWorker):
                 self._exchange.release(self._waiting.take_all())
         if self._schedule.due("failures", FAILURES_EVERY):
             self._exchange.failures.flush()
+        if (missing := self._pool.missing) and self._schedule.due("validate", VALIDATE_AGAIN_EVERY):
+            self._reload.validate_again(self.config, self._code, missing)
         if self._schedule.due("renew", RENEW_EVERY):
             self._renew_leases()
         if self._schedule.due("heartbeat", HEARTBEAT_EVERY):
             self.refresh_registration()
             self._exchange.fail_foreign_jobs()
+            self._publish_fault()
             self._exchange.try_at_server(self._exchange.router.declare_and_read)
             self._exchange.expects_work = True  # if a wake-up was lost, no work waits longer than this
+
+    def _publish_fault(self) -> None:
+        """Let `doctor` report that a plugin cannot be loaded any more."""
+        if not self._pool.missing:
+            self._reload.fault = ""
+        elif fault := self._reload.fault:
+            self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, fault))
 
     def _renew_leases(self) -> None:
         held = [*self._pool.runs(), *self._waiting]
@@ -179,13 +192,15 @@ class Worker(RegisteredWorker):
         """Use the new config and handlers, if the plugins are valid; else go on with the old ones."""
         valid = self._reload.result()
         if valid is None:
+            self._publish_fault()
             return
-        self.config, handlers = valid
-        self._adopt(handlers)
-        self._wake_ups.listen_to(_queues_of(handlers))
-        self.register(_queues_of(handlers))
-        self._pool.reload(self.config)
+        self.config, plugins = valid
+        self._adopt(plugins)
+        self._wake_ups.listen_to(_queues_of(plugins.handlers))
+        self.register(_queues_of(plugins.handlers))
+        self._pool.reload(self.config, plugins.code)
         self._exchange.try_at_server(self._exchange.router.declare_and_read)
+        self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, ""))
         log.info("reloaded", handlers=sorted(self._handlers))
 
 
@@ -199,9 +214,9 @@ def run(config_path: str | None) -> int:
     try:
         config = load_from_environment(config_path)
         check(connect_to(config.redis, timeout=2.0), ack=config.redis.ack)
-        handlers = validate_plugins(config)
+        plugins = ValidationProcess(config).result()
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2
-    Worker(config, handlers, name=f"{socket.gethostname()}-{os.getpid()}-{int(time.time())}").work()
+    Worker(config, plugins, name=f"{socket.gethostname()}-{os.getpid()}-{int(time.time())}").work()
     return 0

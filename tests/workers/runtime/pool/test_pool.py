@@ -12,6 +12,8 @@ from receiver.inbox import Run
 from receiver.inbox.model import StoredEvent
 from receiver.inbox.outcomes import RunResult
 from tests.support.harness import System, eventually
+from workers.plugins.plugin_code import ValidatedCode
+from workers.plugins.validation_process import ValidationProcess
 from workers.runtime.pool.pool import ChildPool
 
 SLOW = """
@@ -36,13 +38,12 @@ def runs_of(*ids: str) -> list[Run]:
 @contextmanager
 def pool_at_work(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildPool]:
     """A pool whose one child process is busy with the first of these runs."""
-    pool = ChildPool(system.config, 1)
+    pool = ChildPool(system.config, ValidationProcess(system.config).result().code, 1)
     try:
         monkeypatch.setattr(logging.root, "handlers", [])  # a child process closes the files that pytest writes to
         pool.fill()
         eventually(lambda: pool.poll() and pool.idle, 20, what="the child process is ready")
-        process = pool.idle_child()
-        assert process is not None
+        (process,) = pool.idle_with("shop.greet")
         process.give(runs)
         eventually((system.folder / f"begun-{runs[0].stored.id}").exists)
         yield pool
@@ -116,5 +117,5 @@ def test_a_child_process_that_is_being_recycled_may_shut_its_plugins_down_when_t
     system = make_system(plugin=SHUTS_DOWN)
     with pool_at_work(system, runs_of("a"), monkeypatch) as pool:
         results_of(pool)
-        pool.reload(system.config)
+        pool.reload(system.config, ValidatedCode())
     assert (system.folder / "shut-down").exists()

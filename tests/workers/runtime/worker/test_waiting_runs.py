@@ -14,15 +14,19 @@ from workers.runtime.worker.waiting_runs import WaitingRuns
 
 
 class FakePool:
-    """A pool with this number of idle child processes. It records the batches that they are given."""
+    """A pool with this number of idle child processes. It records the batches that they are given.
 
-    def __init__(self, idle: int) -> None:
+    None of them has the handlers in `missing`.
+    """
+
+    def __init__(self, idle: int, *, missing: Sequence[str] = ()) -> None:
         self.idle = idle
+        self.missing = missing
         self.busy = False
         self.given: list[list[str]] = []
 
-    def idle_child(self) -> FakePool | None:
-        return self if self.idle else None
+    def idle_with(self, handler: str) -> list[FakePool]:
+        return [self] if self.idle and handler not in self.missing else []
 
     def give(self, batch: Sequence[Run]) -> None:
         self.given.append([run.item for run in batch])
@@ -52,6 +56,14 @@ def test_fast_runs_of_one_handler_go_together() -> None:
     left.dispatch(unwritten=False)
     assert pool.given == [["a|x", "c|x"], ["b|y"]]
     assert len(left) == 0
+
+
+def test_a_run_whose_handler_no_idle_child_process_has_waits_and_delays_no_other() -> None:
+    pool = FakePool(2, missing=["y"])
+    left = waiting(pool, run("a|y"), run("b|x"), run("c|y"), run("d|z"))
+    left.dispatch(unwritten=False)
+    assert pool.given == [["b|x"], ["d|z"]]
+    assert [one.item for one in left] == ["a|y", "c|y"]
 
 
 def test_a_run_that_lost_its_worker_goes_alone() -> None:
