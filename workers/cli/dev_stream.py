@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from redis import Redis
@@ -16,6 +16,7 @@ from redis.client import PubSub
 from redis.exceptions import RedisError
 
 from receiver.inbox import keys
+from receiver.inbox.outcomes import OutcomeKind
 from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
 from workers.cli import output
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 REFUSALS_EVERY = 1.0
 MAX_REFUSALS = 4
 """How many are shown each time. The others are only counted: bad deliveries must not flood the terminal."""
+MAX_WIDTH = 40
+"""How wide a column grows."""
 
 
 class RunStream:
@@ -42,21 +45,44 @@ class RunStream:
         while self._pubsub.connection is not None and self._pubsub.connection.can_read(timeout=0):
             message = self._pubsub.get_message(timeout=0)
             if message:
-                yield from map(self._line, orjson.loads(message["data"]))
+                yield from map(self._line, _finished_runs(message["data"]))
 
     def close(self) -> None:
         with contextlib.suppress(RedisError, OSError):
             self._pubsub.close()
 
-    def _line(self, fields: list[str]) -> Text:
-        item, outcome, store, topic, resource, detail = fields
-        about = orjson.loads(detail)
-        run = (store, topic, resource, keys.split_item(item)[1])
-        self._widths = [max(wide, len(part)) for wide, part in zip(self._widths, run, strict=True)]
-        padded = "  ".join(f"{part:<{wide}}" for part, wide in zip(run, self._widths, strict=True))
-        result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
-        took = f"{about.get('ms', 0):.0f} ms"
-        return _line(datetime.now(), f"{padded}  ", output.state(outcome, f"{outcome:<7}"), f"{took:>6}  {result}")
+    def _line(self, run: _FinishedRun) -> Text:
+        parts = (run.store, run.topic, run.resource, run.handler)
+        self._widths = [max(wide, min(len(part), MAX_WIDTH)) for wide, part in zip(self._widths, parts, strict=True)]
+        padded = "  ".join(f"{part:<{wide}}" for part, wide in zip(parts, self._widths, strict=True))
+        shown = output.state(run.outcome, f"{run.outcome:<7}")
+        return _line(datetime.now(), f"{padded}  ", shown, f"{run.took:>6}  {run.result}")
+
+
+class _FinishedRun(NamedTuple):
+    store: str
+    topic: str
+    resource: str
+    handler: str
+    outcome: str
+    took: str
+    result: str
+
+
+def _finished_runs(data: bytes) -> Iterator[_FinishedRun]:
+    """The runs in a message. Any program can publish on the channel, so what is not a run is skipped."""
+    with contextlib.suppress(ValueError, TypeError):
+        for fields in orjson.loads(data):
+            with contextlib.suppress(ValueError, TypeError, AttributeError):
+                if all(isinstance(field, str) for field in fields):
+                    yield _finished_run(*fields)
+
+
+def _finished_run(item: str, outcome: str, store: str, topic: str, resource: str, detail: str) -> _FinishedRun:
+    about = orjson.loads(detail)
+    result = about.get("error") or ("" if about.get("result") is None else f'"{about["result"]}"')
+    took = f"{about.get('ms', 0):.0f} ms"
+    return _FinishedRun(store, topic, resource, keys.split_item(item)[1], OutcomeKind(outcome), took, str(result))
 
 
 class RefusalStream:

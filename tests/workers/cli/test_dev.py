@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from receiver.contract.compose import Request
-from receiver.inbox import EventQueries, connect
+from receiver.inbox import EventQueries, connect, keys
 from receiver.inbox import server_url as url_of
 from tests.support.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
 from tests.support.programs import ROOT
@@ -71,6 +71,26 @@ def dev(make_system: Callable[..., System]) -> Iterator[DevRun]:
         run.process.stop()
 
 
+GARBAGE: list[bytes] = [
+    b"",
+    b"garbage",
+    b"\xff\xfe\x00",
+    b"null",
+    b"7",
+    b'"text"',
+    b"{}",
+    b"[1, null, {}, []]",
+    b'[["too", "few"]]',
+    b"[[1, 2, 3, 4, 5, 6]]",
+    b'[["id|shop.greet", "done", "north", "order.created", "r", "not json"]]',
+    b'[["id|shop.greet", "done", "north", "order.created", "r", "[]"]]',
+    b'[["id|shop.greet", "done", "north", "order.created", "r", "{\\"ms\\": \\"soon\\"}"]]',
+    b'[["id|shop.greet", "no-outcome", "north", "order.created", "r", "{}"]]',
+    b"[" * 100_000,
+    b"x" * 20_000_000,
+]
+
+
 @pytest.fixture(scope="module")
 def shared_dev(tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Iterator[DevRun]:
     """One for several tests, which it survives."""
@@ -119,6 +139,19 @@ def test_a_killed_process_is_restarted_within_two_seconds_and_reported(shared_de
     lines = process.output().count("shop.greet")
     eventually(shared_dev.accepts_a_delivery, 15)
     eventually(lambda: process.output().count("shop.greet") > lines, 15, what="events are handled again")
+
+
+def test_garbage_on_the_channel_of_the_journal_changes_nothing(shared_dev: DevRun) -> None:
+    process, client = shared_dev.process, connect(url_of("", shared_dev.data), timeout=5.0)
+    before = len(process.output().splitlines())
+    for garbage in GARBAGE:
+        assert client.publish(keys.JOURNAL, garbage) == 1
+    client.close()
+    eventually(shared_dev.accepts_a_delivery, 15)
+    lines = eventually(lambda: [line for line in process.output().splitlines()[before:] if "shop.greet" in line])
+    assert process.alive
+    assert "Traceback" not in process.output()
+    assert not any("no-outcome" in line or "soon" in line for line in lines)
 
 
 def test_a_second_dev_on_the_same_data_is_refused(shared_dev: DevRun) -> None:
