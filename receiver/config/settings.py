@@ -24,6 +24,7 @@ from receiver.config.values import (
     Size,
     StoreName,
     Url,
+    UrlOrPath,
     duration_or,
 )
 
@@ -141,7 +142,7 @@ SigningSecret = Annotated[SecretWindow, BeforeValidator(_as_window)]
 class AuthSettings(Section):
     """OAuth 2.0 client credentials at `url`, or a fixed `token`."""
 
-    url: str = ""
+    url: UrlOrPath = ""
     client_id: str = ""
     client_secret: SecretStr = SecretStr("")
     style: Literal["basic", "body"] = "basic"

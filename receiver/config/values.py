@@ -105,10 +105,15 @@ def _check_redis_url(value: str) -> str:
 def _is_url(value: str, schemes: tuple[str, ...]) -> bool:
     try:
         parts = urlsplit(value)
-        parts.port  # noqa: B018  raises ValueError where it is no number
+        valid_port = parts.port != 0  # raises ValueError where it is no number
     except ValueError:
         return False
-    return parts.scheme in schemes and bool(parts.hostname or (parts.scheme == "unix" and parts.path))
+    has_place = bool(parts.hostname or (parts.scheme == "unix" and parts.path))
+    return parts.scheme in schemes and valid_port and has_place and value == value.strip()
+
+
+def _check_url_or_path(value: str) -> str:
+    return _check_url(value) if "://" in value or value.startswith("//") else value
 
 
 def is_store_name(value: str) -> bool:
@@ -160,6 +165,7 @@ AgeAndSize = Annotated[Bounds, PlainValidator(_parse_bounds)]
 Address = Annotated[str, AfterValidator(_check_address)]
 Url = Annotated[str, AfterValidator(_check_url)]
 RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]
+UrlOrPath = Annotated[str, AfterValidator(_check_url_or_path)]
 StoreName = Annotated[str, AfterValidator(_check_store_name)]
 SealingKey = Annotated[SecretStr, AfterValidator(_check_sealing_key)]
 PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_check_networks)]

@@ -16,7 +16,7 @@ class RawServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.received: list[bytes] = []
         self.connections = 0
-        self._answer = answer
+        self.answer = answer
         self._pause = pause
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -34,10 +34,10 @@ class RawServer:
             try:
                 self.received.append(connection.recv(65536))
                 if not self._pause:
-                    connection.sendall(self._answer)
+                    connection.sendall(self.answer)
                     return
-                for at in range(len(self._answer)):
-                    connection.sendall(self._answer[at : at + 1])
+                for at in range(len(self.answer)):
+                    connection.sendall(self.answer[at : at + 1])
                     time.sleep(self._pause)
             except OSError:
                 return

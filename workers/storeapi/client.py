@@ -33,7 +33,7 @@ from workers.storeapi.pages import Pages
 from workers.storeapi.transport.auth import ClientCredentials, Credentials, StaticToken, TokenSource
 from workers.storeapi.transport.call_sender import ApiCall, CallLimit, CallSender
 from workers.storeapi.transport.guard import AllowedPrivate
-from workers.storeapi.transport.http import HttpSession, check_url, origin_of
+from workers.storeapi.transport.http import HttpSession, check_url, has_dot_segments, origin_of
 from workers.storeapi.transport.rate_limit import ALL_STORES, LocalRateLimiter, SharedRateLimiter
 
 CALL_SECONDS = 60.0
@@ -130,6 +130,10 @@ class Client:
         timeout: float | None = None,
     ) -> ApiReply:
         """Send any other request to the store. `path` is relative to the store's base URL and cannot leave it."""
+        if has_dot_segments(path.partition("?")[0]):
+            raise ForeignOrigin(
+                "the path has a . or .. segment; the token is sent only to the store's base_url", store=self.store
+            )
         safe = method in ("GET", "PUT", "DELETE") if retry_safe is None else retry_safe
         content = None if body is None else exact_json.dumps(body)
         until = time.monotonic() + (timeout or self._timeout)
@@ -179,11 +183,17 @@ class Client:
 
     def _checked_link(self, path: str, link: str) -> str:
         """The URL of a next link. Raises ForeignOrigin where it leaves the store: the token must not go there."""
-        target = urlsplit(urljoin(self._base + path, link))
+        try:
+            target = urlsplit(urljoin(self._base + path, link))
+            elsewhere = origin_of(target.geturl()) != origin_of(self._base)
+        except ValueError:
+            reason = "the link to the next page is not a valid URL; the token is sent only to the store"
+            raise ForeignOrigin(reason, store=self.store) from None
         same = urlunsplit((*urlsplit(self._base)[:2], target.path, target.query, ""))
-        if origin_of(target.geturl()) != origin_of(self._base) or not same.startswith(self._base + "/"):
+        if elsewhere or not same.startswith(self._base + "/") or has_dot_segments(target.path):
             raise ForeignOrigin(
-                f"the link to the next page leads to {target.hostname}; the token is sent only to the store",
+                f"the link to the next page leads to {target.hostname}{'' if elsewhere else ', outside of base_url'}; "
+                "the token is sent only to the store",
                 store=self.store,
             )
         return same

@@ -257,7 +257,7 @@ def make_plan(
     existing = list(existing)
     ours = [one for one in existing if one.is_ours]
     changes = [*_for_wanted(wanted, ours), *_for_unwanted(wanted, ours, gone)]
-    foreign = Counter(urlsplit(one.url).hostname or "?" for one in existing if not one.is_ours)
+    foreign = Counter(_host(one.url) for one in existing if not one.is_ours)
     changes.sort(key=lambda change: (ORDER.index(change.action), change.topic, change.theirs))
     listed = frozenset(str(one.id) for one in existing)
     return Plan(wanted.store, tuple(changes), dict(foreign), wanted=wanted, existing=tuple(ours), listed=listed)
@@ -284,8 +284,7 @@ def _repairs_needed(one: Existing) -> tuple[bool, bool]:
 
 def _repairs(name: WantedName, best: Existing, url: str) -> Iterator[Change]:
     if best.ownership == "former":
-        host = urlsplit(best.url).hostname
-        yield Change("update", name.topic, name.theirs, f"{host} (former url) -> ours", best.id, url)
+        yield Change("update", name.topic, name.theirs, f"{_host(best.url)} (former url) -> ours", best.id, url)
     elif not best.enabled:
         yield Change("enable", name.topic, name.theirs, "disabled at the store", best.id, url)
 
@@ -360,6 +359,13 @@ def callback_urls(config: Config, store: str) -> CallbackUrls:
     former = [f"{url.rstrip('/')}/webhooks{end}" for url in config.receiver.former_urls for end in (f"/{store}", "")]
     former += [f"{base}/webhooks/{store}"] if given else []
     return CallbackUrls(config.public_url_of(store), (f"{base}/webhooks",), tuple(former))
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or "?"
+    except ValueError:
+        return "?"
 
 
 def _normalized(url: str) -> str:

@@ -53,6 +53,41 @@ def test_the_example_shows_every_key_with_a_comment() -> None:
             assert any(above.startswith("#") for above in lines[max(0, number - 2) : number]), line
 
 
+@pytest.mark.parametrize("port", ["+443", " 443", "٤٤٣", "99999", "-1", "0", "http"])
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ("receiver", "public_url"),
+        ("receiver", "former_urls"),
+        ("stores.a", "base_url"),
+        ("stores.a", "url"),
+        ("stores.a.auth", "url"),
+    ],
+)
+def test_a_url_with_an_invalid_port_is_an_error_with_its_place(tmp_path: Path, table: str, key: str, port: str) -> None:
+    url = f'"https://shop.example:{port}"'
+    text = f"[{table}]\n{key} = {f'[{url}]' if key == 'former_urls' else url}\n"
+    with pytest.raises(ConfigError, match=rf"config.toml:2: {table}.{key}.*: not a URL; write"):
+        load(tmp_path, text)
+
+
+@pytest.mark.parametrize("url", ["redis://h:+443/0", "redis://[::1/0", "127.0.0.1:6379", "http://h", "redis:/h"])
+def test_a_redis_url_that_cannot_be_parsed_is_an_error_with_its_place(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"config.toml:2: redis.url: not a URL of a Redis server; write"):
+        load(tmp_path, f'[redis]\nurl = "{url}"\n')
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1:+80", "127.0.0.1: 80", "127.0.0.1:٨٠", "127.0.0.1:65536", ":80", "host:"])
+def test_an_address_with_an_invalid_port_is_an_error_with_its_place(tmp_path: Path, bind: str) -> None:
+    for text in (
+        f'[receiver]\nbind = "{bind}"\n',
+        f'[sandbox]\nbind = "{bind}"\n',
+        f'[redis]\nsentinels = ["{bind}"]\n',
+    ):
+        with pytest.raises(ConfigError, match=r"config.toml:2: .*: not an address; write"):
+            load(tmp_path, text)
+
+
 def test_environment_variables_override_the_file(tmp_path: Path) -> None:
     environ = {
         "STOREHOOKS_WORKERS__PROCESSES": "4",

@@ -5,18 +5,52 @@ from __future__ import annotations
 import re
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.support.raw_server import RawServer
 from tests.workers.conftest import SandboxRun
 from tests.workers.storeapi.test_paging import paging
 from workers.storeapi import ApiError, Client, Credentials
-from workers.storeapi.errors import Blocked, ForeignOrigin, ResponseTooLarge, Unreachable, UnsafeAddress
+from workers.storeapi.catalogue import bundled_catalogue
+from workers.storeapi.errors import (
+    Blocked,
+    ForeignOrigin,
+    ResponseTooLarge,
+    UnexpectedResponse,
+    Unreachable,
+    UnsafeAddress,
+)
 from workers.storeapi.transport.guard import may_connect
 
 TOKEN = "tok-of-the-store"
+BAD_PORTS = [f"https://shop.example:{port}" for port in ("+443", " 443", "٤٤٣", "99999", "-1", "4 43", "http")]
+BAD_PORTS += ["https://[::1", "https://shop.example:443:443"]
+
+
+OUTSIDE = [
+    "/admin",
+    "/apis",
+    "/api/../admin",
+    "../../../../../admin",
+    "/api/v3/../../admin",
+    "/api/%2e%2e/admin",
+    "/api/.%2E/admin",
+    "/api/%252e%252e/admin",
+    "/api/..%2fadmin",
+    "/api/..%5cadmin",
+    "/api/..\\admin",
+    "/api\\..\\admin",
+    "/api/..;/admin",
+    "/api/..;a=b/admin",
+    "/api/./../admin",
+    "/api//../../admin",
+    "/api/a/../../admin",
+]
+"""Paths that some server reads as a path outside of /api."""
 
 
 @pytest.fixture
@@ -48,6 +82,65 @@ def test_a_next_link_to_another_host_is_refused_and_nothing_is_sent_there(
     ):
         list(client.products.list())
     assert other_host.connections == 0
+
+
+def follow_link(link: str, base: str = "/api") -> tuple[ApiError, list[str]]:
+    """List the records of a store whose pages all have this next link. Returns the error, and the paths requested."""
+    server = RawServer()
+    body = orjson.dumps({"data": [{"id": 1}], "links": {"next": link.replace("ORIGIN", server.url)}})
+    server.answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    bundled = bundled_catalogue()
+    linked = replace(
+        bundled,
+        operations={"products.list": replace(bundled.operations["products.list"], paging="link")},
+        paging=replace(bundled.paging, next_link="links.next"),
+    )
+    with pytest.raises(ApiError) as caught:
+        list(Client(server.url + base, token=TOKEN, allow_private=True, catalogue=linked).products.list())
+    server.close()
+    return caught.value, [one.split(b" ")[1].decode() for one in server.received]
+
+
+@pytest.mark.parametrize("before", ["", "ORIGIN"])
+@pytest.mark.parametrize("link", OUTSIDE)
+def test_a_next_link_cannot_leave_the_path_of_the_base_url(link: str, before: str) -> None:
+    error, paths = follow_link(before + link)
+    assert isinstance(error, ForeignOrigin)
+    assert "the token is sent only to the store" in str(error)
+    assert len(paths) == 1
+
+
+@pytest.mark.parametrize("link", ["?page=2", "/api/v3?page=2", "ORIGIN/api/a..b/c.d?x=../..", "/api//v3", "/api/a%2Fb"])
+def test_a_next_link_below_the_base_url_is_followed(link: str) -> None:
+    error, paths = follow_link(link)
+    assert isinstance(error, UnexpectedResponse), "the same page twice"
+    assert len(paths) == 2
+    assert paths[1].startswith("/api/")
+
+
+@pytest.mark.parametrize("link", [*BAD_PORTS, "//[shop.example/x", "https://shop.example\\@evil.example/api/x"])
+def test_a_next_link_that_is_no_url_of_the_store_is_an_api_error(link: str) -> None:
+    error, paths = follow_link(link)
+    assert isinstance(error, ForeignOrigin)
+    assert "the link to the next page" in str(error)
+    assert len(paths) == 1
+
+
+@pytest.mark.parametrize("path", [path for path in OUTSIDE if "." in path])
+def test_a_request_cannot_leave_the_path_of_the_base_url(path: str, other_host: RawServer) -> None:
+    client = Client(f"{other_host.url}/api", token=TOKEN, allow_private=True, timeout=1)
+    for given in (path, path.removeprefix("/api"), f"{other_host.url}{path}"):
+        with pytest.raises(ForeignOrigin, match="the token is sent only to the store"):
+            client.request("GET", given)
+    assert other_host.connections == 0
+
+
+@pytest.mark.parametrize("location", ["https://[::1", "https://a:+443/", "//[", "/elsewhere"])
+def test_a_redirect_to_no_valid_url_is_an_api_error(location: str) -> None:
+    server = RawServer(b"HTTP/1.1 302 Found\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n" % location.encode())
+    with pytest.raises(ApiError, match=r"redirects are not followed|Invalid URL in location header"):
+        Client(server.url, token=TOKEN, allow_private=True, timeout=1).products.get(1)
+    server.close()
 
 
 def test_reading_a_response_of_two_gigabytes_stops_at_the_limit(sandbox: SandboxRun) -> None:
@@ -130,6 +223,46 @@ def test_only_allowed_private_networks_are_reached(sandbox: SandboxRun) -> None:
         "64:ff9b::a00:1",
         "2002:7f00:1::",
         "2001:db8::1",
+        # the rest of the IANA registries of special-purpose addresses
+        "0.1.2.3",
+        "127.255.255.254",
+        "100.127.255.255",
+        "192.0.0.1",
+        "192.0.0.9",
+        "192.0.0.170",
+        "192.0.0.255",
+        "192.0.2.1",
+        "192.88.99.1",
+        "198.18.0.1",
+        "198.19.255.255",
+        "198.51.100.1",
+        "203.0.113.1",
+        "239.255.255.255",
+        "::10.0.0.1",
+        "::8.8.8.8",
+        "::ffff:192.0.0.1",
+        "::ffff:0:10.0.0.1",
+        "64:ff9b::c000:1",
+        "64:ff9b:1::1",
+        "64:ff9b:1::808:808",
+        "100::1",
+        "100:0:0:1::1",
+        "2001::1",
+        "2001:0:808:808::1",
+        "2001:2::1",
+        "2001:10::1",
+        "2001:1ff:ffff::1",
+        "2002:c0a8:101::1",
+        "2002:c000:1::1",
+        "3fff::1",
+        "3fff:fff:ffff::1",
+        "4000::1",
+        "5f00::1",
+        "fec0::1",
+        "feff:ffff::1",
+        "fd00::1",
+        "fe80::1%1",
+        "ff0e::1",
     ],
 )
 def test_private_addresses_are_refused_in_every_notation(address: str) -> None:
@@ -137,7 +270,23 @@ def test_private_addresses_are_refused_in_every_notation(address: str) -> None:
     assert may_connect(address, True)
 
 
-@pytest.mark.parametrize("address", ["93.184.215.14", "8.8.8.8", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "93.184.215.14",
+        "8.8.8.8",
+        "192.0.1.1",
+        "192.88.100.1",
+        "198.20.0.1",
+        "223.255.255.254",
+        "2606:2800:21f:cb07:6820:80da:af6b:8b2c",
+        "2001:200::1",
+        "2001:4860:4860::8888",
+        "2a00:1450::1",
+        "::ffff:8.8.8.8",
+        "64:ff9b::808:808",
+    ],
+)
 def test_public_addresses_are_allowed(address: str) -> None:
     assert may_connect(address, False)
 
@@ -150,7 +299,15 @@ def test_other_spellings_of_loopback_are_refused(host: str, other_host: RawServe
 
 
 @pytest.mark.parametrize(
-    "url", ["http://shop.example", "ftp://shop.example", "shop.example", "https://user:pw@shop.example", "https://"]
+    "url",
+    [
+        "http://shop.example",
+        "ftp://shop.example",
+        "shop.example",
+        "https://user:pw@shop.example",
+        "https://",
+        *BAD_PORTS,
+    ],
 )
 def test_a_base_url_that_would_leak_the_token_is_refused(url: str) -> None:
     with pytest.raises(UnsafeAddress):

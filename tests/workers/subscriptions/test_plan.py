@@ -129,6 +129,7 @@ def test_each_difference_is_a_change_with_its_reason() -> None:
             there("d.made", 3),
             there("e.made", 4),
             there("a.made", 5, url="https://mailer.example.net/in"),
+            there("a.made", 6, url="https://[::1"),
         ],
         gone=lambda topic: datetime(2026, 11, 12, tzinfo=UTC) if topic == "e.made" else None,
     )
@@ -138,7 +139,7 @@ def test_each_difference_is_a_change_with_its_reason() -> None:
         ("update", "c.made", "old.example.com (former url) -> ours"),
         ("delete", "e.made", "no handler since 12 Nov"),
     ]
-    assert found.foreign == {"mailer.example.net": 1}
+    assert found.foreign == {"mailer.example.net": 1, "?": 1}
     assert [change.action for change in found.without_deletions] == ["create", "enable", "update"]
 
 

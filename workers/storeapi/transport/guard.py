@@ -27,6 +27,34 @@ deadline: ContextVar[float] = ContextVar("deadline")
 """When the call of this thread must end (monotonic); every network operation obeys it."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_SPECIAL = tuple(
+    map(
+        ip_network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/3",
+            "2001::/23",
+            "2001:db8::/32",
+            "2002::/16",
+            "3fff::/20",
+        ),
+    )
+)
+"""From IANA's registries of special-purpose addresses, with the tunnels 6to4 and Teredo. `is_global` of the standard
+library lacks some of them, and differs between Python versions."""
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
@@ -34,10 +62,11 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
-        wrapped = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
-        if wrapped:
-            return is_public(wrapped)
-    return address.is_global and not address.is_multicast and not address.is_reserved
+        if address.ipv4_mapped:
+            return is_public(address.ipv4_mapped)
+        if address not in _GLOBAL_UNICAST:
+            return False
+    return not any(address in network for network in _SPECIAL)
 
 
 def may_connect(address: str, allow_private: AllowedPrivate) -> bool:

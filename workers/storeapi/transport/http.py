@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpcore2
 import httpx2
@@ -20,6 +20,8 @@ from workers.storeapi.transport.guard import AllowedPrivate, GuardedBackend, dea
 
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 10.0
+MAX_ENCODINGS = 3
+"""How often a path may have been percent-encoded by proxies on the way."""
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 _pools: dict[tuple[int, AllowedPrivate], httpx2.Client] = {}
@@ -112,26 +114,44 @@ class _GuardedTransport(httpx2.HTTPTransport):
 
 
 def origin_of(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port. Raises ValueError for what is not a URL."""
     parts = urlsplit(url)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
 
 
+def has_dot_segments(path: str) -> bool:
+    """Whether some server may read the path as one with `..`: also encoded, with backslashes or with parameters."""
+    for _ in range(MAX_ENCODINGS):
+        path = unquote(path)
+    return any(segment.partition(";")[0] in (".", "..") for segment in path.replace("\\", "/").split("/"))
+
+
 def check_url(url: str, allow_private: AllowedPrivate) -> None:
     """Accept https with a host and without a user; accept plain http only where private addresses are allowed."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc:
+    try:
+        scheme, host, _ = origin_of(url)
+    except ValueError:
+        scheme = host = ""
+    if scheme not in ("https", "http") or not host or "@" in urlsplit(url).netloc:
         raise UnsafeAddress("the store's address must look like https://shop.example")
-    if parts.scheme == "http" and not allow_private:
+    if scheme == "http" and not allow_private:
         raise UnsafeAddress(
-            f"http://{parts.hostname} would send the token unencrypted; use https, or set allow_private if the store "
+            f"http://{host} would send the token unencrypted; use https, or set allow_private if the store "
             "is on your own network"
         )
 
 
 def _refuse_redirect(response: httpx2.Response) -> None:
     if response.has_redirect_location:
-        target = urlsplit(response.headers["location"]).hostname or "another path"
+        target = _host_of(response.headers["location"]) or "another path"
         raise ForeignOrigin(
             f"answered {response.status_code}, a redirect to {target}; redirects are not followed, and the token "
             "was not sent there. If the API has moved, set base_url or the operation's path"
         )
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
