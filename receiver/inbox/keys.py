@@ -15,7 +15,9 @@ Events
     b:{id}          string  The headers as a JSON line, then the raw body. Removed before the event's record is.
     d:{store}:{m}:{span}    string  The mark of an event that only its body identifies: its arrival by its receiver's
                             clock and by the server's (ms), and its id. The span is its arrival in windows. Expires.
-    ix, ix:{store}  zset    Event ids by time of arrival (ms), of all stores and of one.
+    ix, ix:{store}  zset    Event ids by time of acceptance, of all stores and of one: the server's time in us. Each
+                            event has a later one than all before it, so that a cursor misses none.
+    accepted_until  string  No event was accepted after this time (us), and the next one will be.
     done            zset    Settled events by time (ms). Only these are removed by age.
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
     spool_counted:{token}   string  How many duplicates of a spool's count were counted already. Expires after a day.
@@ -90,6 +92,8 @@ ready, leased, later and held; every script moves it from one to another in one 
 
 from __future__ import annotations
 
+from datetime import datetime
+
 PREFIX = "sh:"
 
 EVENT = PREFIX + "e:"
@@ -112,6 +116,7 @@ GROUP_RUNS = PREFIX + "gr:"
 CURSOR = PREFIX + "replay:"
 INDEX = PREFIX + "ix"
 DONE = PREFIX + "done"
+ACCEPTED_UNTIL = PREFIX + "accepted_until"
 COUNTERS = PREFIX + "n"
 EVENT_NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "declarations"
@@ -160,6 +165,11 @@ def rq_list(queue: str) -> str:
 
 def index_of(store: str) -> str:
     return f"{INDEX}:{store}"
+
+
+def index_score(moment: datetime) -> str:
+    """A time as the indexes of events have it."""
+    return f"{moment.timestamp() * 1e6:.0f}"
 
 
 def run_item(event_id: str, handler: str) -> str:

@@ -265,7 +265,10 @@ def test_row_20_a_jump_of_the_servers_clock_loses_nothing(
         running(system, in_progress)
         running(system, lost)
         set_ahead(jump)
-        assert system.settled(system.accept()) == "settled"
+        after = [system.accept(), system.accept()]
+        assert [system.settled(one) for one in after] == ["settled"] * 2
+        order = [one.id for one in reversed(system.ledger.events())]
+        assert order[1:] == [in_progress, lost, *after], "in the order of acceptance, even if the clock was set back"
         worker.kill()
         system.start("worker")
         for one in (in_progress, lost):

@@ -32,7 +32,7 @@ def events() -> None:
 @click.option("--store", help="Only events of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
 @click.option("--status", type=click.Choice([one.value for one in EventStatus]), help="Only events with this status.")
-@click.option("--since", type=Moment(), help="Only events received since then.")
+@click.option("--since", type=Moment(), help="Only events accepted since then.")
 @click.option("--limit", default=50, show_default=True, help="Maximum number of events.")
 @json_option
 @with_config
@@ -140,8 +140,8 @@ def _write_export(event_id: str, path: str) -> None:
 @click.option("--handler-version", metavar="V", help="Only runs of this version of the handler.")
 @click.option("--store", help="Only events of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
-@click.option("--since", type=Moment(), help="Only events received since then.")
-@click.option("--until", type=Moment(), help="Only events received until then.")
+@click.option("--since", type=Moment(), help="Only events accepted since then.")
+@click.option("--until", type=Moment(), help="Only events accepted until then.")
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Maximum number of runs.")
 @click.option("--rate", type=Rate(), help="Maximum rate, such as 10/s.")
 @click.option("--again", is_flag=True, help="Also repeat the effects that ctx.once recorded as done.")

@@ -6,7 +6,6 @@ import os
 import secrets
 import sys
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +19,7 @@ from receiver.contract.signing.grammar import encode_secret
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import EventQueries
+from receiver.inbox.queries.runs import RunQueries
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
 from workers.cli.options import Span, connect_server, json_option, load_config, with_config
@@ -252,7 +252,7 @@ def _subscribe(managed: ManagedStore, steps: Steps) -> None:
 
 def _wait_for_test_event(managed: ManagedStore, steps: Steps, until: float) -> None:
     """Ask the store for a test event, repeatedly."""
-    started, queries = datetime.now(UTC), EventQueries(managed.redis)
+    started, began, queries = RunQueries(managed.redis).server_time(), time.monotonic(), EventQueries(managed.redis)
     ours = [one for one in managed.subscriptions() if one.is_ours and one.enabled]
     if not ours:
         steps.report("test_event", "none: there is no subscription, because no handler needs one", "")
@@ -262,7 +262,7 @@ def _wait_for_test_event(managed: ManagedStore, steps: Steps, until: float) -> N
         again = min(until, time.monotonic() + TEST_AGAIN_SECONDS)
         while time.monotonic() < again:
             if found := queries.events(store=managed.name, since=started, limit=1):
-                took = (datetime.now(UTC) - started).total_seconds()
+                took = time.monotonic() - began
                 steps.report(
                     "test_event", f"{found[0].topic} arrived after {took:.1f} s, event {found[0].id}", found[0].id
                 )

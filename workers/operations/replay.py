@@ -105,7 +105,7 @@ class Replay:
             self._reopen(step, make=make)
 
     def selection(self, selection: Selection) -> None:
-        """Replay every matching run in order of arrival, from where an interrupted replay stopped."""
+        """Replay every matching run in order of acceptance, from where an interrupted replay stopped."""
         for after, items in self._pages(selection, self.position(selection)):
             if not self._reopen_page(items, selection, after):
                 return
@@ -139,7 +139,7 @@ class Replay:
         self._rate.wait(len(items))
 
     def _pages(self, selection: Selection, position: str) -> Iterator[tuple[str, list[str]]]:
-        """The runs that match, event by event in order of arrival, each page with the position after it."""
+        """The runs that match, event by event in order of acceptance, each page with the position after it."""
         pages = self._runs.pages(store=selection.store, since=selection.since, until=selection.until, after=position)
         for after, events in pages:
             yield after, [item for event in events for item in matching_runs(selection, event)]

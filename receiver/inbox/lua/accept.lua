@@ -12,7 +12,7 @@
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
 -- before that of the second.
 local PARTS = 17
-local window, max_names, open_before, names
+local window, max_names, open_before, names, accepted_at
 
 -- A duplicate also writes, so that waiting for replicas covers the first write.
 local function duplicate(of, store)
@@ -55,6 +55,25 @@ end
 local function set_mark(store, mark, received, arrived, id)
   local value = string.format('%.0f %.0f %s', received, arrived, id)
   redis.call('SET', mark_key(store, mark, received, 0), value, 'PX', window + NOW - arrived)
+end
+
+-- Reserves acceptance times for the events of this call: the server's time in microseconds, after every earlier one, even
+-- if the clock was set back. If the last one is lost or damaged, the newest event has it. Returns the time before them.
+local function reserve_times(many)
+  local key, now = P .. 'accepted_until', tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  local found = redis.pcall('SET', key, string.format('%.0f', now + many), 'GET')
+  local last = type(found) == 'string' and tonumber(found)
+  if last and last < now then return now end
+  last = last or tonumber(redis.pcall('ZRANGE', P .. 'ix', -1, -1, 'WITHSCORES')[2] or 0)
+  last = math.max(last, now)
+  redis.call('SET', key, string.format('%.0f', last + many))
+  return last
+end
+
+-- The time that an event is accepted at, as text: Lua would round the number.
+local function next_time()
+  accepted_at = (accepted_at or reserve_times((#ARGV - 2) / PARTS)) + 1
+  return string.format('%.0f', accepted_at)
 end
 
 local function note_name(store, name, received)
@@ -124,8 +143,9 @@ local function accept(at)
     'data_path', ARGV[at + 9], 'digest', digest, 'state', 'open', 'open', 1 }
   if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', 'ready 0 0 ' .. DEFAULT_QUEUE .. ' ' end
   redis.call('HSET', e, unpack(fields))
-  batch('ZADD', P .. 'ix', received, id)
-  batch('ZADD', P .. 'ix:' .. store, received, id)
+  local accepted = next_time()
+  batch('ZADD', P .. 'ix', accepted, id)
+  batch('ZADD', P .. 'ix:' .. store, accepted, id)
   if mark ~= '' then set_mark(store, mark, received, arrived, id) end
   count('accepted', store, 1)
   count('open', store, 1)
@@ -141,7 +161,7 @@ local function accept(at)
 end
 
 return function()
-  window, max_names, open_before, names = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}
+  window, max_names, open_before, names, accepted_at = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil
   -- An error affects only the delivery that caused it.
   local answers = {}
   for at = 3, #ARGV, PARTS do

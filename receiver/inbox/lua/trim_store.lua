@@ -8,7 +8,7 @@ return function()
   local excess = redis.call('ZCARD', index) - tonumber(ARGV[2])
   local look = math.min(excess, tonumber(ARGV[3]))
   if look <= 0 then return { 0, 0 } end
-  local before = NOW - tonumber(ARGV[4])
+  local before = string.format('%.0f', (NOW - tonumber(ARGV[4])) * 1000) -- the index is in microseconds
   local found = redis.call('ZRANGEBYSCORE', index, '-inf', before, 'LIMIT', tonumber(ARGV[5]), look)
   for _, id in ipairs(found) do
     local state = redis.pcall('HGET', P .. 'e:' .. id, 'state')

@@ -152,7 +152,7 @@ class EventQueries:
         since: datetime | None = None,
         limit: int = 50,
     ) -> list[EventSummary]:
-        """The newest events that match, the newest first."""
+        """The events accepted last that match, the newest first; `since` is a time of acceptance."""
         found: list[EventSummary] = []
         page = _PAGE if topic or status else min(limit, _PAGE)  # read no more than is returned
         for summary in self._newest(keys.index_of(store) if store else keys.INDEX, since, page):
@@ -202,9 +202,9 @@ class EventQueries:
         return read_event(event_id, fields, blob) if fields and blob else None
 
     def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
-        """Read a page at a time. Events that arrive meanwhile are left out: they would shift the pages, and some events
+        """Read a page at a time. Events accepted meanwhile are left out: they would shift the pages, and some events
         would be returned twice."""
-        oldest: float | str = since.timestamp() * 1000 if since else "-inf"
+        oldest = keys.index_score(since) if since else "-inf"
         newest: float | str = "+inf"
         start = 0
         while found := self._page(index, newest, oldest, start, page):

@@ -16,7 +16,7 @@ from receiver.inbox.model import from_ms
 SAMPLE = 20
 """Number of events whose memory use is measured."""
 EXAMPLES = 3
-DAY_MS = 24 * 3600 * 1000
+DAY_US = 24 * 3600 * 10**6
 
 
 @dataclass(frozen=True)
@@ -90,28 +90,28 @@ class HealthQueries:
 
     def footprint(self, stores: Iterable[str]) -> Footprint:
         """Measured on some of the events of the last day, evenly spread."""
-        now, names = self._now(), list(stores)
+        now, names = self._now_us(), list(stores)
         pipeline = self.client.pipeline(transaction=False)
         pipeline.zcard(keys.INDEX)
         pipeline.zrange(keys.INDEX, 0, 0, withscores=True)
         for name in names:
-            pipeline.zcount(keys.index_of(name), now - DAY_MS, "+inf")
+            pipeline.zcount(keys.index_of(name), now - DAY_US, "+inf")
         events, oldest, *counts = pipeline.execute()
         ids = self._spread(events, sum(counts))
-        span = min(now - oldest[0][1], DAY_MS) if oldest else 0
+        span = min(now - oldest[0][1], DAY_US) if oldest else 0
         records, bodies, marks = (self._memory_of(prefix, ids) for prefix in (keys.EVENT, keys.BODY, keys.ONCE))
         indexes = ([keys.INDEX], map(keys.index_of, names), [keys.DONE])
         return Footprint(
             events,
             dict(zip(names, counts, strict=True)),
-            span / 1000,
+            span / 1e6,
             record=_mean(records) + sum(map(self._entry_size, indexes)),
             body=_mean([size for size in bodies if size]),  # it may have been removed by age
             once=_mean(marks),
         )
 
     def _spread(self, events: int, lately: int) -> list[bytes]:
-        """The ids of some of the last events by arrival."""
+        """The ids of some of the last events."""
         pipeline = self.client.pipeline(transaction=False)
         for rank in {events - 1 - at * lately // SAMPLE for at in range(min(SAMPLE, lately))}:
             pipeline.zrange(keys.INDEX, rank, rank)
@@ -133,9 +133,9 @@ class HealthQueries:
         found: list[int | None] = pipeline.execute()
         return sum(size or 0 for size in found[::2]) / max(1, sum(count or 0 for count in found[1::2]))
 
-    def _now(self) -> float:
+    def _now_us(self) -> int:
         seconds, micros = self.client.time()
-        return float(seconds * 1000 + micros / 1000)
+        return int(seconds * 10**6 + micros)
 
 
 def _mean(sizes: Sequence[int]) -> float:

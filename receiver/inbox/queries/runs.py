@@ -1,4 +1,4 @@
-"""Runs of past events, in order of arrival: what a replay chooses from. Only reads."""
+"""Runs of past events, in order of acceptance: what a replay chooses from. Only reads."""
 
 from __future__ import annotations
 
@@ -56,20 +56,22 @@ class RunQueries:
     def pages(
         self, *, store: str | None, since: datetime | None, until: datetime | None, after: str = ""
     ) -> Iterator[tuple[str, list[EventRuns]]]:
-        """Events in order of arrival, a page at a time, each page with the position after it.
+        """Events in order of acceptance, a page at a time, each page with the position after it.
 
-        `after` is such a position: an interrupted replay continues there. Without `until`, up to now.
+        `after` is such a position: an interrupted replay continues there. Without `until`, all that there are now.
         """
         index = keys.index_of(store) if store else keys.INDEX
-        start: float | str = since.timestamp() * 1000 if since else "-inf"
-        end = (until or self.server_time()).timestamp() * 1000
-        last = ""
-        if after:
-            at, _, last = after.partition(" ")
-            start = float(at)
-        while page := page_after(self.client, index, start, end, last):
-            last, start = page[-1]
-            yield f"{start:.0f} {last}", self._read([event_id for event_id, _ in page])
+        start = f"({after}" if after else keys.index_score(since) if since else "-inf"
+        end = keys.index_score(until) if until else self._newest(index)
+        while page := page_after(self.client, index, start, end):
+            position = f"{page[-1][1]:.0f}"
+            start = f"({position}"
+            yield position, self._read([event_id for event_id, _ in page])
+
+    def _newest(self, index: str) -> str:
+        """The time of acceptance of the newest event. The server's clock may be behind it, if it was set back."""
+        found: Any = self.client.zrange(index, -1, -1, withscores=True)
+        return f"{found[0][1]:.0f}" if found else "-inf"
 
     def server_time(self) -> datetime:
         seconds, micros = self.client.time()
@@ -83,7 +85,9 @@ class RunQueries:
         return [_event_runs(event_id, fields) for event_id, fields in records if fields]
 
 
-def page_after(client: Redis, index: str, start: float | str, end: float, last: str = "") -> list[tuple[str, float]]:
+def page_after(
+    client: Redis, index: str, start: float | str, end: float | str, last: str = ""
+) -> list[tuple[str, float]]:
     """Members of a sorted set with their times, from `start` on; of those at `start` itself, only those after `last`.
 
     So the last of a page is the position of the next one, whatever joins or leaves the set meanwhile.

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from receiver.contract.intake import Delivery
-from receiver.inbox import AcceptResult
+from receiver.inbox import AcceptResult, keys
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis import script_runner
 from tests.support.harness import System
@@ -62,6 +62,63 @@ class Arrival:
 )
 def test_repeats_are_judged_by_arrival_in_any_order(system: System, arrivals: list[Arrival], events: int) -> None:
     assert [one.accept(system) for one in arrivals].count("accepted") == events
+
+
+# The order of events
+
+
+def order(system: System, index: str = keys.INDEX) -> list[str]:
+    return [event_id.decode() for event_id in system.client.zrange(index, 0, -1)]
+
+
+def test_events_are_in_the_order_of_acceptance_however_late_they_come(system: System) -> None:
+    ids = [system.accept(), system.accept(store="south")]
+    (cursor,) = system.client.zrange(keys.INDEX, -1, -1, withscores=True)
+    waited = [arrived_ago(system.delivery(store=store), 3600) for store in ("north", "south", "north")]
+    ids += [one.id for one in system.inbox.accept(waited)]
+    ids.append(system.accept())
+    assert order(system) == ids
+    assert order(system, keys.index_of("north")) == [one for at, one in enumerate(ids) if at not in (1, 3)]
+    after = system.client.zrange(keys.INDEX, f"({cursor[1]:.0f}", "+inf", byscore=True)
+    assert [event_id.decode() for event_id in after] == ids[2:]
+    assert [one.id for one in system.ledger.events()] == ids[::-1]
+    assert system.ledger.event(ids[2]).summary.received_at < system.ledger.event(ids[0]).summary.received_at
+
+
+def test_events_of_one_call_have_different_times_of_acceptance(system: System) -> None:
+    system.inbox.accept([system.delivery() for _ in range(100)])
+    scores = [score for _, score in system.client.zrange(keys.INDEX, 0, -1, withscores=True)]
+    seconds, micros = system.client.time()
+    assert len(set(scores)) == 100
+    assert 0 < seconds * 10**6 + micros - scores[0] < 60 * 10**6
+    assert scores == [system.client.zscore(keys.index_of("north"), one) for one in order(system)]
+
+
+@pytest.mark.parametrize("damage", ["", "lost", "list", "text"])
+def test_the_order_is_kept_after_the_servers_clock_was_set_back(system: System, damage: str) -> None:
+    first = system.accept()
+    ahead = float(f"{system.client.zscore(keys.INDEX, first) + 3600 * 10**6:.0f}")
+    system.client.zadd(keys.INDEX, {first: ahead})
+    system.client.zadd(keys.index_of("north"), {first: ahead})
+    system.client.set(keys.ACCEPTED_UNTIL, f"{ahead:.0f}")
+    if damage:
+        system.client.delete(keys.ACCEPTED_UNTIL)
+    if damage == "list":
+        system.client.rpush(keys.ACCEPTED_UNTIL, "x")
+    if damage == "text":
+        system.client.set(keys.ACCEPTED_UNTIL, "x")
+    more = [one.id for one in system.inbox.accept([system.delivery(), system.delivery()])] + [system.accept()]
+    assert order(system) == [first, *more]
+    assert system.client.zscore(keys.INDEX, more[-1]) < ahead + 10**6, "as close to the clock as can be"
+
+
+def test_the_order_is_kept_even_if_the_newest_event_is_gone(system: System) -> None:
+    """A cursor may have its time."""
+    gone = system.accept()
+    cursor = system.client.zscore(keys.INDEX, gone) + 3600 * 10**6
+    system.client.set(keys.ACCEPTED_UNTIL, f"{cursor:.0f}")
+    system.client.zrem(keys.INDEX, gone)
+    assert system.client.zscore(keys.INDEX, system.accept()) > cursor
 
 
 # The last time of an event name

@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from redis.exceptions import RedisError
 
+from receiver.inbox import keys
 from receiver.spool.spooled_events import open_events, pack_delivery, unpack_delivery
-from tests.support.harness import Process, Server, System, eventually, free_port, own_server
+from tests.support.harness import Process, Server, System, children_of, eventually, free_port, own_server
 from tests.support.load import Load
 
 HELLO = (
@@ -102,6 +103,25 @@ def test_spooled_deliveries_keep_their_time_of_arrival_and_their_order(shop: Sys
     assert [event.id for event in found] == ids
     assert all(before - 0.01 <= event.received_at.timestamp() <= after for event in found)
     assert shop.identity_holds()
+
+
+def test_a_drained_event_comes_after_a_cursor_from_before_the_drain(shop: System, own_redis: Server) -> None:
+    own_redis.kill()
+    late = shop.deliver()
+    stopped = [pid for process in shop.processes for pid in (process.pid, *children_of(process.pid))]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    own_redis.start()
+    shop.accept(store="south")
+    cursor = shop.client.zrange(keys.INDEX, -1, -1, withscores=True)[0][1]
+    since = datetime.fromtimestamp(cursor / 1e6 + 0.001, UTC)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: spooled(shop) == 0)
+    assert shop.client.zrange(keys.INDEX, f"({cursor:.0f}", "+inf", byscore=True) == [late.encode()]
+    (listed,) = json.loads(shop.run_cli("events", "list", "--since", since.isoformat(), "--json").stdout)
+    assert listed["id"] == late
+    assert datetime.fromisoformat(listed["received_at"]) < since, "the time of arrival is what people see"
 
 
 def test_a_redelivery_is_a_duplicate_before_and_after_an_outage(shop: System, own_redis: Server) -> None:

@@ -220,7 +220,7 @@ def test_an_interrupted_replay_by_filter_continues_at_its_cursor(system: System)
     _, items = next(pages)
     middle = items[9].split("|")[0]
     score = system.client.zscore(keys.INDEX, middle)
-    part.administration.reopen(items[:10], {}, cursor=(chosen.name, f"{score:.0f} {middle}"))
+    part.administration.reopen(items[:10], {}, cursor=(chosen.name, f"{score:.0f}"))
     rest = Replay(system.inbox, rate=None, first=None, progress=lambda _: None)
     assert rest.position(chosen)
     rest.selection(chosen)
