@@ -110,6 +110,17 @@ def write_package(folder: Path, points: str) -> None:
     (package / "points.py").write_text(points)
 
 
+def install(folder: Path) -> Path:
+    """Install the package with its entry point; returns the folder for Python's path."""
+    site = folder / "site"
+    about = site / "loyalty-1.5.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: loyalty\nVersion: 1.5\n")
+    (about / "entry_points.txt").write_text("[storehooks.handlers]\nloyalty = loyalty:router\n")
+    write_package(site, "POINTS = 'old'\n")
+    return site
+
+
 # A plugin named by file
 
 
@@ -189,13 +200,13 @@ def test_each_child_process_imports_the_plugins_itself(shop: System) -> None:
 def test_an_installed_package_that_breaks_stops_no_other_plugin_and_resumes_when_repaired(
     shop: System, tmp_path: Path
 ) -> None:
-    site = tmp_path / "site"
-    (site / "loyalty-1.5.dist-info").mkdir(parents=True)
-    (site / "loyalty-1.5.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: loyalty\nVersion: 1.5\n")
-    (site / "loyalty-1.5.dist-info/entry_points.txt").write_text("[storehooks.handlers]\nloyalty = loyalty:router\n")
-    write_package(site, "POINTS = 'old'\n")
+    site = install(tmp_path)
     _, worker, _ = shop.start("web", "worker", "housekeeper", env={"PYTHONPATH": str(site)})
     assert result(shop, shop.deliver(), "loyalty.points") == ("old", "1.5")
+    shown = shop.run_cli("handlers", "--json", env={"PYTHONPATH": str(site)})
+    files = {one["handler"]: one["file"] for one in json.loads(shown.stdout)}
+    assert files["shop.greet"] == str(shop.plugin)
+    assert files["loyalty.points"] == str(site / "loyalty/__init__.py")
 
     (site / "loyalty/points.py").write_text("POINTS = broken(\n")
     kill_child_processes(worker)
@@ -212,6 +223,20 @@ def test_an_installed_package_that_breaks_stops_no_other_plugin_and_resumes_when
     (site / "loyalty/points.py").write_text("POINTS = 'new'\n")
     assert {result(shop, event_id, "loyalty.points") for event_id in waiting} == {("new", "1.5")}
     assert "a plugin cannot be loaded any more" not in doctor(shop)
+
+
+def test_a_package_that_is_gone_for_a_moment_is_not_forgotten(shop: System, tmp_path: Path) -> None:
+    """As while it is upgraded. Without HUP, its handlers are neither retired nor lost."""
+    site = install(tmp_path)
+    worker, _ = shop.start("worker", "housekeeper", env={"PYTHONPATH": str(site)})
+    shop.settled(shop.accept())
+    site.rename(tmp_path / "moved")
+    kill_child_processes(worker)
+    event_id = shop.accept()
+    wait_until_done(shop, event_id, "shop.greet")
+    eventually(lambda: "plugin loyalty is not installed any more" in shop.log("worker"), what=shop.log("worker"))
+    (tmp_path / "moved").rename(site)
+    assert result(shop, event_id, "loyalty.points") == ("old", "1.5")
 
 
 def test_child_processes_that_have_a_broken_package_keep_it(with_package: System) -> None:

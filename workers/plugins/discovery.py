@@ -22,7 +22,15 @@ from receiver.config.values import parse_duration
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
 from workers.plugins import conditions, plugin_settings, validation
-from workers.plugins.plugin_code import PluginCode, PluginSource, SourceCopies, ValidatedCode, code_roots, digest_below
+from workers.plugins.plugin_code import (
+    PLUGIN_FILE,
+    PluginCode,
+    PluginSource,
+    SourceCopies,
+    ValidatedCode,
+    code_roots,
+    digest_below,
+)
 from workers.plugins.router import Handler, Router
 
 GROUP = "storehooks.handlers"
@@ -88,6 +96,17 @@ def load_validated(config: Config, validated: ValidatedCode) -> tuple[list[Plugi
         except PluginError as error:
             missing[one.name] = str(error)
     return plugins, missing
+
+
+def refuse_missing(code: ValidatedCode, validated: ValidatedCode) -> None:
+    """Refuse to go on without a plugin that was validated before: it may be gone only while it is upgraded."""
+    found = {one.name for one in code.plugins}
+    for one in validated.plugins:
+        if one.name not in found:
+            raise PluginError(
+                f"plugin {one.name} is not installed any more ({one.source.origin}); install it again, or send HUP to "
+                "work without it"
+            )
 
 
 def load_one(config: Config, which: str) -> Plugin:
@@ -230,7 +249,7 @@ def _load(source: PluginSource, copies: SourceCopies, others: Sequence[PluginSou
 
 
 def _load_file(source: PluginSource, copies: SourceCopies, others: Sequence[PluginSource]) -> Plugin:
-    name = f"storehooks_plugin_{Path(source.file).stem}"
+    name = f"{PLUGIN_FILE}{Path(source.file).stem}"
     if source.file not in copies.copies and not Path(source.file).is_file():
         raise PluginError(f"plugin {source.file}: no such file; see [workers] plugins")
     spec = _import_safely(f"plugin {source.file}", lambda: copies.spec_of(name, source.file))

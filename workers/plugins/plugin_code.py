@@ -24,6 +24,8 @@ from typing import Any
 
 INSTALLED = {"site-packages", "dist-packages"}
 OURS = {"workers", "receiver"}
+PLUGIN_FILE = "storehooks_plugin_"
+"""How the names of modules begin that are plugins named by file."""
 CODE = tuple(all_suffixes())
 
 
@@ -136,7 +138,9 @@ class SourceCopies:
         used = {path}
         for name, module in list(sys.modules.items()):
             file = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-            if name in self._inherited or name.partition(".")[0] in apart or not _is_beside(file, path):
+            if name in self._inherited or name.startswith(PLUGIN_FILE) or name.partition(".")[0] in apart:
+                continue
+            if not _is_beside(file, path):
                 continue
             if file not in self.copies and not os.path.isfile(file):
                 continue  # it is in an archive

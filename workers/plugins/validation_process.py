@@ -100,6 +100,8 @@ def _load_and_report(config: Config, writer: int, parent: int, only: str, valida
             copies = SourceCopies(validated)
             plugins = [discovery.load_one(config, only)] if only else discovery.load(config, copies)
             code = ValidatedCode(tuple(one.code for one in plugins), copies.copies, copies.modules)
+            if validated:
+                discovery.refuse_missing(code, validated)
             report: dict[str, Any] = {"handlers": discovery.declarations(config, plugins), "code": code.as_json()}
         except PluginError as error:
             report = {"error": str(error)}
