@@ -28,6 +28,15 @@ for log in (logging.getLogger("gunicorn.error"), logs.get("ours")):
         log.error("it failed", exc_info=error)
 logging.getLogger("gunicorn.error").info("fine")
 """
+THREAD = """
+import threading
+from receiver import logs
+
+logs.setup("web")
+thread = threading.Thread(target=lambda: logs.get("ours").info("fine"))
+thread.start()
+thread.join()
+"""
 
 
 def test_an_exception_is_logged_without_its_message() -> None:
@@ -37,6 +46,11 @@ def test_an_exception_is_logged_without_its_message() -> None:
     assert [(line["event"], line["exception"]) for line in lines] == [("it failed", "ValueError")] * 4
     assert all(line["at"][-1].endswith(" fails") for line in lines)
     assert set(last) == {"event", "level", "timestamp", "process"}
+
+
+def test_a_line_of_any_thread_names_its_process() -> None:
+    ended = subprocess.run([sys.executable, "-c", THREAD], capture_output=True, check=True)
+    assert orjson.loads(ended.stderr)["process"] == "web"
 
 
 def test_the_same_event_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

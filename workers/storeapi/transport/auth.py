@@ -173,7 +173,7 @@ class ClientCredentials:
                     return _token_in(response)
             except Unreachable as error:
                 if last or time.monotonic() >= until:
-                    raise TokenUnreachable(f"the token endpoint: {error.reason}", sent=False) from None
+                    raise TokenUnreachable(f"the token endpoint does not answer ({error.reason})", sent=False) from None
             time.sleep(min(backoff(attempt), max(0.0, until - time.monotonic())))
         raise AssertionError("the last attempt returns or raises")
 
