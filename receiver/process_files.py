@@ -95,7 +95,7 @@ def held(data_dir: Path) -> Iterator[ProcessFile]:
 
 def _lock(path: Path, *, wait: bool) -> int:
     """Create and lock the file, and leave it open. It may be removed before it is locked; then it is created again."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:

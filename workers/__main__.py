@@ -11,6 +11,7 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
+from receiver.start_checks import prepare_data_dir
 from workers.plugins.validation_process import validate_plugins
 from workers.runtime.supervisor import Supervisor, worker_programs
 
@@ -22,6 +23,7 @@ def main() -> int:
     logs.setup("supervisor")
     try:
         config = load_from_environment(explicit)
+        prepare_data_dir(config.data_dir)
         client = connect_to(config.redis, timeout=2.0)
         check(client, ack=config.redis.ack)
         client.close()

@@ -25,11 +25,11 @@ from receiver.contract.errors import ConfigError, ServerUnreachable, StorehooksE
 from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
-from receiver.ports import require_free_port
 from receiver.process_files import hold
 from receiver.server.buffering_worker import CONNECTIONS, BufferingWorker
 from receiver.server.loop_worker import LoopWorker
 from receiver.spool import EVENTS_FILE, REFUSED_FILE, check_format
+from receiver.start_checks import prepare_data_dir, require_free_port
 
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn creates an unnamed file there
@@ -138,8 +138,10 @@ def main() -> int:
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     explicit = parser.parse_args().config
     logs.setup("web")
+    os.umask(0o077)  # what it stores is for no other user
     try:
         config = load_from_environment(explicit)
+        prepare_data_dir(config.data_dir)
         require_free_port(config.receiver.bind, key="[receiver] bind")
         for name in (EVENTS_FILE, REFUSED_FILE):
             check_format(config.data_dir / name)

@@ -34,7 +34,7 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
 
     Raises NewerFormatError, and sqlite3.Error or OSError where the file cannot be used.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
         # Only if it is missing: closing a descriptor of the file drops the locks that SQLite holds in this process.
         with suppress(FileExistsError):

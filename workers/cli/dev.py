@@ -22,8 +22,8 @@ from receiver.inbox.model import DECLARATION_MS
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
-from receiver.ports import require_free_port
 from receiver.process_files import AlreadyHeld, hold_alone
+from receiver.start_checks import prepare_data_dir, require_free_port
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
@@ -55,6 +55,7 @@ def dev(no_sandbox: bool, events: int | None) -> None:
     if config.stores and not no_sandbox:
         require_free_port(config.sandbox.bind, key="[sandbox] bind")
     handlers = validate_plugins(config)
+    prepare_data_dir(config.data_dir)
     require_only_dev(config.data_dir)
     Dev(config, handlers, started, events).run(sandbox=not no_sandbox)
 
@@ -90,7 +91,7 @@ class Dev:
         self._refused = RefusalStream(config.data_dir)
 
     def run(self, *, sandbox: bool) -> None:
-        self._logs.mkdir(exist_ok=True)
+        self._logs.mkdir(mode=0o700, exist_ok=True)
         try:
             server = self._start_server()
             self._before = dict(self._events.counters().total)

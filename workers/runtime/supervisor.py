@@ -168,6 +168,7 @@ def _run_and_exit(program: Program, parent: int) -> NoReturn:
         _redirect(program.output)
         os.environ.update(program.environ)
         if program.call is None:
+            os.umask(0o077)  # the embedded server stores payloads
             os.execvp(program.command[0], program.command)
         code = program.call()
     except Exception as error:  # noqa: BLE001  nothing may return into the supervisor's code
@@ -182,6 +183,6 @@ def _redirect(output: Path | None) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     if output is not None:
-        log = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        log = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -96,8 +96,9 @@ class KeyringFiles:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.pending_file.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.pending_file.with_suffix(".lock"), "a") as lock:
+        self.pending_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.pending_file.with_suffix(".lock")
+        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -123,7 +124,7 @@ def _read(file: Path) -> tuple[int, Sealed]:
 
 def _write(file: Path, sealed: Sealed, version: int = 0) -> None:
     stores = {store: {k: blob.decode() for k, blob in blobs.items()} for store, blobs in sealed.items() if blobs}
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".keyring-")  # 0600
     try:
         with os.fdopen(descriptor, "wb") as new:

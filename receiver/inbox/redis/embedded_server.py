@@ -65,7 +65,7 @@ def version_of(program: Path) -> str:
 def command(program: Path, data_dir: Path) -> list[str]:
     """The command line: a unix socket, no TCP port, every write on disk before its answer."""
     folder = data_dir / "redis"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = {
         "port": "0",
         "unixsocket": str(socket_path(data_dir)),

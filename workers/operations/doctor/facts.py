@@ -87,6 +87,8 @@ class HostFacts:
     """By store: how many refused deliveries were verified again, and how many of them the current config accepts."""
     spooled: int = 0
     spool_fault: str = ""
+    open_to_others: tuple[str, ...] = ()
+    """Files of the data directory that other users may read or change."""
     exposed: tuple[str, ...] = ()
     """Config files that contain a secret and are readable by other users of this machine."""
 

@@ -26,6 +26,7 @@ from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.redis.server_faults import describe, explain, of_its_mode
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import EVENTS_FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
+from receiver.start_checks import open_to_others
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
@@ -150,7 +151,13 @@ def host_facts(config: Config) -> HostFacts:
     existing = _nearest_folder(folder)
     disk = os.statvfs(existing)
     writable = os.access(existing, os.W_OK | os.X_OK)
-    facts = HostFacts(str(folder), writable, disk.f_bavail * disk.f_frsize, exposed=tuple(_exposed(config)))
+    facts = HostFacts(
+        str(folder),
+        writable,
+        disk.f_bavail * disk.f_frsize,
+        exposed=tuple(_exposed(config)),
+        open_to_others=_open_to_others(folder),
+    )
     try:
         refusals = open_existing_refusals(folder)
         refused = tuple(refusals.by_store())
@@ -158,6 +165,13 @@ def host_facts(config: Config) -> HostFacts:
         return replace(facts, refused=refused, now_valid=now_valid, spooled=_spooled(folder))
     except (sqlite3.Error, OSError) as error:
         return replace(facts, spool_fault=str(error))
+
+
+def _open_to_others(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple(str(path) for path in open_to_others(folder))
+    except OSError:  # it does not exist yet, or belongs to another user
+        return ()
 
 
 def _exposed(config: Config) -> Iterator[str]:

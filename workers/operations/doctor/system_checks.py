@@ -241,6 +241,10 @@ def _less_memory(facts: Facts) -> str:
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
     host, place = facts.host, f"[redis] data_dir{_at(facts.config, 'redis', 'data_dir')}"
+    if host.open_to_others:
+        first, more = host.open_to_others[-1], len(host.open_to_others) - 1
+        text = f"other users of this machine can open {first}{f' and {more} more' if more else ''}"
+        yield warn("disk", text, "it contains payloads of stores or secrets", fix=f"chmod -R go= {host.data_dir}")
     if not host.writable:
         yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
     elif host.spool_fault:

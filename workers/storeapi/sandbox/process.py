@@ -13,7 +13,9 @@ from flask import Flask
 from gunicorn.app.base import BaseApplication
 
 from receiver.config import Config
-from receiver.ports import require_free_port
+from receiver.config.values import LOOPBACK
+from receiver.contract.errors import ConfigError
+from receiver.start_checks import prepare_data_dir, require_free_port
 from workers.processes import die_with_parent
 from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.sandbox.misbehaviour import Misbehaviour
@@ -77,7 +79,6 @@ class SandboxServer(BaseApplication):
         """Called in the worker process, which must open the files and start the threads itself."""
         config, options = self._config, self._options
         path = options.file or config.data_dir / f"sandbox-{options.store}.sqlite3"
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._state = SandboxState(path)
         shop = make_shop(config, options.store, self._state)
 
@@ -116,15 +117,33 @@ def make_shop(config: Config, store: str, state: SandboxState) -> Shop:
 def app_registration(config: Config, store: str) -> AppRegistration:
     """The application that the store's `auth` in config describes; without one, the default credentials."""
     auth = config.stores[store].auth
+    token = auth.token.get_secret_value()
     if not auth.client_id:
-        return AppRegistration(token=auth.token.get_secret_value())
+        return AppRegistration("", "", token) if token else AppRegistration()
     path = urlsplit(auth.url).path or AppRegistration.path
-    return AppRegistration(auth.client_id, auth.client_secret.get_secret_value(), auth.token.get_secret_value(), path)
+    return AppRegistration(auth.client_id, auth.client_secret.get_secret_value(), token, path)
+
+
+def _require_own_credentials(config: Config, store: str) -> None:
+    """Refuse credentials that are in this repository, where other hosts can reach the sandbox."""
+    host = config.sandbox.bind.rpartition(":")[0].strip("[]")
+    if host not in LOOPBACK and app_registration(config, store).client_secret == AppRegistration.client_secret:
+        raise ConfigError(
+            f"[sandbox] bind is {config.sandbox.bind}, and the credentials of the sandbox are published with "
+            f"storehooks; set auth with a client_id and client_secret of your own in stores.{store}, "
+            "or bind to 127.0.0.1"
+        )
 
 
 def run(config: Config, options: SandboxOptions) -> None:
     """Run until a signal."""
     Misbehaviour(config.sandbox.seed, config.sandbox.misbehave)  # report a wrong value here, not in the worker process
     configured_catalogue(config, options.store)
+    _require_own_credentials(config, options.store)
     require_free_port(config.sandbox.bind, key="[sandbox] bind")
+    os.umask(0o077)  # its file contains signing secrets
+    if options.file:
+        options.file.parent.mkdir(parents=True, exist_ok=True)
+    else:
+        prepare_data_dir(config.data_dir)
     SandboxServer(config, options).run()

@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from ipaddress import ip_address
 from typing import Any
 
 import orjson
@@ -190,6 +191,12 @@ def _http_error(raised: HTTPException) -> Response:
 def _controls(app: Flask, api: SandboxApi, set_up_shop: Callable[[int | None], None]) -> None:
     shop = api.shop
 
+    @app.before_request
+    def refuse_other_hosts() -> Response | None:
+        if request.path.startswith("/sandbox") and not _is_from_this_host():
+            return error(403, "the controls of the sandbox answer on its own host only")
+        return None
+
     def reset() -> None:
         with shop.state.transaction():
             shop.state.clear()
@@ -211,6 +218,11 @@ def _controls(app: Flask, api: SandboxApi, set_up_shop: Callable[[int | None], N
     app.add_url_rule("/sandbox/records", "place", lambda: _place(shop), methods=["PUT"])
     app.add_url_rule("/sandbox/misbehave", "misbehave", lambda: _misbehave(shop), methods=["PUT"])
     app.add_url_rule("/sandbox/do/<action>", "act", lambda action: _run_action(actions, action), methods=["POST"])
+
+
+def _is_from_this_host() -> bool:
+    caller, connection = request.remote_addr or "", request.environ.get("gunicorn.socket")
+    return ip_address(caller).is_loopback or (connection is not None and connection.getsockname()[0] == caller)
 
 
 def _place(shop: Shop) -> Response:

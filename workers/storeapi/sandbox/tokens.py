@@ -51,7 +51,7 @@ class TokenIssuer:
         return bool(found) and found[0][0] > time.time()
 
     def _is_registered(self, client_id: str, client_secret: str) -> bool:
-        return hmac.compare_digest(
+        return bool(client_secret) and hmac.compare_digest(
             f"{client_id}\0{client_secret}".encode(), f"{self._app.client_id}\0{self._app.client_secret}".encode()
         )
 

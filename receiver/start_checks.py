@@ -1,0 +1,86 @@
+"""Start checks: what is checked before a process starts, so that the error is one sentence: a free address, and a data
+directory that can be written and that no other user can read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+from receiver import logs
+from receiver.contract.errors import ConfigError
+
+OURS = ("spool.*", "refused.*", "keyring*", ".keyring-*", "sandbox-*", "redis.sock", "redis", "logs", "run")
+"""The names in a data directory that are ours. Any other file there belongs to the user, and is left alone."""
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def require_free_port(bind: str, *, key: str) -> None:
+    """Raise ConfigError if a server cannot listen on the address. A socket passed by a service manager is trusted."""
+    if os.environ.get("LISTEN_FDS"):
+        return
+    host, _, port = bind.rpartition(":")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {bind}: {error.strerror}; stop what uses it, or set {key}") from None
+
+
+def prepare_data_dir(data_dir: Path) -> None:
+    """Create the data directory, and close it to other users. Raises ConfigError if it cannot be written."""
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=data_dir).close()
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"[redis] data_dir: {data_dir} is not a folder; move it away, or set another one") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # with a full disk, deliveries still go to Redis
+            raise ConfigError(
+                f"[redis] data_dir: {data_dir} cannot be written: {error.strerror}; "
+                "change its owner, or set another one"
+            ) from None
+    closed = [str(path) for path in open_to_others(data_dir) if _close(path, data_dir)]
+    if closed:
+        shown = ", ".join(closed[:5]) + (", ..." if closed[5:] else "")
+        logs.get("start").warning("other users could read the data directory; they no longer can", closed=shown)
+
+
+def open_to_others(data_dir: Path) -> Iterator[Path]:
+    """The data directory and our files in it, as far as other users may read or change them."""
+    for path in (data_dir, *_our_files(data_dir)):
+        try:
+            mode = path.lstat().st_mode
+        except OSError:  # removed meanwhile
+            continue
+        if mode & _OTHERS and not stat.S_ISLNK(mode):
+            yield path
+
+
+def _our_files(data_dir: Path) -> Iterator[Path]:
+    for path in sorted(data_dir.iterdir()):
+        if _is_ours(path.name):
+            yield path
+            if path.is_dir() and not path.is_symlink():
+                yield from sorted(path.rglob("*"))
+
+
+def _is_ours(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in OURS)
+
+
+def _close(path: Path, data_dir: Path) -> bool:
+    """Take all rights from other users, if the file is ours to change. A folder with the user's files stays open."""
+    if path == data_dir and not all(_is_ours(name) for name in os.listdir(data_dir)):
+        return False
+    try:
+        path.chmod(path.lstat().st_mode & ~_OTHERS)
+    except OSError:  # it belongs to another user, or is gone
+        return False
+    return True

@@ -1,0 +1,235 @@
+"""Before a process starts: the data directory can be written, and no other user can read what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import SECRET, Process, System, eventually, free_port, storehooks
+from tests.support.programs import ROOT
+
+PROCESSES = ("web", "worker", "dev", "sandbox")
+
+
+def readable_by_others(folder: Path) -> dict[str, str]:
+    """What other users may do with a folder and everything in it, as far as they may do anything."""
+    modes = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
+    return {str(path): stat.filemode(mode) for path, mode in modes.items() if mode & 0o077}
+
+
+def start(command: str, config: Path) -> subprocess.CompletedProcess[str]:
+    modules = {"web": ["receiver.server.web"], "worker": ["workers"]}
+    more = ["--store", "north"] if command == "sandbox" else []
+    module = modules.get(command, ["workers.cli", command, *more])
+    return subprocess.run(
+        [sys.executable, "-m", *module, "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+@pytest.fixture
+def careless_dev(tmp_path: Path) -> Iterator[Callable[[], Process]]:
+    """`storehooks dev` where new files are readable and writable for all users, by the umask."""
+    started: list[Process] = []
+    config = tmp_path / "config.toml"
+    (tmp_path / "shop.py").write_text("from workers import Router\nrouter = Router('shop')\n")
+    ports = [free_port(), free_port()]
+    config.write_text(f"""
+[redis]
+data_dir = "{tmp_path}/data"
+[receiver]
+bind = "127.0.0.1:{ports[0]}"
+public_url = "http://127.0.0.1:{ports[0]}"
+[workers]
+plugins = ["shop.py"]
+[secrets]
+key = "{"ab" * 32}"
+[sandbox]
+bind = "127.0.0.1:{ports[1]}"
+[stores.north]
+base_url = "http://127.0.0.1:{ports[1]}"
+allow_private = true
+auth = {{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }}
+signing_secrets = ["{SECRET}"]
+""")
+
+    def run() -> Process:
+        command = shlex.join([sys.executable, "-m", "workers.cli", "dev", "--config", str(config)])
+        process = Process(["sh", "-c", f"umask 0; exec {command}"], log=tmp_path / "dev.log")
+        started.append(process)
+        eventually(lambda: storehooks("api", "webhooks", "list", "--config", str(config)).returncode == 0, 20)
+        return process
+
+    yield run
+    for process in started:
+        process.stop()
+
+
+def test_whatever_the_umask_no_other_user_can_read_the_data_directory(
+    careless_dev: Callable[[], Process], tmp_path: Path
+) -> None:
+    careless_dev()
+    config = ("--config", str(tmp_path / "config.toml"))
+    assert storehooks("send", "order.created", "--tamper", "body", *config).returncode == 1
+    eventually((tmp_path / "data" / "refused.sqlite3").exists, what="a stored refusal")
+    rotated = storehooks("subscriptions", "rotate", "--store", "north", "--yes", *config)
+    assert rotated.returncode == 0, rotated.stdout + rotated.stderr
+    names = {path.name for path in (tmp_path / "data").rglob("*")}
+    assert {"redis.sock", "appendonlydir", "keyring.json", "sandbox-north.sqlite3", "receiver.log"} <= names
+    assert readable_by_others(tmp_path / "data") == {}
+
+
+@pytest.mark.parametrize("command", ["web", "worker"])
+def test_a_data_directory_that_others_can_read_is_closed_to_them_at_start(system: System, command: str) -> None:
+    data = system.config.data_dir
+    wide = [data / "run", data / "redis", data / "redis" / "appendonlydir"]
+    for folder in wide:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
+    for name in ("spool.sqlite3", "keyring.json", "redis/appendonlydir/appendonly.aof.1.incr.aof"):
+        (data / name).touch()
+        (data / name).chmod(0o644)
+    data.chmod(0o777)
+    system.start("web" if command == "web" else "supervisor")
+    log = "web" if command == "web" else "supervisor"
+    eventually(lambda: "other users could read" in system.log(log), 20)
+    eventually(lambda: readable_by_others(data) == {}, what="everything is closed to others")
+
+
+def test_files_that_are_not_ours_and_their_folder_keep_their_modes(system: System) -> None:
+    data = system.config.data_dir
+    data.chmod(0o755)
+    for name in ("notes.txt", "spool.sqlite3"):
+        (data / name).touch()
+        (data / name).chmod(0o644)
+    target = data.parent / "elsewhere"
+    target.touch()
+    target.chmod(0o644)
+    (data / "keyring.json").symlink_to(target)
+    system.start("web")
+    eventually(lambda: (data / "spool.sqlite3").stat().st_mode & 0o777 == 0o600)
+    assert [path.stat().st_mode & 0o777 for path in (data, data / "notes.txt", target)] == [0o755, 0o644, 0o644]
+
+
+@pytest.mark.parametrize("command", PROCESSES)
+def test_a_data_directory_that_cannot_be_created_is_refused(system: System, command: str) -> None:
+    data = system.config.data_dir
+    data.rmdir()
+    data.write_text("a file")
+    done = start(command, system.config_file)
+    assert done.returncode == 2
+    assert f"[redis] data_dir: {data} is not a folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[None]:
+    """A file system in memory at this folder."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("command", PROCESSES)
+def test_a_data_directory_on_a_read_only_disk_is_refused(system: System, command: str) -> None:
+    data = system.config.data_dir
+    with mounted(data, "ro,size=1m"):
+        done = start(command, system.config_file)
+    assert done.returncode == 2
+    assert f"[redis] data_dir: {data} cannot be written: Read-only file system" in done.stderr
+
+
+def test_a_full_disk_does_not_keep_the_receiver_from_starting(system: System) -> None:
+    data = system.config.data_dir
+    with mounted(data, "size=64k,nr_inodes=2"):
+        (data / "spool.full").write_bytes(bytes(60 << 10))
+        system.start("web")
+        assert system.post(system.request()).status_code == 200
+        system.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process as another user")
+def test_a_data_directory_of_another_user_is_refused(system: System, tmp_path: Path) -> None:
+    """The sentence is that of the check; the program itself may not be readable for that user."""
+    data = system.config.data_dir
+    data.chmod(0o700)
+    code = f"""
+import os
+from pathlib import Path
+from receiver.contract.errors import ConfigError
+from receiver.start_checks import prepare_data_dir
+os.setuid(65534)
+try:
+    prepare_data_dir(Path({str(data)!r}))
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert f"[redis] data_dir: {data} cannot be written: Permission denied; change its owner" in done.stdout, (
+        done.stderr
+    )
+
+
+def test_doctor_names_what_other_users_can_read(system: System) -> None:
+    data = system.config.data_dir
+    (data / "spool.sqlite3").touch()
+    (data / "spool.sqlite3").chmod(0o640)
+    data.chmod(0o750)
+    done = system.run_cli("doctor", "--json")
+    found = [
+        one for one in json.loads(done.stdout)["findings"] if "other users" in one["text"] and one["check"] == "disk"
+    ]
+    assert [one["fix"] for one in found] == [f"chmod -R go= {data}"]
+    assert "spool.sqlite3" in found[0]["text"]
+    data.chmod(0o700)
+    (data / "spool.sqlite3").chmod(0o600)
+    assert "can open" not in system.run_cli("doctor").stdout
+
+
+# The sandbox
+
+
+@pytest.mark.parametrize(
+    ("auth", "secret", "refused"),
+    [
+        ('{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }', SECRET, True),
+        ("{}", SECRET, True),
+        ('{ url = "/oauth/token", client_id = "app", client_secret = "mine" }', SECRET, False),
+        ('{ token = "mine" }', SECRET, False),
+    ],
+)
+def test_the_sandbox_listens_to_the_network_only_with_credentials_of_its_own(
+    system: System, auth: str, secret: str, refused: bool
+) -> None:
+    port = free_port()
+    text = system.config_file.read_text().replace("[stores.north]\n", f"[stores.north]\nauth = {auth}\n")
+    system.config_file.write_text(text[: text.index("[sandbox]")] + f'[sandbox]\nbind = "0.0.0.0:{port}"\n')
+    command = [sys.executable, "-m", "workers.cli", "sandbox", "--store", "north", "--no-shopper"]
+    process = Process([*command, "--config", str(system.config_file)], log=system.folder / "sandbox.log")
+    system.processes.append(process)
+    if refused:
+        assert process.wait(20) == 2
+        assert "the credentials of the sandbox are published" in process.output()
+        assert "set auth with a client_id and client_secret of your own" in process.output()
+    else:
+        status = ("sandbox", "status", "--config", str(system.config_file))
+        eventually(lambda: storehooks(*status).returncode == 0, 20, what="the sandbox answers")
