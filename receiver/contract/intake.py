@@ -68,8 +68,15 @@ class Delivery:
 
 def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook") -> Delivery:
     """Verify and read a delivery, or raise DeliveryRefused. A genuine delivery is never refused for its content."""
+    proof = verify(store.scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
+    return read_delivery(headers, body, store=store, now=now, source=source, signed_with=proof.secret.fingerprint)
+
+
+def read_delivery(
+    headers: Headers, body: bytes, *, store: Store, now: float, source: str, signed_with: str = ""
+) -> Delivery:
+    """Read a delivery that was verified. Raises DeliveryRefused if it names another store."""
     scheme = store.scheme
-    proof = verify(scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
     document, problem = read_document(body)
     if names_another_store(store, headers, document):
         raise DeliveryRefused("wrong-store", "the delivery names another store")
@@ -100,7 +107,7 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
         theirs=_bounded(theirs, MAX_TOPIC),
         content_hash=content_hash,
         unreadable=problem,
-        signed_with=proof.secret.fingerprint,
+        signed_with=signed_with,
         first_id=event_id(store.name, _id_key(delivery_id)) if delivery_id and scheme.dedupe != "id" else "",
     )
 

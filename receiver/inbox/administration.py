@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 from redis import Redis
 
+from receiver.contract.intake import Delivery
 from receiver.inbox import keys
+from receiver.inbox.accept_batch import unreadable_detail
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
@@ -35,6 +37,8 @@ class ReopenResult(StrEnum):
     """It was waiting or running already."""
     NO_BODY = "no-body"
     """The event's body was removed by age."""
+    UNREADABLE = "unreadable"
+    """The delivery could not be read, so there is no handler to run; see `reread`."""
     ABSENT = "absent"
     """There is no such run."""
     GONE = "gone"
@@ -48,6 +52,21 @@ class ReopenResult(StrEnum):
 _REPLAYED = frozenset(
     (ReopenResult.READY, ReopenResult.ALTHOUGH_PAUSED, ReopenResult.HANDLER_PAUSED, ReopenResult.STORE_PAUSED)
 )
+
+
+class RereadResult(StrEnum):
+    """What became of an event that was to be read again. The script `reread` returns these words."""
+
+    READ = "read"
+    """It was read, and is routed next."""
+    UNREADABLE = "unreadable"
+    """It stays a failure, with the reason of today."""
+    DUPLICATE = "duplicate"
+    """It was delivered again and accepted since, so it is settled."""
+    NO_BODY = "no-body"
+    """Its body was removed by age."""
+    NOT_UNREADABLE = "not-unreadable"
+    """It is not, or no longer, an event that could not be read."""
 
 
 class Administration:
@@ -74,6 +93,20 @@ class Administration:
         options: list[Argument] = [keys.CURSOR + name if name else "", value, int(again), int(urgent)]
         (replies,) = script_runner.run(self.client, [ScriptCall("reopen", [*options, *parts])])
         return [ReopenResult(reply.decode()) for reply in replies]
+
+    def reread(self, deliveries: Sequence[tuple[str, Delivery]], *, repeat_window: float) -> list[RereadResult]:
+        """Store what is read today of events that could not be read, given by their ids, and route those that can."""
+        arguments: list[Argument] = [int(repeat_window * 1000)]
+        for event_id, one in deliveries:
+            event = one.event
+            arguments += (event_id, event.topic, one.theirs, event.delivery_id, event.resource_id)
+            arguments += (event.occurred_at.isoformat() if event.occurred_at else "", event.data_path)
+            arguments.append(unreadable_detail(one.unreadable) if one.unreadable else "")
+            # Without a delivery id, the event's id is random.
+            arguments += (event.id if event.delivery_id else "", one.first_id)
+            arguments.append(one.content_hash if repeat_window else "")
+        (replies,) = script_runner.run(self.client, [ScriptCall("reread", arguments)])
+        return [RereadResult(reply.decode()) for reply in replies]
 
     def replay_position(self, name: str) -> str:
         """Where an interrupted replay stopped; empty if there was none."""

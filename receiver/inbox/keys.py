@@ -10,6 +10,8 @@ Events
                             x:{handler}  the result of the last attempt, as JSON.
                             g:{handler}  "group retrying|failed": the group of failures that the run belongs to.
                             p:{handler}  the number of replays.
+                            alias        under which other id a redelivery is looked for since it was read again; the
+                                         record of that id has only alias_of (this event) and digest.
                             l:{handler}  "token late": the token of the last expired lease ("-" once that worker has
                                          answered), and how often a worker was late with the run but alive.
     b:{id}          string  The headers as a JSON line, then the raw body. Removed before the event's record is.

@@ -11,11 +11,13 @@ import click
 import orjson
 
 from receiver.contract.errors import ConfigError, NotFound
+from receiver.contract.event import UNREADABLE
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
+from workers.cli.events_reread import HINT, reread
 from workers.cli.options import Moment, Noun, Rate, connect_server, json_option, load_config, with_config, yes_option
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted
@@ -25,7 +27,10 @@ from workers.operations.replay import Replay, Selection, matching_runs
 @click.group(cls=Noun)
 @with_config
 def events() -> None:
-    """List, show and replay events."""
+    """List, show, replay and reread events."""
+
+
+events.add_command(reread)
 
 
 @events.command("list")
@@ -99,6 +104,9 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
         output.payload(record.body)
     else:
         click.echo("The body was deleted by retention.")
+    if record.summary.topic == UNREADABLE:
+        output.next_command(f"storehooks events reread {record.summary.id}  read it again, by the scheme of today")
+        return
     output.next_command(
         f"storehooks handlers explain {record.summary.id}  why each handler was called or not",
         f"storehooks events replay {record.summary.id}  run its handlers again",
@@ -193,6 +201,8 @@ def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
     event = RunQueries(inbox.client).of_event(event_id)
     if event is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
+    if event.topic == UNREADABLE:
+        raise ConfigError(f"event {event_id}: {HINT}")
     return matching_runs(selection, event, due_later=True)
 
 

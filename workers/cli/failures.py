@@ -14,11 +14,13 @@ from receiver.inbox.model import Declarations
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
+from workers.cli.events_reread import HINT
 from workers.cli.options import Noun, Rate, connect_server, load_config, with_config, yes_option
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted, some
 from workers.operations.replay import PAGE
 
+REREAD = "storehooks events reread --dry-run  what can be read after you have corrected the scheme"
 MAX_SENTENCES = 10
 """Maximum number of groups with a sentence about their versions."""
 
@@ -52,8 +54,12 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
     _show_groups(groups)
     _show_versions(groups, Inbox(client).declarations())
     worst = max(groups, key=lambda one: one.retrying + one.failed)
+    show = f"storehooks failures show {worst.id}  traceback and an example event"
+    if worst.handler == keys.INTAKE:
+        output.next_command(show, REREAD)
+        return
     output.next_command(
-        f"storehooks failures show {worst.id}  traceback and an example event",
+        show,
         f"storehooks handlers pause {worst.handler}  stop its runs for now; nothing is lost",
         f"storehooks failures replay --group {worst.id} --first 5  try a few after your fix",
     )
@@ -79,10 +85,14 @@ def show_group(group: str) -> None:
     output.line(output.text(found.error, "red"))
     for line in reader.traceback(found.example).splitlines():
         output.line("  ", line, whole=True)
+    drop = f"storehooks failures drop --group {found.id} --reason TEXT  give up on them"
+    if handler == keys.INTAKE:
+        output.next_command(f"storehooks events show {event_id}  the delivery as it came", REREAD, drop)
+        return
     output.next_command(
         f"storehooks handlers run {handler} --event {event_id}  run it here, with your fix",
         f"storehooks failures replay --group {found.id} --first 5  try a few after your fix",
-        f"storehooks failures drop --group {found.id} --reason TEXT  give up on them",
+        drop,
     )
 
 
@@ -100,6 +110,8 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
     """
     client = connect_server(load_config())
     chosen = _choose(FailureQueries(client), group, event_id)
+    if chosen.unreadable:
+        raise ConfigError(HINT)
     total = min(chosen.total, first or chosen.total)
     _confirm(f"Replay {counted(total, 'run')}?", total, yes)
     run_replay(
@@ -143,6 +155,12 @@ class _Chosen:
     total: int
     group: FailureGroup | None = None
     items: list[str] = field(default_factory=list)
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether they are deliveries that could not be read, and so have no handler."""
+        example = self.group.example if self.group else self.items[0]
+        return keys.split_item(example)[1] == keys.INTAKE
 
 
 def _choose(reader: FailureQueries, group: str | None, event_id: str | None) -> _Chosen:
@@ -226,6 +244,6 @@ def _show_versions(groups: list[FailureGroup], declared: Declarations) -> None:
     short = _short_ids(groups)
     for one in groups[:MAX_SENTENCES]:
         others = sorted({d.version for d in declared.handlers if d.handler == one.handler} - set(one.versions))
-        if len(one.versions) == 1:
+        if len(one.versions) == 1 and one.handler != keys.INTAKE:
             clean = f"; {', '.join(others)} had no such error" if others else ""
             click.echo(f"All of {short[one.id]} ran {one.handler} {next(iter(one.versions))}{clean}.")

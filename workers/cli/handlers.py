@@ -11,10 +11,11 @@ import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.contract.errors import NotFound, ServerUnusable
+from receiver.contract.errors import ConfigError, NotFound, ServerUnusable
 from receiver.inbox import Administration, Declaration, Inbox, keys
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from workers.cli import output
+from workers.cli.events_reread import HINT
 from workers.cli.handlers_certify import certify
 from workers.cli.handlers_explain import explain
 from workers.cli.handlers_run import run_here
@@ -145,6 +146,8 @@ def retire(handler: str, yes: bool) -> None:
 
 def _administration_with(handler: str) -> Administration:
     """The administration of the inbox. Raises NotFound for a handler that no worker declared and that has no runs."""
+    if handler == keys.INTAKE:
+        raise ConfigError(f"{handler} is not a handler: {HINT}")
     inbox = Inbox(connect_server(load_config()))
     known = {one.handler for one in inbox.declarations().handlers}
     if handler not in known and not inbox.client.hexists(keys.LANES, handler):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from receiver.config import Config
-from receiver.contract.errors import NotFound
+from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import Event
-from receiver.inbox import EventQueries
+from receiver.inbox import EventQueries, keys
 from receiver.inbox.outcomes import Ending
 from workers.cli import output
+from workers.cli.events_reread import HINT
 from workers.cli.options import connect_server, load_config, with_config
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
     """Run one handler here, with this code. The inbox is not changed."""
     from workers.operations.local_run import LocalRun
 
+    if handler == keys.INTAKE:
+        raise ConfigError(f"{handler} is not a handler: {HINT}")
     config = load_config()
     event, export = _event_from(config, source)
     run = LocalRun(config, handler, record=record, live=live, export=export)

@@ -16,6 +16,7 @@ from workers.operations.replay import Replay
 NOT_REPLAYED = {
     ReopenResult.OPEN: "already waiting or running",
     ReopenResult.NO_BODY: "the body was deleted by retention",
+    ReopenResult.UNREADABLE: "the delivery could not be read; see `storehooks events reread`",
     ReopenResult.ABSENT: "no such run",
     ReopenResult.GONE: "the event was deleted by retention",
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import Declaration
+from receiver.inbox import Declaration, keys
 from receiver.inbox.outcomes import EventStatus, RunStatus
 from receiver.inbox.queries.events import EventRecord, RunRecord
 from receiver.inbox.queries.handlers import AbsentHandler
@@ -48,8 +48,9 @@ class HandlerExplanation:
 def explain(facts: RoutingFacts) -> list[HandlerExplanation]:
     """An explanation for every handler that has a run, was declared, or is loaded here."""
     runs = {run.handler: run for run in facts.event.runs}
-    names = sorted({*runs, *facts.declared, *facts.loaded})
-    return [_with_run(facts, runs[name]) if name in runs else _without_run(facts, name) for name in names]
+    unreadable = [_unreadable(facts, keys.INTAKE, run.error) for run in facts.event.runs if run.handler == keys.INTAKE]
+    names = sorted({*runs, *facts.declared, *facts.loaded} - {keys.INTAKE})
+    return unreadable + [_with_run(facts, runs[name]) if name in runs else _without_run(facts, name) for name in names]
 
 
 def _with_run(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
@@ -127,7 +128,7 @@ def _without_run(facts: RoutingFacts, name: str) -> HandlerExplanation:
     one = facts.declared.get(name) or facts.loaded[name]
     about = facts.event.summary
     if about.topic == UNREADABLE:
-        return HandlerExplanation(name, False, "unreadable", "the event's body is unreadable, so no handler is called")
+        return _unreadable(facts, name)
     if about.topic == PROBE:
         return HandlerExplanation(name, False, "probe", "a probe of our own URL; it goes to no handler")
     if not any(matches(pattern, about.topic) for pattern in one.topics):
@@ -163,6 +164,11 @@ def _missed(facts: RoutingFacts, name: str) -> HandlerExplanation:
         return HandlerExplanation(name, False, "not-routed", "the event is not routed yet", "storehooks stats")
     again = f"storehooks events replay {_id(facts)} --handler {name}"
     return HandlerExplanation(name, False, "added-later", "it did not exist when the event was routed", again)
+
+
+def _unreadable(facts: RoutingFacts, name: str, error: str | None = None) -> HandlerExplanation:
+    why = error or "the delivery could not be read"
+    return HandlerExplanation(name, False, "unreadable", why, f"storehooks events reread {_id(facts)}")
 
 
 def _id(facts: RoutingFacts) -> str:

@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime
 from itertools import islice
 
+from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
 from receiver.inbox.administration import ReopenResult
@@ -147,15 +148,15 @@ class Replay:
 
 def matching_runs(selection: Selection, event: EventRuns, *, due_later: bool = False) -> list[str]:
     """The runs of one event that a selection matches; with `due_later` also delayed runs and retries that are not due
-    yet. Our own probe has no handlers."""
-    if event.topic == PROBE or (selection.topic and not matches(selection.topic, event.topic)):
+    yet. Our own probe has no handlers, nor has an event that could not be read."""
+    if event.topic in (PROBE, UNREADABLE) or (selection.topic and not matches(selection.topic, event.topic)):
         return []
     if selection.handler and selection.handler not in event.runs and selection.run_status is None:
         return [event.item(selection.handler)]
     return [
         event.item(handler)
         for handler, run in sorted(event.runs.items())
-        if handler not in ("", "intake")
+        if handler not in (keys.ROUTING_LANE, keys.INTAKE)
         and selection.handler in (None, handler)
         and selection.run_status in (None, run.state)
         and (status_of(run.state) in ENDED or (due_later and run.state == RunState.LATER))

@@ -17,44 +17,13 @@ local window, max_names, open_before, names, accepted_at
 -- A duplicate also writes, so that waiting for replicas covers the first write.
 local function duplicate(of, store)
   count('duplicates', store, 1)
-  return { 'duplicate', of }
-end
-
-local function digest_of(event)
-  local found = redis.pcall('HGET', P .. 'e:' .. event, 'digest')
-  return type(found) == 'string' and found or nil
+  return { 'duplicate', real_id(of) }
 end
 
 local function is_full(store, quota)
   if quota == 0 then return false end
   if not open_before[store] then open_before[store] = tonumber(redis.call('HGET', P .. 'n', 'open|' .. store) or 0) end
   return open_before[store] + (counted['open|' .. store] or 0) >= quota
-end
-
--- Without a delivery id, an equal body is a repeat of an event if they arrived less than a window apart, in any order: a
--- spool is drained long after its deliveries arrived. An event has its mark in the span of one window in which it arrived,
--- so a repeat finds it in its own span or in a neighbouring one.
-local function mark_key(store, mark, received, span)
-  return string.format('%sd:%s:%s:%.0f', P, store, mark, math.floor(received / window) + span)
-end
-
--- Arrival is compared by the receivers' clocks (`received`) and by the server's (`arrived`). Only if both agree is it a
--- repeat: clocks jump, hosts differ, and a server that hung accepts late. An event may run twice; none may be lost.
-local function repeat_of(store, mark, received, arrived)
-  for span = -1, 1 do
-    local found = redis.call('GET', mark_key(store, mark, received, span)) or ''
-    local by_receiver, by_server, id = string.match(found, '^(%d+) (%d+) (%S+)$')
-    if id and math.abs(by_receiver - received) < window and math.abs(by_server - arrived) < window
-      and redis.call('EXISTS', P .. 'e:' .. id) == 1 then
-      return id
-    end
-  end
-end
-
--- A mark is needed for as long again as its delivery has waited: other rows of the same outage are drained after it.
-local function set_mark(store, mark, received, arrived, id)
-  local value = string.format('%.0f %.0f %s', received, arrived, id)
-  redis.call('SET', mark_key(store, mark, received, 0), value, 'PX', window + NOW - arrived)
 end
 
 -- Reserves acceptance times for the events of this call: the server's time in microseconds, after every earlier one, even
@@ -128,7 +97,7 @@ local function accept(at)
     return duplicate(id, store)
   end
   if mark ~= '' then
-    local first = repeat_of(store, mark, received, arrived)
+    local first = repeat_of(store, mark, received, arrived, window)
     if first then return duplicate(first, store) end
   end
   if is_full(store, tonumber(ARGV[at + 12])) then return { 'full', id } end
@@ -146,7 +115,7 @@ local function accept(at)
   local accepted = next_time()
   batch('ZADD', P .. 'ix', accepted, id)
   batch('ZADD', P .. 'ix:' .. store, accepted, id)
-  if mark ~= '' then set_mark(store, mark, received, arrived, id) end
+  if mark ~= '' then set_mark(store, mark, received, arrived, window, id) end
   count('accepted', store, 1)
   count('open', store, 1)
   if second_body then count('conflicts', store, 1) end

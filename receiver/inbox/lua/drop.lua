@@ -14,14 +14,7 @@ local function drop(item)
   run.state, run.token, run.urgent = 'dropped', '', false
   write_run(id, handler, run)
   redis.call('HSET', e, 'x:' .. handler, ARGV[1])
-  if retrying then
-    end_run(id, store, false)
-  elseif redis.call('HINCRBY', e, 'bad', -1) == 0 and redis.call('HGET', e, 'state') == 'failed' then
-    redis.call('HSET', e, 'state', 'settled')
-    redis.call('ZADD', P .. 'done', NOW, id)
-    count('failed', store, -1)
-    count('settled', store, 1)
-  end
+  if retrying then end_run(id, store, false) else settle_failure(id, store) end
   return 1
 end
 

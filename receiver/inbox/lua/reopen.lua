@@ -14,23 +14,12 @@ local function is_open(run, handler)
   return run.state == 'leased' or run.state == 'held'
 end
 
--- One run more is open. A closed event is open again, and one unit moves between counters.
-local function open_one_more(id, e, store)
-  if redis.call('HINCRBY', e, 'open', 1) > 1 then return end
-  local state = redis.call('HGET', e, 'state')
-  if state ~= 'open' then
-    redis.call('HSET', e, 'state', 'open')
-    redis.call('ZREM', P .. 'done', id)
-    count(state, store, -1)
-    count('open', store, 1)
-  end
-end
-
 local function reopen(item, queue, make)
   local id, handler = split(item)
   local e = P .. 'e:' .. id
   local store = redis.call('HGET', e, 'store')
   if not store then return 'gone' end
+  if handler == 'intake' then return 'unreadable' end
   local run = read_run(id, handler)
   if not run and not make then return 'absent' end
   if run and is_open(run, handler) then return 'open' end
@@ -41,7 +30,7 @@ local function reopen(item, queue, make)
     leave_group(id, handler, store)
   end
   if run and run.state == 'failed' then redis.call('HINCRBY', e, 'bad', -1) end
-  if not waits then open_one_more(id, e, store) end
+  if not waits then open_one_more(id, store) end
   redis.call('HDEL', e, 'reason')
   if ARGV[3] == '1' then
     for _, mark in ipairs(redis.call('HKEYS', P .. 'o:' .. id)) do

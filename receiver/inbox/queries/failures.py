@@ -73,6 +73,15 @@ class FailureQueries:
             last, start = page[-1]
             yield from (item for item, _ in page)
 
+    def unreadable(self) -> Iterator[str]:
+        """The events that could not be read, in the order in which they were accepted."""
+        start: float | str = "-inf"
+        last, (seconds, _) = "", self.client.time()
+        while page := page_after(self.client, keys.FAILED, start, seconds * 1000 + 999, last):
+            last, start = page[-1]
+            split = (keys.split_item(item) for item, _ in page)
+            yield from (event_id for event_id, handler in split if handler == keys.INTAKE)
+
     def latest(self, *, group: str | None = None, limit: int = 100) -> list[Failure]:
         """The latest failures, of one group or of all."""
         failures: list[Failure] = []

@@ -125,7 +125,7 @@ def explained(
             explained(handler=declared("s.a", topics="*"), topic="unreadable", status="failed"),
             False,
             "unreadable",
-            "unreadable",
+            "could not be read",
         ),
         (explained(handler=declared("s.a"), status="settled"), False, "added-later", "did not exist when"),
     ],

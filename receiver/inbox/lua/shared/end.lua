@@ -33,6 +33,29 @@ local function end_run(id, store, failed)
   count(state, store, 1)
 end
 
+-- One run more is open. A closed event is open again, and one unit moves between counters.
+local function open_one_more(id, store)
+  local e = P .. 'e:' .. id
+  if redis.call('HINCRBY', e, 'open', 1) > 1 then return end
+  local state = redis.call('HGET', e, 'state')
+  if state ~= 'open' then
+    redis.call('HSET', e, 'state', 'open')
+    redis.call('ZREM', P .. 'done', id)
+    count(state, store, -1)
+    count('open', store, 1)
+  end
+end
+
+-- One failure fewer, because a person gave it up. The last one of a closed event settles it.
+local function settle_failure(id, store)
+  local e = P .. 'e:' .. id
+  if redis.call('HINCRBY', e, 'bad', -1) ~= 0 or redis.call('HGET', e, 'state') ~= 'failed' then return end
+  redis.call('HSET', e, 'state', 'settled')
+  redis.call('ZADD', P .. 'done', NOW, id)
+  count('failed', store, -1)
+  count('settled', store, 1)
+end
+
 -- Failures with one cause form a group, whether they are still retried or given up. A run is in at most one group. An
 -- empty group is removed, unless the run is about to join it again.
 local function leave_group(id, handler, store, next_group)

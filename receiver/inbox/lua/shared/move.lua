@@ -46,6 +46,7 @@ local function forget(id)
   local store
   for at = 1, #fields, 2 do
     if fields[at] == 'store' then store = fields[at + 1] end
+    if fields[at] == 'alias' then redis.call('UNLINK', P .. 'e:' .. fields[at + 1]) end
   end
   for at = 1, #fields, 2 do
     if string.sub(fields[at], 1, 2) == 'g:' then

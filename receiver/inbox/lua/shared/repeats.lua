@@ -1,0 +1,38 @@
+-- Repeats: whether two deliveries are one event.
+-- The digest of an event's body; nil if there is no such event.
+local function digest_of(event)
+  local found = redis.pcall('HGET', P .. 'e:' .. event, 'digest')
+  return type(found) == 'string' and found or nil
+end
+
+-- An event that was read again may be found under a second id; see reread.lua.
+local function real_id(event)
+  local found = redis.pcall('HGET', P .. 'e:' .. event, 'alias_of')
+  return type(found) == 'string' and found or event
+end
+
+-- Without a delivery id, an equal body is a repeat of an event if they arrived less than a window apart, in any order: a
+-- spool is drained long after its deliveries arrived. An event has its mark in the span of one window in which it arrived,
+-- so a repeat finds it in its own span or in a neighbouring one.
+local function mark_key(store, mark, received, window, span)
+  return string.format('%sd:%s:%s:%.0f', P, store, mark, math.floor(received / window) + span)
+end
+
+-- Arrival is compared by the receivers' clocks (`received`) and by the server's (`arrived`). Only if both agree is it a
+-- repeat: clocks jump, hosts differ, and a server that hung accepts late. An event may run twice; none may be lost.
+local function repeat_of(store, mark, received, arrived, window)
+  for span = -1, 1 do
+    local found = redis.call('GET', mark_key(store, mark, received, window, span)) or ''
+    local by_receiver, by_server, id = string.match(found, '^(%d+) (%d+) (%S+)$')
+    if id and math.abs(by_receiver - received) < window and math.abs(by_server - arrived) < window
+      and redis.call('EXISTS', P .. 'e:' .. id) == 1 then
+      return id
+    end
+  end
+end
+
+-- A mark is needed for as long again as its delivery has waited: other rows of the same outage are drained after it.
+local function set_mark(store, mark, received, arrived, window, id)
+  local value = string.format('%.0f %.0f %s', received, arrived, id)
+  redis.call('SET', mark_key(store, mark, received, window, 0), value, 'PX', window + NOW - arrived)
+end

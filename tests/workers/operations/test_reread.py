@@ -1,0 +1,217 @@
+"""events reread: deliveries that could not be read are read again after their store's scheme was corrected."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from receiver.inbox import FailureQueries, Housekeeping, keys
+from tests.support.harness import Process, System
+
+PLUGIN = """
+from workers import Router
+router = Router("erp")
+@router.on("order.*")
+def export(event, ctx):
+    return f"{event.topic} {event.delivery_id} {event.resource_id} {event.data['total']}"
+"""
+SCHEME = """
+[schemes.acme]
+extends = "hex-body"
+headers = ["X-Acme-Signature"]
+[schemes.acme.event]
+topic = ["header:{topic}"]
+id = ["header:{id}"]
+resource_id = ["json:id"]
+[schemes.acme.topics]
+"orders/new" = "order.created"
+[stores.acme]
+scheme = "acme"
+signing_secrets = ["the secret of acme"]
+"""
+RIGHT_TOPIC, RIGHT_ID = "X-Acme-Topic", "X-Acme-Delivery"
+
+
+class Acme:
+    """A system with a store whose scheme looks for topic and delivery id in the wrong headers at first."""
+
+    def __init__(self, make_system: Callable[..., System], *, header: str = RIGHT_ID) -> None:
+        more = SCHEME.format(topic="X-Wrong-Topic", id=header)
+        self.system = make_system(plugin=PLUGIN, more=more)
+        self._wrong_id = header
+        self._web: Process = self.system.start("web", "worker", "housekeeper")[0]
+
+    def send(self, number: int = 1, *, delivery: str = "") -> httpx2.Response:
+        body = json.dumps({"id": f"order-{number}", "total": "42.00", "lines": [{"sku": "red"}]}).encode()
+        return self.send_body(body, delivery=delivery)
+
+    def send_body(self, body: bytes, *, delivery: str = "") -> httpx2.Response:
+        signature = hmac.new(b"the secret of acme", body, hashlib.sha256).hexdigest()
+        headers = {"X-Acme-Signature": signature, RIGHT_TOPIC: "orders/new", "Content-Type": "application/json"}
+        headers |= {RIGHT_ID: delivery} if delivery else {}
+        return self.system.http.post("/webhooks/acme", headers=headers, content=body)
+
+    def correct_scheme(self) -> None:
+        text = self.system.config_file.read_text()
+        text = text.replace("X-Wrong-Topic", RIGHT_TOPIC).replace(self._wrong_id, RIGHT_ID)
+        self.system.config_file.write_text(text)
+        self._web.send(signal.SIGTERM)
+        self._web.wait()
+        self._web = self.system.start("web")[0]
+
+    def cli(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.system.run_cli(*words)
+
+    def counts(self) -> dict[str, int]:
+        total = self.system.ledger.counters().total
+        return {name: total[name] for name in ("accepted", "settled", "open", "failed", "duplicates")}
+
+
+def accepted(answer: httpx2.Response) -> str:
+    assert (answer.status_code, answer.json()["status"]) == (200, "accepted"), answer.text
+    return str(answer.json()["id"])
+
+
+def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected(
+    make_system: Callable[..., System],
+) -> None:
+    acme = Acme(make_system)
+    ids = [accepted(acme.send(n, delivery=f"delivery-{n}")) for n in range(3)]
+    assert {acme.system.status(one) for one in ids} == {"failed"}
+    told = acme.cli("events", "reread", "--yes")
+    assert (told.returncode, "3 still unreadable: no topic at header:X-Wrong-Topic" in told.stdout) == (1, True)
+    acme.correct_scheme()
+    told = acme.cli("events", "reread", "--dry-run")
+    assert (told.returncode, "3 can be read" in told.stdout) == (0, True)
+    assert acme.counts()["failed"] == 3
+    told = acme.cli("events", "reread", "--store", "acme", "--yes", "--json")
+    assert json.loads(told.stdout)["read"] == 3
+    for number, one in enumerate(ids):
+        assert acme.system.settled(one) == "settled"
+        run = acme.system.run_of(one, "erp.export")
+        assert run.result == f"order.created delivery-{number} order-{number} 42.00"
+        again = acme.send(number, delivery=f"delivery-{number}").json()
+        assert (again["status"], again["id"]) == ("duplicate", one)
+    assert acme.counts() == {"accepted": 3, "settled": 3, "open": 0, "failed": 0, "duplicates": 3}
+    assert FailureQueries(acme.system.client).groups() == []
+    assert "no events to read again" in acme.cli("events", "reread").stdout
+    assert "1 not read again: not an unreadable event" in acme.cli("events", "reread", ids[0]).stdout
+    assert acme.system.identity_holds()
+
+
+def test_a_redelivery_is_a_duplicate_although_its_id_is_read_from_elsewhere_now(
+    make_system: Callable[..., System],
+) -> None:
+    acme = Acme(make_system, header="X-Wrong-Id")
+    early, late = accepted(acme.send(1, delivery="d1")), accepted(acme.send(2, delivery="d2"))
+    acme.correct_scheme()
+    new = accepted(acme.send(2, delivery="d2"))
+    assert acme.system.settled(new) == "settled"
+    told = acme.cli("events", "reread", "--yes").stdout
+    assert "1 read, and routed next" in told
+    assert "1 settled: delivered again and accepted meanwhile" in told
+    assert acme.system.settled(early) == acme.system.settled(late) == "settled"
+    assert acme.system.run_of(early, "erp.export").result == "order.created d1 order-1 42.00"
+    assert acme.system.run_of(late, "erp.export") is None
+    assert acme.system.run_of(late, "intake").result == f"delivered again, and accepted as {new}"
+    for number, one in ((1, early), (2, new)):
+        again = acme.send(number, delivery=f"d{number}").json()
+        assert (again["status"], again["id"]) == ("duplicate", one)
+    assert acme.counts() == {"accepted": 3, "settled": 3, "open": 0, "failed": 0, "duplicates": 2}
+    assert acme.system.identity_holds()
+    # The second id goes with the event.
+    before = len(acme.system.client.keys(keys.EVENT + "*"))
+    assert before == 4
+    Housekeeping(acme.system.client).trim(bodies=0, records=0)
+    assert acme.system.client.keys(keys.EVENT + "*") == []
+
+
+def test_without_a_delivery_id_a_repeat_of_an_event_that_was_read_again_is_a_duplicate(
+    make_system: Callable[..., System],
+) -> None:
+    acme = Acme(make_system)
+    first = accepted(acme.send())
+    acme.correct_scheme()
+    acme.cli("events", "reread", "--yes")
+    assert acme.system.settled(first) == "settled"
+    again = acme.send().json()
+    assert (again["status"], again["id"]) == ("duplicate", first)
+
+
+def test_what_cannot_be_read_stays_a_failure_and_the_command_says_why(make_system: Callable[..., System]) -> None:
+    acme = Acme(make_system)
+    broken, gone = accepted(acme.send_body(b"{not JSON", delivery="d1")), accepted(acme.send(2, delivery="d2"))
+    acme.correct_scheme()
+    acme.system.client.delete(keys.BODY + gone)
+    told = acme.cli("events", "reread", "--yes")
+    assert told.returncode == 1
+    assert "1 still unreadable: the body is not JSON" in told.stdout
+    assert "1 not read: no such event, or its body was deleted by retention" in told.stdout
+    assert acme.system.status(broken) == acme.system.status(gone) == "failed"
+    assert acme.system.identity_holds()
+    told = acme.cli("failures", "drop", "--event", broken, "--reason", "noise", "--yes")
+    assert "1 run dropped" in told.stdout
+    assert acme.system.status(broken) == "settled"
+
+
+def test_no_command_treats_intake_as_a_handler(make_system: Callable[..., System]) -> None:
+    acme = Acme(make_system)
+    event_id = accepted(acme.send(delivery="d1"))
+    (group,) = FailureQueries(acme.system.client).groups()
+    for words in ((), ("show", group.id)):
+        told = acme.cli("failures", *words).stdout
+        assert "events reread --dry-run" in told
+        assert all(hint not in told for hint in ("pause", "failures replay", "handlers run", "ran intake"))
+    for words in (
+        ("failures", "replay", "--group", group.id, "--yes"),
+        ("failures", "replay", "--event", event_id, "--yes"),
+        ("events", "replay", event_id, "--handler", "erp.export", "--yes"),
+        ("events", "replay", event_id, "--yes"),
+        ("handlers", "pause", "intake"),
+        ("handlers", "resume", "intake"),
+        ("handlers", "retire", "intake"),
+        ("handlers", "run", "intake", "--event", event_id),
+    ):
+        refused = acme.cli(*words)
+        assert (refused.returncode, "`storehooks events reread`" in refused.stderr) == (2, True), words
+    assert "0 runs match" in acme.cli("events", "replay", "--handler", "erp.export", "--yes").stdout
+    shown = acme.cli("events", "show", event_id).stdout
+    assert f"events reread {event_id}" in shown
+    assert "events replay" not in shown
+    explained = acme.cli("handlers", "explain", event_id).stdout
+    assert f"events reread {event_id}" in explained
+    assert "failures replay" not in explained
+    assert acme.system.status(event_id) == "failed"
+    assert acme.system.administration.reopen([f"{event_id}|intake"], {}) == ["unreadable"]
+    assert acme.counts()["failed"] == 1
+
+
+@pytest.mark.parametrize("problem", ["", "no topic"])
+def test_a_dropped_event_can_be_read_again(system: System, problem: str) -> None:
+    delivery = system.delivery()
+    unreadable = replace(delivery, event=replace(delivery.event, topic="unreadable"), unreadable="no topic")
+    (stored,) = system.inbox.accept([unreadable])
+    system.administration.drop([f"{stored.id}|intake"], reason="noise")
+    assert system.status(stored.id) == "settled"
+    (result,) = system.administration.reread([(stored.id, replace(delivery, unreadable=problem))], repeat_window=60)
+    assert result == ("unreadable" if problem else "read")
+    assert system.status(stored.id) == ("settled" if problem else "open")
+    assert system.identity_holds()
+
+
+def test_events_are_read_again_in_the_order_of_their_arrival(system: System) -> None:
+    ids = []
+    for number in range(5):
+        delivery = system.delivery(store="north" if number % 2 else "south")
+        (stored,) = system.inbox.accept([replace(delivery, unreadable=f"no topic in {'ab'[number % 2]}")])
+        ids.append(stored.id)
+        system.client.zadd(keys.FAILED, {f"{stored.id}|intake": number})
+    assert list(FailureQueries(system.client).unreadable()) == ids

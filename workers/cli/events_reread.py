@@ -1,0 +1,82 @@
+"""events reread: read events again that could not be read, after their store's scheme was corrected."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from receiver.inbox import EventQueries, FailureQueries
+from receiver.inbox.keys import INTAKE
+from workers.cli import output
+from workers.cli.options import choose_store, connect_server, json_option, load_config, with_config, yes_option
+from workers.formatting import counted
+from workers.operations.reread import Reread, Rereader
+
+HINT = (
+    "these deliveries could not be read, so no handler was called; correct the store's scheme, then "
+    "`storehooks events reread` reads them again and routes them"
+)
+"""For commands that run handlers again."""
+
+
+@click.command("reread")
+@click.argument("event_ids", metavar="[ID]...", nargs=-1)
+@click.option("--store", help="Only events of this store.")
+@click.option("--dry-run", is_flag=True, help="Show what could be read, and change nothing.")
+@json_option
+@yes_option
+@with_config
+def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: bool, yes: bool) -> None:
+    """Read events again that could not be read, and route them.
+
+    They are read by the scheme that the store has in the config now. An event keeps its id. Without IDs, all failures
+    of "intake" are read again.
+    """
+    config = load_config()
+    name = choose_store(config, store) if store else None
+    client = connect_server(config)
+    queries, failures = EventQueries(client), FailureQueries(client)
+    total = len(event_ids) or sum(one.failed for one in failures.groups() if one.handler == INTAKE)
+    if not (yes or dry_run) and total > 1 and sys.stdin.isatty():
+        click.confirm(f"Read {counted(total, 'event')} again?", abort=True)
+    rereader = Rereader(config, queries, store=name, dry_run=dry_run)
+    with output.progress("reading", total) as bar:
+        chosen = dict.fromkeys(queries.find_id(one) for one in event_ids)
+        rereader.read(chosen or failures.unreadable(), bar.advance)
+    result = rereader.result
+    if json_:
+        output.as_json(
+            {
+                "read": result.read,
+                "duplicates": result.duplicates,
+                "no_body": result.no_body,
+                "not_unreadable": result.not_unreadable,
+                "still_unreadable": dict(result.still_unreadable),
+            }
+        )
+    else:
+        _show(result, dry_run)
+    if result.still_unreadable or result.no_body or result.not_unreadable:
+        raise click.exceptions.Exit(1)
+
+
+def _show(result: Reread, dry_run: bool) -> None:
+    if result == Reread():
+        click.echo("no events to read again: every event could be read")
+        return
+    output.line(output.figure(result.read, "accepted"), " can be read" if dry_run else " read, and routed next")
+    if result.duplicates:
+        output.line(output.figure(result.duplicates, "duplicate"), " settled: delivered again and accepted meanwhile")
+    for reason, number in result.still_unreadable.most_common():
+        output.line(output.figure(number, "failed"), f" still unreadable: {reason}")
+    if result.no_body:
+        output.line(
+            output.figure(result.no_body, "failed"), " not read: no such event, or its body was deleted by retention"
+        )
+    if result.not_unreadable:
+        output.line(output.figure(result.not_unreadable, "open"), " not read again: not an unreadable event")
+    output.next_command(
+        "storehooks events reread  read them and route them" if dry_run else "storehooks events  the newest events",
+        "storehooks failures  what is still unreadable",
+    )
