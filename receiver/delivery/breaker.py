@@ -6,6 +6,8 @@ import time
 
 from redis import Redis
 
+from receiver.inbox.redis.data_format import format_fault
+
 OPEN_SECONDS = 1.0
 PRESSURE_BEGINS, PRESSURE_ENDS = 0.85, 0.75
 """Fractions of the server's maxmemory: above the first, no delivery goes to the inbox; below the second, they do again.
@@ -18,6 +20,13 @@ class Breaker:
     def __init__(self) -> None:
         self._open_until = 0.0
         self.memory_pressure = False
+        self.unreadable_data = ""
+        """Why this version cannot use the data in the server; empty if it can."""
+
+    @property
+    def forbids_inbox(self) -> bool:
+        """Whether no delivery may go to the inbox, even if there is no spool."""
+        return self.memory_pressure or bool(self.unreadable_data)
 
     @property
     def is_open(self) -> bool:
@@ -27,10 +36,13 @@ class Breaker:
         self._open_until = time.monotonic() + OPEN_SECONDS
 
     def update_from_server(self, client: Redis) -> None:
-        """Measure the server's memory pressure, and close the breaker, because the server has just answered.
+        """Measure the server's memory pressure, check the format of its data, and close the breaker, because the
+        server has just answered.
 
-        If it does not answer, neither changes. Raises RedisError.
+        If it does not answer, nothing changes. Raises RedisError.
         """
+        fault = format_fault(client, write=True)  # another server may have taken its place
+        self.unreadable_data = str(fault.error) if fault else ""
         memory = client.info("memory")
         maximum = int(memory.get("maxmemory", 0))
         limit = PRESSURE_ENDS if self.memory_pressure else PRESSURE_BEGINS

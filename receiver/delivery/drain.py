@@ -75,6 +75,9 @@ class SpoolDrain:
         """Update the breaker, drain unless another process of this host does, and publish how many rows are left."""
         self._breaker.update_from_server(self._inbox.client)
         self._inbox.outage.worked(quiet=QUIET_SECONDS)
+        if self._breaker.unreadable_data:
+            self._problems.error("no delivery goes to the inbox", why=self._breaker.unreadable_data)
+            return
         if not self._spool.exists():
             return
         with open(self._lock_file, "a") as lock:

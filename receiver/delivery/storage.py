@@ -60,10 +60,11 @@ def spooling_stores(
     """The stores whose deliveries must not go to the inbox now; those of all other stores do.
 
     Under memory pressure all stores are returned, even without a spool: the sender gets 503, workers can still write.
+    The same if the data in the server has a format that this version does not know.
     An open breaker does not count without a spool, because the inbox is then the only place.
     A store that has rows in the spool adds to them, which keeps its deliveries in order.
     """
-    if breaker.memory_pressure:
+    if breaker.forbids_inbox:
         return stores
     if not spool_enabled:
         return set()
@@ -120,7 +121,7 @@ class DeliveryStorage:
         """Where a delivery would be stored now; None if nowhere."""
         count, oldest = self._spool.summary()
         since = datetime.fromtimestamp(oldest, UTC).isoformat(timespec="seconds") if count else None
-        if self._inbox_answers() and not self._breaker.memory_pressure:
+        if self._inbox_answers() and not self._breaker.forbids_inbox:
             return Readiness("redis", count, since)
         return Readiness("spool", count, since) if not self._spool.obstacle() else None
 

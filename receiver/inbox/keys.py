@@ -60,6 +60,9 @@ Plugins
                     hash    The same for a resource and for a store, one key for each mark, since each has its own age.
     st:{plugin}:{store}     hash    A plugin's state.
 
+The server
+    format          string  The number of the format of all this; see redis/data_format.py.
+
 Handlers and processes
     declarations    hash    "handler@version#mark" -> the declaration, as JSON. The mark identifies what it asks for.
     declared_at     hash    The same fields -> when last declared (ms). The field "@" is any worker.
@@ -119,6 +122,7 @@ CURSOR = PREFIX + "replay:"
 INDEX = PREFIX + "ix"
 DONE = PREFIX + "done"
 ACCEPTED_UNTIL = PREFIX + "accepted_until"
+FORMAT = PREFIX + "format"
 COUNTERS = PREFIX + "n"
 EVENT_NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "declarations"

@@ -18,12 +18,13 @@ from typing import Any
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection, parse_url
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import BusyLoadingError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnusable
+from receiver.inbox.redis.data_format import format_fault
 from receiver.inbox.redis.server_faults import describe, explain, of_its_mode
 
 OLDEST_VERSION = (7, 0)
@@ -140,7 +141,8 @@ def outdated(client: Redis, connection: Connection) -> bool:
 
 
 def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> str:
-    """Check that the server answers, is new enough and as durable as `ack` requires. Returns its name and version.
+    """Check that the server answers, is new enough and as durable as `ack` requires, and that its data can be read.
+    Returns its name and version.
 
     Commands may be given a user or a replica that is only read from; processes run scripts, which write.
     """
@@ -153,6 +155,7 @@ def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> s
     fault = of_its_mode(info, client)
     if fault and (runs_scripts or not fault.temporary):
         raise fault.error
+    _refuse_unreadable_data(client, write=runs_scripts)
     policy = str(info.get("maxmemory_policy", ""))  # hosted servers often do not allow CONFIG GET
     if policy.startswith("allkeys"):
         raise ServerUnusable(
@@ -173,6 +176,18 @@ def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> s
         )
     valkey = info.get("valkey_version")
     return f"Valkey {valkey}" if valkey else f"Redis {version}"
+
+
+def _refuse_unreadable_data(client: Redis, *, write: bool) -> None:
+    """Refuse data of another format. A server that is still loading its data is usable soon."""
+    try:
+        fault = format_fault(client, write=write)
+    except BusyLoadingError:
+        return
+    except RedisError as error:
+        raise explain(error, client).error from None
+    if fault:
+        raise fault.error
 
 
 def _refuse_without_functions(client: Redis) -> None:

@@ -23,6 +23,7 @@ from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, 
 from receiver.inbox.keyring.learned_secrets import with_local_secrets
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox.redis.data_format import format_fault
 from receiver.inbox.redis.server_faults import describe, explain, of_its_mode
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import EVENTS_FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
@@ -58,9 +59,12 @@ def server_facts(client: Redis) -> ServerFacts:
         ahead = seconds + micros / 1e6 - (before + time.time()) / 2
         info: Mapping[str, Any] = client.info()
         settings = {name: _setting(client, name) for name in ("appendonly", "appendfsync", "maxmemory-policy")}
+        fault = of_its_mode(info, client)
+        if not fault or fault.temporary:
+            fault = format_fault(client)
     except RedisError as error:
         return ServerFacts(address, fault=explain(error, client))
-    if (fault := of_its_mode(info, client)) and not fault.temporary:
+    if fault:
         return ServerFacts(address, fault=fault)
     version, valkey = str(info.get("redis_version", "0")), info.get("valkey_version")
     return ServerFacts(

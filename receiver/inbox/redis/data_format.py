@@ -1,0 +1,58 @@
+"""The format of our data in the server: written with the first data, and checked wherever the data is opened.
+
+An older and a newer version of storehooks would misread each other's data without an error. Today there is one format,
+and none is converted.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from receiver.inbox import keys
+from receiver.inbox.redis.server_faults import ServerFault, describe
+
+FORMAT = 1
+UNNUMBERED = 0
+"""Data from before formats had numbers."""
+_EARLIEST = 10**14
+"""Microseconds in 1973: a smaller time in the index of events is one in milliseconds, of unnumbered data."""
+
+
+def format_fault(client: Redis, *, write: bool = False) -> ServerFault | None:
+    """Why this version cannot use the data in the server; None if it can. Raises RedisError.
+
+    With `write` the format is written where there is none. A server that refuses writes gets it later, from the drain.
+    """
+    found = _read(client)
+    if found is None and write:
+        with suppress(RedisError):
+            client.set(keys.FORMAT, FORMAT, nx=True)
+    if found in (None, str(FORMAT)):
+        return None
+    data = f"the data in the Redis server at {describe(client)} has format {found}"
+    if found == str(UNNUMBERED):
+        return ServerFault(
+            f"{data}, and this version of storehooks reads format {FORMAT}",
+            "let the version that wrote it finish its work, then empty that database, or set another in [redis] url",
+        )
+    return ServerFault(
+        f"{data}, written by a newer version of storehooks, and this version reads format {FORMAT}",
+        "upgrade storehooks on this host, or set another database in [redis] url",
+    )
+
+
+def _read(client: Redis) -> str | None:
+    """The format's number as text; None where there is neither a number nor unnumbered data."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.get(keys.FORMAT)
+    pipeline.zrange(keys.INDEX, 0, 0, withscores=True)
+    number, oldest = pipeline.execute(raise_on_error=False)
+    if isinstance(number, RedisError):
+        raise number
+    if number is not None:
+        return str(number.decode("utf-8", "replace"))
+    is_unnumbered = isinstance(oldest, list) and oldest and oldest[0][1] < _EARLIEST
+    return str(UNNUMBERED) if is_unnumbered else None
