@@ -32,14 +32,16 @@ def setup(process: str) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    render: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    render: list[structlog.typing.Processor] = (
+        [escape_controls, structlog.dev.ConsoleRenderer()]
+        if sys.stderr.isatty()
+        else [structlog.processors.JSONRenderer()]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[without_messages, structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+            processors=[without_messages, structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -161,6 +163,15 @@ class CountedLog:
 def with_fields(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
     line.update(_fields)
     return line
+
+
+def escape_controls(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """For a terminal: escape what could control it. A library's message or a name may contain text from outside."""
+    return {name: _printable(str(value)) if isinstance(value, str) else value for name, value in line.items()}
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def without_messages(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
 import subprocess
 import sys
 
@@ -37,6 +40,28 @@ thread = threading.Thread(target=lambda: logs.get("ours").info("fine"))
 thread.start()
 thread.join()
 """
+
+
+EVIL_CODE = """
+import logging
+from receiver import logs
+
+logs.setup("test")
+evil = "\\x1b[2J \\x9b31m \\u202ereversed \\x00 \\r end"
+logs.get("ours").error("ours " + evil, why=evil, names=[evil])
+logging.getLogger("gunicorn.error").error("theirs %s", evil)
+"""
+
+
+def test_a_log_line_cannot_control_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "wb") as terminal:
+        subprocess.run([sys.executable, "-c", EVIL_CODE], stderr=terminal, check=True)
+    shown = re.sub(r"\x1b\[\d*m", "", os.read(ours, 1 << 16).decode().replace("\r\n", "\n"))
+    os.close(ours)
+    assert not set("\x1b\x9b\u202e\x00\r") & set(shown), shown
+    assert shown.count("\\x1b[2J") == 4
+    assert shown.count("\\u202ereversed") == 4
 
 
 def test_an_exception_is_logged_without_its_message() -> None:

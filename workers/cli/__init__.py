@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from io import StringIO
+from traceback import format_exc
 from typing import TYPE_CHECKING
 
 import click
@@ -91,7 +93,7 @@ def main() -> None:
     try:
         code = storehooks.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _show_usage_error(error)
         code = error.exit_code
     except click.Abort:
         code = 1
@@ -101,12 +103,29 @@ def main() -> None:
     except BrokenPipeError:  # the reader of the pipe has ended, such as `| head`
         sys.stderr.close()
         code = 0
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  every other error is shown with its traceback
         if not _is_redis_error(error):
-            raise
+            _show_traceback()
+            raise SystemExit(1) from None
         _print_error(f"Redis: {error}; `storehooks doctor` checks it")
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_usage_error(error: click.ClickException) -> None:
+    """click quotes the arguments, which may be pasted from anywhere."""
+    from workers.cli import output
+
+    text = StringIO()
+    error.show(text)
+    output.echo(text.getvalue(), nl=False, err=True)
+
+
+def _show_traceback() -> None:
+    """An error of ours that has no sentence. Its message may quote text from outside."""
+    from workers.cli import output
+
+    output.echo(format_exc(), nl=False, err=True)
 
 
 def _print_error(error: object) -> None:

@@ -96,7 +96,7 @@ def list_operations(config: Config, store: str | None, json_: bool) -> None:
     prefix = _common_prefix(rows) if output.width() < FULL_PATHS else ""
     cells = [_cells(row, prefix) for row in rows]
     output.table(("OPERATION", "METHOD", "PATH", "STATE"), cells, shorten=("PATH",))
-    click.echo(f"\n{_count(catalogue)}" + (f"\n… stands for {prefix}" if prefix else ""))
+    output.echo(f"\n{_count(catalogue)}" + (f"\n… stands for {prefix}" if prefix else ""))
     output.next_command("storehooks api probe  confirm operations by safe GETs")
 
 
@@ -211,7 +211,7 @@ def import_file(client: Any, group: str, path: Path, json_: bool) -> None:
     if json_ or not sys.stdout.isatty():
         output.as_json({"rows": done.rows, "accepted": done.accepted, "refused": done.refused})
     else:
-        click.echo(f"{done.rows:,} rows: {done.accepted:,} accepted, {done.refused:,} refused")
+        output.echo(f"{done.rows:,} rows: {done.accepted:,} accepted, {done.refused:,} refused")
     if done.refused:
         output.warn(f"the refused rows and their errors are in {importer.report_file}")
         raise click.exceptions.Exit(1)
@@ -223,32 +223,32 @@ def import_file(client: Any, group: str, path: Path, json_: bool) -> None:
 def show_answer(answer: Any, all_: bool, as_json: bool) -> None:
     if answer is None:
         if not as_json:
-            click.echo("done")
+            output.echo("done")
     elif isinstance(answer, Pages):
         records: Iterable[Record] = answer if all_ else answer.first_page()
         (_stream_json if as_json else _show_table)(iter(records))
         if not as_json and isinstance(records, list) and answer.total is not None:
             more = "; --all shows all of them" if answer.total > len(records) else ""
-            click.echo(f"\n{answer.total:,} in total{more}")
+            output.echo(f"\n{answer.total:,} in total{more}")
     elif as_json:
-        click.echo(_json(answer))
+        output.echo(_json(answer))
     else:
         output.payload(_json(answer).encode())
 
 
 def _stream_json(records: Iterator[Record]) -> None:
     """A JSON list, printed record by record, so that it need not fit into memory."""
-    click.echo("[", nl=False)
+    output.echo("[", nl=False)
     for number, record in enumerate(records):
-        click.echo(("," if number else "") + "\n  " + _json(record), nl=False)
-    click.echo("\n]")
+        output.echo(("," if number else "") + "\n  " + _json(record), nl=False)
+    output.echo("\n]")
 
 
 def _show_table(records: Iterator[Record]) -> None:
     """The columns are the fields of the first record."""
     first = next(records, None)
     if first is None:
-        click.echo("no records")
+        output.echo("no records")
         return
     names = [name for name in first if not isinstance(first[name], dict | list)][:MAX_COLUMNS]
     rows = ([_short(record.get(name)) for name in names] for record in chain([first], records))

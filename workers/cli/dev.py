@@ -149,7 +149,7 @@ class Dev:
         output.line(
             output.text(f"storehooks {__version__}", "bold"), f", {where}, config {self._config.path}", indent=2
         )
-        click.echo()
+        output.echo()
         for name in self._config.stores:
             output.field("receiver", self._config.public_url_of(name), indent=2, wide=10)
         if sandbox and self._config.stores:
@@ -157,7 +157,7 @@ class Dev:
             output.field("sandbox", f"http://{where}   store {store}, a shopper buys every 2 s", indent=2, wide=10)
         handlers = "   ".join(f"{one.handler} ({', '.join(one.topics)})" for one in self._handlers)
         output.field("handlers", handlers or "none; see [workers] plugins", indent=2, wide=10)
-        click.echo()
+        output.echo()
 
     # While it runs
 
@@ -202,10 +202,10 @@ class Dev:
         return bool(self._max_events and self._max_events > 50)
 
     def _print_next_commands(self) -> None:
-        click.echo(f"First event handled after {time.monotonic() - self._started:.0f} s.")
+        output.echo(f"First event handled after {time.monotonic() - self._started:.0f} s.")
         if self._max_events:
             return
-        click.echo("In a second terminal:")
+        output.echo("In a second terminal:")
         has_api = any(store.base_url for store in self._config.stores.values())
         output.next_command(
             "storehooks send order.created  send your own event",
@@ -214,7 +214,7 @@ class Dev:
             *(["storehooks api orders list  call the sandbox store's API"] if has_api else []),
             *(f"edit {os.path.relpath(file)}  it is reloaded when you save it" for file in self._plugin_files.files),
         )
-        click.echo()
+        output.echo()
 
     def _reload_if_changed(self) -> None:
         if time.monotonic() < self._next_file_check:
@@ -274,7 +274,7 @@ class Dev:
             socket_path(self._config.data_dir).unlink(missing_ok=True)
         if summary:
             took = time.monotonic() - asked
-            click.echo(
+            output.echo(
                 f"\nstopped in {took:.1f} s, all processes ended, events stored in {self._config.redis.data_dir}"
             )
             output.line(summary, indent=2)

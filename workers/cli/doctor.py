@@ -70,7 +70,7 @@ def _header(facts: Facts, took: float) -> None:
         counted(len(facts.plugins.handlers), "handler"),
     ]
     output.line(f"{', '.join(parts)}   checked in {took:.1f} s", indent=2)
-    click.echo()
+    output.echo()
 
 
 def _show(findings: list[Finding]) -> None:
@@ -95,7 +95,7 @@ def _fix(fix: str) -> list[str]:
 def _verdict(findings: list[Finding]) -> None:
     problems, warnings = count(findings, "fail"), count(findings, "warn")
     summary = f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
-    click.echo()
+    output.echo()
     output.line(output.state("fail" if problems else "warn" if warnings else "ok", summary))
 
 

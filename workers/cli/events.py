@@ -56,7 +56,7 @@ def list_events(
         output.as_json([_summary_json(event) for event in found])
         return
     if not found:
-        click.echo("no events found")
+        output.echo("no events found")
         output.next_command("storehooks send order.created  send one")
         return
     rows = [(e.received_at, e.store, e.topic, e.resource_id, output.state(e.status), e.source, e.id) for e in found]
@@ -91,7 +91,7 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
         output.as_json(_record_json(record))
         return
     _show_summary(record)
-    click.echo()
+    output.echo()
     if record.runs:
         output.table(
             ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
@@ -99,11 +99,11 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
             drop=("DUE", "ATTEMPTS"),
             wrap="RESULT",
         )
-        click.echo()
+        output.echo()
     if record.body:
         output.payload(record.body)
     else:
-        click.echo("The body was deleted by retention.")
+        output.echo("The body was deleted by retention.")
     if record.summary.topic == UNREADABLE:
         output.next_command(f"storehooks events reread {record.summary.id}  read it again, by the scheme of today")
         return
@@ -130,14 +130,14 @@ def _write_export(event_id: str, path: str) -> None:
     config = load_config()
     text = write(config, connect_server(config), event_id)
     if path == "-":
-        click.echo(text, nl=False)
+        output.echo(text, nl=False)
         return
     try:
         Path(path).touch(mode=0o600)  # it holds customers' data
         Path(path).write_bytes(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-    click.echo(f"wrote {path}, {len(text):,} bytes: headers and payload as they came, settings without secrets")
+    output.echo(f"wrote {path}, {len(text):,} bytes: headers and payload as they came, settings without secrets")
     output.next_command(f"storehooks handlers run HANDLER --event {path}      there, with that code, against a sandbox")
 
 
@@ -179,13 +179,13 @@ def replay_events(
     look = Replay(inbox, rate=None, first=None, progress=lambda _: None)
     items = [item for one in event_ids for item in _runs_of(inbox, one, selection)]
     total = len(items) if event_ids else sum(1 for _ in look.matching(selection))
-    click.echo(f"{counted(total, 'run')} {'matches' if total == 1 else 'match'}")
+    output.echo(f"{counted(total, 'run')} {'matches' if total == 1 else 'match'}")
     if dry_run:
         return
     if not yes and total > 1 and sys.stdin.isatty():
-        click.confirm(f"Replay {counted(min(total, first or total), 'run')}?", abort=True)
+        output.confirm(f"Replay {counted(min(total, first or total), 'run')}?")
     if not event_ids and look.position(selection):
-        click.echo("continuing where an interrupted replay stopped")
+        output.echo("continuing where an interrupted replay stopped")
     run_replay(
         inbox,
         lambda one: one.items(items, make=bool(selection.handler)) if event_ids else one.selection(selection),

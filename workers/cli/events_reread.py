@@ -39,7 +39,7 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
     queries, failures = EventQueries(client), FailureQueries(client)
     total = len(event_ids) or sum(one.failed for one in failures.groups() if one.handler == INTAKE)
     if not (yes or dry_run) and total > 1 and sys.stdin.isatty():
-        click.confirm(f"Read {counted(total, 'event')} again?", abort=True)
+        output.confirm(f"Read {counted(total, 'event')} again?")
     rereader = Rereader(config, queries, store=name, dry_run=dry_run)
     with output.progress("reading", total) as bar:
         chosen = dict.fromkeys(queries.find_id(one) for one in event_ids)
@@ -63,7 +63,7 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
 
 def _show(result: Reread, dry_run: bool) -> None:
     if result == Reread():
-        click.echo("no events to read again: every event could be read")
+        output.echo("no events to read again: every event could be read")
         return
     output.line(output.figure(result.read, "accepted"), " can be read" if dry_run else " read, and routed next")
     if result.duplicates:

@@ -49,7 +49,7 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
         return
     groups = reader.groups()
     if not groups:
-        click.echo("no failures")
+        output.echo("no failures")
         return
     _show_groups(groups)
     _show_versions(groups, Inbox(client).declarations())
@@ -81,7 +81,7 @@ def show_group(group: str) -> None:
     versions = ", ".join(f"{version} ({count:,})" for version, count in found.versions.items())
     output.field("versions", versions, wide=10)
     output.field("example", event_id, wide=10)
-    click.echo()
+    output.echo()
     output.line(output.text(found.error, "red"))
     for line in reader.traceback(found.example).splitlines():
         output.line("  ", line, whole=True)
@@ -143,9 +143,9 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
             replies = administration.drop(page, reason=reason)
             dropped, kept = dropped + replies.count(True), kept + replies.count(False)
             bar.advance(len(page))
-    click.echo(f"{counted(dropped, 'run')} dropped")
+    output.echo(f"{counted(dropped, 'run')} dropped")
     if kept:
-        click.echo(f"{counted(kept, 'run')} not dropped: running now, or no failure any more")
+        output.echo(f"{counted(kept, 'run')} not dropped: running now, or no failure any more")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
 
 def _confirm(question: str, total: int, yes: bool) -> None:
     if not yes and total > 1 and sys.stdin.isatty():
-        click.confirm(question, abort=True)
+        output.confirm(question)
 
 
 def _show_groups(groups: list[FailureGroup]) -> None:
@@ -240,10 +240,10 @@ def _show_runs(found: list[Failure]) -> None:
 
 def _show_versions(groups: list[FailureGroup], declared: Declarations) -> None:
     runs = sum(one.retrying + one.failed for one in groups)
-    click.echo(f"\n{counted(runs, 'run')}.")
+    output.echo(f"\n{counted(runs, 'run')}.")
     short = _short_ids(groups)
     for one in groups[:MAX_SENTENCES]:
         others = sorted({d.version for d in declared.handlers if d.handler == one.handler} - set(one.versions))
         if len(one.versions) == 1 and one.handler != keys.INTAKE:
             clean = f"; {', '.join(others)} had no such error" if others else ""
-            click.echo(f"All of {short[one.id]} ran {one.handler} {next(iter(one.versions))}{clean}.")
+            output.echo(f"All of {short[one.id]} ran {one.handler} {next(iter(one.versions))}{clean}.")

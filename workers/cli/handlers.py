@@ -50,7 +50,7 @@ def list_handlers(json_: bool = False) -> None:
         )
         return
     if not found:
-        click.echo("no handlers: no plugin is installed, and [workers] plugins is empty")
+        output.echo("no handlers: no plugin is installed, and [workers] plugins is empty")
         return
     _show_handlers(found, paused)
     _show_absent(absent)
@@ -83,7 +83,7 @@ def _show_absent(absent: Mapping[str, AbsentHandler]) -> None:
     """Handlers that this config does not have, and no worker either."""
     for name, one in absent.items():
         waiting = f"; {waits(one.waiting, 'run')} for it" if one.waiting else ""
-        click.echo()
+        output.echo()
         output.line(output.text(name, "bold"), output.state("warn", f": no worker has this handler{waiting}"))
         output.line("  if it was removed for good: ", f"{output.our_name()} handlers retire {name}", whole=True)
 
@@ -106,7 +106,7 @@ def _server_state(config: Config, found: list[Declaration]) -> tuple[set[str] | 
 def pause(handler: str) -> None:
     """Start no more runs of a handler. They wait, and no attempt is used up."""
     administration = _administration_with(handler)
-    click.echo(f"{handler} is paused" if administration.pause(handler=handler) else f"{handler} is already paused")
+    output.echo(f"{handler} is paused" if administration.pause(handler=handler) else f"{handler} is already paused")
     output.next_command(f"storehooks handlers resume {handler}  start its runs again")
 
 
@@ -117,11 +117,11 @@ def resume(handler: str) -> None:
     """Start the runs of a paused handler again, in their order."""
     administration = _administration_with(handler)
     if f"handler:{handler}" not in administration.paused():
-        click.echo(f"{handler} is not paused")
+        output.echo(f"{handler} is not paused")
         return
     waiting = administration.client.zcard(keys.READY + handler)
     administration.resume(handler=handler)
-    click.echo(f"{handler} is resumed; {waits(waiting, 'run')}")
+    output.echo(f"{handler} is resumed; {waits(waiting, 'run')}")
 
 
 @handlers.command("retire")
@@ -134,9 +134,9 @@ def retire(handler: str, yes: bool) -> None:
     queries = HandlerQueries(administration.client)
     waiting, still_there = queries.waiting([handler])[handler], handler in queries.present()
     if not yes and waiting and sys.stdin.isatty():
-        click.confirm(f"Fail {counted(waiting, 'waiting run')} of {handler}?", abort=True)
+        output.confirm(f"Fail {counted(waiting, 'waiting run')} of {handler}?")
     ended = administration.retire(handler)
-    click.echo(f"{handler} is retired; {counted(ended, 'waiting run')} failed")
+    output.echo(f"{handler} is retired; {counted(ended, 'waiting run')} failed")
     if still_there:
         output.warn(
             "a worker had this handler within the last 20 s; if it still has it, new events are routed to it again"

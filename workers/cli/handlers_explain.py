@@ -38,14 +38,14 @@ def explain(event_id: str, json_: bool) -> None:
         return
     event = facts.event.summary
     output.line(output.text(event.topic, "bold"), f"   {event.store}   ", output.state(event.status), f"   {event.id}")
-    click.echo()
+    output.echo()
     output.table(
         ("HANDLER", "CALLED", "WHY"),
         [row for one in verdicts for row in _rows(one)],
         wrap="WHY",
     )
     if not verdicts:
-        click.echo("no handlers: this config has none, and no worker has declared one")
+        output.echo("no handlers: this config has none, and no worker has declared one")
     fixes = [one.fix for one in verdicts if one.fix.startswith("storehooks ")]
     output.next_command(*dict.fromkeys(fixes), f"storehooks events show {event.id}  its payload and its runs")
 

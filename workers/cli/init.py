@@ -11,7 +11,7 @@ from receiver.config.values import is_store_name
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.grammar import encode_secret
 from receiver.contract.signing.presets import STANDARD_WEBHOOKS
-from workers.cli.output import next_command
+from workers.cli.output import echo, next_command
 
 CONFIG = """\
 # storehooks. All keys with their defaults: config.example.toml in the project's repository.
@@ -65,7 +65,7 @@ def init(store: str) -> None:
     config.write_text(CONFIG.format(store=store, secret=secret))
     plugin.parent.mkdir(exist_ok=True)
     plugin.write_text(PLUGIN)
-    click.echo(f"wrote {config} (store {store}, a new secret) and {plugin}")
+    echo(f"wrote {config} (store {store}, a new secret) and {plugin}")
     next_command(
         "storehooks dev  start everything, with a sandbox store",
         "storehooks handlers  list the handlers",

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from receiver.contract.errors import ConfigError
-from workers.cli.output import next_command
+from workers.cli.output import echo, next_command
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 _TAKEN = {"workers", "receiver", "storehooks", "tests", "test", "pytest"}
@@ -152,7 +152,7 @@ def new_plugin(name: str) -> None:
         file = folder / path.format(**words)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text.format(**words))
-    click.echo(f"wrote {folder}/: {', '.join(path.format(**words) for path in FILES)}")
+    echo(f"wrote {folder}/: {', '.join(path.format(**words) for path in FILES)}")
     next_command(
         f"cd {folder} && python -m pytest  run its tests",
         f'[workers] plugins = ["{folder}/{module}.py"]  in config.toml: load it',

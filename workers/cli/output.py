@@ -3,7 +3,8 @@
 A terminal gets colour, and tables that fit its width. A pipe or a file gets plain text with every column. NO_COLOR and
 TERM=dumb switch colour off, and `--json` never has any.
 
-Text from outside becomes a `Text` without control characters. It is never read as markup.
+Text from outside becomes a `Text` without control characters. It is never read as markup. What is printed without rich
+is escaped on a terminal, and unchanged in a pipe or a file. No other module of the command line prints.
 rich is imported by the functions that draw, so that `--help` does not wait for it.
 """
 
@@ -25,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import orjson
 
-from workers.formatting import counted, harmless
+from workers.formatting import counted, escaped, harmless
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -145,13 +146,35 @@ def field(name: str, value: Any, *, indent: int = 0, wide: int = 15) -> None:
     line(text(f"{'':{indent}}{name:<{wide}}", "dim"), value, indent=indent + wide)
 
 
+def echo(value: str | bytes = "", *, nl: bool = True, err: bool = False) -> None:
+    """Print text as it is, but on a terminal with escapes for what could control it. JSON stays the same document."""
+    text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+    if is_terminal(sys.stderr if err else sys.stdout):
+        value = escaped(text)
+    click.echo(value, nl=nl, err=err)
+
+
+def raw(data: bytes, *, force: bool) -> None:
+    """Write bytes as they are; to a terminal only by force, else escaped."""
+    if force or not is_terminal(sys.stdout):
+        click.echo(data, nl=False)
+        return
+    text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+    echo(text)
+    if escaped(text) != text:
+        warn("control characters are shown as \\uXXXX; --force prints them as they are, and so does a pipe")
+
+
+def confirm(question: str) -> None:
+    """Ask, and end the command if the answer is no."""
+    click.confirm(escaped(question), abort=True)
+
+
 def as_json(value: Any) -> None:
     """Print one JSON document."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
-    click.echo(
-        orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str).decode(), nl=False
-    )
+    echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str).decode(), nl=False)
 
 
 def payload(body: bytes) -> None:
@@ -288,7 +311,7 @@ class Progress:
 
     def next_step(self, label: str) -> None:
         """Name the step that begins now, and count the one before as done."""
-        self._bar.update(self._task, completed=self._steps, description=label)
+        self._bar.update(self._task, completed=self._steps, description=harmless(label))
         self._steps += 1
 
 
@@ -309,7 +332,7 @@ def progress(label: str, total: int, *, unit: str = "") -> Iterator[Progress]:
     with RichProgress(
         *columns, console=Console(stderr=True, force_terminal=shown), transient=True, disable=not shown
     ) as bar:
-        yield Progress(bar, bar.add_task(label, total=total))
+        yield Progress(bar, bar.add_task(harmless(label), total=total))
 
 
 # What to type next

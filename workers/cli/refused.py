@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -67,8 +66,8 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
     output.table(
         ("ID", "TIME", "STORE", "REASON", "BYTES", "FROM", "BODY"), rows, drop=("BYTES", "FROM"), shorten=("STORE",)
     )
-    click.echo()
-    click.echo(f"{refusals.count():,} refused on this host, {refusals.count_with_body():,} with a stored body.")
+    output.echo()
+    output.echo(f"{refusals.count():,} refused on this host, {refusals.count_with_body():,} with a stored body.")
     output.next_command(
         f"storehooks verify --refused {_first_with_body(found)}  why it was refused",
         "storehooks refused release  accept those that are valid by now",
@@ -78,14 +77,15 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
 @refused.command("show")
 @click.argument("refusal_id", metavar="last|ID")
 @click.option("--raw", is_flag=True, help="Print the raw request, as read by `verify --request` and `scheme detect`.")
+@click.option("--force", is_flag=True, help="With --raw: print control characters as they are, also on a terminal.")
 @json_option
 @with_config
-def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
+def show_refused(refusal_id: str, raw: bool, force: bool, json_: bool) -> None:
     """Show one refused delivery: reason, headers and body."""
     refusal = find_refusal(refused_deliveries(load_config()), refusal_id)
     body = refusal.body or b""
     if raw:
-        sys.stdout.buffer.write(write(dict(refusal.headers), body))
+        output.raw(write(dict(refusal.headers), body), force=force)
         return
     if json_:
         output.as_json({**_as_json(refusal), "headers": refusal.headers, "body": body.decode("utf-8", "replace")})
@@ -95,11 +95,11 @@ def show_refused(refusal_id: str, raw: bool, json_: bool) -> None:
     output.field("store", refusal.name, wide=10)
     output.field("refused", f"{output.clock(refusal.moment)} with 401, from {refusal.address or 'unknown'}", wide=10)
     output.field("body", f"{refusal.length:,} bytes, sha256 {refusal.hash}", wide=10)
-    click.echo()
+    output.echo()
     output.table(
         ("HEADER", "VALUE"), [(name, printable(value)) for name, value in sorted(refusal.headers.items())], wrap="VALUE"
     )
-    click.echo()
+    output.echo()
     output.payload(body)
     output.next_command(
         f"storehooks verify --refused {refusal.id}  why it was refused, step by step",
@@ -155,7 +155,7 @@ def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
 
 def _show_released(released: Released, dry_run: bool) -> None:
     if not released.accepted and not released.duplicates and not released.full and not released.still_refused:
-        click.echo("no refused deliveries to release")
+        output.echo("no refused deliveries to release")
         return
     action = "would be accepted" if dry_run else "accepted"
     output.line(output.figure(released.accepted, "accepted"), f" {action}, with their original time of arrival")

@@ -39,16 +39,16 @@ def run_replay(
             work(replay)
         except KeyboardInterrupt:
             bar.stop()
-            click.echo(f"interrupted after {counted(replay.replayed, 'run')}; the same command continues")
+            output.echo(f"interrupted after {counted(replay.replayed, 'run')}; the same command continues")
             raise click.exceptions.Exit(1) from None
-    click.echo(f"{counted(replay.replayed, 'run')} replayed")
+    output.echo(f"{counted(replay.replayed, 'run')} replayed")
     _show_pauses(replay)
     results: Counter[ReopenResult] = Counter()
     for (result, _), number in replay.counts.items():
         results[result] += number
     for result, reason in NOT_REPLAYED.items():
         if results[result]:
-            click.echo(f"{counted(results[result], 'run')} not replayed: {reason}")
+            output.echo(f"{counted(results[result], 'run')} not replayed: {reason}")
     output.next_command("storehooks failures  what failed again", "storehooks stats  how many are open")
 
 

@@ -79,12 +79,12 @@ def misbehave(changes: tuple[str, ...]) -> None:
 
     if not changes:
         output.table(("NAME", "PROBABILITY THAT"), FAULTS.items(), wrap="PROBABILITY THAT")
-        click.echo()
+        output.echo()
         output.line(f"with {', '.join(f'{name}={value}' for name, value in FAULT_SETTINGS.items())}", indent=5)
         output.next_command("storehooks sandbox misbehave duplicate=0.1  send every tenth delivery twice")
         return
     state = _ask("PUT", "/misbehave", dict(_pair(change) for change in changes))
-    click.echo(f"misbehaves now: {_active_faults(state) or 'not at all'}")
+    output.echo(f"misbehaves now: {_active_faults(state) or 'not at all'}")
 
 
 @sandbox.command("do")
@@ -93,7 +93,7 @@ def misbehave(changes: tuple[str, ...]) -> None:
 def do(action: str) -> None:
     """Make the running sandbox do something now."""
     _ask("POST", f"/do/{action}")
-    click.echo(f"done: {action}")
+    output.echo(f"done: {action}")
 
 
 def _pair(change: str) -> tuple[str, str]:

@@ -58,9 +58,9 @@ def show_scheme(name: str) -> None:
     known = load_config().known_schemes
     if name not in known:
         raise NotFound(f"no scheme {name}; known schemes: {', '.join(sorted(known))}")
-    click.echo(to_toml(known[name], name), nl=False)
+    output.echo(to_toml(known[name], name), nl=False)
     for caveat in caveats(known[name]):
-        click.echo(f"# note: {caveat}")
+        output.echo(f"# note: {caveat}")
 
 
 @scheme.command("detect")
@@ -86,16 +86,16 @@ def detect_scheme(file: str, secret: str, url: str, name: str) -> None:
         _show_tried(found, url)
         raise click.exceptions.Exit(1)
     known = f", the preset {found.preset}" if found.preset else ""
-    click.echo(f"# matches {harmless(file)}{known}")
+    output.echo(f"# matches {harmless(file)}{known}")
     for note in found.notes:
-        click.echo(f"# {harmless(note)}")
+        output.echo(f"# {harmless(note)}")
     if found.preset:
-        click.echo(f'[stores.{name}]\nscheme = "{found.preset}"\nsigning_secrets = ["{secret}"]')
+        output.echo(f'[stores.{name}]\nscheme = "{found.preset}"\nsigning_secrets = ["{secret}"]')
     else:
-        click.echo(found.toml(name))
-        click.echo(f'[stores.{name}]\nscheme = "{name}"\nsigning_secrets = ["{secret}"]')
+        output.echo(found.toml(name))
+        output.echo(f'[stores.{name}]\nscheme = "{name}"\nsigning_secrets = ["{secret}"]')
     for caveat in caveats(found.scheme):
-        click.echo(f"# note: {caveat}")
+        output.echo(f"# note: {caveat}")
 
 
 def _secret(reference: str) -> str:
@@ -121,7 +121,7 @@ def _show_tried(found: Detection, url: str) -> None:
         output.line("  ", line, indent=4)
     for note in found.notes:
         output.line("  but: ", note, indent=4)
-    click.echo()
+    output.echo()
     output.line("Either the secret is wrong, or the body is not exactly the bytes that were sent.")
     if not url:
         output.line("If the store signs its URL, add it: --url https://hooks.example.com/webhooks/NAME")

@@ -72,7 +72,7 @@ def send(
     delivery_id = delivery_id or f"msg_{secrets.token_hex(5)}"
     request = _request(config, name, topic, _data(topic, data_file, changes), delivery_id, tamper)
     if print_:
-        click.echo(request.body)
+        output.echo(request.body)
         return
     url = config.public_url_of(name)
     _ask_if_public(url, yes)
@@ -183,7 +183,7 @@ def _signer(config: Config, name: str) -> Store:
 
 def _ask_if_public(url: str, yes: bool) -> None:
     if not yes and urlsplit(url).hostname not in LOOPBACK:
-        click.confirm(f"{url} is not on this machine. Send to it?", abort=True)
+        output.confirm(f"{url} is not on this machine. Send to it?")
 
 
 # The answer and the runs
@@ -245,7 +245,7 @@ def _is_active(record: EventRecord) -> bool:
 
 
 def _show_runs(record: EventRecord, took: float) -> None:
-    click.echo()
+    output.echo()
     wide = max([len(run.handler) for run in record.runs], default=0)
     for run in record.runs:
         result = run.error or ("" if run.result is None else f'"{run.result}"')

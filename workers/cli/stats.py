@@ -28,7 +28,7 @@ def stats(json_: bool) -> None:
         output.as_json(counters.as_json())
         return
     output.line(equation(counters.total), indent=2)
-    click.echo()
+    output.echo()
     names = ("accepted", "settled", "open", "failed", "duplicates", "refused")
     rows = [
         (store, *(output.figure(counts[name], name) for name in names))
@@ -66,7 +66,7 @@ def show_conflicts(store: str, counts: Mapping[str, int]) -> None:
 
 
 def _paragraph(sentence: str) -> None:
-    click.echo()
+    output.echo()
     output.line(sentence, indent=2)
 
 

@@ -33,7 +33,7 @@ class Steps:
         if self.quiet:
             output.as_json({**self.done, "left": self.left})
         elif self.left:
-            click.echo("\nleft to do:")
+            output.echo("\nleft to do:")
             for line in self.left:
                 output.line("  ", line, whole=True)
         if self.left:

@@ -50,7 +50,7 @@ def list_stores(json_: bool = False) -> None:
         output.as_json(found)
         return
     if not found:
-        click.echo("no store is configured")
+        output.echo("no store is configured")
         output.next_command("storehooks stores add NAME  add one")
         return
     headings = ("store", "scheme", "state", *FIGURES)
@@ -97,7 +97,7 @@ def pause(store: str) -> None:
     config = load_config()
     administration = Administration(connect_server(config))
     new = administration.pause(store=choose_store(config, store))
-    click.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} is already paused")
+    output.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} is already paused")
     output.next_command(f"storehooks stores resume {store}  start its runs again")
 
 
@@ -110,7 +110,7 @@ def resume(store: str) -> None:
     administration = Administration(connect_server(config))
     waiting = administration.client.zcard(keys.HELD + choose_store(config, store))
     administration.resume(store=store)
-    click.echo(f"{store} is resumed; {waits(waiting, 'run')}")
+    output.echo(f"{store} is resumed; {waits(waiting, 'run')}")
 
 
 def _about(config: Config, name: str, counts: dict[str, int], paused: bool) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _ago(moment: datetime | None) -> str:
 def _show_status(one: StoreStatus, now: datetime) -> None:
     paused = output.state("paused" if one.paused else "on")
     output.line(output.text(one.name, "bold"), "   ", paused, f"   {one.scheme}   {one.place}")
-    click.echo()
+    output.echo()
     _line("sends to", one.callback)
     for number, secret in enumerate(one.secrets):
         _line("secrets" if not number else "", f"{secret.fingerprint}  {secret.origin}{_end(secret.not_after, now)}")

@@ -60,7 +60,7 @@ def _confirm(config: Config, name: str, waiting: int) -> None:
         raise ConfigError(f"removing {name} deletes its subscriptions; confirm it with --yes")
     more = f" {waiting:,} of its events are open." if waiting else ""
     where = file_of(config, name) or config.place("stores", name)
-    click.confirm(f"Remove {name} ({where}) and its subscriptions?{more}", abort=True)
+    output.confirm(f"Remove {name} ({where}) and its subscriptions?{more}")
 
 
 def _delete_subscriptions(config: Config, name: str, client: Redis, steps: Steps) -> None:

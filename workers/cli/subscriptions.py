@@ -116,7 +116,7 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     if store:
         SubscriptionChecks(redis).restore(store)  # naming a removed store means that it is wanted again
     if not todo:
-        click.echo("\nnothing to do")
+        output.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
     results = for_each_store("applying", todo, lambda name: _apply_at(config, redis, handlers, shown[name], no_delete))
     failed = show_results(dict(zip(todo, results, strict=True)))
@@ -221,7 +221,7 @@ def _confirm(question: str, yes: bool) -> None:
         return
     if not output.is_terminal(sys.stdin):
         raise ConfigError("this changes subscriptions at stores; confirm it with --yes")
-    click.confirm(question, abort=True)
+    output.confirm(question)
 
 
 def _change(change: Any) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def _row(name: str, state: str, last: CheckResult | None, repairs: list[Repair],
 def _show_problems(last: CheckResult | None) -> None:
     if last is None or not (last.unknown or last.pending):
         return
-    click.echo()
+    output.echo()
     if last.unknown:
         output.line(f"{last.store}: {last.unknown}", indent=2)
     show_changes([(last.store, sign(one["action"]), one["topic"], one["why"]) for one in last.pending])

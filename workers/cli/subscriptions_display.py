@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from receiver.config import Config
 from workers.cli import output
 from workers.formatting import counted, span
@@ -23,7 +21,7 @@ _STYLES = {"+": "green", "~": "yellow", "-": "red"}
 def show_plans(plans: list[Plan], handlers: Handlers, *, summary: bool = True) -> None:
     number = len({one.handler for one in handlers.present})
     source = f"topics of {counted(number, 'handler')} and" if handlers.known else "no worker has reported yet; only"
-    click.echo(f"wanted: {source} [stores.*] subscribe\n")
+    output.echo(f"wanted: {source} [stores.*] subscribe\n")
     wide = max(len(one.store) for one in plans)
     for one in plans:
         _show_store(one, wide)
@@ -64,7 +62,7 @@ def _show_summary(plans: list[Plan]) -> None:
     changed = sum(1 for one in plans if one.changes)
     parts = [f"{count_changes(plans)} at {counted(changed, 'store')}"] if changed else ["nothing to do"]
     parts += [f"{counted(unknown, 'store')} unknown"] if unknown else []
-    click.echo(f"\n{', '.join(parts)}.")
+    output.echo(f"\n{', '.join(parts)}.")
 
 
 def scheduled_check(config: Config) -> str:
@@ -77,7 +75,7 @@ def scheduled_check(config: Config) -> str:
 
 def show_results(results: dict[str, list[ChangeResult] | str]) -> int:
     """Print each change that was made, or why it was not. Returns how many failed."""
-    click.echo()
+    output.echo()
     rows: list[tuple[Any, ...]] = []
     failed = 0
     for store, done in results.items():

@@ -29,7 +29,7 @@ def topics(store: str | None, json_: bool) -> None:
     if rows:
         _show(rows)
     else:
-        click.echo("no events received yet")
+        output.echo("no events received yet")
     _show_unsent(list(unsent(handlers, rows)))
     for name in names:
         show_conflicts(name, queries.counters().stores.get(name, {}))
@@ -62,7 +62,7 @@ def _show(rows: list[SentName]) -> None:
 def _show_unsent(wanted: list[Unsent]) -> None:
     if not wanted:
         return
-    click.echo()
+    output.echo()
     for one in wanted:
         nearest = f"; did you mean {one.nearest}?" if one.nearest else ""
         output.line(f"{one.handler.handler} handles {one.topic}, which no store has sent{nearest}", indent=2)

@@ -99,14 +99,14 @@ def _others(config: Config, store: Store) -> list[Store]:
 
 
 def _show_explanation(config: Config, store: Store, explanation: Explanation) -> bool:
-    click.echo()
+    output.echo()
     rows = [
         ("" if at else number, "" if at else step.title, line.text, output.state(line.mark))
         for number, step in enumerate(explanation.steps, 1)
         for at, line in enumerate(step.lines)
     ]
     output.table(("STEP", "TITLE", "FOUND", "RESULT"), rows, wrap="FOUND", indent=2, header=False)
-    click.echo()
+    output.echo()
     verdict = "VALID" if explanation.valid else "NOT VALID"
     output.line(output.state(verdict), "  ", explanation.verdict, indent=len(verdict) + 2)
     for hint in explanation.hints:
@@ -115,7 +115,7 @@ def _show_explanation(config: Config, store: Store, explanation: Explanation) ->
             where = f"   ({_where(config, store)})" if " = " in hint.fix else ""
             output.line("    fix: ", hint.fix, where, whole=True)
     if explanation.valid and explanation.caveats:
-        click.echo()
+        output.echo()
         for caveat in explanation.caveats:
             output.line("  note: ", caveat, indent=4)
     return explanation.valid
@@ -141,11 +141,11 @@ def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> No
     if not count:
         return
     number = f"{count:,}{' or more' if count >= MAX_CHECKED else ''}"
-    click.echo()
+    output.echo()
     output.line(f"{number} refused of {store.name}; {valid:,} valid with the current config.")
     for fingerprint, times in by.most_common():
         if fingerprint:
-            click.echo(f"{times:,} signed with secret {fingerprint}.")
+            output.echo(f"{times:,} signed with secret {fingerprint}.")
     why = "accept those that are valid" if valid else "accept them after the fix"
     output.next_command(f"storehooks refused release --store {store.name}  {why}")
 

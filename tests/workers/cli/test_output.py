@@ -72,7 +72,7 @@ def shop(make_system: Callable[..., System]) -> System:
     return system
 
 
-def in_a_terminal(system: System, *arguments: str, env: dict[str, str] | None = None) -> str:
+def in_a_terminal(system: System, *arguments: str, env: dict[str, str] | None = None, errors: str = "strict") -> str:
     """What a command writes to a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
@@ -90,7 +90,7 @@ def in_a_terminal(system: System, *arguments: str, env: dict[str, str] | None = 
     finally:
         os.close(ours)
         process.wait(10)
-    return text.decode()
+    return text.decode(errors=errors)
 
 
 def test_every_list_fits_and_what_people_copy_is_whole(shop: System) -> None:
