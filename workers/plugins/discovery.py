@@ -62,8 +62,8 @@ def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
     Files are read from disk, except those that are in `copies`, which then has the others, too.
     """
     _refuse_shadowing_packages(config)
-    _search_config_folder(config)
     sources = [*_entry_points(config), *_configured(config)]
+    _search_config_folder(config)
     copies = copies or SourceCopies()
     found = [_load(source, copies, sources) for source in sources]
     _refuse_duplicate_plugins(found)

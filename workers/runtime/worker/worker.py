@@ -39,7 +39,7 @@ RELEASE_AFTER = 5.0
 """Seconds that a claimed run may wait here for a child process before it is released."""
 TIMEOUT_OF_UNKNOWN_HANDLER = 60.0
 """A reload may remove a handler while one of its runs is under way."""
-VALIDATE_AGAIN_EVERY = 10.0
+VALIDATE_AGAIN_EVERY = 5.0
 """Seconds between two tries while a plugin on disk cannot be loaded as it was validated."""
 CLOSE_SECONDS = 3.0
 """Seconds after the drain time in which the last outcomes must be written."""
