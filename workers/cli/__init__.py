@@ -39,7 +39,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "send": ("send", "Send a signed event as the store would, and follow it."),
     },
     "Nouns (without a command, each one lists)": {
-        "events": ("events", "List, show and replay events."),
+        "events": ("events", "List, show, replay and reread events."),
         "failures": ("failures", "List, show, replay and drop failures."),
         "refused": ("refused", "List, show and release refused deliveries of this host."),
         "handlers": ("handlers", "List, explain, run, certify, pause and retire handlers."),

@@ -56,7 +56,7 @@ local function reread(at)
     join_group(id, 'intake', store, 'failed', problem)
     return 'unreadable'
   end
-  received = tonumber(received)
+  received, digest = tonumber(received or '') or NOW, digest or '' -- a damaged record is read as far as possible
   local accepted, alias = accepted_as(id, ARGV[at + 8], ARGV[at + 9], digest)
   accepted = accepted or find_repeat(id, store, mark, received)
   leave_group(id, 'intake', store)
