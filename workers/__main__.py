@@ -6,20 +6,82 @@ import argparse
 import sys
 
 from receiver import logs
-from receiver.config import load_from_environment
+from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
 from receiver.start_checks import prepare_data_dir
-from workers.plugins.validation_process import validate_plugins
+from workers.plugins.validation_process import ValidationProcess, validate_plugins
+from workers.processes import reap_orphans_if_first
 from workers.runtime.supervisor import Supervisor, worker_programs
+
+STOP_SECONDS = 5.0
+"""Seconds after the drain time in which a process must end."""
+
+log = logs.get("supervisor")
+
+
+class WorkerSupervisor:
+    """The worker processes, as many as the config says, and a housekeeper. On HUP it reads the config again."""
+
+    def __init__(self, config: Config, explicit: str | None) -> None:
+        self._config = config
+        self._redis_in_use = config.redis
+        self._explicit = explicit
+        self._validation: ValidationProcess | None = None
+        self._again = False
+        self._supervisor = Supervisor(report=log.warning, stop_seconds=config.workers.drain + STOP_SECONDS)
+        self._supervisor.on_hup(self._reload)
+
+    def run(self) -> None:
+        for program in worker_programs(self._config):
+            self._supervisor.start(program)
+        self._supervisor.run()
+        self._supervisor.stop_children()
+
+    def _reload(self) -> None:
+        """Validate the plugins first: if they are invalid, the workers refuse the config, and so does this process."""
+        self._again = self._validation is not None
+        if self._again:
+            return
+        try:
+            self._validation = ValidationProcess(load_from_environment(self._explicit))
+        except StorehooksError as error:
+            _log_refusal(error)
+        else:
+            self._supervisor.watch(self._validation, self._finish_reload)
+
+    def _finish_reload(self) -> None:
+        assert self._validation is not None
+        validation, self._validation = self._validation, None
+        self._supervisor.unwatch(validation)
+        try:
+            validation.result()
+            self._adopt(validation.config)
+        except StorehooksError as error:
+            _log_refusal(error)
+        if self._again:
+            self._reload()
+
+    def _adopt(self, config: Config) -> None:
+        if config.redis != self._redis_in_use:
+            log.warning("[redis] has changed; restart `storehooks worker` to use it")
+        self._supervisor.stop_seconds = config.workers.drain + STOP_SECONDS
+        self._supervisor.change(worker_programs(self._config), worker_programs(config))
+        self._config = config
+        log.info("reloaded", processes=config.workers.processes)
+
+
+def _log_refusal(error: StorehooksError) -> None:
+    log.error("reload refused, the old number of processes stays", why=str(error))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m workers", description="The worker processes and a housekeeper.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     explicit = parser.parse_args().config
+    reap_orphans_if_first()
     logs.setup("supervisor")
     try:
         config = load_from_environment(explicit)
@@ -31,13 +93,9 @@ def main() -> int:
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2
-    log = logs.get("supervisor")
-    supervisor = Supervisor(report=log.warning, stop_seconds=config.workers.drain + 5)
+    supervisor = WorkerSupervisor(config, explicit)
     hold(config.data_dir, "worker")  # from here on HUP is handled
-    for program in worker_programs(config):
-        supervisor.start(program)
     supervisor.run()
-    supervisor.stop_children()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Helpers for processes: children that end with their parent, signals in a loop, and what is due."""
+"""Helpers for processes: children that end with their parent, orphans, signals in a loop, and what is due."""
 
 from __future__ import annotations
 
@@ -22,6 +22,26 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # the parent ended before prctl was called
             os._exit(1)
+
+
+def reap_orphans_if_first() -> None:
+    """Call it first in a program that starts processes. The first process of a container inherits the orphans there,
+    and must reap them. It does only that, passes signals on, and ends as the program does, which is its child.
+    """
+    if os.getpid() != 1:
+        return
+    passed_on = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # until they have a handler: PID 1 ignores them without one
+    child = os.fork()
+    if child:
+        for number in passed_on:
+            signal.signal(number, lambda got, _: os.kill(child, got))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+    while child:
+        pid, status = os.wait()
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
 
 
 def isolate_child(parent: int, *, keep_open: Iterable[int] = ()) -> None:

@@ -31,6 +31,7 @@ from workers.cli.options import load_config, with_config
 from workers.cli.stats import equation
 from workers.formatting import waits
 from workers.plugins.validation_process import validate_plugins
+from workers.processes import reap_orphans_if_first
 from workers.runtime.supervisor import Program, Supervisor, python_command, worker_programs
 
 SANDBOX_SECONDS = 5.0
@@ -49,6 +50,7 @@ SERVER_STAGE = 0
 @with_config
 def dev(no_sandbox: bool, events: int | None) -> None:
     """Run everything: server, receiver, workers, sandbox store."""
+    reap_orphans_if_first()
     started = time.monotonic()
     config = load_config()
     require_free_port(config.receiver.bind, key="[receiver] bind")
@@ -127,14 +129,14 @@ class Dev:
         return False
 
     def _start_others(self, sandbox: bool) -> None:
-        config, environ = self._config, {"STOREHOOKS_WORKERS__DRAIN": DRAIN}
+        config = self._config
         command = python_command("receiver.server.web", config)
         self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
         if sandbox and config.stores:
             self._supervisor.start(self._sandbox())
             # The housekeeper's first check calls its API; a failed one is repeated only after a minute.
             self._wait_until(lambda: _connect_to(config.sandbox.bind), SANDBOX_SECONDS)
-        for program in worker_programs(config, output=self._logs / "worker.log", environ=environ):
+        for program in _workers(config, self._logs):
             self._supervisor.start(program)
 
     def _sandbox(self) -> Program:
@@ -237,6 +239,7 @@ class Dev:
         if _sandbox_settings(config) != _sandbox_settings(self._config):
             self._supervisor.signal("sandbox", signal.SIGTERM)  # it reads its config at its start
         self._supervisor.signal("" if self._config_changed else "worker", signal.SIGHUP)
+        self._supervisor.change(_workers(self._config, self._logs), _workers(config, self._logs))
         self._print_note(_reloaded(config if self._config_changed else None, self._handlers, handlers))
         for setting in _needs_restart(self._config, config):
             self._print_note(f"{setting} has changed; restart `storehooks dev` to use it")
@@ -291,6 +294,10 @@ class Dev:
         return {name: number - before.get(name, 0) for name, number in now.items()}
 
 
+def _workers(config: Config, logs: Path) -> list[Program]:
+    return worker_programs(config, output=logs / "worker.log", environ={"STOREHOOKS_WORKERS__DRAIN": DRAIN})
+
+
 def _connect_to(address: str) -> None:
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=1.0).close()
@@ -316,7 +323,6 @@ def _needs_restart(before: Config, now: Config) -> list[str]:
     """The changed settings that need a restart."""
     pairs = {
         "[redis]": (before.redis, now.redis),
-        "[workers] processes": (before.workers.processes, now.workers.processes),
         "the first store, which the sandbox simulates,": (next(iter(before.stores), ""), next(iter(now.stores), "")),
     }
     return [name for name, (old, new) in pairs.items() if old != new]

@@ -45,6 +45,8 @@ class _Child:
     pidfd: int
     started: float
     restarts: int
+    kill_at: float | None = None
+    """It was asked to end and is not restarted; when it is killed if it has not ended."""
 
 
 def worker_programs(
@@ -54,8 +56,8 @@ def worker_programs(
     from workers.runtime import housekeeper
     from workers.runtime.worker import worker
 
-    number, path = config.workers.processes, str(config.path) if config.path else None
-    names = [f"worker {n}" for n in range(1, number + 1)] if number > 1 else ["worker"]
+    path = str(config.path) if config.path else None
+    names = ["worker", *(f"worker {n}" for n in range(2, config.workers.processes + 1))]
     calls = [(name, lambda: worker.run(path)) for name in names] + [("housekeeper", lambda: housekeeper.run(path))]
     return [Program(name, call=call, output=output, environ=environ or {}) for name, call in calls]
 
@@ -68,14 +70,16 @@ def python_command(module: str, config: Config, *arguments: str) -> list[str]:
 
 class Supervisor:
     def __init__(self, *, report: Callable[[str], Any], stop_seconds: float) -> None:
+        self.stop_seconds = stop_seconds
+        """How long a process may take to end before it is killed."""
         self._report = report
-        self._stop_seconds = stop_seconds
         self._children: dict[str, _Child] = {}
         self._to_restart: list[tuple[float, Program, int]] = []
         self._selector = selectors.DefaultSelector()
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._selector.register(self._signals, selectors.EVENT_READ, self._signals.clear)
         self._stopping = False
+        self._on_hup: Callable[[], None] = lambda: None
 
     def start(self, program: Program, restarts: int = 0) -> None:
         sys.stdout.flush()
@@ -93,6 +97,24 @@ class Supervisor:
 
     def unwatch(self, descriptor: Any) -> None:
         self._selector.unregister(descriptor)
+
+    def on_hup(self, call: Callable[[], None]) -> None:
+        """Also call this function on HUP, which is passed on to every process."""
+        self._on_hup = call
+
+    def change(self, before: list[Program], after: list[Program]) -> None:
+        """Start the programs that are only in `after`; let those that are only in `before` end, each with its drain."""
+        old, new = {one.name: one for one in before}, {one.name: one for one in after}
+        for name in old.keys() - new.keys():
+            self._to_restart = [one for one in self._to_restart if one[1].name != name]
+            if child := self._children.get(name):
+                child.kill_at = time.monotonic() + self.stop_seconds
+                os.kill(child.pid, signal.SIGTERM)
+        for name in sorted(new.keys() - old.keys()):
+            if child := self._children.get(name):  # it is still ending, and is started again after that
+                child.kill_at = None
+            else:
+                self.start(new[name])
 
     def stop(self) -> None:
         self._stopping = True
@@ -116,9 +138,13 @@ class Supervisor:
         seen, self._signals.seen = self._signals.seen, []
         if signal.SIGHUP in seen:
             self.signal("", signal.SIGHUP)
+            self._on_hup()
         if signal.SIGTERM in seen or signal.SIGINT in seen:
             self._stopping = True
         now = time.monotonic()
+        for child in self._children.values():
+            if child.kill_at is not None and child.kill_at < now:
+                os.kill(child.pid, signal.SIGKILL)
         due, self._to_restart = (
             [one for one in self._to_restart if one[0] <= now],
             [one for one in self._to_restart if one[0] > now],
@@ -127,8 +153,10 @@ class Supervisor:
             self.start(program, restarts)
 
     def _restart(self, child: _Child) -> None:
-        """Reap a process that ended, and plan when it is started again."""
+        """Reap a process that ended, and plan when it is started again, unless it was asked to end."""
         ended = describe_exit(self._reap(child))
+        if child.kill_at is not None:
+            return
         restarts = 0 if time.monotonic() - child.started > STEADY_SECONDS else child.restarts + 1
         over = restarts - IMMEDIATE_RESTARTS
         pause = min(LONGEST_PAUSE, 0.1 * 2**over) if over >= 0 else 0.0
@@ -145,7 +173,7 @@ class Supervisor:
 
     def stop_children(self, *, above: int = -1) -> None:
         """Stop the processes stage by stage: SIGTERM, wait, then SIGKILL. With `above`, only the stages above it."""
-        deadline = time.monotonic() + self._stop_seconds
+        deadline = time.monotonic() + self.stop_seconds
         stages = {child.program.stage for child in self._children.values()}
         for stage in sorted((one for one in stages if one > above), reverse=True):
             stopping = [child for child in self._children.values() if child.program.stage == stage]

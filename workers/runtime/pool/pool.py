@@ -138,6 +138,7 @@ class ChildPool:
     def reload(self, config: Config, code: ValidatedCode) -> None:
         """Replace every child process by one with this config and these plugins, each when it is idle."""
         self.config, self._code, self._changed = config, code, []
+        self._size = config.workers.child_processes
         for process in self._children.values():
             process.outdated = True
             self._recycle_if_due(process)

@@ -38,11 +38,14 @@ class _Measure:
 
 class ClaimSizes:
     def __init__(self, child_processes: int) -> None:
-        self._most_processes = max(1, child_processes // 2)
+        self.resize(child_processes)
         self._measures: dict[str, _Measure] = {}
         self._absent_until: dict[str, float] = {}
         """Handler -> until when none of its runs is claimed, because a child process did not have it."""
         self._turn = 0
+
+    def resize(self, child_processes: int) -> None:
+        self._most_processes = max(1, child_processes // 2)
 
     def note_duration(self, handler: str, seconds: float) -> None:
         """Add a run that ended to the handler's mean duration; infinity stands for a child process that died.

@@ -194,14 +194,17 @@ class Worker(RegisteredWorker):
         if valid is None:
             self._publish_fault()
             return
-        self.config, plugins = valid
+        config, plugins = valid
+        # This process stays connected to its server, and so must its child processes.
+        self.config = config.model_copy(update={"redis": self.config.redis})
         self._adopt(plugins)
+        self._claim_sizes.resize(self.config.workers.child_processes)
         self._wake_ups.listen_to(_queues_of(plugins.handlers))
         self.register(_queues_of(plugins.handlers))
         self._pool.reload(self.config, plugins.code)
         self._exchange.try_at_server(self._exchange.router.declare_and_read)
         self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, ""))
-        log.info("reloaded", handlers=sorted(self._handlers))
+        log.info("reloaded", handlers=sorted(self._handlers), child_processes=self.config.workers.child_processes)
 
 
 def _queues_of(handlers: list[Declaration]) -> list[str]:

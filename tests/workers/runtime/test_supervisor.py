@@ -1,0 +1,174 @@
+"""`storehooks worker` as a whole: HUP changes the number of its processes, and as PID 1 it reaps orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import Process, Server, System, children_of, comm, eventually, gone
+
+PLUGIN = """
+import os, subprocess, sys, time
+from workers import Router
+router = Router("shop")
+@router.on("order.created")
+def greet(event, ctx):
+    return "hello"
+@router.on("order.slow", timeout=60)
+def slow(event, ctx):
+    open(os.path.join(os.path.dirname(__file__), "begun-" + event.id), "w").close()
+    time.sleep(2)
+    return f"by {os.getppid()}"
+@router.on("order.orphan")
+def orphan(event, ctx):
+    # A daemon: its parent ends at once, and it ends a moment later.
+    daemon = "import os, time\\nos.fork() and os._exit(0)\\nos.setsid()\\ntime.sleep(0.2)"
+    subprocess.run([sys.executable, "-c", daemon])
+"""
+
+
+def set_workers(system: System, **settings: int) -> None:
+    lines = [line for line in system.config_file.read_text().splitlines() if line.split(" ")[0] not in settings]
+    place = lines.index("[workers]") + 1
+    lines[place:place] = [f"{name} = {value}" for name, value in settings.items()]
+    # The receiver has `processes` too, in the section before: it has its default from now on.
+    system.config_file.write_text("\n".join(lines) + "\n")
+
+
+def named(supervisor: Process, role: str) -> list[int]:
+    """The processes that the supervisor has started itself, for a role."""
+    direct = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+    return [int(pid) for pid in direct if comm(int(pid)).startswith(f"sh-{role}") and not gone(int(pid))]
+
+
+def workers(supervisor: Process) -> list[int]:
+    return named(supervisor, "worker")
+
+
+def test_hup_changes_the_number_of_child_processes(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=PLUGIN, child_processes=2)
+    (worker,) = system.start("worker")
+    eventually(lambda: len(children_of(worker.pid)) == 2)
+    for number in (5, 1):
+        set_workers(system, child_processes=number)
+        worker.send(signal.SIGHUP)
+        eventually(lambda n=number: len([pid for pid in children_of(worker.pid) if not gone(pid)]) == n)
+        eventually(lambda n=number: f'"child_processes": {n}' in system.log("worker").splitlines()[-1])
+        assert system.settled(system.accept()) == "settled"
+
+
+def test_hup_starts_and_drains_worker_processes(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=PLUGIN, child_processes=1)
+    (supervisor,) = system.start("supervisor")
+    (first,) = eventually(lambda: workers(supervisor))
+    eventually(lambda: "worker started" in system.log("supervisor"))
+    set_workers(system, processes=3)
+    supervisor.send(signal.SIGHUP)
+    three = eventually(lambda: len(found := workers(supervisor)) == 3 and found)
+    assert first in three
+    eventually(lambda: system.client.scard("rq:workers:storehooks") == 3)
+
+    eventually(lambda: system.log("supervisor").count("worker started") == 3)
+    slow = [system.accept("order.slow", data={"id": number}) for number in range(3)]
+    eventually(lambda: len(list(system.folder.glob("begun-*"))) == 3, what="each worker has a run under way")
+    set_workers(system, processes=1)
+    supervisor.send(signal.SIGHUP)
+    eventually(lambda: workers(supervisor) == [first])
+    for event_id in slow:
+        assert system.settled(event_id) == "settled"
+        assert system.run_of(event_id, "shop.slow").attempts == 1
+    assert len(list(system.folder.glob("begun-*"))) == 3, "the runs under way ended, and none began twice"
+    assert "restarting it" not in system.log("supervisor")
+
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: len(found := workers(supervisor)) == 1 and found != [first])
+    assert len(named(supervisor, "housekeeper")) == 1
+
+
+def test_hup_with_a_broken_plugin_leaves_the_processes_as_they_are(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=PLUGIN, child_processes=1)
+    (supervisor,) = system.start("supervisor")
+    (first,) = eventually(lambda: workers(supervisor))
+    eventually(lambda: "worker started" in system.log("supervisor"))
+    system.plugin.write_text("broken(")
+    set_workers(system, processes=3)
+    supervisor.send(signal.SIGHUP)
+    eventually(lambda: system.log("supervisor").count("reload refused") == 2, what="the supervisor and the worker")
+    assert workers(supervisor) == [first]
+    system.plugin.write_text(PLUGIN)
+    supervisor.send(signal.SIGHUP)
+    eventually(lambda: len(workers(supervisor)) == 3)
+    assert first in workers(supervisor)
+
+
+def test_hup_names_the_settings_that_need_a_restart(make_system: Callable[..., System], own_redis: Server) -> None:
+    system = make_system(plugin=PLUGIN, child_processes=1)
+    (supervisor,) = system.start("supervisor")
+    eventually(lambda: "worker started" in system.log("supervisor"))
+    text = system.config_file.read_text()
+    old = system.config.redis.url
+    system.config_file.write_text(text.replace(old, own_redis.url))
+    supervisor.send(signal.SIGHUP)
+    eventually(lambda: "[redis] has changed" in system.log("supervisor"))
+    eventually(lambda: '"reloaded"' in system.log("supervisor"))
+    assert system.settled(system.accept()) == "settled", "the work goes on with the old server"
+
+
+def test_hup_changes_the_number_of_web_processes(make_system: Callable[..., System]) -> None:
+    system = make_system()
+    (web,) = system.start("web")
+    assert len(children_of(web.pid)) == 1
+    text = system.config_file.read_text()
+    for number in (3, 1):
+        system.config_file.write_text(text.replace("processes = 1", f"processes = {number}", 1))
+        web.send(signal.SIGHUP)
+        eventually(lambda n=number: len([pid for pid in children_of(web.pid) if not gone(pid)]) == n)
+        eventually(system.web_answers)
+
+
+IN_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+if os.getuid() != 0:
+    IN_NAMESPACE[1:1] = ["--user", "--map-root-user"]
+
+
+def can_unshare() -> bool:
+    try:
+        return subprocess.run([*IN_NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not can_unshare(), reason="a PID namespace is not permitted here")
+def test_as_pid_1_a_worker_reaps_orphans_and_passes_signals_on(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=PLUGIN, child_processes=2)
+    command = [*IN_NAMESPACE, sys.executable, "-m", "workers", "--config", str(system.config_file)]
+    process = Process(command, log=system.folder / "supervisor.log")
+    system.processes.append(process)
+
+    def init() -> int:
+        """The process that is PID 1 of its namespace, as it is called outside."""
+        return children_of(process.pid)[0]
+
+    def zombies() -> list[str]:
+        below = [pid for pid in children_of(init()) if Path(f"/proc/{pid}").exists() and gone(pid)]
+        return [comm(pid) for pid in below]
+
+    ids = [system.accept("order.orphan", data={"id": number}) for number in range(3)]
+    for event_id in ids:
+        assert system.settled(event_id) == "settled"
+    (worker,) = [pid for pid in children_of(init()) if comm(pid) == "sh-worker"]
+    os.kill(worker, signal.SIGKILL)  # its child processes end with it, and are orphans of another kind
+    eventually(lambda: "restarting it" in system.log("supervisor"))
+    assert system.settled(system.accept()) == "settled"
+    eventually(lambda: zombies() == [], what="no zombies")
+
+    os.kill(init(), signal.SIGHUP)
+    eventually(lambda: '"reloaded"' in system.log("supervisor"))
+    os.kill(init(), signal.SIGTERM)
+    assert process.wait(15) == 0
