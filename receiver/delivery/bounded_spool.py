@@ -38,6 +38,11 @@ class BoundedSpool:
     def exists(self) -> bool:
         return self.path.exists()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether it can have rows: it is on, or it was on before and its file is still there."""
+        return self.enabled or self.exists()
+
     def may_have_rows(self, store: str) -> bool:
         """Whether the spool has rows of a store. Never blocks: returns True where the file is locked or unreadable."""
         try:
@@ -78,6 +83,18 @@ class BoundedSpool:
         except (sqlite3.Error, OSError) as error:
             self._report_unreadable(error)
             return "the inbox cannot take it, and the spool cannot be read"
+
+    def can_commit(self) -> bool:
+        """Whether the spool would take a delivery now: writes a row that is not a delivery to the disk."""
+        if self.obstacle():
+            return False
+        try:
+            self.events().try_commit()
+            return True
+        except (sqlite3.Error, OSError) as error:
+            self.reopen()
+            self._problems.error("the spool cannot take deliveries", why=str(error))
+            return False
 
     def add(self, deliveries: Sequence[Delivery]) -> list[SpoolResult]:
         """Write deliveries in one transaction. "full" for one whose store is over its limit."""

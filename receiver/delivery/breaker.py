@@ -35,9 +35,11 @@ class Breaker:
     def trip(self) -> None:
         self._open_until = time.monotonic() + OPEN_SECONDS
 
-    def update_from_server(self, client: Redis) -> None:
-        """Measure the server's memory pressure, check the format of its data, and close the breaker, because the
-        server has just answered.
+    def close(self) -> None:
+        self._open_until = 0.0
+
+    def examine(self, client: Redis) -> None:
+        """Measure the server's memory pressure and check the format of its data.
 
         If it does not answer, nothing changes. Raises RedisError.
         """
@@ -47,4 +49,3 @@ class Breaker:
         maximum = int(memory.get("maxmemory", 0))
         limit = PRESSURE_ENDS if self.memory_pressure else PRESSURE_BEGINS
         self.memory_pressure = bool(maximum) and int(memory["used_memory"]) / maximum > limit
-        self._open_until = 0.0

@@ -1,7 +1,11 @@
 """Drain: moves the spool's rows to the inbox, oldest first, and publishes how many are left.
 
-One process of the host at a time does it. A row is deleted only after the inbox has acknowledged it. Accepting is
-idempotent, so a process that dies in between loses nothing and adds no event.
+One process of the host at a time moves rows. A row is deleted only after the inbox has acknowledged it. Accepting is
+idempotent, so a process that dies in between loses nothing and adds no event. Nothing is sent to a server that would
+not acknowledge it.
+
+Every process publishes, so that a host that stops doing so is noticed: it may have spooled deliveries just before. A
+receiver that is stopped signs off.
 
 The drain's thread also updates the breaker of its process, even where the spool is off. Only this thread measures the
 server's memory pressure, and only it closes the breaker before its time is over.
@@ -10,7 +14,6 @@ server's memory pressure, and only it closes the breaker before its time is over
 from __future__ import annotations
 
 import fcntl
-import socket
 import sqlite3
 import threading
 import time
@@ -24,9 +27,10 @@ from receiver.config import Config
 from receiver.delivery.bounded_spool import BoundedSpool
 from receiver.delivery.breaker import Breaker
 from receiver.delivery.inbox_access import InboxAccess
-from receiver.inbox import AcceptResult
+from receiver.inbox import AcceptResult, Inbox, connect_to
 from receiver.inbox.accept_batch import GROUP_SIZE
-from receiver.spool import SpooledRow
+from receiver.inbox.redis.script_runner import NotReplicatedError
+from receiver.spool import SpooledRow, spool_name
 
 RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
@@ -45,8 +49,7 @@ class SpoolDrain:
         self._breaker = breaker
         self._max_age = config.receiver.spool_age
         self._lock_file = config.data_dir / LOCK
-        self._name = f"{socket.gethostname()}:{config.data_dir.resolve()}"
-        """A host may run two receivers, each with its own spool."""
+        self._name = spool_name(config.data_dir)
         self._check_age_at = self._publish_at = 0.0
         self._problems = logs.ThrottledLog(log)
         self._outage = logs.OutageLog(
@@ -72,24 +75,39 @@ class SpoolDrain:
             pause.wait(RUN_EVERY)
 
     def run_once(self) -> None:
-        """Update the breaker, drain unless another process of this host does, and publish how many rows are left."""
-        self._breaker.update_from_server(self._inbox.client)
-        self._inbox.outage.worked(quiet=QUIET_SECONDS)
+        """Update the breaker, publish how many rows there are, and drain unless another process of this host does."""
+        accepts = self._update_breaker()
         if self._breaker.unreadable_data:
             self._problems.error("no delivery goes to the inbox", why=self._breaker.unreadable_data)
             return
-        if not self._spool.exists():
+        if not self._spool.in_use:
+            return
+        self._publish()
+        if not accepts or not self._spool.exists():
             return
         with open(self._lock_file, "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            if not self._breaker.memory_pressure:
-                self.drain()
-                self.count_duplicates()
-                self._spool.events().release_free_pages()
-            self._publish()
+            self.drain()
+            self.count_duplicates()
+            self._spool.events().release_free_pages()
+
+    def _update_breaker(self) -> bool:
+        """Whether the inbox would accept a delivery now. Raises RedisError if the server does not answer."""
+        self._breaker.examine(self._inbox.client)
+        if self._breaker.unreadable_data:
+            return False
+        try:
+            self._inbox.check_accept()
+        except RedisError as error:
+            self._breaker.trip()
+            self._inbox.outage.failed(why=type(error).__name__)
+            return False
+        self._breaker.close()
+        self._inbox.outage.worked(quiet=QUIET_SECONDS)
+        return not self._breaker.forbids_inbox
 
     def drain(self) -> int:
         """Move every row that the inbox takes; return how many were moved."""
@@ -150,5 +168,20 @@ class SpoolDrain:
 
     def _publish(self) -> None:
         self._publish_at = time.monotonic() + PUBLISH_EVERY
-        count, oldest = self._spool.events().summary()
-        self._inbox.publish_spool(self._name, count, oldest)
+        self._inbox.publish_spool(self._name, *self._spool.summary())
+
+
+def sign_off(config: Config) -> None:
+    """Publish that this host's receiver has stopped, with the number of rows left. For its last process."""
+    spool = BoundedSpool(config)
+    if not spool.in_use:
+        return
+    client = connect_to(config.redis, timeout=config.redis.timeout)
+    try:
+        InboxAccess(config, Inbox(client)).publish_spool(spool_name(config.data_dir), *spool.summary(), stopped=True)
+    except NotReplicatedError:
+        pass
+    except RedisError as error:
+        log.warning("the server does not know that this receiver has stopped", why=type(error).__name__)
+    finally:
+        client.close()

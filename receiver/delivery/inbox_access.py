@@ -25,7 +25,8 @@ class InboxAccess:
         self._inbox = inbox
         self._repeat_window = config.receiver.dedupe_window_unidentified
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}
-        self._waits_for_replica = config.redis.ack == "replica"
+        self._replicas = int(config.redis.ack == "replica")
+        """The number of replicas that must have a delivery before it is answered."""
         self._connect_after = 0.0
         self.outage = logs.OutageLog(
             log, begins="the inbox cannot take deliveries", ends="the inbox takes deliveries again"
@@ -41,7 +42,7 @@ class InboxAccess:
             deliveries,
             repeat_window=self._repeat_window,
             quotas=self._quotas,
-            replicas=int(self._waits_for_replica),
+            replicas=self._replicas,
         )
 
     def batch(self, deliveries: Sequence[Delivery]) -> AcceptBatch:
@@ -50,7 +51,7 @@ class InboxAccess:
 
     def open_connection(self) -> PolledConnection | None:
         """A connection that never blocks; None where groups cannot be accepted over one. Opening it may block."""
-        if self._waits_for_replica or time.monotonic() < self._connect_after:  # WAIT blocks the connection
+        if self._replicas or time.monotonic() < self._connect_after:  # WAIT blocks the connection
             return None
         try:
             return PolledConnection(self._inbox.client)
@@ -62,6 +63,13 @@ class InboxAccess:
         """Count duplicates that the spool found. The same token and number again count nothing."""
         self._inbox.count_spooled_duplicates(store, many, token)
 
-    def publish_spool(self, name: str, count: int, oldest: float) -> None:
-        """Write to the inbox how many deliveries this host's spool holds, and when the oldest arrived."""
-        self._inbox.publish_spool(name, count, oldest)
+    def check_accept(self) -> None:
+        """Raise RedisError unless the inbox would accept a delivery now."""
+        self._inbox.check_accept(replicas=self._replicas)
+
+    def publish_spool(self, name: str, count: int | None, oldest: float, *, stopped: bool = False) -> None:
+        """Write to the inbox how many deliveries this host's spool holds, and when the oldest arrived.
+
+        Raises NotReplicatedError, although it is written, where a delivery would not be acknowledged either.
+        """
+        self._inbox.publish_spool(name, count, oldest, stopped=stopped, replicas=self._replicas)

@@ -7,6 +7,8 @@ caller with `store_all`. The spool belongs to this host; `receiver.delivery.drai
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +25,9 @@ from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
+READY_SECONDS = 1.0
+"""How long the answer to "can a delivery be stored now" counts."""
+
 log = logs.get("storage")
 
 
@@ -37,17 +42,20 @@ class NotStored:
 class Stored:
     status: Literal["accepted", "duplicate", "full"]
     id: str
-    where: Literal["redis", "spool"] = "redis"
+    where: Place = "redis"
 
 
 StoreResults = list[Stored | NotStored]
 """One for each delivery of a group, in order."""
 
 
+Place = Literal["redis", "spool"]
+
+
 class Readiness(NamedTuple):
     """Where a delivery would be stored now, and what waits in the spool."""
 
-    stores_in: Literal["redis", "spool"]
+    stores_in: Place
     spooled: int | None
     """None where the spool cannot be read."""
     waiting_since: str | None
@@ -82,6 +90,9 @@ class DeliveryStorage:
         self._spool_outage = logs.OutageLog(
             log, begins="the spool cannot take deliveries", ends="the spool takes deliveries again"
         )
+        self._trying = threading.Lock()
+        self._stores_in: Place | None = None
+        self._tried_at = -READY_SECONDS
 
     # For the event loop, which must not block
 
@@ -118,16 +129,28 @@ class DeliveryStorage:
         return self._isolate_errors(self._spool_group, deliveries)
 
     def readiness(self) -> Readiness | None:
-        """Where a delivery would be stored now; None if nowhere."""
+        """Where a delivery would be stored now; None if nowhere. Tried once a second, for all callers together."""
+        with self._trying:  # callers that come meanwhile wait for the same result
+            if time.monotonic() - self._tried_at >= READY_SECONDS:
+                self._stores_in = self._try_to_store()
+                self._tried_at = time.monotonic()
+            stores_in = self._stores_in
+        if stores_in is None:
+            return None
         count, oldest = self._spool.summary()
         since = datetime.fromtimestamp(oldest, UTC).isoformat(timespec="seconds") if count else None
-        if self._inbox_answers() and not self._breaker.forbids_inbox:
-            return Readiness("redis", count, since)
-        return Readiness("spool", count, since) if not self._spool.obstacle() else None
+        return Readiness(stores_in, count, since)
 
-    def _inbox_answers(self) -> bool:
+    def _try_to_store(self) -> Place | None:
+        """Do what a delivery of a store without spooled rows would need, up to the commit."""
+        spools = spooling_stores({""}, self._breaker, spool_enabled=self._spool.enabled, has_rows=lambda _: False)
+        if not spools and self._inbox_accepts():
+            return "redis"
+        return "spool" if self._spool.can_commit() else None
+
+    def _inbox_accepts(self) -> bool:
         try:
-            self._inbox.client.ping()
+            self._inbox.check_accept()
         except RedisError:
             return False
         return True

@@ -65,6 +65,11 @@ class AcceptBatch:
         return [one for reply, size in zip(replies, self._sizes, strict=True) for one in _results(reply, size)]
 
 
+def empty_call() -> ScriptCall:
+    """A call that accepts nothing, to find out whether the server would accept a delivery."""
+    return _accept_call((), 0.0, {}, 0.0)
+
+
 def _accept_call(
     deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int], now: float
 ) -> ScriptCall:

@@ -121,6 +121,10 @@ class Administration:
         """Make delayed runs and retries due at once; the next tick makes them ready."""
         self.client.zadd(keys.LATER, dict.fromkeys(items, 1), xx=True)
 
+    def forget_host(self, host: str) -> None:
+        """Forget what a host published about its spool. A receiver that is alive publishes it again."""
+        self.client.hdel(keys.SPOOLS, host)
+
     def pause(self, *, handler: str = "", store: str = "") -> bool:
         """Begin no more runs of a handler or a store. False if it was paused already."""
         (new,) = script_runner.run(self.client, [ScriptCall("pause", [_pause_name(handler, store)])])

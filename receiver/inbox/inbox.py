@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
-from receiver.inbox.accept_batch import AcceptBatch, AcceptResult
+from receiver.inbox.accept_batch import AcceptBatch, AcceptResult, empty_call
 from receiver.inbox.leases import LEASE_MS
 from receiver.inbox.model import (
     DECLARATION_MS,
@@ -90,6 +90,25 @@ class Inbox:
         """Count duplicates that a spool found. The same token and number again count nothing; a larger number counts
         the difference."""
         script_runner.run(self._server, [ScriptCall("count_spooled", [store, many, token])])
+
+    def check_accept(self, *, replicas: int = 0) -> None:
+        """Raise RedisError unless the server would store a delivery now.
+
+        Runs the script without a delivery. The server refuses that for the same reasons (maxmemory, a full disk, a
+        replica), and nothing is written.
+        """
+        script_runner.run(self._server, [empty_call()], replicas=replicas)
+
+    def publish_spool(
+        self, host: str, count: int | None, oldest: float, *, stopped: bool = False, replicas: int = 0
+    ) -> None:
+        """Publish how many deliveries wait in the spool of a host, and since when; None if its file cannot be read.
+
+        A receiver repeats it every second. `stopped` is its last report: nothing is added to the spool any more.
+        """
+        state = "stopped" if stopped else "receiving"
+        arguments: list[Argument] = [host, "null" if count is None else count, oldest, state]
+        script_runner.run(self._server, [ScriptCall("publish_spool", arguments)], replicas=replicas)
 
     # Workers
 
@@ -187,10 +206,6 @@ class Inbox:
         live = [(name, int(declared_at.get(name, 0))) for name in texts if int(declared_at.get(name, 0)) >= oldest]
         live.sort(key=lambda pair: (pair[0].partition(b"@")[0], pair[1], pair[0]))
         return Declarations((version or b"0").decode(), tuple(read_declaration(texts[name]) for name, _ in live))
-
-    def publish_spool(self, host: str, count: int, oldest: float) -> None:
-        """Publish how many deliveries wait in the spool of a host, and since when. `stats` adds them up."""
-        self.client.hset(keys.SPOOLS, host, orjson.dumps({"count": count, "oldest": oldest, "at": time.time()}))
 
     def publish_plugin_fault(self, worker: str, fault: str) -> None:
         """Publish for a while why a worker cannot load a plugin any more. An empty fault ends that."""

@@ -69,7 +69,8 @@ Handlers and processes
     declarations_version    string  Grows whenever the declarations change, so that routing by old ones is noticed.
     plugin_fault:{worker}   string  Why a worker cannot load a plugin any more. Expires.
     leader          string  The housekeeper that does the work for all of them.
-    spools          hash    host:data_dir -> what waits in its spool, as JSON: count, oldest, at.
+    spools          hash    host:data_dir -> what waits in its spool, as JSON: state, count, oldest, at. A receiver that
+                            stops with an empty spool removes its field; one that is silent may have more than count.
     journal         channel Outcomes of runs, a list of them in each message.
 
 Stores

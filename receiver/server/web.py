@@ -22,6 +22,7 @@ from receiver import logs
 from receiver.app import create_app
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, ServerUnreachable, StorehooksError
+from receiver.delivery.drain import sign_off
 from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
@@ -90,6 +91,7 @@ def settings(config: Config) -> dict[str, Any]:
         "proc_name": "storehooks web",
         "when_ready": lambda server: announce(config, server),
         "on_reload": lambda server: announce(config, server),  # data_dir and bind may have changed
+        "on_exit": lambda _server: sign_off(config),  # the workers have ended
         "post_fork": lambda _server, _worker: begin_worker(config),
     }
 

@@ -10,6 +10,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
         event          deliveries answered 2xx that are not in the inbox yet, in order; their ids are unique
         event_duplicates   how many deliveries of each store were in `event` already, until the inbox has counted them
         event_held     the number of each store's rows and their bytes; updated by triggers, so that no read counts rows
+        attempt        one row, written to find out whether the spool would take a delivery
     refused.sqlite3
         refused        a line for every refusal: time, store, reason, length, hash, address
         refused_body   headers and raw body of refusals, as far as they are stored; deleted before their lines
@@ -32,6 +33,7 @@ from receiver.spool.spooled_events import (
     SpoolResult,
     open_events,
     open_events_read_only,
+    spool_name,
 )
 
 __all__ = [
@@ -49,4 +51,5 @@ __all__ = [
     "open_events_read_only",
     "open_existing_refusals",
     "open_refusals",
+    "spool_name",
 ]

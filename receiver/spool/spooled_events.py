@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -23,6 +24,7 @@ SPARE_PAGES = 1024
 """Free pages that stay in the file for the next rows; all others are returned to the disk."""
 VACUUM_PAGES = 4096
 """Maximum number of pages returned to the disk in one transaction."""
+ATTEMPT_BYTES = 16 << 10
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
@@ -42,6 +44,7 @@ CREATE TRIGGER IF NOT EXISTS event_goes AFTER DELETE ON event BEGIN
         WHERE store = old.store;
     DELETE FROM event_held WHERE store = old.store AND many = 0;
 END;
+CREATE TABLE IF NOT EXISTS attempt (number INTEGER PRIMARY KEY, padding BLOB NOT NULL);
 """  # noqa: S608  built from constants
 
 
@@ -67,6 +70,11 @@ class SpooledDuplicates(NamedTuple):
     store: str
     many: int
     token: str
+
+
+def spool_name(data_dir: Path) -> str:
+    """The name under which this host publishes its spool. A host may run two receivers, each with its own."""
+    return f"{socket.gethostname()}:{data_dir.resolve()}"
 
 
 def open_events(data_dir: Path) -> SpooledEvents:
@@ -167,6 +175,11 @@ class SpooledEvents:
         """Delete a count that the inbox has. If there are more by now, it stays, and the inbox adds the difference."""
         with transaction(self._db):
             self._db.execute("DELETE FROM event_duplicates WHERE store = ? AND many = ? AND token = ?", counted)
+
+    def try_commit(self) -> None:
+        """Write about as much as a delivery takes, as a row that is replaced each time. Raises as `add` would."""
+        with transaction(self._db):
+            self._db.execute("REPLACE INTO attempt VALUES (1, randomblob(?))", (ATTEMPT_BYTES,))
 
     def count(self) -> int:
         return self.summary()[0]

@@ -139,7 +139,9 @@ def test_row_12_a_lost_reply_to_accept_neither_loses_nor_doubles_the_event(proxi
     assert system.post(request).status_code == 200, "the reply was lost, so the delivery is in the spool too"
     assert proxy.fired.is_set()
     eventually(lambda: system.http.get("/readyz").json()["spooled"] == 0)
+    assert system.ledger.counters().total["duplicates"] == 0, "the store has sent it once"
     assert system.post(request).json()["status"] == "duplicate"
+    assert system.ledger.counters().total["duplicates"] == 1
     assert len(system.ledger.events()) == 2
 
 

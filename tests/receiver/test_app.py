@@ -115,6 +115,7 @@ def test_health_depends_on_nothing_and_readiness_reports_where_it_stores(
     }
     own_redis.kill()
     assert system.http.get("/healthz").status_code == 200
+    eventually(lambda: system.http.get("/readyz").json()["stores_in"] == "spool", what="it tries once a second")
     assert system.http.get("/readyz").json() == {
         "status": "ready",
         "stores_in": "spool",

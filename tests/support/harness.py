@@ -25,7 +25,7 @@ from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
 from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, keys, server_url
 from receiver.inbox.redis import embedded_server
-from receiver.spool import open_existing_refusals
+from receiver.spool import Refusals, open_existing_refusals
 from tests.support.programs import Process, run_to_end, storehooks
 from tests.support.warm_interpreter import QUICKER
 from workers.testing.local_system import free_port
@@ -274,11 +274,13 @@ class System:
 
     # What an operator sees
 
+    def refusals(self) -> Refusals:
+        """The refused deliveries of this host."""
+        return open_existing_refusals(self.config.data_dir)
+
     def refused(self, number: int = 1) -> None:
         """Wait until this number of refusals is stored, which happens after the response."""
-        eventually(
-            lambda: open_existing_refusals(self.config.data_dir).count() >= number, what=f"{number} refusals are stored"
-        )
+        eventually(lambda: self.refusals().count() >= number, what=f"{number} refusals are stored")
 
     def status(self, event_id: str) -> str:
         record = self.ledger.event(event_id)

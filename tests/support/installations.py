@@ -11,7 +11,7 @@ from email.utils import format_datetime
 from pathlib import Path
 
 from receiver.config import SANDBOX_SECRET
-from receiver.inbox import Inbox, keys
+from receiver.inbox import Inbox
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from receiver.spool import open_existing_refusals
 from tests.support.harness import HEAD, OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
@@ -308,7 +308,7 @@ def stuck_spool(installation: Installation, _: Path) -> Iterator[Path]:
     inbox = Inbox(installation.server.client)
     inbox.publish_spool("edge-2", 4, time.time() - 600)
     yield installation.config_file
-    installation.server.client.hdel(keys.SPOOLS, "edge-2")
+    inbox.publish_spool("edge-2", 0, 0, stopped=True)
 
 
 BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [

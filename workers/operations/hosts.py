@@ -1,0 +1,111 @@
+"""Hosts: what each host's receiver has reported about its spool, and for this host what its file says."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from redis import Redis
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError, NotFound
+from receiver.inbox import Administration, EventQueries
+from receiver.inbox.queries.events import Spool, SpoolState
+from receiver.process_files import held
+from receiver.spool import EVENTS_FILE, open_events, spool_name
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host and its spool. A silent one may have spooled more deliveries than it could report."""
+
+    name: str
+    state: SpoolState
+    reported: int
+    """The number of deliveries in its spool, as it last reported."""
+    spooled: int | None
+    """The number now; None if it is not known."""
+    oldest: float
+    seen: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "spooled": UNKNOWN if self.spooled is None else self.spooled,
+            "last_reported": self.reported,
+            "oldest": _iso(self.oldest),
+            "last_seen": _iso(self.seen),
+        }
+
+
+def find_hosts(config: Config, client: Redis) -> list[Host]:
+    """Every host that has reported and has not stopped with an empty spool, and this one if deliveries wait here."""
+    hosts = {name: _as_reported(name, spool) for name, spool in EventQueries(client).spools().items()}
+    here = spool_name(config.data_dir)
+    local = _read_here(config, hosts.get(here))
+    if local is not None and (here in hosts or local.spooled):
+        hosts[here] = local
+    return [hosts[name] for name in sorted(hosts)]
+
+
+def total_spooled(hosts: list[Host]) -> int | str:
+    """The deliveries in all spools; "unknown" as soon as one is not known, so that it is never taken for 0."""
+    if any(one.spooled is None for one in hosts):
+        return UNKNOWN
+    return sum(one.spooled or 0 for one in hosts)
+
+
+def forget_host(config: Config, client: Redis, name: str) -> Host:
+    """Forget a host that is gone. `name` may be the host's name without its data directory, if only one fits.
+
+    Raises NotFound, and ConfigError for a host whose receiver is running.
+    """
+    host = choose_host(find_hosts(config, client), name)
+    if host.state == "receiving":
+        raise ConfigError(f"{host.name} is receiving; stop `storehooks web` there first")
+    Administration(client).forget_host(host.name)
+    return host
+
+
+def choose_host(hosts: list[Host], name: str) -> Host:
+    found = [one for one in hosts if one.name == name] or [one for one in hosts if one.name.partition(":")[0] == name]
+    if not found:
+        known = ", ".join(one.name for one in hosts)
+        raise NotFound(f"no host {name}; known hosts: {known or 'none'}")
+    if len(found) > 1:
+        raise ConfigError(f"{name} has several spools; name one: {', '.join(one.name for one in found)}")
+    return found[0]
+
+
+def _as_reported(name: str, spool: Spool) -> Host:
+    spooled = None if spool.state == "silent" else spool.count
+    return Host(name, spool.state, spool.count or 0, spooled, spool.oldest, spool.at)
+
+
+def _read_here(config: Config, reported: Host | None) -> Host | None:
+    """This host, by its file. None where this user cannot read it."""
+    try:
+        count, oldest = _summary(config)
+    except (sqlite3.Error, OSError):
+        return None
+    is_running = any(one.role in ("web", "web-worker") for one in held(config.data_dir))
+    state: SpoolState = "receiving" if is_running else "stopped"
+    seen = time.time() if is_running or reported is None else reported.seen
+    return Host(spool_name(config.data_dir), state, reported.reported if reported else 0, count, oldest, seen)
+
+
+def _summary(config: Config) -> tuple[int, float]:
+    if not (config.data_dir / EVENTS_FILE).exists():  # a command creates no file
+        return 0, 0.0
+    with closing(open_events(config.data_dir)) as events:
+        return events.summary()
+
+
+def _iso(at: float) -> str | None:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at else None
