@@ -92,7 +92,11 @@ def probe_public_url(config: Config, url: str, seconds: float) -> WebFacts:
         answer = _get(f"{url}/healthz" if at_root else url, seconds)
         fault = _health_fault(answer) if at_root else _webhook_route_fault(answer)
         took = (time.monotonic() - started) * 1000
-        stores_in = "" if fault or not at_root else _stores_in(_get(f"{url}/readyz", seconds))
+        stores_in = ""
+        if at_root and not fault:
+            ready = _get(f"{url}/readyz", seconds)
+            stores_in = _stores_in(ready)
+            fault = "" if stores_in else f"answered /readyz with {ready.status_code} and no storehooks answer"
         return WebFacts(url, fault, took, stores_in, answers_at=_answers_at(config, seconds) if fault else "")
     except httpx2.HTTPError as error:
         return WebFacts(url, str(error) or type(error).__name__, answers_at=_answers_at(config, seconds))
@@ -122,9 +126,14 @@ def _unexpected(answer: httpx2.Response) -> str:
 
 
 def _stores_in(answer: httpx2.Response) -> str:
-    if answer.status_code == 503:
+    """Where deliveries are stored, from the answer of `/readyz`; empty if it is not ours, such as a page of a proxy."""
+    try:
+        found = answer.json()
+    except ValueError:
+        return ""
+    if answer.status_code == 503 and "status" in found:
         return "nowhere"
-    return str(answer.json().get("stores_in", "")) if answer.status_code == 200 else ""
+    return str(found.get("stores_in", "")) if isinstance(found, dict) else ""
 
 
 def _answers_at(config: Config, seconds: float) -> str:

@@ -16,7 +16,9 @@ from click.testing import CliRunner
 from receiver.inbox import Administration, connect
 from tests.support.harness import OTHER_SECRET, SECRET, System, eventually, free_port, own_server
 from tests.support.installations import BROKEN, Breakage, Installation, no_worker
+from tests.support.raw_server import RawServer
 from workers.cli import storehooks
+from workers.operations.doctor.network_facts import probe_public_url
 
 FAILING = """
 from workers import Fail, Router
@@ -187,3 +189,15 @@ def test_keys_and_passwords_written_in_the_file_are_exposed_secrets(
     from workers.operations.doctor.local_facts import _secrets_in
 
     assert list(_secrets_in(written)) == exposed
+
+
+@pytest.mark.parametrize("body", ['<p>"alive"</p>', '["alive"]', '{"status": "alive"}'])
+def test_an_answer_of_readyz_that_is_not_ours_is_named_as_such(system: System, body: str) -> None:
+    """It was reported as a URL that does not answer in time."""
+    head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    proxy = RawServer(f"{head}{body}".encode())
+    config = system.config
+    config = config.model_copy(update={"receiver": config.receiver.model_copy(update={"public_url": proxy.url})})
+    found = probe_public_url(config, proxy.url, 5.0)
+    assert found.fault == "answered /readyz with 200 and no storehooks answer"
+    proxy.close()
