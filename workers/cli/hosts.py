@@ -11,7 +11,7 @@ from receiver.contract.errors import ConfigError
 from workers.cli import output
 from workers.cli.options import Noun, connect_server, json_option, load_config, with_config, yes_option
 from workers.formatting import counted
-from workers.operations.hosts import Host, choose_host, find_hosts, forget_host
+from workers.operations.host_spools import Host, choose_host, find_hosts, forget_host
 
 
 @click.group(cls=Noun)

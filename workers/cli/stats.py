@@ -12,7 +12,7 @@ from receiver.inbox import EventQueries
 from workers.cli import output
 from workers.cli.options import connect_server, json_option, load_config, with_config
 from workers.formatting import counted, waits
-from workers.operations.hosts import Host, find_hosts, total_spooled
+from workers.operations.host_spools import Host, find_hosts, total_spooled
 
 
 @click.command()

@@ -15,7 +15,7 @@ from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_faults import ServerFault
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
-from workers.operations.hosts import Host
+from workers.operations.host_spools import Host
 
 
 @dataclass(frozen=True)

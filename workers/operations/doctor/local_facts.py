@@ -29,7 +29,7 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import EVENTS_FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
 from receiver.start_checks import open_to_others
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
-from workers.operations.hosts import find_hosts
+from workers.operations.host_spools import find_hosts
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed_operations

@@ -11,7 +11,7 @@ from receiver.config.values import LOOPBACK
 from workers.formatting import clock, counted, size, span
 from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
-from workers.operations.hosts import Host
+from workers.operations.host_spools import Host
 
 MINIMUM_VERSION = (7, 0)
 MAX_SKEW_SECONDS = 5.0

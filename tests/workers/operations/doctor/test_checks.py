@@ -22,7 +22,7 @@ from workers.formatting import clock, counted, size, some, span, waits
 from workers.operations.doctor import network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
-from workers.operations.hosts import Host
+from workers.operations.host_spools import Host
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 GB = 1 << 30
