@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.config import Config
+from receiver.contract.intake import Delivery
 from receiver.delivery.bounded_spool import BoundedSpool
 from receiver.delivery.breaker import Breaker
 from receiver.delivery.inbox_access import InboxAccess
@@ -145,6 +146,7 @@ class SpoolDrain:
         if not readable:
             return []
         replies = self._inbox.accept_each([delivery for _, delivery in readable])
+        self._remember_ids([delivery for _, delivery in readable], replies)
         taken = [isinstance(reply, AcceptResult) and reply.status != "full" for reply in replies]
         errors = [reply for reply in replies if isinstance(reply, RedisError)]
         if errors:
@@ -156,6 +158,16 @@ class SpoolDrain:
         if not any(taken) or is_full:
             blocked.add(store)
         return [number for (number, _), is_taken in zip(readable, taken, strict=True) if is_taken]
+
+    def _remember_ids(self, deliveries: Sequence[Delivery], replies: Sequence[AcceptResult | RedisError]) -> None:
+        """A delivery without an id was answered with an id of its own. If it repeats an event, that id leads to it."""
+        repeated = {
+            one.event.id: reply.id
+            for one, reply in zip(deliveries, replies, strict=True)
+            if one.content_hash and isinstance(reply, AcceptResult) and reply.id != one.event.id
+        }
+        if repeated:
+            self._inbox.remember_ids(repeated)
 
     def _report_overdue_rows(self) -> None:
         """Log rows older than `spool_age`. They are stored and drained like any other, but an operator must know."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -24,6 +24,7 @@ class InboxAccess:
     def __init__(self, config: Config, inbox: Inbox) -> None:
         self._inbox = inbox
         self._repeat_window = config.receiver.dedupe_window_unidentified
+        self._record_seconds = config.receiver.dedupe_retention
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}
         self._replicas = int(config.redis.ack == "replica")
         """The number of replicas that must have a delivery before it is answered."""
@@ -58,6 +59,10 @@ class InboxAccess:
         except (RedisError, OSError):  # do not try again for every group: each try blocks the group
             self._connect_after = time.monotonic() + RECONNECT_SECONDS
             return None
+
+    def remember_ids(self, repeated: Mapping[str, str]) -> None:
+        """Remember which event each of these ids stands for, as long as the record of a duplicate is stored."""
+        self._inbox.remember_ids(repeated, self._record_seconds)
 
     def count_spooled_duplicates(self, store: str, many: int, token: str) -> None:
         """Count duplicates that the spool found. The same token and number again count nothing."""

@@ -22,6 +22,7 @@ Events
     accepted_until  string  No event was accepted after this time (us), and the next one will be.
     done            zset    Settled events by time (ms). Only these are removed by age.
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
+    same:{id}       string  The id of the event that a spooled delivery repeats. The sender was told an id of its own.
     spool_counted:{token}   string  How many duplicates of a spool's count were counted already. Expires after a day.
     n               hash    Every counter: "name|store", or "name" where it belongs to no store.
     t:{store}       hash    The event names that a store has sent: n:{name} how often, l:{name} when last (ms). The
@@ -124,6 +125,7 @@ INDEX = PREFIX + "ix"
 DONE = PREFIX + "done"
 ACCEPTED_UNTIL = PREFIX + "accepted_until"
 FORMAT = PREFIX + "format"
+SAME = PREFIX + "same:"
 COUNTERS = PREFIX + "n"
 EVENT_NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "declarations"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -101,6 +102,20 @@ def test_row_26_repeats_inside_the_window_are_duplicates_as_with_redis_up(receiv
     assert {one for _, one in answers} | {before[0][1]} == {one for _, one in found}
     eventually(lambda: receiver.ledger.counters().stores[STORE]["duplicates"] == 4, what="each of them is counted")
     assert receiver.identity_holds()
+
+
+def test_row_26_the_id_that_the_spool_answered_for_a_repeat_of_an_earlier_event_leads_to_it(
+    receiver: System, own_redis: Server
+) -> None:
+    _, first = send(receiver, 20)
+    own_redis.kill()
+    status, answered = send(receiver, 20)
+    assert status == "accepted", "the spool does not know the event, the inbox will"
+    own_redis.start()
+    drained(receiver)
+    assert prices(receiver) == [(20, first)]
+    shown = receiver.run_cli("events", "show", answered, "--json")
+    assert json.loads(shown.stdout)["id"] == first, shown.stderr
 
 
 def test_row_26_two_hosts_that_drain_at_once_have_as_many_events_as_with_redis_up(

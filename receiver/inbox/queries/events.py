@@ -176,12 +176,15 @@ class EventQueries:
         return found
 
     def find_id(self, which: str) -> str:
-        """The id of an event given by its id, as `last`, or by a delivery or resource id (the newest of them).
+        """The id of an event given by an id that its sender was told, as `last`, or by a delivery or resource id (the
+        newest of them).
 
         Only the newest events are searched. Without a match the argument is returned.
         """
         if self.client.exists(keys.EVENT + which):
             return which
+        if same := self.client.get(keys.SAME + which):
+            return _decoded(same)
         for event in islice(self._newest(keys.INDEX, None), _SEARCHED):
             if which in ("last", event.delivery_id, event.resource_id):
                 return event.id
