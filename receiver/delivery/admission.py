@@ -18,7 +18,7 @@ from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import Delivery, receive, stored_headers
 from receiver.contract.signing.grammar import Secret
-from receiver.contract.signing.signatures import MAX_LEARNED, MAX_SECRETS, Headers, verify
+from receiver.contract.signing.signatures import MAX_TRIED, Headers, verify
 from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
@@ -63,7 +63,7 @@ class Admission:
         """`key` decides which store an unknown one is treated like; it must be equal in all processes."""
         self._stores = stores
         self._index = StoreIndex(stores, key)
-        self._no_secrets = tuple(Secret(token_bytes(32)) for _ in range(MAX_SECRETS + MAX_LEARNED))
+        self._no_secrets = tuple(Secret(token_bytes(32)) for _ in range(MAX_TRIED))
         self._secrets = secrets
         self._counts = counts
         self._refusals = refusals

@@ -17,7 +17,7 @@ from receiver.contract.errors import DeliveryRefused, Reason
 from receiver.contract.intake import Delivery, receive
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import (
-    MAX_SECRETS,
+    MAX_TRIED,
     Headers,
     Pairs,
     candidates_in,
@@ -172,7 +172,7 @@ class _Steps:
 
     def _secrets(self, content: bytes, candidates: list[bytes]) -> None:
         lines = []
-        for secret in self.store.secrets[:MAX_SECRETS]:
+        for secret in self.store.secrets[:MAX_TRIED]:
             matches = find_secret(self.scheme, [secret], content, candidates, self.now) is not None
             mark = ("matches" if secret.is_active(self.now) else "would match") if matches else "no match"
             lines.append(ExplanationLine(_describe(secret, self.now), mark))

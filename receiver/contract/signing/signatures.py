@@ -35,6 +35,7 @@ __all__ = [
     "MAX_LEARNED",
     "MAX_SECRETS",
     "MAX_SIGNATURE_HEADER",
+    "MAX_TRIED",
     "PRESETS",
     "STANDARD_WEBHOOKS",
     "Headers",
@@ -68,6 +69,8 @@ MAX_SECRETS = 16
 """The number of signing secrets of one store in the config."""
 MAX_LEARNED = 48
 """The number of secrets of one store in the keyring. Each subscription may have its own, during rotation two."""
+MAX_TRIED = MAX_SECRETS + MAX_LEARNED
+"""The number of secrets that a delivery is verified with."""
 MAX_SIGNATURE_HEADER = 4096
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,15}")  # one form for each time: a zero could belong to the part before it
 _RFC3339 = re.compile(
@@ -221,7 +224,7 @@ def find_secret(
     Every secret is tried on every candidate, so that the time taken reveals nothing.
     """
     matching: list[Secret] = []
-    for secret in secrets[: MAX_SECRETS + MAX_LEARNED]:
+    for secret in secrets[:MAX_TRIED]:
         expected = hmac.digest(secret.key, content, scheme.digest)
         for candidate in candidates:
             if hmac.compare_digest(expected, candidate):

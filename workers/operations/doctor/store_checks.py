@@ -14,7 +14,7 @@ from workers.operations.doctor.facts import ApiFacts, Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.subscriptions.managed_store import is_managed
 
-MAX_SKEW_SECONDS = 30.0
+MAX_STORE_SKEW_SECONDS = 30.0
 EXPIRES_SOON = 24 * 3600.0
 MISSED_CHECKS = 3
 """After this many check intervals without a check there is a warning."""
@@ -134,7 +134,7 @@ def _credentials(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
 
 def _clock_skew(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
     """If the scheme signs a timestamp, deliveries are refused when the clocks differ by more than the tolerance."""
-    if api.clock_ahead is None or abs(api.clock_ahead) < MAX_SKEW_SECONDS:
+    if api.clock_ahead is None or abs(api.clock_ahead) < MAX_STORE_SKEW_SECONDS:
         return
     scheme = facts.config.known_stores[name].scheme
     way = "ahead of" if api.clock_ahead > 0 else "behind"

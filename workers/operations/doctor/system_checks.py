@@ -14,7 +14,7 @@ from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.host_spools import Host
 
 MINIMUM_VERSION = (7, 0)
-MAX_SKEW_SECONDS = 5.0
+MAX_SERVER_SKEW_SECONDS = 5.0
 HIGH_MEMORY = 0.85
 """Above this fraction of maxmemory the receiver spools, so that workers can still write."""
 DAY = 86400.0
@@ -169,7 +169,7 @@ def _writes(facts: Facts) -> Iterator[Finding]:
 
 
 def _clock_skew(server: ServerFacts) -> Iterator[Finding]:
-    if abs(server.clock_ahead) > MAX_SKEW_SECONDS:
+    if abs(server.clock_ahead) > MAX_SERVER_SKEW_SECONDS:
         way = "ahead of" if server.clock_ahead > 0 else "behind"
         yield warn(
             "clock",

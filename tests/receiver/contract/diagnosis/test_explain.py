@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from receiver.contract.diagnosis.explain import Explanation, caveats, explain
-from receiver.contract.signing.signatures import PRESETS, Scheme, Secret
+from receiver.contract.signing.signatures import MAX_TRIED, PRESETS, Scheme, Secret
 from receiver.contract.stores import Store
 from tests.support.deliveries import BODY, KEY, NOW, URL, Sent, send
 
@@ -58,6 +58,14 @@ def test_an_expired_secret_would_match() -> None:
     assert step(found, "secrets").lines[1].text.endswith("config.toml:42, expired 2023-11-14 03:12 UTC")
     assert f"matches {KEY.fingerprint}, which expired 2023-11-14 03:12 UTC" in found.hints[0].text
     assert "not_after in config.toml:42" in found.hints[0].fix
+
+
+def test_every_secret_that_is_tried_is_listed() -> None:
+    """Config may have 16, and the keyring 48 more."""
+    others = tuple(Secret(b"another %d" % number) for number in range(MAX_TRIED - 1))
+    found = explained(send(ACME), secrets=(*others, KEY, Secret(b"too many")))
+    assert found.valid
+    assert [line.mark for line in step(found, "secrets").lines] == ["no match"] * (MAX_TRIED - 1) + ["matches"]
 
 
 def changed(sent: Sent, **changes: Any) -> Sent:
