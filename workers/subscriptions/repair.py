@@ -293,14 +293,25 @@ class SubscriptionCheck:
         finally:
             self._busy.discard(store)
 
+    def _require_current(self, config: Config, store: str) -> None:
+        """Raise StoreLocked if the config was reloaded: a check under the old one would subscribe a former URL."""
+        if self._config() is not config:
+            raise StoreLocked(f"{store}: the config was reloaded; its subscriptions are checked again soon")
+
     def _check(self, config: Config, store: str, handlers: Handlers) -> float | None:
         """Check one store; returns the seconds until its next check, or None if the store was removed."""
         again = config.subscriptions.check
         try:
-            with self._checks.lock(store) as hold:
+            with self._checks.lock(store) as extend_lock:
                 if store in self._checks.removed():  # after this check was scheduled
                     return None
+
+                def hold() -> None:
+                    self._require_current(config, store)
+                    extend_lock()
+
                 checked = check(config, store, self._redis, handlers, hold=hold)
+                self._require_current(config, store)
                 self._checks.store_result(checked)
             return min(again, RETRY_AFTER) if checked.unknown else again
         except StoreLocked:

@@ -21,9 +21,11 @@ from workers.storeapi.catalogue import bundled_catalogue
 from workers.storeapi.sandbox import orders, webhooks
 from workers.storeapi.sandbox.misbehaviour import FAULTS, Misbehaviour
 from workers.storeapi.sandbox.process import make_shop as shop_of
+from workers.storeapi.sandbox.server import create_app
 from workers.storeapi.sandbox.shop import TOPICS, SandboxCall, Shop
 from workers.storeapi.sandbox.shopper import Shopper, add_initial_records
 from workers.storeapi.sandbox.state import SandboxState
+from workers.storeapi.sandbox.tokens import AppRegistration, TokenIssuer
 from workers.storeapi.sandbox.webhook_sender import DueDelivery, WebhookSender
 
 from receiver.contract.event import UNREADABLE  # isort: skip
@@ -406,3 +408,16 @@ def test_a_restart_preserves_the_state_and_the_receivers_subscriptions(make_sand
     assert [one.topic for one in found] == list(TOPICS)
     assert {one.url for one in found} == {"http://127.0.0.1:8000/webhooks/demo"}
     assert SECRET not in str([one.to_json() for one in found])
+
+
+@pytest.mark.parametrize(("caller", "status"), [("127.0.0.1", 200), ("::1", 200), ("203.0.113.9", 403)])
+def test_the_controls_answer_on_the_sandbox_s_own_host_only(caller: str, status: int) -> None:
+    """They need no token, and show every record."""
+    shop = make_shop("http://127.0.0.1:1/hook")
+    app = create_app(shop, TokenIssuer(shop, AppRegistration()), "/oauth/token", lambda _: None)
+    client = app.test_client()
+    for path in ("/sandbox", "/sandbox/log", "/sandbox/records"):
+        assert client.get(path, environ_base={"REMOTE_ADDR": caller}).status_code == status
+    done = client.post("/sandbox/do/revoke-tokens", environ_base={"REMOTE_ADDR": caller})
+    assert done.status_code == status
+    assert client.get("/orders", environ_base={"REMOTE_ADDR": caller}).status_code in (401, 404), "the API itself"

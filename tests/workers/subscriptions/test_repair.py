@@ -339,6 +339,20 @@ def test_a_housekeeper_stops_in_time_while_a_store_does_not_respond(shop: Shop) 
     shop.http.put("/sandbox/misbehave", json={"slow": 0}).raise_for_status()
 
 
+def test_a_check_changes_nothing_once_the_config_was_reloaded(shop: Shop) -> None:
+    """It would subscribe the URL of the old config."""
+    shop.declare("customer.created")
+    shop.http.put("/sandbox/misbehave", json={"slow": 1, "slow_by": "1s"}).raise_for_status()
+    current = [replace_check(shop.system.config, 60.0)]
+    background = SubscriptionCheck(lambda: current[0])
+    assert background.round() == 1
+    current[0] = replace_check(shop.system.config, 60.0)
+    shop.http.put("/sandbox/misbehave", json={"slow": 0}).raise_for_status()
+    eventually(lambda: background.round() == 0, what="the check ends")
+    assert shop.topics() == []
+    assert SubscriptionChecks(shop.system.client).last_results(["demo"]) == {}
+
+
 def replace_check(config: Config, seconds: float) -> Config:
     return config.model_copy(update={"subscriptions": config.subscriptions.model_copy(update={"check": seconds})})
 
