@@ -90,10 +90,9 @@ def test_a_retry_is_not_further_away_than_its_delay(make_system: Callable[..., S
 
 
 def test_each_of_many_waiting_runs_is_examined_in_turn(system: System) -> None:
-    for number in range(250):
-        system.accept(data={"id": number})
-        event = claim_one(system.inbox)
-        assert system.inbox.route([(event, [("shop.greet", "default", 600.0)])], "0") == [["routed"]]
+    system.accept()
+    handlers = [(f"shop.greet{number}", "default", 600.0) for number in range(250)]
+    assert system.inbox.route([(claim_one(system.inbox), handlers)], "0") == [["routed"]]
     near = dict(system.client.zrange(keys.LATER, 0, -1, withscores=True))
     far = [item for place, item in enumerate(near) if place % 2]
     for item in far:
