@@ -31,7 +31,7 @@ def list_hosts(json_: bool = False) -> None:
         output.as_json([{"name": one.name, **one.as_json()} for one in found])
         return
     if not found:
-        click.echo("no host has reported; start `storehooks web`")
+        output.echo("no host has reported; start `storehooks web`")
         return
     rows = [(one.name, output.state(one.state), spooled_text(one), _time(one.oldest), _time(one.seen)) for one in found]
     output.table(("HOST", "STATE", "SPOOLED", "OLDEST", "LAST SEEN"), rows, drop=("OLDEST",))
@@ -52,7 +52,7 @@ def forget(name: str, yes: bool) -> None:
     if not yes and host.state != "receiving":
         _confirm(host)
     forget_host(config, client, name)
-    click.echo(f"forgot {host.name}; it is listed again if `storehooks web` starts there")
+    output.echo(f"forgot {host.name}; it is listed again if `storehooks web` starts there")
 
 
 def _confirm(host: Host) -> None:
@@ -60,7 +60,7 @@ def _confirm(host: Host) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(f"{left}; confirm with --yes that {host.name} is gone")
     output.warn(left)
-    click.confirm(f"forget {host.name}", abort=True)
+    output.confirm(f"forget {host.name}")
 
 
 def _left(host: Host) -> str:
