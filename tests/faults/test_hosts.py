@@ -4,8 +4,10 @@ failure in `doctor` and unknown in `stats`."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from receiver.inbox import Inbox
 from receiver.inbox.redis.connecting import socket_path
 from receiver.spool import open_events, spool_name
 from tests.receiver.spool.test_spool import small_server
-from tests.support.harness import Server, System, eventually, free_port
+from tests.support.harness import Server, System, children_of, eventually, free_port, gone
 from tests.support.proxy import Proxy
 from tests.support.warm_interpreter import QUICKER
 
@@ -32,7 +34,17 @@ class Hosts:
 
     def cut_off(self) -> None:
         """Cut the host off from Redis."""
-        self.proxy.close()
+        self.proxy.cut_all()
+
+    def kill(self) -> None:
+        """Kill the host's web server with its worker processes."""
+        (web,) = self.receiving.processes
+        workers = children_of(web.pid)
+        web.kill()
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        eventually(lambda: all(map(gone, workers)))
 
     def stats(self, system: System) -> Any:
         return json.loads(system.run_cli("stats", "--json", env=SOON).stdout)
@@ -66,7 +78,7 @@ def test_row_27_a_host_cut_off_and_killed_is_a_failure_and_unknown_until_its_del
     hosts.cut_off()
     for _ in range(3):
         hosts.receiving.deliver()
-    hosts.receiving.processes[0].kill()
+    hosts.kill()
     eventually(lambda: hosts.state() == "silent", 15)
     (found,) = hosts.findings(hosts.other)
     assert found["level"] == "fail"
@@ -113,7 +125,7 @@ def test_what_a_stopped_receiver_leaves_in_its_spool_is_still_a_number(hosts: Ho
 def test_a_host_that_is_gone_can_be_forgotten(hosts: Hosts, own_redis: Server) -> None:
     refused = hosts.other.run_cli("hosts", "forget", hosts.name, "--yes", env=SOON)
     assert (refused.returncode, "is receiving; stop `storehooks web` there first" in refused.stderr) == (2, True)
-    hosts.receiving.processes[0].kill()
+    hosts.kill()
     Inbox(own_redis.client).publish_spool(hosts.name, 4, 0)
     eventually(lambda: hosts.state() == "silent", 15)
     unsure = hosts.other.run_cli("hosts", "forget", hosts.name, env=SOON)

@@ -45,6 +45,10 @@ class Proxy:
             with contextlib.suppress(OSError):
                 client.sendall(data)
 
+    def cut_all(self) -> None:
+        """Cut every connection, and accept none any more."""
+        _shut_down(self._listener, *self._open)
+
     def close(self) -> None:
         for one in (self._listener, *self._open):
             with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ from workers.operations.host_spools import Host, choose_host, find_hosts, forget
 @click.group(cls=Noun)
 @with_config
 def hosts() -> None:
-    """List the hosts that receive deliveries, and forget one that is gone."""
+    """List hosts with their spools, and forget one that is gone."""
 
 
 @hosts.command("list")
@@ -35,9 +35,8 @@ def list_hosts(json_: bool = False) -> None:
         return
     rows = [(one.name, output.state(one.state), spooled_text(one), _time(one.oldest), _time(one.seen)) for one in found]
     output.table(("HOST", "STATE", "SPOOLED", "OLDEST", "LAST SEEN"), rows, drop=("OLDEST",))
-    output.next_command(
-        *(f"storehooks hosts forget {one.name}  if that machine is gone" for one in found if one.state == "silent")
-    )
+    if silent := [one.name for one in found if one.state == "silent"]:
+        output.next_command(*(f"storehooks hosts forget {name}  if that machine is gone" for name in silent))
 
 
 @hosts.command("forget")

@@ -15,7 +15,6 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, EventQueries
 from receiver.inbox.queries.events import Spool, SpoolState
-from receiver.process_files import held
 from receiver.spool import EVENTS_FILE, open_events, spool_name
 
 UNKNOWN = "unknown"
@@ -90,6 +89,8 @@ def _as_reported(name: str, spool: Spool) -> Host:
 
 def _read_here(config: Config, reported: Host | None) -> Host | None:
     """This host, by its file. None where this user cannot read it."""
+    from receiver.process_files import held  # it loads the logs, which `--help` does not need
+
     try:
         count, oldest = _summary(config)
     except (sqlite3.Error, OSError):

@@ -229,8 +229,7 @@ def test_nothing_is_stored_when_it_is_off_and_the_command_says_so(make_system: C
 
 def test_a_file_that_cannot_be_written_is_logged_once_and_delays_no_answer(make_system: Callable[..., System]) -> None:
     system = make_system()
-    (system.folder / "data").rmdir()
-    (system.folder / "data").write_text("in the way")
+    (system.folder / "data" / REFUSED_FILE).mkdir()  # in the way
     system.start("web")
     for number in range(5):
         assert system.post(as_the_store_signs(system)(number), "south").status_code == 401
