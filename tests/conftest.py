@@ -119,7 +119,7 @@ def make_system(tmp_path: Path, server_url: str, redis: Redis) -> Iterator[Calla
 
     def make(**how: Any) -> System:
         folder = tmp_path / f"system-{len(made)}"
-        (folder / "data").mkdir(parents=True)
+        (folder / "data").mkdir(mode=0o700, parents=True)
         system = System(folder, how.pop("url", server_url), **how)
         made.append(system)
         return system

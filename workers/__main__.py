@@ -70,7 +70,7 @@ class WorkerSupervisor:
         self._supervisor.stop_seconds = config.workers.drain + STOP_SECONDS
         self._supervisor.change(worker_programs(self._config), worker_programs(config))
         self._config = config
-        log.info("reloaded", processes=config.workers.processes)
+        log.info("supervisor reloaded", processes=config.workers.processes)
 
 
 def _log_refusal(error: StorehooksError) -> None:

@@ -161,9 +161,9 @@ def test_each_topic_keeps_one_subscription_however_often_files_are_saved_and_pro
 
 def test_subscriptions_follow_another_public_url_and_another_secret(dev: ManagedDev) -> None:
     """The sandbox reads its config only at its start, so `dev` restarts it."""
-    dev.handle("order.*")
-    eventually(lambda: "plugins reloaded" in dev.process.output(), 15)
     dev.apply()
+    dev.handle("order.*")
+    eventually(lambda: dev.topics() == Counter(ORDERS), 15, what="the housekeeper creates those that are missing")
     port = re.search(r'public_url = "http://127.0.0.1:(\d+)"', dev.config.read_text())
     assert port
     dev.save(f'public_url = "http://127.0.0.1:{port[1]}"', f'public_url = "http://localhost:{port[1]}"')

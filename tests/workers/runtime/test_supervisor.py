@@ -116,7 +116,7 @@ def test_hup_names_the_settings_that_need_a_restart(make_system: Callable[..., S
     system.config_file.write_text(text.replace(old, own_redis.url))
     supervisor.send(signal.SIGHUP)
     eventually(lambda: "[redis] has changed" in system.log("supervisor"))
-    eventually(lambda: '"reloaded"' in system.log("supervisor"))
+    eventually(lambda: '"supervisor reloaded"' in system.log("supervisor"))
     assert system.settled(system.accept()) == "settled", "the work goes on with the old server"
 
 
@@ -169,6 +169,6 @@ def test_as_pid_1_a_worker_reaps_orphans_and_passes_signals_on(make_system: Call
     eventually(lambda: zombies() == [], what="no zombies")
 
     os.kill(init(), signal.SIGHUP)
-    eventually(lambda: '"reloaded"' in system.log("supervisor"))
+    eventually(lambda: '"supervisor reloaded"' in system.log("supervisor"))
     os.kill(init(), signal.SIGTERM)
     assert process.wait(15) == 0

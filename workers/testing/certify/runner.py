@@ -199,7 +199,7 @@ class CertificationRun:
 
     def _reloaded(self) -> bool:
         log = (self._system.folder / "workers.log").read_text(errors="replace")
-        return log.count("reloaded") >= self._reloads
+        return log.count('"event": "reloaded"') >= self._reloads
 
     # One event
 
