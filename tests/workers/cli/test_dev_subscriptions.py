@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,17 @@ signing_secrets = ["{secret}"]
 )
 
 
+WITHIN = 45
+"""Seconds to wait for a condition: each look at the store is a command of its own."""
+
+
 class ManagedDev:
     """`storehooks dev` whose store's subscriptions are managed by command."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, topic: str) -> None:
         self.folder = folder
         self.plugin, self.config = folder / "shop.py", folder / "config.toml"
-        self.handle("order.created")
+        self.handle(topic)
         ports = {"port": free_port(), "sandbox": free_port()}
         self.config.write_text(CONFIG.format(data=folder / "data", secret=SECRET, **ports))
         self.process = self.start()
@@ -67,7 +71,7 @@ class ManagedDev:
     def start(self) -> Process:
         command = [sys.executable, "-m", "workers.cli", "dev", "--config", str(self.config)]
         self.process = Process(command, log=self.folder / "dev.log")
-        eventually(self.ready, 20, what=f"dev answers; {self.process.output()[-500:]}")
+        eventually(self.ready, WITHIN, what=f"dev answers; {self.process.output()[-500:]}")
         return self.process
 
     def ready(self, url: str = "http://") -> bool:
@@ -86,14 +90,14 @@ class ManagedDev:
     def apply(self) -> None:
         """Apply the plan, as soon as the housekeeper's check has let go of the store."""
         command = ("subscriptions", "apply", "--yes", "--config", str(self.config))
-        eventually(lambda: storehooks(*command).returncode == 0, 15, what="an applied plan")
+        eventually(lambda: storehooks(*command).returncode == 0, WITHIN, what="an applied plan")
 
     def save(self, old: str = "", new: str = "") -> None:
         """Save config.toml, with a change or only with another comment, and wait until `dev` has reloaded it."""
         before = self.reloads()
         text = self.config.read_text().replace(old, new) if old else self.config.read_text() + f"# {before}\n"
         self.config.write_text(text)
-        eventually(lambda: self.reloads() > before, 15, what="a reload")
+        eventually(lambda: self.reloads() > before, WITHIN, what="a reload")
 
     def reloads(self) -> int:
         return self.process.output().count("config.toml and plugins reloaded")
@@ -125,23 +129,33 @@ class ManagedDev:
 
 
 @pytest.fixture
-def dev(tmp_path: Path) -> Iterator[ManagedDev]:
-    run = ManagedDev(tmp_path)
-    yield run
-    if run.process.alive:
-        run.process.stop()
+def start_dev(tmp_path: Path) -> Iterator[Callable[[str], ManagedDev]]:
+    """Starts `dev` with a handler for a topic; it is stopped with the test."""
+    started: list[ManagedDev] = []
+
+    def start(topic: str) -> ManagedDev:
+        started.append(ManagedDev(tmp_path, topic))
+        return started[-1]
+
+    yield start
+    for run in started:
+        if run.process.alive:
+            run.process.stop()
 
 
 ACTIONS = ("created", "updated", "deleted", "paid", "shipped", "delivered", "cancelled", "refunded")
 ORDERS = {f"order.{action}" for action in ACTIONS}
 
 
-def test_each_topic_keeps_one_subscription_however_often_files_are_saved_and_processes_restart(dev: ManagedDev) -> None:
+def test_each_topic_keeps_one_subscription_however_often_files_are_saved_and_processes_restart(
+    start_dev: Callable[[str], ManagedDev],
+) -> None:
+    dev = start_dev("order.created")
     dev.apply()
     assert dev.topics() == {"order.created": 1}
     dev.handle("order.*")
-    eventually(lambda: "plugins reloaded" in dev.process.output(), 15)
-    eventually(lambda: dev.topics() == Counter(ORDERS), 15, what="the housekeeper creates those that are missing")
+    eventually(lambda: "plugins reloaded" in dev.process.output(), WITHIN)
+    eventually(lambda: dev.topics() == Counter(ORDERS), WITHIN, what="the housekeeper creates those that are missing")
 
     dev.apply()
     for _ in range(3):
@@ -150,8 +164,8 @@ def test_each_topic_keeps_one_subscription_however_often_files_are_saved_and_pro
 
     os.kill(dev.sandbox_pid(), signal.SIGHUP)
     os.kill(dev.sandbox_pid(), signal.SIGTERM)
-    eventually(lambda: "sandbox ended with exit code 0; restarting it" in dev.process.output(), 15)
-    eventually(dev.ready, 15)
+    eventually(lambda: "sandbox ended with exit code 0; restarting it" in dev.process.output(), WITHIN)
+    eventually(dev.ready, WITHIN)
     assert_each_event_arrives_once(dev)
 
     dev.process.stop()
@@ -159,24 +173,23 @@ def test_each_topic_keeps_one_subscription_however_often_files_are_saved_and_pro
     assert_each_event_arrives_once(dev)
 
 
-def test_subscriptions_follow_another_public_url_and_another_secret(dev: ManagedDev) -> None:
+def test_subscriptions_follow_another_public_url_and_another_secret(start_dev: Callable[[str], ManagedDev]) -> None:
     """The sandbox reads its config only at its start, so `dev` restarts it."""
+    dev = start_dev("order.*")
     dev.apply()
-    dev.handle("order.*")
-    eventually(lambda: dev.topics() == Counter(ORDERS), 15, what="the housekeeper creates those that are missing")
     port = re.search(r'public_url = "http://127.0.0.1:(\d+)"', dev.config.read_text())
     assert port
     dev.save(f'public_url = "http://127.0.0.1:{port[1]}"', f'public_url = "http://localhost:{port[1]}"')
-    eventually(lambda: dev.ready("http://localhost"), 15, what="the subscriptions have the new URL")
+    eventually(lambda: dev.ready("http://localhost"), WITHIN, what="the subscriptions have the new URL")
     assert_each_event_arrives_once(dev)
     dev.save(SECRET, OTHER_SECRET)
-    eventually(dev.ready, 15)
+    eventually(dev.ready, WITHIN)
     assert_each_event_arrives_once(dev)
 
 
 def assert_each_event_arrives_once(dev: ManagedDev) -> None:
     assert dev.topics() == Counter(ORDERS)
     first, last = dev.create_order(), dev.create_order()
-    eventually(lambda: dev.events(last), 15, what="the second order")  # sent after everything of the first
+    eventually(lambda: dev.events(last), WITHIN, what="the second order")  # sent after everything of the first
     assert dev.events(first) == 1
     assert json.loads(dev.run("stats", "--json"))["duplicates"] == 0
