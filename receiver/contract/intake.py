@@ -174,8 +174,8 @@ def _id_counts_alone(scheme: Scheme, headers: Headers, body: bytes, *, readable:
     """Whether two deliveries with equal ids are duplicates whatever their bodies. Raises for an ambiguous delivery.
 
     Where `signed` joins a header's id with other parts, the signed bytes of one delivery can be cut elsewhere and sent
-    again under another id. Only the real cut of a JSON body is JSON, so a cut can be told from a delivery that is
-    readable. Of the others some can still be genuine: they are accepted, but take no id from another delivery.
+    again under another id. The rest of a JSON object that was cut is not JSON, so a readable delivery is genuine. An
+    unreadable one is refused if it may be cut; else it is accepted, but its id counts only together with its body.
     """
     separated = id_has_separator(scheme, headers)
     if not readable and scheme.id_separators and (separated or starts_with_timestamp(scheme, body)):

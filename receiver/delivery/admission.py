@@ -24,6 +24,7 @@ from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import NotStored, Stored
+from receiver.inbox import keys
 from receiver.inbox.refusal_counts import RefusalCounts
 from receiver.spool import Refusal
 
@@ -103,7 +104,7 @@ class Admission:
         """It is stored as a failure. The cause is not logged: it may quote the body."""
         if self._lines.has_room():
             log.error(
-                logs.FAILED, event_id=event_id, store=store, handler="intake", reason="unreadable", next_try="none"
+                logs.FAILED, event_id=event_id, store=store, handler=keys.INTAKE, reason="unreadable", next_try="none"
             )
         else:
             self._counted.add("more unreadable deliveries, without a line each", store=store)

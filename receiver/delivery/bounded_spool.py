@@ -34,6 +34,9 @@ class BoundedSpool:
         self._read_only: SpooledEvents | None = None
         self._read_only_inode = NO_FILE
         self._problems = logs.ThrottledLog(log)
+        self.outage = logs.OutageLog(
+            log, begins="the spool cannot take deliveries", ends="the spool takes deliveries again"
+        )
 
     def exists(self) -> bool:
         return self.path.exists()
@@ -90,11 +93,12 @@ class BoundedSpool:
             return False
         try:
             self.events().try_commit()
-            return True
         except (sqlite3.Error, OSError) as error:
             self.reopen()
-            self._problems.error("the spool cannot take deliveries", why=str(error))
+            self.outage.failed(why=str(error))
             return False
+        self.outage.worked()
+        return True
 
     def add(self, deliveries: Sequence[Delivery]) -> list[SpoolResult]:
         """Write deliveries in one transaction. "full" for one whose store is over its limit."""

@@ -20,13 +20,13 @@ class Breaker:
     def __init__(self) -> None:
         self._open_until = 0.0
         self.memory_pressure = False
-        self.unreadable_data = ""
+        self.unknown_format = ""
         """Why this version cannot use the data in the server; empty if it can."""
 
     @property
     def forbids_inbox(self) -> bool:
         """Whether no delivery may go to the inbox, even if there is no spool."""
-        return self.memory_pressure or bool(self.unreadable_data)
+        return self.memory_pressure or bool(self.unknown_format)
 
     @property
     def is_open(self) -> bool:
@@ -44,7 +44,7 @@ class Breaker:
         If it does not answer, nothing changes. Raises RedisError.
         """
         fault = format_fault(client, write=True)  # another server may have taken its place
-        self.unreadable_data = str(fault.error) if fault else ""
+        self.unknown_format = str(fault.error) if fault else ""
         memory = client.info("memory")
         maximum = int(memory.get("maxmemory", 0))
         limit = PRESSURE_ENDS if self.memory_pressure else PRESSURE_BEGINS

@@ -28,6 +28,8 @@ from receiver.inbox.redis.polled_connection import PolledConnection
 READY_SECONDS = 1.0
 """How long the answer to "can a delivery be stored now" counts."""
 
+StoredIn = Literal["redis", "spool"]
+
 log = logs.get("storage")
 
 
@@ -42,20 +44,17 @@ class NotStored:
 class Stored:
     status: Literal["accepted", "duplicate", "full"]
     id: str
-    where: Place = "redis"
+    where: StoredIn = "redis"
 
 
 StoreResults = list[Stored | NotStored]
 """One for each delivery of a group, in order."""
 
 
-Place = Literal["redis", "spool"]
-
-
 class Readiness(NamedTuple):
     """Where a delivery would be stored now, and what waits in the spool."""
 
-    stores_in: Place
+    stores_in: StoredIn
     spooled: int | None
     """None where the spool cannot be read."""
     waiting_since: str | None
@@ -87,11 +86,8 @@ class DeliveryStorage:
         self._spool = spool
         self._breaker = breaker
         self._problems = logs.ThrottledLog(log)
-        self._spool_outage = logs.OutageLog(
-            log, begins="the spool cannot take deliveries", ends="the spool takes deliveries again"
-        )
         self._trying = threading.Lock()
-        self._stores_in: Place | None = None
+        self._stores_in: StoredIn | None = None
         self._tried_at = -READY_SECONDS
 
     # For the event loop, which must not block
@@ -141,7 +137,7 @@ class DeliveryStorage:
         since = datetime.fromtimestamp(oldest, UTC).isoformat(timespec="seconds") if count else None
         return Readiness(stores_in, count, since)
 
-    def _try_to_store(self) -> Place | None:
+    def _try_to_store(self) -> StoredIn | None:
         """Do what a delivery of a store without spooled rows would need, up to the commit."""
         spools = spooling_stores({""}, self._breaker, spool_enabled=self._spool.enabled, has_rows=lambda _: False)
         if not spools and self._inbox_accepts():
@@ -202,10 +198,10 @@ class DeliveryStorage:
         if not obstacle:
             try:
                 added = self._spool.add(deliveries)
-                self._spool_outage.worked()
+                self._spool.outage.worked()
                 return [Stored(one.status, one.id, "spool") for one in added]
             except sqlite3.Error as error:
                 self._spool.reopen()
-                self._spool_outage.failed(why=str(error))
+                self._spool.outage.failed(why=str(error))
                 obstacle = "neither the inbox nor the spool can take it"
         return [NotStored(obstacle)] * len(deliveries)

@@ -60,7 +60,7 @@ class RereadResult(StrEnum):
     READ = "read"
     """It was read, and is routed next."""
     UNREADABLE = "unreadable"
-    """It stays a failure, with the reason of today."""
+    """It stays a failure, with its current reason."""
     DUPLICATE = "duplicate"
     """It was delivered again and accepted since, so it is settled."""
     NO_BODY = "no-body"
@@ -84,7 +84,7 @@ class Administration:
         cursor: tuple[str, str] = ("", ""),
     ) -> list[ReopenResult]:
         """Make ended runs ready again; with `make`, also create runs for a handler that had none; with `again`, also
-        repeat effects of `ctx.once`; with `urgent`, the runs of a paused handler begin all the same.
+        repeat effects of `ctx.once`; with `urgent`, runs of a paused handler begin too.
 
         `cursor` is a replay's name and its position, stored in the same step.
         """
@@ -95,7 +95,7 @@ class Administration:
         return [ReopenResult(reply.decode()) for reply in replies]
 
     def reread(self, deliveries: Sequence[tuple[str, Delivery]], *, repeat_window: float) -> list[RereadResult]:
-        """Store what is read today of events that could not be read, given by their ids, and route those that can."""
+        """Store what can be read now of events that could not be read, and route those events."""
         arguments: list[Argument] = [int(repeat_window * 1000)]
         for event_id, one in deliveries:
             event = one.event

@@ -105,7 +105,7 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
     else:
         output.echo("The body was deleted by retention.")
     if record.summary.topic == UNREADABLE:
-        output.next_command(f"storehooks events reread {record.summary.id}  read it again, by the scheme of today")
+        output.next_command(f"storehooks events reread {record.summary.id}  read it again with the current scheme")
         return
     output.next_command(
         f"storehooks handlers explain {record.summary.id}  why each handler was called or not",

@@ -7,17 +7,29 @@ import sys
 import click
 
 from receiver.inbox import EventQueries, FailureQueries
+from receiver.inbox.administration import RereadResult
 from receiver.inbox.keys import INTAKE
 from workers.cli import output
 from workers.cli.options import choose_store, connect_server, json_option, load_config, with_config, yes_option
 from workers.formatting import counted
-from workers.operations.reread import Reread, Rereader
+from workers.operations.reread import Rereader
 
 HINT = (
     "these deliveries could not be read, so no handler was called; correct the store's scheme, then "
     "`storehooks events reread` reads them again and routes them"
 )
 """For commands that run handlers again."""
+NOT_READ = {
+    RereadResult.DUPLICATE: ("duplicate", "settled: delivered again and accepted meanwhile"),
+    RereadResult.NO_BODY: ("failed", "not read: no such event, or its body was deleted by retention"),
+    RereadResult.NOT_UNREADABLE: ("open", "not read again: not an unreadable event"),
+}
+JSON_NAMES = {
+    RereadResult.READ: "read",
+    RereadResult.DUPLICATE: "duplicates",
+    RereadResult.NO_BODY: "no_body",
+    RereadResult.NOT_UNREADABLE: "not_unreadable",
+}
 
 
 @click.command("reread")
@@ -30,7 +42,7 @@ HINT = (
 def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: bool, yes: bool) -> None:
     """Read events again that could not be read, and route them.
 
-    They are read by the scheme that the store has in the config now. An event keeps its id. Without IDs, all failures
+    They are read with the scheme that the store has in the config now. An event keeps its id. Without IDs, all failures
     of "intake" are read again.
     """
     config = load_config()
@@ -44,38 +56,28 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
     with output.progress("reading", total) as bar:
         chosen = dict.fromkeys(queries.find_id(one) for one in event_ids)
         rereader.read(chosen or failures.unreadable(), bar.advance)
-    result = rereader.result
+    counts = rereader.counts
     if json_:
         output.as_json(
-            {
-                "read": result.read,
-                "duplicates": result.duplicates,
-                "no_body": result.no_body,
-                "not_unreadable": result.not_unreadable,
-                "still_unreadable": dict(result.still_unreadable),
-            }
+            {**{name: counts[one] for one, name in JSON_NAMES.items()}, "still_unreadable": rereader.reasons}
         )
     else:
-        _show(result, dry_run)
-    if result.still_unreadable or result.no_body or result.not_unreadable:
+        _show(rereader, dry_run)
+    if counts.keys() - {RereadResult.READ, RereadResult.DUPLICATE}:
         raise click.exceptions.Exit(1)
 
 
-def _show(result: Reread, dry_run: bool) -> None:
-    if result == Reread():
+def _show(rereader: Rereader, dry_run: bool) -> None:
+    counts = rereader.counts
+    if not counts:
         output.echo("no events to read again: every event could be read")
         return
-    output.line(output.figure(result.read, "accepted"), " can be read" if dry_run else " read, and routed next")
-    if result.duplicates:
-        output.line(output.figure(result.duplicates, "duplicate"), " settled: delivered again and accepted meanwhile")
-    for reason, number in result.still_unreadable.most_common():
+    output.line(output.figure(counts[RereadResult.READ], "accepted"), " can be read" if dry_run else " read and routed")
+    for reason, number in rereader.reasons.most_common():
         output.line(output.figure(number, "failed"), f" still unreadable: {reason}")
-    if result.no_body:
-        output.line(
-            output.figure(result.no_body, "failed"), " not read: no such event, or its body was deleted by retention"
-        )
-    if result.not_unreadable:
-        output.line(output.figure(result.not_unreadable, "open"), " not read again: not an unreadable event")
+    for result, (style, sentence) in NOT_READ.items():
+        if counts[result]:
+            output.line(output.figure(counts[result], style), f" {sentence}")
     output.next_command(
         "storehooks events reread  read them and route them" if dry_run else "storehooks events  the newest events",
         "storehooks failures  what is still unreadable",

@@ -59,7 +59,7 @@ def _confirm(host: Host) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(f"{left}; confirm with --yes that {host.name} is gone")
     output.warn(left)
-    output.confirm(f"forget {host.name}")
+    output.confirm(f"Forget {host.name}?")
 
 
 def _left(host: Host) -> str:

@@ -53,12 +53,12 @@ def run_replay(
 
 
 def _show_pauses(replay: Replay) -> None:
-    """Which of the replayed runs wait because of a pause, and which begin all the same."""
+    """Which of the replayed runs wait because of a pause, and which begin anyway."""
     for (result, handler), number in sorted(replay.counts.items()):
         resume = f"`{output.our_name()} handlers resume {handler}`"
         if result is ReopenResult.ALTHOUGH_PAUSED:
             these = "this run begins" if number == 1 else f"these {number:,} runs begin"
-            output.line(f"{handler} is paused: {these} all the same; its other runs, and retries, wait for {resume}")
+            output.line(f"{handler} is paused: {these} anyway; its other runs, and retries, wait for {resume}")
         elif result is ReopenResult.HANDLER_PAUSED:
             these = "this run waits" if number == 1 else f"these {number:,} runs wait"
             output.line(f"{handler} is paused: {these} for {resume}; to run a few now, give --first N")

@@ -1,4 +1,4 @@
-"""Reread: reads events again that could not be read when they arrived, by the schemes of the current config.
+"""Reread: reads events again that could not be read when they arrived, with the schemes of the current config.
 
 Signatures are not verified again: they were valid on arrival. A reread can be repeated, and killed at any time.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
@@ -20,34 +19,6 @@ from receiver.inbox.administration import RereadResult
 PAGE = 50
 
 
-@dataclass
-class Reread:
-    """The results of a reread."""
-
-    read: int = 0
-    duplicates: int = 0
-    """Delivered again and accepted meanwhile; settled."""
-    no_body: int = 0
-    """Their body was removed by age."""
-    not_unreadable: int = 0
-    """They are not, or no longer, events that could not be read."""
-    still_unreadable: Counter[str] = field(default_factory=Counter)
-    """By reason. They stay failures."""
-
-    def add(self, result: RereadResult, reason: str = "") -> None:
-        match result:
-            case RereadResult.READ:
-                self.read += 1
-            case RereadResult.DUPLICATE:
-                self.duplicates += 1
-            case RereadResult.NO_BODY:
-                self.no_body += 1
-            case RereadResult.NOT_UNREADABLE:
-                self.not_unreadable += 1
-            case RereadResult.UNREADABLE:
-                self.still_unreadable[reason] += 1
-
-
 class Rereader:
     """Reads events again. With `dry_run` nothing is changed. Without a store, those of all stores."""
 
@@ -58,7 +29,9 @@ class Rereader:
         self._administration = Administration(queries.client)
         self._store = store
         self._dry_run = dry_run
-        self.result = Reread()
+        self.counts: Counter[RereadResult] = Counter()
+        self.reasons: Counter[str] = Counter()
+        """Why events are still unreadable, and how many of them."""
 
     def read(self, event_ids: Iterable[str], progress: Callable[[int], object] = lambda _: None) -> None:
         page: list[tuple[str, Delivery]] = []
@@ -66,7 +39,7 @@ class Rereader:
             progress(1)
             event = self._queries.as_event(event_id)
             if event is None:
-                self.result.add(RereadResult.NO_BODY)
+                self.counts[RereadResult.NO_BODY] += 1
             elif self._store in (None, event.store):
                 page.append((event_id, _read_again(event, self._stores.get(event.store))))
             if len(page) >= PAGE:
@@ -80,12 +53,14 @@ class Rereader:
             results = [RereadResult.UNREADABLE if one.unreadable else RereadResult.READ for _, one in page]
         else:
             results = self._administration.reread(page, repeat_window=self._window)
-        for (_, delivery), result in zip(page, results, strict=True):
-            self.result.add(result, delivery.unreadable)
+        self.counts.update(results)
+        self.reasons.update(
+            one.unreadable for (_, one), result in zip(page, results, strict=True) if result is RereadResult.UNREADABLE
+        )
 
 
 def _read_again(event: Event, store: Store | None) -> Delivery:
-    """The delivery as it would be accepted today; with a reason if it cannot be read."""
+    """The delivery as the current config reads it; with a reason if it cannot be read."""
     if store is None:
         return Delivery(event, theirs="", unreadable="its store is not in the config")
     arrived = event.received_at.timestamp()

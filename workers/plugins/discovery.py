@@ -23,6 +23,7 @@ from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
 from workers.plugins import conditions, plugin_settings, validation
 from workers.plugins.plugin_code import (
+    CHANGED,
     PLUGIN_FILE,
     PluginCode,
     PluginSource,
@@ -266,7 +267,7 @@ def _load_module(source: PluginSource, validated: str) -> Plugin:
     roots = _import_safely(origin, lambda: code_roots(point.module))
     digest = digest_below(roots)
     if validated and digest != validated:
-        raise PluginError(f"{origin}: its files have changed since it was validated")
+        raise PluginError(f"{origin}: {CHANGED}")
     found = _import_safely(origin, point.load)
     if digest_below(roots) != digest:
         raise PluginError(f"{origin}: its files changed while it was loaded; try again")

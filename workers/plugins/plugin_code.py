@@ -27,6 +27,7 @@ OURS = {"workers", "receiver"}
 PLUGIN_FILE = "storehooks_plugin_"
 """How the names of modules begin that are plugins named by file."""
 CODE = tuple(all_suffixes())
+CHANGED = "its files have changed since it was validated"
 
 
 @dataclass(frozen=True)

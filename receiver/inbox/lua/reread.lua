@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
--- reread: events that could not be read, as the caller reads them today. Those it can read are made ready to be routed.
+-- reread: store events that could not be read as the current scheme reads them. Those that are readable now are made ready
+-- to be routed.
 -- ARGV  1 the window for repeats (ms)
 --       then for each event: id, topic, theirs, delivery, resource, occurred, data_path, why it is unreadable (JSON) or "",
---       and by which it would be a duplicate today: the id of its event, its first id, its repeat mark, each or ""
+--       and by which a redelivery would be found now: the id of its event, its first id, its repeat mark, each or ""
 -- returns for each event what became of it; `RereadResult` in administration.py lists the words
 local PARTS = 11
 local window
 
--- The event that a delivery of this one was accepted as since it can be read. Else nil and, if today's id is another than
--- the event's own, the id under which a redelivery would be looked for.
+-- The event that a redelivery was accepted as, if there was one. Else nil and, if the current scheme finds another id than
+-- the event's own, that id: a redelivery would be looked for there.
 local function accepted_as(id, own_id, first_id, digest)
   if own_id == '' or own_id == id or first_id == id then return nil, nil end
   local own_exists = redis.call('EXISTS', P .. 'e:' .. own_id) == 1
@@ -66,7 +67,7 @@ local function reread(at)
     return 'duplicate'
   end
   make_routable(at, id, store, run)
-  -- A redelivery is found by what identifies a delivery today, and is a duplicate of this event.
+  -- A redelivery is found by what identifies a delivery now, and is a duplicate of this event.
   if alias then
     redis.call('HSET', P .. 'e:' .. alias, 'alias_of', id, 'digest', digest)
     redis.call('HSET', e, 'alias', alias)

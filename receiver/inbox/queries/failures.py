@@ -12,7 +12,7 @@ from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.outcomes import RunState, RunStatus
-from receiver.inbox.queries.runs import page_after
+from receiver.inbox.queries.runs import members
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,15 @@ class FailureQueries:
     def runs_of(self, group: str, *, until: datetime) -> Iterator[str]:
         """Runs of a group whose last failure was not after `until`, the oldest first, each once: also those that stay
         in the group meanwhile."""
-        start: float | str = "-inf"
-        last = ""
-        while page := page_after(self.client, keys.GROUP_RUNS + group, start, until.timestamp() * 1000, last):
-            last, start = page[-1]
-            yield from (item for item, _ in page)
+        return members(self.client, keys.GROUP_RUNS + group, until=until.timestamp() * 1000)
 
     def unreadable(self) -> Iterator[str]:
         """The events that could not be read, in the order in which they were accepted."""
-        start: float | str = "-inf"
-        last, (seconds, _) = "", self.client.time()
-        while page := page_after(self.client, keys.FAILED, start, seconds * 1000 + 999, last):
-            last, start = page[-1]
-            split = (keys.split_item(item) for item, _ in page)
-            yield from (event_id for event_id, handler in split if handler == keys.INTAKE)
+        seconds, _ = self.client.time()
+        for item in members(self.client, keys.FAILED, until=seconds * 1000 + 999):
+            event_id, handler = keys.split_item(item)
+            if handler == keys.INTAKE:
+                yield event_id
 
     def latest(self, *, group: str | None = None, limit: int = 100) -> list[Failure]:
         """The latest failures, of one group or of all."""

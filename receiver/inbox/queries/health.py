@@ -29,6 +29,11 @@ class Heartbeat:
     plugin_fault: str = ""
     """Why it cannot load a plugin any more."""
 
+    @property
+    def host(self) -> str:
+        """Its name is host-pid-time."""
+        return self.name.rsplit("-", 2)[0]
+
 
 @dataclass(frozen=True)
 class Footprint:

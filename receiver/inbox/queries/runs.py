@@ -102,6 +102,15 @@ def page_after(
         offset += _PAGE  # more members of one millisecond than a page holds
 
 
+def members(client: Redis, index: str, *, until: float) -> Iterator[str]:
+    """The members of a sorted set in order, a page at a time; those that join or leave meanwhile shift no others."""
+    start: float | str = "-inf"
+    last = ""
+    while page := page_after(client, index, start, until, last):
+        last, start = page[-1]
+        yield from (member for member, _ in page)
+
+
 def _event_runs(event_id: str, fields: Mapping[bytes, bytes]) -> EventRuns:
     runs = {
         name[2:].decode(): PastRun(

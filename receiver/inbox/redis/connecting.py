@@ -25,7 +25,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnusable
 from receiver.inbox.redis.data_format import format_fault
-from receiver.inbox.redis.server_faults import describe, explain, of_its_mode
+from receiver.inbox.redis.server_faults import describe, fault_of_error, fault_of_mode
 
 OLDEST_VERSION = (7, 0)
 SENTINEL_SECONDS = 0.25
@@ -148,14 +148,14 @@ def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> s
     """
     try:
         info = client.info()
-        fsync = _setting(client, "appendfsync") if ack != "stored" else ""
-        appendonly = _setting(client, "appendonly") if ack != "stored" else ""
+        fsync = server_setting(client, "appendfsync") if ack != "stored" else ""
+        appendonly = server_setting(client, "appendonly") if ack != "stored" else ""
     except RedisError as error:
-        raise explain(error, client).error from None
-    fault = of_its_mode(info, client)
+        raise fault_of_error(error, client).error from None
+    fault = fault_of_mode(info, client)
     if fault and (runs_scripts or not fault.temporary):
         raise fault.error
-    _refuse_unreadable_data(client, write=runs_scripts)
+    _refuse_unknown_format(client, write=runs_scripts)
     policy = str(info.get("maxmemory_policy", ""))  # hosted servers often do not allow CONFIG GET
     if policy.startswith("allkeys"):
         raise ServerUnusable(
@@ -178,14 +178,14 @@ def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> s
     return f"Valkey {valkey}" if valkey else f"Redis {version}"
 
 
-def _refuse_unreadable_data(client: Redis, *, write: bool) -> None:
+def _refuse_unknown_format(client: Redis, *, write: bool) -> None:
     """Refuse data of another format. A server that is still loading its data is usable soon."""
     try:
         fault = format_fault(client, write=write)
     except BusyLoadingError:
         return
     except RedisError as error:
-        raise explain(error, client).error from None
+        raise fault_of_error(error, client).error from None
     if fault:
         raise fault.error
 
@@ -214,7 +214,7 @@ def _refuse_without_functions(client: Redis) -> None:
             )
 
 
-def _setting(client: Redis, name: str) -> str:
+def server_setting(client: Redis, name: str) -> str:
     """A setting of the server; empty if the server does not show it, as managed ones do not."""
     try:
         return str(client.config_get(name).get(name, ""))

@@ -39,7 +39,7 @@ def describe(client: Redis) -> str:
     return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")
 
 
-def explain(error: RedisError, client: Redis) -> ServerFault:
+def fault_of_error(error: RedisError, client: Redis) -> ServerFault:
     """The fault behind an error of the first command on a connection."""
     server, given = f"the Redis server at {describe(client)}", client.connection_pool.connection_kwargs
     if isinstance(error, MasterNotFoundError) and "AuthenticationError" in str(error):
@@ -62,7 +62,7 @@ def explain(error: RedisError, client: Redis) -> ServerFault:
     )
 
 
-def of_its_mode(info: Mapping[str, Any], client: Redis) -> ServerFault | None:
+def fault_of_mode(info: Mapping[str, Any], client: Redis) -> ServerFault | None:
     """The fault of a server that answers and cannot be used in its present role. `info` is its INFO."""
     server = f"the Redis server at {describe(client)}"
     if "cluster" in (info.get("redis_mode"), info.get("server_mode")):

@@ -76,7 +76,7 @@ def test_retrying_runs_of_a_paused_handler_are_replayed_and_the_command_ends(
     shop.fix()
     told = shop.replay("--group", shop.group, "--first", "5").stdout
     assert "5 runs replayed" in told
-    assert f"{HANDLER} is paused: these 5 runs begin all the same" in told
+    assert f"{HANDLER} is paused: these 5 runs begin anyway" in told
     eventually(lambda: shop.settled() == 5, what="five have run although the handler is paused")
     told = shop.replay("--group", shop.group).stdout
     assert "0 runs replayed" in told
@@ -102,7 +102,7 @@ def test_failed_runs_of_a_paused_handler_wait_unless_a_few_are_chosen(
     eventually(lambda: shop.settled() == 3)
     left = next(one for one in ids if shop.system.status(one) == "failed")
     told = shop.replay("--event", left).stdout
-    assert f"{HANDLER} is paused: this run begins all the same" in told
+    assert f"{HANDLER} is paused: this run begins anyway" in told
     assert shop.system.settled(left) == "settled"
     told = shop.replay("--group", shop.group).stdout
     assert f"{HANDLER} is paused: these 6 runs wait for `storehooks handlers resume {HANDLER}`" in told
@@ -110,7 +110,7 @@ def test_failed_runs_of_a_paused_handler_wait_unless_a_few_are_chosen(
     again = shop.system.run_cli(
         "events", "replay", "--handler", HANDLER, "--run-status", "done", "--first", "2", "--yes"
     )
-    assert f"{HANDLER} is paused: these 2 runs begin all the same" in again.stdout
+    assert f"{HANDLER} is paused: these 2 runs begin anyway" in again.stdout
     eventually(lambda: shop.settled() == 4)
     shop.system.run_cli("handlers", "resume", HANDLER)
     for one in ids:

@@ -10,7 +10,7 @@ from functools import partial
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.inbox.redis.server_faults import explain
+from receiver.inbox.redis.server_faults import fault_of_error
 from workers.operations.doctor import local_facts, network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
@@ -84,6 +84,6 @@ def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:
     try:
         return server, local_facts.inbox_facts(client, config)
     except RedisError as error:
-        return ServerFacts(server.address, fault=explain(error, client)), None
+        return ServerFacts(server.address, fault=fault_of_error(error, client)), None
     finally:
         client.close()

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import DeliveryRefused, PluginError
@@ -23,8 +23,9 @@ from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, 
 from receiver.inbox.keyring.learned_secrets import with_local_secrets
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox.redis.connecting import server_setting
 from receiver.inbox.redis.data_format import format_fault
-from receiver.inbox.redis.server_faults import describe, explain, of_its_mode
+from receiver.inbox.redis.server_faults import describe, fault_of_error, fault_of_mode
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import EVENTS_FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
 from receiver.start_checks import open_to_others
@@ -59,12 +60,12 @@ def server_facts(client: Redis) -> ServerFacts:
         seconds, micros = client.time()
         ahead = seconds + micros / 1e6 - (before + time.time()) / 2
         info: Mapping[str, Any] = client.info()
-        settings = {name: _setting(client, name) for name in ("appendonly", "appendfsync", "maxmemory-policy")}
-        fault = of_its_mode(info, client)
+        settings = {name: server_setting(client, name) for name in ("appendonly", "appendfsync", "maxmemory-policy")}
+        fault = fault_of_mode(info, client)
         if not fault or fault.temporary:
             fault = format_fault(client)
     except RedisError as error:
-        return ServerFacts(address, fault=explain(error, client))
+        return ServerFacts(address, fault=fault_of_error(error, client))
     if fault:
         return ServerFacts(address, fault=fault)
     version, valkey = str(info.get("redis_version", "0")), info.get("valkey_version")
@@ -83,14 +84,6 @@ def server_facts(client: Redis) -> ServerFacts:
         write_fault=_write_fault(info),
         clock_ahead=ahead,
     )
-
-
-def _setting(client: Redis, name: str) -> str:
-    """Empty if the server does not allow CONFIG GET, as hosted servers often do not."""
-    try:
-        return str(client.config_get(name).get(name, ""))
-    except ResponseError:
-        return ""
 
 
 def _write_fault(info: Mapping[str, Any]) -> str:

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
+from receiver.inbox.redis.connecting import OLDEST_VERSION
 from workers.formatting import clock, counted, size, span
 from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.host_spools import Host
 
-MINIMUM_VERSION = (7, 0)
 MAX_SERVER_SKEW_SECONDS = 5.0
 HIGH_MEMORY = 0.85
 """Above this fraction of maxmemory the receiver spools, so that workers can still write."""
@@ -116,7 +116,7 @@ def _describe(server: ServerFacts) -> str:
 
 
 def _version(server: ServerFacts) -> Iterator[Finding]:
-    if server.version[:2] < MINIMUM_VERSION:
+    if server.version[:2] < OLDEST_VERSION:
         yield fail("server", f"{server.name} is too old", fix="upgrade to Redis 7.0 or Valkey 7.2, or later")
 
 

@@ -141,7 +141,7 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
                 fix="start a `storehooks worker` whose config has that plugin",
             )
     yield from _plugin_faults(alive)
-    hosts = {beat.name.rsplit("-", 2)[0] for beat in alive}
+    hosts = {beat.host for beat in alive}
     yield ok("workers", f"{len(alive)} running on {counted(len(hosts), 'host')}")
 
 
@@ -150,7 +150,7 @@ def _plugin_faults(alive: list[Heartbeat]) -> Iterator[Finding]:
     hosts: dict[str, set[str]] = {}
     for beat in alive:
         if beat.plugin_fault:
-            hosts.setdefault(beat.plugin_fault, set()).add(beat.name.rsplit("-", 2)[0])
+            hosts.setdefault(beat.plugin_fault, set()).add(beat.host)
     for fault, names in hosts.items():
         yield fail(
             "workers",

@@ -16,7 +16,7 @@ from functools import partial
 from receiver.config import Config
 from receiver.inbox import Run
 from receiver.inbox.outcomes import Ending
-from workers.plugins.plugin_code import ValidatedCode
+from workers.plugins.plugin_code import CHANGED, ValidatedCode
 from workers.processes import Schedule, wait_for_exit
 from workers.runtime.pool import child
 from workers.runtime.pool.child_handle import GRACE, ChildHandle, EndedRun
@@ -25,9 +25,6 @@ PAUSE_AFTER_LOAD_FAILURE = 1.0
 RUNS_BEFORE_RECYCLING = 5_000
 COMPARE_EVERY = 1.0
 """Seconds between two comparisons of the plugins on disk with those that were validated, while they differ."""
-
-
-CHANGED = "its files have changed since it was validated"
 
 
 class ChildPool:

@@ -189,16 +189,13 @@ class InboxExchange:
     def _quotas(self) -> dict[str, int]:
         """How many runs of each handler this worker can take."""
         busy, now = self._pool.by_handler(), time.monotonic()
-        quotas = self._claim_sizes.quotas(self._handlers, idle=self._pool.idle, busy=busy, now=now)
         if not self._pool.missing:
-            return quotas
-        return {
-            name: quota
-            for handler in quotas
-            for name, quota in self._claim_sizes.quotas(
-                [handler], idle=len(self._pool.idle_with(handler)), busy=busy, now=now
-            ).items()
-        }
+            return self._claim_sizes.quotas(self._handlers, idle=self._pool.idle, busy=busy, now=now)
+        quotas: dict[str, int] = {}
+        for handler in self._handlers:
+            idle = len(self._pool.idle_with(handler))
+            quotas |= self._claim_sizes.quotas([handler], idle=idle, busy=busy, now=now)
+        return quotas
 
     # When the server does not answer
 

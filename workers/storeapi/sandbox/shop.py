@@ -147,7 +147,7 @@ class Shop:
         """Subscribe the configured receiver to every topic, if the store is new.
 
         Later the subscriptions are changed through the API, as at a real store. At a later start those that the
-        sandbox made itself only get the URL and secret of today's config.
+        sandbox made itself only get the URL and secret of the current config.
         """
         with self.state.transaction():
             if not self.state.last_id("webhook"):
