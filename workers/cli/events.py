@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -182,8 +181,7 @@ def replay_events(
     output.echo(f"{counted(total, 'run')} {'matches' if total == 1 else 'match'}")
     if dry_run:
         return
-    if not yes and total > 1 and sys.stdin.isatty():
-        output.confirm(f"Replay {counted(min(total, first or total), 'run')}?")
+    output.confirm_on_terminal(f"Replay {counted(min(total, first or total), 'run')}?", needed=not yes and total > 1)
     if not event_ids and look.position(selection):
         output.echo("continuing where an interrupted replay stopped")
     run_replay(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from receiver.inbox import EventQueries, FailureQueries
@@ -50,8 +48,7 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
     client = connect_server(config)
     queries, failures = EventQueries(client), FailureQueries(client)
     total = len(event_ids) or sum(one.failed for one in failures.groups() if one.handler == INTAKE)
-    if not (yes or dry_run) and total > 1 and sys.stdin.isatty():
-        output.confirm(f"Read {counted(total, 'event')} again?")
+    output.confirm_on_terminal(f"Read {counted(total, 'event')} again?", needed=not (yes or dry_run) and total > 1)
     rereader = Rereader(config, queries, store=name, dry_run=dry_run)
     with output.progress("reading", total) as bar:
         chosen = dict.fromkeys(queries.find_id(one) for one in event_ids)

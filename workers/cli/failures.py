@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 
@@ -113,7 +112,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
     if chosen.unreadable:
         raise ConfigError(HINT)
     total = min(chosen.total, first or chosen.total)
-    _confirm(f"Replay {counted(total, 'run')}?", total, yes)
+    output.confirm_on_terminal(f"Replay {counted(total, 'run')}?", needed=not yes and total > 1)
     run_replay(
         Inbox(client),
         lambda replay: replay.group(chosen.group.id) if chosen.group else replay.items(chosen.items),
@@ -135,7 +134,7 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     client = connect_server(load_config())
     reader, administration = FailureQueries(client), Administration(client)
     chosen = _choose(reader, group, event_id)
-    _confirm(f"Drop {counted(chosen.total, 'run')}?", chosen.total, yes)
+    output.confirm_on_terminal(f"Drop {counted(chosen.total, 'run')}?", needed=not yes and chosen.total > 1)
     items = reader.runs_of(chosen.group.id, until=chosen.group.last) if chosen.group else iter(chosen.items)
     dropped = kept = 0
     with output.progress("dropping", chosen.total) as bar:
@@ -184,11 +183,6 @@ def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
     if not found:
         raise NotFound(f"no failure group {str(start)[:64]!r}; `storehooks failures` lists them")
     return found[0]
-
-
-def _confirm(question: str, total: int, yes: bool) -> None:
-    if not yes and total > 1 and sys.stdin.isatty():
-        output.confirm(question)
 
 
 def _show_groups(groups: list[FailureGroup]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -133,8 +132,8 @@ def retire(handler: str, yes: bool) -> None:
     administration = _administration_with(handler)
     queries = HandlerQueries(administration.client)
     waiting, still_there = queries.waiting([handler])[handler], handler in queries.present()
-    if not yes and waiting and sys.stdin.isatty():
-        output.confirm(f"Fail {counted(waiting, 'waiting run')} of {handler}?")
+    question = f"Fail {counted(waiting, 'waiting run')} of {handler}?"
+    output.confirm_on_terminal(question, needed=not yes and waiting > 0)
     ended = administration.retire(handler)
     output.echo(f"{handler} is retired; {counted(ended, 'waiting run')} failed")
     if still_there:

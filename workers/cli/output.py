@@ -170,6 +170,12 @@ def confirm(question: str) -> None:
     click.confirm(escaped(question), abort=True)
 
 
+def confirm_on_terminal(question: str, *, needed: bool) -> None:
+    """Ask if that is needed and a person can answer. A script is not asked."""
+    if needed and is_terminal(sys.stdin):
+        confirm(question)
+
+
 def as_json(value: Any) -> None:
     """Print one JSON document."""
     if is_dataclass(value) and not isinstance(value, type):

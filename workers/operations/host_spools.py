@@ -7,6 +7,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -92,7 +93,7 @@ def _read_here(config: Config, reported: Host | None) -> Host | None:
     from receiver.process_files import held  # it loads the logs, which `--help` does not need
 
     try:
-        count, oldest = _summary(config)
+        count, oldest = read_spool(config.data_dir)
     except (sqlite3.Error, OSError):
         return None
     is_running = any(one.role in ("web", "web-worker") for one in held(config.data_dir))
@@ -101,10 +102,11 @@ def _read_here(config: Config, reported: Host | None) -> Host | None:
     return Host(spool_name(config.data_dir), state, reported.reported if reported else 0, count, oldest, seen)
 
 
-def _summary(config: Config) -> tuple[int, float]:
-    if not (config.data_dir / EVENTS_FILE).exists():  # a command creates no file
+def read_spool(data_dir: Path) -> tuple[int, float]:
+    """The number of deliveries in this host's spool, and when the oldest arrived. Raises sqlite3.Error and OSError."""
+    if not (data_dir / EVENTS_FILE).exists():  # a command creates no file
         return 0, 0.0
-    with closing(open_events(config.data_dir)) as events:
+    with closing(open_events(data_dir)) as events:
         return events.summary()
 
 

@@ -27,10 +27,10 @@ from receiver.inbox.redis.connecting import server_setting
 from receiver.inbox.redis.data_format import format_fault
 from receiver.inbox.redis.server_faults import describe, fault_of_error, fault_of_mode
 from receiver.inbox.subscription_checks import SubscriptionChecks
-from receiver.spool import EVENTS_FILE, Refusals, StoreRefusals, open_events, open_existing_refusals
+from receiver.spool import Refusals, StoreRefusals, open_existing_refusals
 from receiver.start_checks import open_to_others
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
-from workers.operations.host_spools import find_hosts
+from workers.operations.host_spools import find_hosts, read_spool
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed_operations
@@ -160,7 +160,7 @@ def host_facts(config: Config) -> HostFacts:
         refusals = open_existing_refusals(folder)
         refused = tuple(refusals.by_store())
         now_valid = {of.store: _now_valid(config, refusals, of) for of in refused[:REVERIFIED_STORES]}
-        return replace(facts, refused=refused, now_valid=now_valid, spooled=_spooled(folder))
+        return replace(facts, refused=refused, now_valid=now_valid, spooled=read_spool(folder)[0])
     except (sqlite3.Error, OSError) as error:
         return replace(facts, spool_fault=str(error))
 
@@ -203,16 +203,6 @@ def _password_in(url: Any) -> str | None:
 def _nearest_folder(folder: Path) -> Path:
     """The data directory, or the nearest parent that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def _spooled(folder: Path) -> int:
-    if not (folder / EVENTS_FILE).exists():  # a check creates no file
-        return 0
-    events = open_events(folder)
-    try:
-        return events.count()
-    finally:
-        events.close()
 
 
 def _known_stores(config: Config) -> Mapping[str, Store]:
