@@ -24,16 +24,16 @@ _STATUS = re.compile(r"(?i)\b(status|code|error|http|answered|returned|got|respo
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 """Digits that count as text."""
 _QUOTED = re.compile(
-    r"""(?<!\w)[bru]?(?:'([^'\n]*)'|"([^"\n]*)"|`([^`\n]*)`)(?!\w)|“[^”]*”|„[^“”]*[“”]|«[^»]*»|\u2018[^\u2019]*\u2019|「[^」]*」"""
+    r"""(?<!\w)[bru]?(?:'([^'\n]*)'|"([^"\n]*)"|`([^`\n]*)`)(?!\w)|“[^“”]*”|„[^„“”]*[“”]|«[^«»]*»|\u2018[^\u2018\u2019]*\u2019|「[^「」]*」"""
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_.]*")
 _DAY, _MONTH = "Mon|Tue|Wed|Thu|Fri|Sat|Sun", "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
-_VARIABLES = re.compile(
-    r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+"  # URL
-    r"|[^\s'\"<>()=,;:]+@[^\s'\"<>(),;]+"  # email address
+_VARIABLES = re.compile(  # what may be tried at each character is bounded, so that the time grows with the length only
+    r"[A-Za-z][A-Za-z0-9+.-]{0,24}://[^\s'\"<>]+"  # URL
+    r"|[^\s'\"<>()=,;:]{1,64}@[^\s'\"<>(),;]+"  # email address
     r"|(?<![\w.*])/[^\s'\"<>(),;:]+"  # path
     rf"|\b(?:(?:{_DAY})[a-z]*,? )?(?:\d\d?\.? (?:{_MONTH})[a-z]*|(?:{_MONTH})[a-z]*\.? \d\d?)\b"  # date
-    r"|[A-Za-z0-9_./+@%#~-]*\d[A-Za-z0-9_.:/+@%#~-]*"  # number, time, id, hash, address: each word with a digit
+    r"|[A-Za-z0-9_./+@%#~-]{0,64}?\d[A-Za-z0-9_.:/+@%#~-]*"  # number, time, id, hash, address: each word with a digit
 )
 _LIST = re.compile(r"\*(?:[\s,;:=|&/-]+\*)+")
 

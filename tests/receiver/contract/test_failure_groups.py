@@ -96,3 +96,28 @@ def test_no_message_takes_long(text: str) -> None:
     began = time.perf_counter()
     group_id("h", "Fail", text)
     assert time.perf_counter() - began < 0.2
+
+
+def seconds_of(text: str) -> float:
+    """CPU time of one pattern, the least of five."""
+    times = []
+    for _ in range(5):
+        began = time.process_time()
+        message_pattern(text, known=("north", "x" * 26))
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+@pytest.mark.parametrize(
+    "part", ["a", "a-", "a.", "%", "„", "“", "«", "\u2018", "「", "'a", "* ", "Mon ", "error:   ", "1,"]
+)
+def test_the_time_grows_with_the_length_of_a_message_and_not_with_its_square(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("receiver.contract.failure_groups.MAX_LINE", 100_000)
+    assert seconds_of(part * (8_000 // len(part))) < 24 * seconds_of(part * (1_000 // len(part)))
+
+
+def test_a_long_word_before_its_first_digit_is_still_a_variable() -> None:
+    word = "a" * 60
+    assert message_pattern(f"token {word}7 of {word}@example.com at {'x' * 20}://example") == "token * of * at *"
