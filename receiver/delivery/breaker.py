@@ -7,6 +7,7 @@ import time
 from redis import Redis
 
 from receiver.inbox.redis.data_format import format_fault
+from receiver.inbox.redis.server_faults import fault_of_mode
 
 OPEN_SECONDS = 1.0
 PRESSURE_BEGINS, PRESSURE_ENDS = 0.85, 0.75
@@ -20,13 +21,13 @@ class Breaker:
     def __init__(self) -> None:
         self._open_until = 0.0
         self.memory_pressure = False
-        self.unknown_format = ""
-        """Why this version cannot use the data in the server; empty if it can."""
+        self.server_fault = ""
+        """Why this version cannot use the server or the data in it, and how to correct that; empty if it can."""
 
     @property
     def forbids_inbox(self) -> bool:
         """Whether no delivery may go to the inbox, even if there is no spool."""
-        return self.memory_pressure or bool(self.unknown_format)
+        return self.memory_pressure or bool(self.server_fault)
 
     @property
     def is_open(self) -> bool:
@@ -39,13 +40,14 @@ class Breaker:
         self._open_until = 0.0
 
     def examine(self, client: Redis) -> None:
-        """Measure the server's memory pressure and check the format of its data.
+        """Measure the server's memory pressure, and check its mode and the format of its data.
 
         If it does not answer, nothing changes. Raises RedisError.
         """
-        fault = format_fault(client, write=True)  # another server may have taken its place
-        self.unknown_format = str(fault.error) if fault else ""
-        memory = client.info("memory")
-        maximum = int(memory.get("maxmemory", 0))
+        info = client.info("server", "memory")
+        # It may have been away at the start, or another server may have taken its place.
+        fault = fault_of_mode(info, client) or format_fault(client, write=True)
+        self.server_fault = str(fault.error) if fault else ""
+        maximum = int(info.get("maxmemory", 0))
         limit = PRESSURE_ENDS if self.memory_pressure else PRESSURE_BEGINS
-        self.memory_pressure = bool(maximum) and int(memory["used_memory"]) / maximum > limit
+        self.memory_pressure = bool(maximum) and int(info["used_memory"]) / maximum > limit

@@ -78,8 +78,8 @@ class SpoolDrain:
     def run_once(self) -> None:
         """Update the breaker, publish how many rows there are, and drain unless another process of this host does."""
         accepts = self._update_breaker()
-        if self._breaker.unknown_format:
-            self._problems.error("no delivery goes to the inbox", why=self._breaker.unknown_format)
+        if self._breaker.server_fault:
+            self._problems.error("no delivery goes to the inbox", why=self._breaker.server_fault)
             return
         if not self._spool.in_use:
             return
@@ -98,7 +98,7 @@ class SpoolDrain:
     def _update_breaker(self) -> bool:
         """Whether the inbox would accept a delivery now. Raises RedisError if the server does not answer."""
         self._breaker.examine(self._inbox.client)
-        if self._breaker.unknown_format:
+        if self._breaker.server_fault:
             return False
         try:
             self._inbox.check_accept()

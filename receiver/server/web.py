@@ -1,7 +1,7 @@
 """The web server's settings, and `python -m receiver.server.web`, the process `web`.
 
 The master process holds the config. On HUP it reads the config again: new worker processes get a valid one; an invalid
-one is refused with a line in the log, and the old one stays in use.
+one is refused with a line in the log, and the old one stays in use. So is one with which a start would be refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
-from redis import Redis
 
 from receiver import logs
 from receiver.app import create_app
@@ -64,10 +63,12 @@ class WebServer(BaseApplication):
 
     def _reload(self) -> Config:
         try:
-            return load_from_environment(self._explicit)
-        except ConfigError as error:
+            config = load_from_environment(self._explicit)
+            check_change(self.config, config)
+        except StorehooksError as error:
             logs.get("receiver").error("config refused, the old one stays", why=str(error))
             return self.config
+        return config
 
 
 def settings(config: Config) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def settings(config: Config) -> dict[str, Any]:
         "logger_class": QuietLogger,
         "proc_name": "storehooks web",
         "when_ready": lambda server: announce(config, server),
-        "on_reload": lambda server: announce(config, server),  # data_dir and bind may have changed
+        "on_reload": lambda server: announce(config, server),  # bind may have changed
         "on_exit": lambda _server: sign_off(config),  # the workers have ended
         "post_fork": lambda _server, _worker: begin_worker(config),
     }
@@ -125,14 +126,34 @@ def begin_worker(config: Config) -> None:
     hold(config.data_dir, "web-worker")
 
 
-def check_redis(client: Redis, config: Config) -> None:
+def check_change(old: Config, new: Config) -> None:
+    """Raise for a config that a reload cannot use. What has not changed is not checked again: the old one has it too.
+
+    The spool is in the data directory: in another one, what waits in it would not be drained.
+    """
+    if new.data_dir != old.data_dir:
+        raise ConfigError("[redis] data_dir has changed; restart `storehooks web` to use it")
+    if port_of(new.receiver.bind) != port_of(old.receiver.bind):  # on the same port, the old address is in the way
+        require_free_port(new.receiver.bind, key="[receiver] bind")
+    if (new.redis, new.receiver.spool) != (old.redis, old.receiver.spool):
+        check_redis(new)
+
+
+def port_of(bind: str) -> str:
+    return bind.rpartition(":")[2]
+
+
+def check_redis(config: Config) -> None:
     """Raise for a Redis server that is too old or wrongly configured, or unreachable while the spool is off."""
+    client = connect_to(config.redis, timeout=config.redis.timeout)
     try:
         check(client, ack=config.redis.ack)
     except ServerUnreachable as error:
         if config.receiver.spool == "off":
             raise
         logs.get("receiver").warning("starting without Redis; deliveries go to the spool", why=str(error))
+    finally:
+        client.close()
 
 
 def main() -> int:
@@ -147,9 +168,7 @@ def main() -> int:
         require_free_port(config.receiver.bind, key="[receiver] bind")
         for name in (EVENTS_FILE, REFUSED_FILE):
             check_format(config.data_dir / name)
-        client = connect_to(config.redis, timeout=config.redis.timeout)
-        check_redis(client, config)
-        client.close()
+        check_redis(config)
     except StorehooksError as error:
         print(f"storehooks web: {error}", file=sys.stderr)
         return 2

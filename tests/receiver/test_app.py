@@ -141,6 +141,25 @@ def test_hup_loads_a_new_config_and_refuses_an_invalid_one(web: System) -> None:
     assert eventually(lambda: web.post(web.request(store="west"), store="west").status_code == 200)
 
 
+def test_hup_refuses_another_data_dir_because_the_spool_is_in_the_old_one(web: System) -> None:
+    web.config_file.write_text(web.config_file.read_text().replace(str(web.folder / "data"), str(web.folder / "new")))
+    web.processes[0].send(signal.SIGHUP)
+    refused = "[redis] data_dir has changed; restart `storehooks web` to use it"
+    eventually(lambda: refused in web.log("web"), what="the log says so")
+    web.deliver()
+    assert not (web.folder / "new").exists()
+
+
+def test_hup_refuses_a_port_in_use_and_goes_on_at_the_old_one(web: System) -> None:
+    """gunicorn would end after a few tries, with the old address closed."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        web.config_file.write_text(web.config_file.read_text().replace(f":{web.port}", f":{port}"))
+        web.processes[0].send(signal.SIGHUP)
+        eventually(lambda: f"cannot listen on 127.0.0.1:{port}" in web.log("web"), what="the log says so")
+        web.deliver()
+
+
 def test_a_port_in_use_is_one_sentence_and_exit_code_2(system: System) -> None:
     with socket.create_server(("127.0.0.1", system.port)):
         done = system.run_cli("web")

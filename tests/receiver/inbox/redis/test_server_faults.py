@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check, socket_path
-from tests.support.harness import Server, System, free_port, own_server
+from tests.support.harness import Server, System, eventually, free_port, own_server
 from tests.support.sentinels import NAME, Sentinels
 from tests.support.tls_proxy import TlsProxy
 
@@ -178,6 +179,37 @@ def test_doctor_names_a_redis_cluster(make_system: Callable[..., System], cluste
     done = make_system(url=cluster.url).run_cli("doctor")
     assert done.returncode == 1
     assert "is a Redis Cluster" in done.stdout
+
+
+def test_hup_refuses_a_redis_cluster_and_deliveries_go_to_the_old_server(system: System, cluster: Server) -> None:
+    (web,) = system.start("web")
+    used = system.config.redis.url
+    system.config_file.write_text(system.config_file.read_text().replace(used, cluster.url))
+    web.send(signal.SIGHUP)
+    eventually(lambda: "is a Redis Cluster" in system.log("web"), what="the log says so")
+    assert "config refused, the old one stays" in system.log("web")
+    assert system.status(system.deliver()) == "open"
+
+
+def test_a_server_that_turns_out_to_be_a_cluster_is_named_and_the_spool_takes_over(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    """It was away when the receiver started. An empty group is accepted by a cluster, and a delivery is not."""
+    port = free_port()
+    system = make_system(url=f"redis://127.0.0.1:{port}")
+    system.start("web")
+    (tmp_path / "late").mkdir()
+    extra = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    with own_server(tmp_path / "late", *extra) as server:
+        server.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        eventually(lambda: "is a Redis Cluster, where our scripts cannot run" in system.log("web"), what="a sentence")
+        eventually(lambda: server.client.execute_command("CLUSTER INFO")["cluster_state"] == "ok", what="it serves")
+        system.deliver()
+        ready = eventually(lambda: (found := system.http.get("/readyz").json())["spooled"] and found)
+        assert (ready["stores_in"], ready["spooled"]) == ("spool", 1)
+        doctor = system.run_cli("doctor")
+        assert doctor.returncode == 1
+        assert "is a Redis Cluster" in doctor.stdout
 
 
 def test_a_replica_is_named_and_does_not_keep_the_receiver_from_starting(
