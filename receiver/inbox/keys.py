@@ -89,7 +89,8 @@ Stores
 
 Not ours
     rq:queue:{rq queue}, rq:job:wake-{queue}, rq:queues     The wake-up, written as RQ writes it.
-    rq:worker:{name}, rq:workers, rq:workers:{rq queue}     The live workers, written as RQ writes them.
+    rq:worker:{name}, rq:workers, rq:workers:{rq queue}     The live workers, written as RQ writes them, with the
+                                                            field `storehooks`, which workers of others do not have.
     rq:failed:{rq queue}, rq:results:{job}                  Another program's job that was put on one of our queues.
     storehooks_{digest}                         Not a key: the library of our functions; see redis/script_library.py.
 
@@ -155,8 +156,7 @@ INTAKE = "intake"
 """The handler whose failures are events that cannot be read. No plugin's handler has this name: theirs have a dot."""
 WAKE = "wake-"
 RQ_WORKER = "rq:worker:"
-RQ_WORKERS = f"rq:workers:{RQ_QUEUE}"
-"""Our live workers: each of them serves the default queue."""
+RQ_QUEUES = "rq:queues"
 
 
 def rq_queue(queue: str) -> str:
@@ -170,6 +170,11 @@ def from_rq_queue(name: str) -> str:
 
 def rq_list(queue: str) -> str:
     return f"rq:queue:{rq_queue(queue)}"
+
+
+def rq_workers(queue: str) -> str:
+    """RQ's list of the live workers that serve a queue. Each of our workers serves the default queue."""
+    return f"rq:workers:{rq_queue(queue)}"
 
 
 def index_of(store: str) -> str:

@@ -153,6 +153,22 @@ def test_a_worker_of_another_program_does_not_count_as_ours(system: System) -> N
     assert "no worker is running" in output
 
 
+@pytest.mark.parametrize("name", ["storehooks", "storehooks:slow"])
+def test_a_worker_of_another_program_on_our_queue_is_reported_and_does_not_count(
+    make_system: Callable[..., System], name: str
+) -> None:
+    system = make_system(plugin=PLUGIN)
+    (worker,) = system.start("worker")
+    eventually(lambda: system.client.hget("sh:lanes", "shop.count"), what="the worker has declared its handlers")
+    theirs = stock_worker(Queue(name, connection=system.client))
+    theirs.register_birth()
+    output = system.run_cli("doctor").stdout
+    assert f"1 RQ worker of another program listens on queues of storehooks: {theirs.name}" in output
+    assert "1 running on 1 host" in output
+    worker.stop()
+    assert "no worker is running" in system.run_cli("doctor").stdout
+
+
 OFTEN = {"workers.runtime.worker.worker.HEARTBEAT_EVERY": 0.1}
 
 

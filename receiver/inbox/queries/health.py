@@ -16,6 +16,8 @@ from receiver.inbox.model import from_ms
 SAMPLE = 20
 """Number of events whose memory use is measured."""
 EXAMPLES = 3
+OURS = "storehooks"
+"""The field that marks our workers among RQ's; see register.lua."""
 DAY_US = 24 * 3600 * 10**6
 
 
@@ -55,11 +57,12 @@ class HealthQueries:
         self.client = client
 
     def workers(self) -> list[Heartbeat]:
-        found: Any = self.client.smembers(keys.RQ_WORKERS)
-        names = sorted(name.decode() for name in found)
+        """Our workers. RQ workers of other programs may be in the same list."""
+        found: Any = self.client.smembers(keys.rq_workers(keys.DEFAULT_QUEUE))
+        names = sorted(name.decode("utf-8", "replace") for name in found)
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
-            pipeline.hmget(name, "queues", "last_heartbeat")
+            pipeline.hmget(name, "queues", "last_heartbeat", OURS)
             pipeline.get(keys.PLUGIN_FAULT + name.removeprefix(keys.RQ_WORKER))
         replies = pipeline.execute()
         return [
@@ -69,9 +72,21 @@ class HealthQueries:
                 _moment(at),
                 (fault or b"").decode(),
             )
-            for name, (queues, at), fault in zip(names, replies[::2], replies[1::2], strict=True)
-            if at and queues
+            for name, (queues, at, ours), fault in zip(names, replies[::2], replies[1::2], strict=True)
+            if at and queues and ours
         ]
+
+    def other_workers(self) -> list[str]:
+        """The names of other programs' live RQ workers that listen on our queues."""
+        queues: Any = self.client.hvals(keys.LANES)
+        lists = {keys.rq_workers(queue) for queue in (keys.DEFAULT_QUEUE, *(one.decode() for one in queues))}
+        found: Any = self.client.sunion(sorted(lists))
+        pipeline = self.client.pipeline(transaction=False)
+        for name in found:
+            pipeline.hmget(name, "queues", OURS)
+        replies = zip(found, pipeline.execute(), strict=True)
+        others = [name.decode("utf-8", "replace") for name, (queues, ours) in replies if queues and not ours]
+        return sorted(name.removeprefix(keys.RQ_WORKER) for name in others)
 
     def housekeeper(self) -> str:
         """The housekeeper that leads now; empty if there is none."""

@@ -65,6 +65,8 @@ class InboxFacts:
     """By store: the number of signing secrets learned from it."""
     absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
     """Handlers that no worker has any more, although runs wait for them or events are routed to them."""
+    other_workers: tuple[str, ...] = ()
+    """RQ workers of other programs that listen on our queues."""
     removed: frozenset[str] = frozenset()
     """Stores removed by `storehooks stores remove`; their subscriptions are not repaired."""
 

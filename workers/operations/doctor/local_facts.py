@@ -107,6 +107,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         declared=inbox.declarations().handlers,
         absent=HandlerQueries(client).absent(),
         workers=tuple(activity.workers()),
+        other_workers=tuple(activity.other_workers()),
         housekeeper=_housekeeper(activity),
         paused=frozenset(Administration(client).paused()),
         hosts=tuple(find_hosts(config, client)),

@@ -121,6 +121,7 @@ def _version_mismatches(facts: Facts) -> Iterator[Finding]:
 def check_workers(facts: Facts) -> Iterator[Finding]:
     if facts.inbox is None:
         return
+    yield from _other_workers(facts.inbox.other_workers)
     # Heartbeats use the workers' clocks. The server's clock skew is the best estimate of theirs.
     oldest = HEARTBEAT_TIMEOUT + abs(facts.server.clock_ahead)
     alive = [beat for beat in facts.inbox.workers if (facts.now - beat.at).total_seconds() < oldest]
@@ -143,6 +144,14 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
     yield from _plugin_faults(alive)
     hosts = {beat.host for beat in alive}
     yield ok("workers", f"{len(alive)} running on {counted(len(hosts), 'host')}")
+
+
+def _other_workers(names: tuple[str, ...]) -> Iterator[Finding]:
+    if names:
+        listen = f"{counted(len(names), 'RQ worker')} of another program {'listens' if len(names) == 1 else 'listen'}"
+        text = f"{listen} on queues of storehooks: {some([harmless(name) for name in names])}"
+        more = "it runs no events, and takes wake-ups away, so that runs begin late"
+        yield warn("workers", text, more, fix="stop it, or start it for other queues; `rq info` shows which it has")
 
 
 def _plugin_faults(alive: list[Heartbeat]) -> Iterator[Finding]:
