@@ -80,8 +80,7 @@ class _Draft:
     def write_signed_parts(self, delivery_id: str) -> None:
         """Fill every other signed header or field that is missing with the delivery id."""
         for kind, name in self._scheme.signed_parts:
-            missing = kind in ("header", "json") and read_part((kind, name), self.headers, self.document) is None
-            if missing and (kind, name) != self._scheme.timestamp_source:
+            if kind in ("header", "json") and read_part((kind, name), self.headers, self.document) is None:
                 self._write_at((kind, name), delivery_id)
 
     def _write_at(self, part: Part, value: Any) -> None:

@@ -21,6 +21,7 @@ from receiver.contract.signing.signatures import (
     Headers,
     Scheme,
     id_has_separator,
+    joined_id,
     read_part,
     starts_with_timestamp,
     verify,
@@ -80,7 +81,8 @@ def read_delivery(
     document, problem = read_document(body)
     if names_another_store(store, headers, document):
         raise DeliveryRefused("wrong-store", "the delivery names another store")
-    id_counts_alone = _id_counts_alone(scheme, headers, body, readable=not problem)
+    joined = joined_id(scheme, headers, document) if scheme.joined_ids else b""
+    id_counts_alone = _id_counts_alone(scheme, headers, body, readable=not problem, joined=bool(joined))
     read = _Reader(scheme, headers, body, document)
     theirs = read.text("topic")
     topic = translate(theirs, scheme.topics)
@@ -88,7 +90,8 @@ def read_delivery(
         problem = f"no topic at {' or '.join(scheme.event.topic) or 'any source'}"
     delivery_id = read.text("id")
     data_path = _data_path(scheme.event.parts["data"], document)
-    key = _duplicate_key(delivery_id, body, id_counts_alone)
+    id_key = b"joined\0" + joined if joined else b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
+    key = _duplicate_key(id_key if delivery_id else b"", body, id_counts_alone)
     content_hash = "" if delivery_id or _is_thin(follow(document, data_path)) else _content_hash(theirs, body)
     return Delivery(
         event=Event(
@@ -108,7 +111,7 @@ def read_delivery(
         content_hash=content_hash,
         unreadable=problem,
         signed_with=signed_with,
-        first_id=event_id(store.name, _id_key(delivery_id)) if delivery_id and scheme.dedupe != "id" else "",
+        first_id=event_id(store.name, id_key) if delivery_id and scheme.dedupe != "id" else "",
     )
 
 
@@ -170,12 +173,13 @@ class _Reader:
         return follow(json.loads(self._body), part[1])
 
 
-def _id_counts_alone(scheme: Scheme, headers: Headers, body: bytes, *, readable: bool) -> bool:
+def _id_counts_alone(scheme: Scheme, headers: Headers, body: bytes, *, readable: bool, joined: bool) -> bool:
     """Whether two deliveries with equal ids are duplicates whatever their bodies. Raises for an ambiguous delivery.
 
     Where `signed` joins a header's id with other parts, the signed bytes of one delivery can be cut elsewhere and sent
     again under another id. The rest of a JSON object that was cut is not JSON, so a readable delivery is genuine. An
     unreadable one is refused if it may be cut; else it is accepted, but its id counts only together with its body.
+    A readable one that is joined with other headers can be cut between these: then their joined text is its id.
     """
     separated = id_has_separator(scheme, headers)
     if not readable and scheme.id_separators and (separated or starts_with_timestamp(scheme, body)):
@@ -184,23 +188,19 @@ def _id_counts_alone(scheme: Scheme, headers: Headers, body: bytes, *, readable:
             "the body is not JSON, and id or body contain what separates the signed parts: this may be a part of "
             "another delivery",
         )
-    return scheme.dedupe == "id" and not separated and (readable or not scheme.id_separators)
+    return scheme.dedupe == "id" and (joined or not separated) and (readable or not scheme.id_separators)
 
 
-def _duplicate_key(delivery_id: str, body: bytes, id_counts_alone: bool) -> bytes:
+def _duplicate_key(id_key: bytes, body: bytes, id_counts_alone: bool) -> bytes:
     """Return the bytes that are equal for two deliveries of one event and differ for all others.
 
     An update must never be lost as a false duplicate: the delivery id counts alone only if it is signed.
     """
-    if not delivery_id:
+    if not id_key:
         return b"once\0" + secrets.token_bytes(16)
     if id_counts_alone:
-        return _id_key(delivery_id)
-    return b"id+body\0" + _id_key(delivery_id) + b"\0" + hashlib.sha256(body).digest()
-
-
-def _id_key(delivery_id: str) -> bytes:
-    return b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
+        return id_key
+    return b"id+body\0" + id_key + b"\0" + hashlib.sha256(body).digest()
 
 
 def _content_hash(theirs: str, body: bytes) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import groupby
 from typing import Any, Literal
 
 PLACEHOLDERS = ("body", "timestamp", "url", "header:NAME", "json:a.b")
@@ -108,8 +109,12 @@ class Scheme:
 
     @cached_property
     def template(self) -> tuple[bytes | Part, ...]:
-        """`signed`, parsed once: literal bytes, and placeholders as (kind, name)."""
-        return tuple(_parse_template(self.signed))
+        """`signed`, parsed once: literal bytes, and placeholders as (kind, name).
+
+        The source of the timestamp is the timestamp, under each of its two names.
+        """
+        parts = _parse_template(self.signed)
+        return tuple(("timestamp", "") if self.timestamp and part == self.timestamp_source else part for part in parts)
 
     @cached_property
     def signed_parts(self) -> frozenset[Part]:
@@ -125,6 +130,17 @@ class Scheme:
         ids = {part for part in self.event.parts["id"] if part[0] == "header"} & self.signed_parts
         joints = self.joints
         return tuple((part[1], between) for left, between, right in joints for part in (left, right) if part in ids)
+
+    @cached_property
+    def joined_ids(self) -> dict[Part, tuple[bytes | Part, ...]]:
+        """Each signed header that holds a delivery id and is next to other signed headers, with all of these in order.
+
+        Their joined text is the same wherever it is cut into headers.
+        """
+        grouped = groupby(self.template, key=lambda part: isinstance(part, bytes) or part[0] == "header")
+        runs = [tuple(run) for is_run, run in grouped if is_run]
+        joined = [run for run in runs if sum(not isinstance(part, bytes) for part in run) > 1]
+        return {part: run for run in joined for part in run if part in self.event.parts["id"]}
 
     @cached_property
     def joints(self) -> tuple[tuple[Part, bytes, Part], ...]:
@@ -146,13 +162,10 @@ class Scheme:
 
     def signs(self, source: str) -> bool:
         """Whether the signature covers the value at `source`, so that only the store can have written it."""
-        kind, name = parse_source(source)
-        if kind == "header":
-            timed = ("timestamp", "") in self.signed_parts and self.timestamp_source == (kind, name)
-            return timed or (kind, name) in self.signed_parts
-        if kind == "sig":
-            return ("timestamp", "") in self.signed_parts
-        return ("body", "") in self.signed_parts or (kind, name) in self.signed_parts
+        part = parse_source(source)
+        timed = part == self.timestamp_source and ("timestamp", "") in self.signed_parts
+        in_body = part[0] == "json" and ("body", "") in self.signed_parts
+        return timed or in_body or part in self.signed_parts
 
     def key_of(self, text: str) -> bytes:
         """Decode a secret, as the store shows it, to the key. Raises ValueError with the reason."""

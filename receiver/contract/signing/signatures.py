@@ -50,6 +50,7 @@ __all__ = [
     "find_secret",
     "find_signature",
     "id_has_separator",
+    "joined_id",
     "parse_timestamp",
     "read_source",
     "read_timestamp",
@@ -235,6 +236,13 @@ def find_secret(
 def id_has_separator(scheme: Scheme, headers: Headers) -> bool:
     """Whether the delivery id contains the text that separates it from another signed part."""
     return any(separator in _header_bytes(headers.get(name, "")) for name, separator in scheme.id_separators)
+
+
+def joined_id(scheme: Scheme, headers: Headers, document: Any) -> bytes:
+    """The text of the delivery id and of the signed headers next to it; empty if the id is not next to any."""
+    sources = (part for part in scheme.event.parts["id"] if read_part(part, headers, document) not in (None, ""))
+    run = scheme.joined_ids.get(next(sources, ("", "")), ())
+    return b"".join(part if isinstance(part, bytes) else _header_bytes(headers.get(part[1], "")) for part in run)
 
 
 def starts_with_timestamp(scheme: Scheme, body: bytes) -> bool:

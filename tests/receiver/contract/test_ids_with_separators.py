@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,14 @@ CUSTOM = Scheme(
 AT_THE_END = replace(CUSTOM, signed="{timestamp}|{body}|{header:x-id}")
 WITHOUT_TIME = replace(CUSTOM, signed="{header:x-id}|{body}", timestamp="")
 JOINED = replace(CUSTOM, signed="{header:x-id}{timestamp}{body}")
+WITH_TOPIC = Scheme(
+    "topical",
+    headers=("x-sig",),
+    signed="{header:x-id}.{header:x-topic}.{body}",
+    dedupe="id",
+    event=Sources(id=("header:x-id",), topic=("header:x-topic",)),
+)
+TOPIC_FIRST = replace(WITH_TOPIC, signed="{header:x-topic}.{header:x-id}.{body}")
 
 
 def accept(sent: Sent, *, now: float = NOW) -> Delivery:
@@ -105,6 +114,41 @@ def test_without_a_timestamp_a_part_of_an_id_cannot_take_the_place_of_another() 
     shifted = accept(cut(sent, b"7|" + BODY, x_id="order"))
     assert shifted.unreadable
     assert shifted.event.id != event_id(WITHOUT_TIME, x_id="order"), "the id stays free for the real event"
+
+
+@pytest.mark.parametrize("dedupe", ["id", "id+body"])
+@pytest.mark.parametrize(
+    ("scheme", "cut_id", "cut_topic"), [(WITH_TOPIC, "1.order", "paid"), (TOPIC_FIRST, "paid.1", "order")]
+)
+def test_an_id_next_to_another_signed_header_is_the_same_event_at_every_cut(
+    scheme: Scheme, cut_id: str, cut_topic: str, dedupe: Literal["id", "id+body"]
+) -> None:
+    sent = send(replace(scheme, dedupe=dedupe), x_id="1", x_topic="order.paid")
+    first, again = accept(sent), accept(cut(sent, BODY, x_id=cut_id, x_topic=cut_topic))
+    assert (again.event.id, again.first_id) == (first.event.id, first.first_id)
+
+
+def test_an_id_next_to_another_signed_header_counts_with_that_header() -> None:
+    def first_id(**headers: str) -> str:
+        return accept(send(replace(WITH_TOPIC, dedupe="id+body"), **headers)).first_id
+
+    paid = {"x_id": "1", "x_topic": "order.paid"}
+    assert event_id(WITH_TOPIC, **paid) == event_id(WITH_TOPIC, OTHER, **paid), "the body counts as the scheme says"
+    assert event_id(WITH_TOPIC, **paid) != event_id(WITH_TOPIC, x_id="2", x_topic="order.paid")
+    assert event_id(WITH_TOPIC, **paid) != event_id(WITH_TOPIC, x_id="1", x_topic="order.created")
+    assert first_id(**paid) != first_id(x_id="2", x_topic="order.paid")
+    by_body = replace(WITH_TOPIC, event=replace(WITH_TOPIC.event, id=("json:data.id", "header:x-id")))
+    assert event_id(by_body, x_id="1", x_topic="a") == event_id(by_body, x_id="2", x_topic="a"), "an id in the body"
+
+
+@pytest.mark.parametrize("written", ["{timestamp}", "{header:x-time}"])
+def test_a_redelivery_that_is_signed_anew_is_a_duplicate(written: str) -> None:
+    scheme = replace(WITH_TOPIC, signed=f"{{header:x-id}}.{written}.{{body}}", timestamp="header:x-time")
+    later = send(scheme, x_id="1", now=NOW + 60)
+    assert accept(send(scheme, x_id="1")).event.id == accept(later, now=NOW + 60).event.id
+    timeless = replace(scheme, tolerance=0)
+    shifted = cut(send(timeless, x_id="order.paid"), BODY, x_id="order", x_time="paid.1700000000")
+    assert reason(shifted) == "malformed-timestamp"
 
 
 @pytest.mark.parametrize("text", ["01700000000", "001700000000"])
