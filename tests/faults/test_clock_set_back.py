@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from receiver.inbox import Administration, Declaration, keys
+from receiver.inbox import Administration, Declaration, FailureQueries, keys
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.outcomes import Outcome, OutcomeKind
@@ -20,6 +21,7 @@ from receiver.inbox.subscription_checks import LOCK_MS, SubscriptionChecks
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.faked_clock import needs_faketime, server_with_clock
 from tests.support.harness import System, eventually
+from tests.workers.operations.test_failures import fail
 from workers.storeapi.keys import rate_limit_keys, run_script, token_keys
 from workers.storeapi.transport.rate_limit import SharedRateLimiter
 
@@ -204,3 +206,40 @@ def test_replays_of_retries_forget_the_delay(system: System) -> None:
     assert system.client.hget(record, "r:shop.greet") == b"ready 1 0 default "
     Administration(system.client).drop([run.item], reason="given up")
     assert system.client.hget(record, "r:shop.greet") == b"dropped 1 0 default "
+
+
+@pytest.mark.parametrize("action", ["replay", "drop"])
+def test_failures_of_the_time_ahead_can_be_replayed_and_dropped(system: System, action: str) -> None:
+    ahead = [fail(system), fail(system)]
+    (group,) = FailureQueries(system.client).groups()
+    for event_id in ahead:
+        system.client.zincrby(keys.GROUP_RUNS + group.id, DAYS * 1000, f"{event_id}|shop.greet")
+    fail(system)
+    options = ("--reason", "a test") if action == "drop" else ()
+    done = system.run_cli("failures", action, "--group", group.id, *options, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"3 runs {'dropped' if action == 'drop' else 'replayed'}" in done.stdout
+    assert FailureQueries(system.client).groups() == []
+
+
+def test_a_failure_of_the_time_ahead_that_fails_again_is_replayed_once(system: System) -> None:
+    """It fails again at a time before its first failure, and the replay has not ended then."""
+    ids = [fail(system) for _ in range(3)]
+    reader = FailureQueries(system.client)
+    (group,) = reader.groups()
+    for event_id in ids:
+        system.client.zincrby(keys.GROUP_RUNS + group.id, DAYS * 1000, f"{event_id}|shop.greet")
+    replayed = []
+    for item in reader.runs_of(group.id):
+        replayed.append(item)
+        assert len(replayed) <= 3
+        system.administration.reopen([item], {})
+        system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), OutcomeKind.FAILED, {"group": group.id})])
+    assert sorted(replayed) == sorted(f"{event_id}|shop.greet" for event_id in ids)
+    assert reader.find_groups(group.id)[0].failed == 3
+
+
+def test_an_unreadable_delivery_of_the_time_ahead_can_be_read_again(system: System) -> None:
+    (stored,) = system.inbox.accept([replace(system.delivery(), unreadable="no topic")])
+    system.client.zincrby(keys.FAILED, DAYS * 1000, f"{stored.id}|intake")
+    assert list(FailureQueries(system.client).unreadable()) == [stored.id]

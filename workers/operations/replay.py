@@ -97,7 +97,7 @@ class Replay:
 
     def group(self, group: str) -> None:
         """Replay every run that is in a failure group now."""
-        self.items(self._failures.runs_of(group, until=self._runs.server_time()))
+        self.items(self._failures.runs_of(group))
 
     def items(self, items: Iterable[str], *, make: bool = False) -> None:
         """Replay these runs. With `make`, a run is created for a handler that has none yet."""

@@ -64,15 +64,14 @@ class FailureQueries:
         """The groups whose id begins with `start`."""
         return [group for group in self.groups() if group.id.startswith(start)]
 
-    def runs_of(self, group: str, *, until: datetime) -> Iterator[str]:
-        """Runs of a group whose last failure was not after `until`, the oldest first, each once: also those that stay
-        in the group meanwhile."""
-        return members(self.client, keys.GROUP_RUNS + group, until=until.timestamp() * 1000)
+    def runs_of(self, group: str, *, until: datetime | None = None) -> Iterator[str]:
+        """Runs that are in a group now, the oldest first, each once: also those that stay in the group meanwhile. With
+        `until`, those that have failed since then are left out."""
+        return members(self.client, keys.GROUP_RUNS + group, until=until.timestamp() * 1000 if until else None)
 
     def unreadable(self) -> Iterator[str]:
         """The events that could not be read, in the order in which they were accepted."""
-        seconds, _ = self.client.time()
-        for item in members(self.client, keys.FAILED, until=seconds * 1000 + 999):
+        for item in members(self.client, keys.FAILED):
             event_id, handler = keys.split_item(item)
             if handler == keys.INTAKE:
                 yield event_id

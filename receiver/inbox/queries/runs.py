@@ -102,13 +102,21 @@ def page_after(
         offset += _PAGE  # more members of one millisecond than a page holds
 
 
-def members(client: Redis, index: str, *, until: float) -> Iterator[str]:
-    """The members of a sorted set in order, a page at a time; those that join or leave meanwhile shift no others."""
+def members(client: Redis, index: str, *, until: float | None = None) -> Iterator[str]:
+    """The members that a sorted set has now, in order of their times in ms; without those between `until` and now.
+
+    They are read a page at a time; those that join or leave meanwhile shift no others. Times ahead of the server's are
+    from before its clock was set back. Their members are read first: a run that fails again gets an earlier time.
+    """
+    seconds, micros = client.time()
+    now = seconds * 1000 + micros / 1000
+    ahead: Any = client.zrange(index, f"({now}", "+inf", byscore=True)
     start: float | str = "-inf"
     last = ""
-    while page := page_after(client, index, start, until, last):
+    while page := page_after(client, index, start, now if until is None else min(now, until), last):
         last, start = page[-1]
         yield from (member for member, _ in page)
+    yield from (member.decode() for member in ahead)
 
 
 def _event_runs(event_id: str, fields: Mapping[bytes, bytes]) -> EventRuns:
