@@ -15,8 +15,25 @@ from pathlib import Path
 from receiver import logs
 from receiver.contract.errors import ConfigError
 
-OURS = ("spool.*", "refused.*", "keyring*", ".keyring-*", "sandbox-*", "redis.sock", "redis", "logs", "run")
-"""The names in a data directory that are ours. Any other file there belongs to the user, and is left alone."""
+_ID = "[0-9a-f]" * 8
+OURS = {
+    ".": (
+        "spool.sqlite3*",
+        "spool.lock",
+        "refused.sqlite3*",
+        "keyring.json",
+        "keyring-pending.json",
+        ".keyring-*",
+        "sandbox-*.sqlite3*",
+        "redis.sock",
+    ),
+    "logs": ("server.log", "receiver.log", "worker.log", "sandbox.log"),
+    "redis": ("temp-*.aof", "temp-*.rdb", "dump.rdb"),
+    "redis/appendonlydir": ("appendonly.aof.*", "temp*appendonly.aof.*"),
+    "run": ("dev.lock", f"web-{_ID}.lock", f"web-worker-{_ID}.lock", f"worker-{_ID}.lock"),
+}
+"""The files in a data directory that are ours, by folder. Any other belongs to the user, and is left alone: the data
+directory may be the folder of a project, with its own `logs`."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -46,7 +63,7 @@ def prepare_data_dir(data_dir: Path) -> None:
                 f"[redis] data_dir: {data_dir} cannot be written: {error.strerror}; "
                 "change its owner, or set another one"
             ) from None
-    closed = [str(path) for path in open_to_others(data_dir) if _close(path, data_dir)]
+    closed = [str(path) for path in open_to_others(data_dir) if _close(path, data_dir.resolve())]
     if closed:
         shown = ", ".join(closed[:5]) + (", ..." if closed[5:] else "")
         logs.get("start").warning("other users could read the data directory; they no longer can", closed=shown)
@@ -54,7 +71,8 @@ def prepare_data_dir(data_dir: Path) -> None:
 
 def open_to_others(data_dir: Path) -> Iterator[Path]:
     """The data directory and our files in it, as far as other users may read or change them."""
-    for path in (data_dir, *_our_files(data_dir)):
+    data_dir = data_dir.resolve()  # of a symlink, the mode of its target counts
+    for path in (data_dir, *_our_files(data_dir, data_dir)):
         try:
             mode = path.lstat().st_mode
         except OSError:  # removed meanwhile
@@ -63,21 +81,32 @@ def open_to_others(data_dir: Path) -> Iterator[Path]:
             yield path
 
 
-def _our_files(data_dir: Path) -> Iterator[Path]:
-    for path in sorted(data_dir.iterdir()):
-        if _is_ours(path.name):
+def _our_files(folder: Path, data_dir: Path) -> Iterator[Path]:
+    for path in _entries(folder):
+        if _is_ours(path, data_dir):
             yield path
-            if path.is_dir() and not path.is_symlink():
-                yield from sorted(path.rglob("*"))
+        if path.is_dir() and not path.is_symlink() and str(path.relative_to(data_dir)) in OURS:
+            yield from _our_files(path, data_dir)
 
 
-def _is_ours(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in OURS)
+def _is_ours(path: Path, data_dir: Path) -> bool:
+    """A folder is ours if everything in it is."""
+    inside = path.relative_to(data_dir)
+    if path.is_dir():
+        return str(inside) in OURS and all(_is_ours(one, data_dir) for one in _entries(path))
+    return any(fnmatch(path.name, pattern) for pattern in OURS[str(inside.parent)])
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:  # it does not exist yet, or belongs to another user
+        return []
 
 
 def _close(path: Path, data_dir: Path) -> bool:
     """Take all rights from other users, if the file is ours to change. A folder with the user's files stays open."""
-    if path == data_dir and not all(_is_ours(name) for name in os.listdir(data_dir)):
+    if path == data_dir and not _is_ours(path, data_dir):
         return False
     try:
         path.chmod(path.lstat().st_mode & ~_OTHERS)

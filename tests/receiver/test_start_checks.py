@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from receiver.start_checks import open_to_others, prepare_data_dir
 from tests.support.harness import SECRET, Process, System, eventually, free_port, storehooks
 from tests.support.programs import ROOT
 
@@ -122,6 +123,36 @@ def test_files_that_are_not_ours_and_their_folder_keep_their_modes(system: Syste
     system.start("web")
     eventually(lambda: (data / "spool.sqlite3").stat().st_mode & 0o777 == 0o600)
     assert [path.stat().st_mode & 0o777 for path in (data, data / "notes.txt", target)] == [0o755, 0o644, 0o644]
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_data_directory_that_is_a_symlink_is_closed_where_it_leads(tmp_path: Path) -> None:
+    target, link = tmp_path / "disk", tmp_path / "data"
+    target.mkdir()
+    target.chmod(0o755)
+    link.symlink_to(target)
+    assert list(open_to_others(link)) == [target]
+    prepare_data_dir(link)
+    assert mode_of(target) == 0o700
+    assert list(open_to_others(link)) == []
+
+
+def test_folders_of_a_project_that_have_the_names_of_ours_keep_their_modes(tmp_path: Path) -> None:
+    """Only the files with our names in them are closed."""
+    theirs = ["spool.py", "logs/app.log", "redis/redis.conf", "run/app.lock", "run/old/worker-0a1b2c3d.lock"]
+    ours = ["logs/receiver.log", "redis/appendonlydir/appendonly.aof.1.incr.aof", "run/worker-0a1b2c3d.lock"]
+    for name in (*theirs, *ours):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    prepare_data_dir(tmp_path)
+    closed = {str(path.relative_to(tmp_path)) for path in (tmp_path, *tmp_path.rglob("*")) if not mode_of(path) & 0o077}
+    assert closed == {*ours, "redis/appendonlydir"}
+    assert list(open_to_others(tmp_path)) == [tmp_path]
 
 
 @pytest.mark.parametrize("command", PROCESSES)

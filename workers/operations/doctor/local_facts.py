@@ -155,7 +155,7 @@ def host_facts(config: Config) -> HostFacts:
         writable,
         disk.f_bavail * disk.f_frsize,
         exposed=tuple(_exposed(config)),
-        open_to_others=_open_to_others(folder),
+        open_to_others=tuple(map(str, open_to_others(folder))),
     )
     try:
         refusals = open_existing_refusals(folder)
@@ -164,13 +164,6 @@ def host_facts(config: Config) -> HostFacts:
         return replace(facts, refused=refused, now_valid=now_valid, spooled=read_spool(folder)[0])
     except (sqlite3.Error, OSError) as error:
         return replace(facts, spool_fault=str(error))
-
-
-def _open_to_others(folder: Path) -> tuple[str, ...]:
-    try:
-        return tuple(str(path) for path in open_to_others(folder))
-    except OSError:  # it does not exist yet, or belongs to another user
-        return ()
 
 
 def _exposed(config: Config) -> Iterator[str]:
