@@ -28,10 +28,7 @@ class RefusalCounts:
     def refused(self, store: str, reason: Reason) -> None:
         with self._lock:
             self._counts.update((f"refused|{store}", f"refused:{reason}|{store}"))
-            if self._timer is None:
-                self._timer = threading.Timer(FLUSH_EVERY, self.flush)
-                self._timer.daemon = True
-                self._timer.start()
+            self._start_timer()
 
     def flush(self) -> None:
         """Write the counts. Counts that cannot be written stay for the next flush."""
@@ -47,3 +44,16 @@ class RefusalCounts:
         except RedisError:
             with self._lock:
                 self._counts += counts
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(FLUSH_EVERY, self._flush_until_written)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _flush_until_written(self) -> None:
+        """Not part of `flush`: a process that ends starts no thread."""
+        self.flush()
+        with self._lock:
+            if self._counts:
+                self._start_timer()
