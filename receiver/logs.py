@@ -9,9 +9,12 @@ import threading
 import time
 import traceback
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import structlog
+
+Level = Literal["warning", "error"]
 
 REPEAT_SECONDS = 60.0
 BEGIN_SECONDS = 10.0
@@ -87,10 +90,21 @@ class OutageLog:
     The duration is the time from the first failure to the last: the next call may come much later.
     """
 
-    def __init__(self, logger: structlog.stdlib.BoundLogger, *, begins: str, ends: str) -> None:
+    def __init__(
+        self,
+        logger: structlog.stdlib.BoundLogger,
+        *,
+        begins: str,
+        ends: str,
+        level: Level = "warning",
+        at_failure: int = 1,
+    ) -> None:
+        """`at_failure=2` is for a call that is tried again at once: it is an outage if that fails, too."""
         self._logger, self._begins, self._ends = logger, begins, ends
-        self._since: float | None = None
-        self._failed_at = 0.0
+        self._write_begin = getattr(logger, level)
+        self._at_failure = at_failure
+        self._failures = 0
+        self._since = self._failed_at = 0.0
         self._logged = False
         """Whether this outage has a line already."""
         self._logged_at = float("-inf")
@@ -98,11 +112,13 @@ class OutageLog:
     def failed(self, **fields: Any) -> None:
         """Call it for each failure."""
         now = self._failed_at = time.monotonic()
-        if self._since is None:
+        if not self._failures:
             self._since, self._logged = now, False
-        if now - self._logged_at >= (REPEAT_SECONDS if self._logged else BEGIN_SECONDS):
+        self._failures += 1
+        is_due = now - self._logged_at >= (REPEAT_SECONDS if self._logged else BEGIN_SECONDS)
+        if self._failures >= self._at_failure and is_due:
             lasted = {"seconds": round(now - self._since)} if self._logged else {}
-            self._logger.warning(self._begins, **lasted, **fields)
+            self._write_begin(self._begins, **lasted, **fields)
             self._logged, self._logged_at = True, now
 
     def worked(self, *, quiet: float = 0.0) -> None:
@@ -110,45 +126,32 @@ class OutageLog:
 
         `quiet` is for a success that proves little: then the last failure must be this many seconds ago.
         """
-        if self._since is None or (quiet and time.monotonic() - self._failed_at < quiet):
+        if not self._failures or (quiet and time.monotonic() - self._failed_at < quiet):
             return
-        since, self._since = self._since, None
+        self._failures = 0
         if self._logged:
-            self._logger.info(self._ends, seconds=round(self._failed_at - since, 1))
-
-
-class LineLimit:
-    """Whether one more line may be logged in this second. What has no line is to be counted."""
-
-    def __init__(self) -> None:
-        self._second = 0.0
-        self._lines = 0
-
-    def has_room(self) -> bool:
-        now = time.monotonic()
-        if now - self._second >= 1.0:
-            self._second, self._lines = now, 0
-        self._lines += 1
-        return self._lines <= LINES_A_SECOND
+            self._logger.info(self._ends, seconds=round(self._failed_at - self._since, 1))
 
 
 class CountedLog:
     """Counts what may happen with every request, and logs the number of each kind, at most once a second.
 
-    The fields are labels: they must come from a closed set, never from a request. Any thread may call it.
+    The labels must come from a closed set, never from a request. Any thread may call it.
     """
 
-    def __init__(self, logger: structlog.stdlib.BoundLogger) -> None:
+    def __init__(self, logger: structlog.stdlib.BoundLogger, *, timer: bool = True) -> None:
+        """`timer=False` is for a process that forks, and so has no threads: it calls `flush` itself."""
         self._logger = logger
-        self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        self._counts: Counter[tuple[Level, str, tuple[tuple[str, str], ...]]] = Counter()
         self._lock = threading.Lock()
+        self._has_timer = timer
         self._timer: threading.Timer | None = None
         atexit.register(self.flush)
 
-    def add(self, event: str, **labels: str) -> None:
+    def add(self, event: str, *, level: Level = "warning", **labels: str) -> None:
         with self._lock:
-            self._counts[event, tuple(labels.items())] += 1
-            if self._timer is None:
+            self._counts[level, event, tuple(labels.items())] += 1
+            if self._has_timer and self._timer is None:
                 self._timer = threading.Timer(COUNT_SECONDS, self.flush)
                 self._timer.daemon = True
                 self._timer.start()
@@ -156,8 +159,31 @@ class CountedLog:
     def flush(self) -> None:
         with self._lock:
             counts, self._counts, self._timer = self._counts, Counter(), None
-        for (event, labels), count in counts.items():
-            self._logger.warning(event, **dict(labels), count=count)
+        for (level, event, labels), count in counts.items():
+            getattr(self._logger, level)(event, **dict(labels), count=count)
+
+
+class LimitedLog:
+    """Writes LINES_A_SECOND lines a second at most. The others are counted as `more`, at the same level."""
+
+    def __init__(
+        self, logger: structlog.stdlib.BoundLogger, counted: CountedLog, *, level: Level = "warning", more: str
+    ) -> None:
+        self._write = getattr(logger, level)
+        self._counted, self._level, self._more = counted, level, more
+        self._second = 0.0
+        self._lines = 0
+
+    def add(self, event: str, labels: Mapping[str, str], **fields: Any) -> None:
+        """Log an event, or count it by its labels, which come from a closed set."""
+        now = time.monotonic()
+        if now - self._second >= 1.0:
+            self._second, self._lines = now, 0
+        self._lines += 1
+        if self._lines <= LINES_A_SECOND:
+            self._write(event, **labels, **fields)
+        else:
+            self._counted.add(self._more, level=self._level, **labels)
 
 
 def with_fields(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -69,7 +69,9 @@ class Admission:
         self._counts = counts
         self._refusals = refusals
         self._counted = logs.CountedLog(log)
-        self._lines = logs.LineLimit()
+        self._unreadable = logs.LimitedLog(
+            log, self._counted, level="error", more="more unreadable deliveries, without a line each"
+        )
 
     def admit(self, incoming: IncomingDelivery) -> Delivery | Answer:
         """Return the verified delivery, to be stored; or the answer to one that is refused.
@@ -91,23 +93,16 @@ class Admission:
         """The answer to an admitted delivery, by what storing it returned."""
         store = delivery.event.store
         if isinstance(stored, NotStored):
-            self._counted.add("deliveries answered 503", store=store, reason=stored.reason)
+            self._counted.add("deliveries answered 503", level="error", store=store, reason=stored.reason)
             return NOT_STORED
         if stored.status == "full":
             self._counted.add("deliveries answered 503", store=store, reason=_FULL[stored.where])
             return STORE_FULL
         if delivery.unreadable and stored.status == "accepted":
-            self._log_unreadable(stored.id, store)
+            # The cause is not logged: it may quote the body.
+            failure = {"event_id": stored.id, "handler": keys.INTAKE, "reason": "unreadable", "next_try": "none"}
+            self._unreadable.add(logs.FAILED, {"store": store}, **failure)
         return json_answer({"id": stored.id, "status": stored.status}, self._stores[store].scheme.success)
-
-    def _log_unreadable(self, event_id: str, store: str) -> None:
-        """It is stored as a failure. The cause is not logged: it may quote the body."""
-        if self._lines.has_room():
-            log.error(
-                logs.FAILED, event_id=event_id, store=store, handler=keys.INTAKE, reason="unreadable", next_try="none"
-            )
-        else:
-            self._counted.add("more unreadable deliveries, without a line each", store=store)
 
     def _named(self, incoming: IncomingDelivery) -> Iterator[NamedStore]:
         if incoming.store:

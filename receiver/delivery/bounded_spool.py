@@ -35,7 +35,7 @@ class BoundedSpool:
         self._read_only_inode = NO_FILE
         self._problems = logs.ThrottledLog(log)
         self.outage = logs.OutageLog(
-            log, begins="the spool cannot take deliveries", ends="the spool takes deliveries again"
+            log, level="error", begins="the spool cannot take deliveries", ends="the spool takes deliveries again"
         )
 
     def exists(self) -> bool:

@@ -148,3 +148,36 @@ def test_what_happens_often_is_counted_and_logged_by_its_labels(monkeypatch: pyt
         ("north", "too-old", 1000),
         ("?", "unknown-store", 1),
     ]
+
+
+def test_a_failure_whose_retry_works_at_once_is_no_outage_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    outage = logs.OutageLog(logs.get("ours"), begins="away", ends="back", level="error", at_failure=2)
+    with capture_logs() as lines:
+        for _ in range(3):
+            now += 10.0
+            outage.failed()
+            outage.worked()
+        outage.failed()
+        now += 0.25
+        outage.failed()
+        outage.worked()
+    assert [(line["event"], line["log_level"], line.get("seconds")) for line in lines] == [
+        ("away", "error", None),
+        ("back", "info", 0.2),
+    ]
+
+
+def test_what_has_no_line_is_counted_at_the_level_of_the_lines() -> None:
+    log = logs.get("ours")
+    counted = logs.CountedLog(log, timer=False)
+    limited = logs.LimitedLog(log, counted, level="error", more="more failures")
+    with capture_logs() as lines:
+        for number in range(logs.LINES_A_SECOND + 2):
+            limited.add("failure", {"store": "north"}, number=number)
+        counted.flush()
+    assert [line["number"] for line in lines[:-1]] == list(range(logs.LINES_A_SECOND))
+    assert lines[-1] == {"event": "more failures", "log_level": "error", "store": "north", "count": 2}

@@ -6,7 +6,6 @@ ends with exactly one line for each of its failed attempts: the last one says th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -24,36 +23,32 @@ class FailureLog:
     """The failed attempts of one worker process."""
 
     def __init__(self) -> None:
-        self._lines = logs.LineLimit()
-        self._left_out: Counter[str] = Counter()
+        counted = logs.CountedLog(log, timer=False)
+        self._retries = logs.LimitedLog(log, counted, more="more failed attempts, without a line each")
+        self._failures = logs.LimitedLog(
+            log, counted, level="error", more="more runs failed for good, without a line each"
+        )
+        self.flush = counted.flush
+        """Log how many attempts of each handler had no line. Call it about once a second."""
 
     def attempt_failed(self, outcome: Outcome, *, died: bool = False) -> None:
         """Log an attempt whose outcome is a retry or a failure. `died` says that its child process has ended."""
         run, detail = outcome.run, outcome.detail
-        if not self._lines.has_room():
-            self._left_out[run.handler] += 1
-            return
         error, is_retried = str(detail.get("error", "")), outcome.kind is OutcomeKind.RETRY
         # The text of a death is ours. Of an exception, only its type is.
         cause = {"why": error} if died else {"exception": error.partition(":")[0]}
-        (log.warning if is_retried else log.error)(
+        (self._retries if is_retried else self._failures).add(
             RETRIED if is_retried else logs.FAILED,
+            {"handler": run.handler},
             event_id=run.stored.id,
             store=run.stored.store,
             topic=run.stored.topic,
-            handler=run.handler,
             version=detail.get("version"),
             attempt=run.attempts + 1,
             **cause,
             group=detail.get("group"),
             next_try=_after(outcome.delay) if is_retried else "none",
         )
-
-    def flush(self) -> None:
-        """Log how many attempts of each handler had no line. Call it about once a second."""
-        counts, self._left_out = self._left_out, Counter()
-        for handler, count in counts.items():
-            log.warning("more failed attempts, without a line each", handler=handler, count=count)
 
 
 def log_failed_runs(runs: Iterable[FailedRun], *, reason: str) -> None:

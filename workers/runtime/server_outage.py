@@ -10,8 +10,9 @@ from receiver import logs
 
 class ServerOutage:
     def __init__(self, logger: structlog.stdlib.BoundLogger) -> None:
+        # A server with a `timeout` closes idle connections. The next call fails, and its retry opens another one.
         self._silent = logs.OutageLog(
-            logger, begins="the Redis server does not answer", ends="the Redis server answers again"
+            logger, begins="the Redis server does not answer", ends="the Redis server answers again", at_failure=2
         )
         self._refusing = logs.OutageLog(
             logger, begins="the Redis server refuses a command", ends="the Redis server no longer refuses commands"

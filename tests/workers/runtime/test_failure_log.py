@@ -226,3 +226,21 @@ def test_a_flood_of_failing_runs_is_logged_in_part_and_counted(monkeypatch: pyte
     assert (summary["handler"], summary["count"]) == ("erp.push", 900)
     assert WORD not in repr(captured)
     assert datetime.fromisoformat(captured[0]["next_try"]) <= datetime.now(UTC)
+
+
+def test_a_run_that_failed_for_good_has_its_error_line_beside_a_flood_of_retries() -> None:
+    stored = StoredEvent("ID", [b"north", b"order.created", *[b""] * 6], b"")
+    retried = Outcome(Run("ID|erp.noisy", "erp.noisy", "", 0, 0, stored), OutcomeKind.RETRY, {"error": "E: no"})
+    failed = Outcome(Run("ID|erp.rare", "erp.rare", "", 0, 0, stored), OutcomeKind.FAILED, {"error": "E: no"})
+    log = FailureLog()
+    with capture_logs() as captured:
+        for _ in range(logs.LINES_A_SECOND * 2):
+            log.attempt_failed(retried)
+        log.attempt_failed(failed)
+        for _ in range(logs.LINES_A_SECOND * 2):
+            log.attempt_failed(failed)
+        log.flush()
+    errors = [line for line in captured if line["log_level"] == "error"]
+    assert errors[0]["event"] == logs.FAILED
+    assert sum(line.get("count", 1) for line in errors) == logs.LINES_A_SECOND * 2 + 1
+    assert errors[-1]["event"] == "more runs failed for good, without a line each"
