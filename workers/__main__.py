@@ -74,7 +74,7 @@ class WorkerSupervisor:
 
 
 def _log_refusal(error: StorehooksError) -> None:
-    log.error("reload refused, the old number of processes stays", why=str(error))
+    log.error("reload refused, the old number of processes stays", why=error.logged)
 
 
 def main() -> int:

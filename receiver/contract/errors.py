@@ -34,7 +34,20 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class StorehooksError(Exception):
-    """Base class of the product's errors. The message is a sentence that can be shown to a user."""
+    """Base class of the product's errors. The message is a sentence that can be shown to a user.
+
+    A log gets `logged` instead: the same without what a log must not have, such as the message of a plugin's exception.
+    """
+
+    _logged = ""
+
+    def __init__(self, *message: object, logged: str = "") -> None:
+        super().__init__(*message)
+        self._logged = logged
+
+    @property
+    def logged(self) -> str:
+        return self._logged or str(self)
 
 
 class ConfigError(StorehooksError):

@@ -66,7 +66,7 @@ class WebServer(BaseApplication):
             config = load_from_environment(self._explicit)
             check_change(self.config, config)
         except StorehooksError as error:
-            logs.get("receiver").error("config refused, the old one stays", why=str(error))
+            logs.get("receiver").error("config refused, the old one stays", why=error.logged)
             return self.config
         return config
 

@@ -84,7 +84,7 @@ def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
 
 
 def load_validated(config: Config, validated: ValidatedCode) -> tuple[list[Plugin], dict[str, str]]:
-    """The plugins as they were validated, and those that cannot be loaded so any more: name -> why."""
+    """The plugins as they were validated, and those that cannot be loaded so any more: name -> why, for the log."""
     _search_config_folder(config)
     copies = SourceCopies(validated)
     sources = [one.source for one in validated.plugins]
@@ -95,7 +95,7 @@ def load_validated(config: Config, validated: ValidatedCode) -> tuple[list[Plugi
             plugin = _load(one.source, copies, sources, digest=one.digest)
             plugins.append(replace(plugin, code=one, handlers=_configured_handlers(config, plugin)))
         except PluginError as error:
-            missing[one.name] = str(error)
+            missing[one.name] = error.logged
     return plugins, missing
 
 

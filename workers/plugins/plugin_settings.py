@@ -118,12 +118,14 @@ def _validated(config: Config, router: Router, store: str, values: Mapping[str, 
     if problem["type"] in ("missing", "missing_argument"):
         of_store = f" for store {store}" if store else ""
         own = f" or [stores.{store}.plugins.{router.name}]" if store else ""
-        fix = f"plugin {router.name} needs the setting {key}{of_store}; write {key} = ... in {table}{own}"
+        fix = logged = f"plugin {router.name} needs the setting {key}{of_store}; write {key} = ... in {table}{own}"
     else:
-        message = problem["msg"].removeprefix("Value error, ")
-        fix = f"plugins.{router.name}.{key}{f' for store {store}' if store else ''}: {message}"
+        begin = f"plugins.{router.name}.{key}{f' for store {store}' if store else ''}: "
+        fix = begin + problem["msg"].removeprefix("Value error, ")
+        logged = begin + f"invalid ({problem['type']})"  # the message may be the plugin's, and quote the value
     where = _place(config, router, store, *(str(step) for step in problem["loc"]))
-    raise PluginError(f"{where}: {fix}. See {_model_place(router)}")
+    see = f"See {_model_place(router)}"
+    raise PluginError(f"{where}: {fix}. {see}", logged=f"{where}: {logged}. {see}")
 
 
 def _place(config: Config, router: Router, store: str, *key: str) -> str:

@@ -131,19 +131,23 @@ def _takes(function: Callable[..., Any], many: int) -> bool:
 def import_error(origin: str, error: BaseException) -> PluginError:
     """One sentence for what a plugin's import raised, with the plugin's own file and line."""
     if isinstance(error, SyntaxError):
-        return PluginError(f"{error.filename}:{error.lineno}: {origin} has a syntax error: {error.msg}; fix that line")
+        begin = f"{error.filename}:{error.lineno}: {origin} has a syntax error"
+        return PluginError(f"{begin}: {error.msg}; fix that line", logged=f"{begin}; fix that line")
     frames = traceback.extract_tb(error.__traceback__)
     frame = ([one for one in frames if not _is_ours(one.filename)] or list(frames))[-1]
-    return PluginError(f"{frame.filename}:{frame.lineno}: {origin} {_describe_import_error(error)}")
+    begin, kind = f"{frame.filename}:{frame.lineno}: {origin} ", type(error).__name__
+    return PluginError(
+        begin + _describe_import_error(error, f"{kind}: {error}"), logged=begin + _describe_import_error(error, kind)
+    )
 
 
-def _describe_import_error(error: BaseException) -> str:
+def _describe_import_error(error: BaseException, raised: str) -> str:
     if isinstance(error, TypeError) and (match := _UNKNOWN_OPTION.search(str(error))):
         known = [name for name in inspect.signature(getattr(Router, match[1])).parameters if name != "self"]
         near = difflib.get_close_matches(match[2], known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
         return f"has an unknown option {match[2]}; {hint}"
-    sentence = f"cannot be loaded: {type(error).__name__}: {error}"
+    sentence = f"cannot be loaded: {raised}"
     if isinstance(error, ModuleNotFoundError):
         if error.name and error.name.partition(".")[0] in PACKAGES:
             return f"{sentence}; {error.name.partition('.')[0]} is storehooks' own package: rename yours"

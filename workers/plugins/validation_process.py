@@ -14,7 +14,7 @@ import orjson
 from receiver.config import Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
-from workers.plugins import discovery
+from workers.plugins import discovery, validation
 from workers.plugins.plugin_code import SourceCopies, ValidatedCode
 from workers.processes import isolate_child, wait_for_exit
 
@@ -82,7 +82,7 @@ def _plugins_in(report: bytes, code: int) -> ValidatedPlugins:
             f"loading the plugins ended the process ({_describe_exit(code)}); load them one by one"
         ) from None
     if "error" in found:
-        raise PluginError(found["error"])
+        raise PluginError(found["error"], logged=found["logged"])
     handlers = [
         Declaration(**{**one, "topics": tuple(one["topics"]), "stores": tuple(one["stores"])})
         for one in found["handlers"]
@@ -103,15 +103,16 @@ def _load_and_report(config: Config, writer: int, parent: int, only: str, valida
             if validated:
                 discovery.refuse_missing(code, validated)
             report: dict[str, Any] = {"handlers": discovery.declarations(config, plugins), "code": code.as_json()}
-        except PluginError as error:
-            report = {"error": str(error)}
+        except Exception as error:  # noqa: BLE001  a plugin's model of its settings may raise anything
+            fault = error if isinstance(error, PluginError) else validation.import_error("a plugin", error)
+            report = {"error": str(fault), "logged": fault.logged}
         with os.fdopen(writer, "wb") as file:
             file.write(orjson.dumps(report))
         exit_code = 0
     except SystemExit as error:
         exit_code = error.code if isinstance(error.code, int) else 1
     except BaseException as error:  # noqa: BLE001  a plugin may raise anything
-        print(f"storehooks: loading the plugins: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"storehooks: loading the plugins raised {type(error).__name__}", file=sys.stderr)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -69,7 +69,7 @@ class Housekeeper:
         try:
             self._config = load_from_environment(explicit)
         except StorehooksError as error:
-            log.error("config refused, the old one stays", why=str(error))
+            log.error("config refused, the old one stays", why=error.logged)
 
     def check_subscriptions(self) -> None:
         """Start the subscription check, if a store has an API. It has its own threads: ticks do not wait for stores."""

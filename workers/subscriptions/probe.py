@@ -47,7 +47,10 @@ def probe(store: Store, redis: Redis, *, url: str = "") -> float:
             url, headers=request.headers, content=request.body, timeout=RESPONSE_SECONDS, trust_env=False
         )
     except httpx2.HTTPError as error:
-        raise ProbeFailed(f"{url} does not respond to our probe: {error or type(error).__name__}") from None
+        kind = type(error).__name__
+        raise ProbeFailed(
+            f"{url} does not respond to our probe: {error or kind}", logged=f"{url} does not respond: {kind}"
+        ) from None
     if not response.is_success:
         raise ProbeFailed(f"{url} answers our own signed event with {response.status_code}")
     _wait_until_stored(response, url, EventQueries(redis), delivery_id)

@@ -226,7 +226,7 @@ def _probe_before_repairs(managed: ManagedStore, choice: Choice, known: Collecti
     try:
         return choice, round(probe(managed.with_secrets(), managed.redis) * 1000, 1)
     except ProbeFailed as error:
-        log.warning("not repaired: our own URL does not accept a signed event", store=managed.name, why=str(error))
+        log.warning("not repaired: our own URL does not accept a signed event", store=managed.name, why=error.logged)
         held = [change for change in repairs if change.action == "enable" or not isinstance(error, NoActiveSecret)]
         make = tuple(change for change in choice.make if change not in held)
         return Choice(make, (*choice.postponed, *((change, str(error)) for change in held))), None
@@ -264,7 +264,7 @@ class SubscriptionCheck:
                 pause = BUSY_ROUND_EVERY if self.round() else ROUND_EVERY
                 self._outage.worked()
             except Exception as error:  # noqa: BLE001  Redis or the disk may fail: the thread goes on
-                self._outage.failed(why=repr(error)[:200])
+                self._outage.failed(why=type(error).__name__)
                 pause = ROUND_EVERY
 
     def round(self) -> int:

@@ -91,6 +91,49 @@ def test_hup_starts_and_drains_worker_processes(make_system: Callable[..., Syste
     assert len(named(supervisor, "housekeeper")) == 1
 
 
+SECRET = "whsec_quoted"
+IMPORT_RAISES = f"raise RuntimeError('{SECRET}')\n"
+SYNTAX_ERROR = f"raise SyntaxError('{SECRET}', ('plugin.py', 1, 1, ''))\n"
+SETTINGS_RAISE = f"""
+from dataclasses import dataclass
+from workers import Router
+
+@dataclass
+class Settings:
+    key: str = ""
+    def __post_init__(self):
+        raise ERROR("{SECRET}")
+
+router = Router("shop", settings=Settings)
+
+@router.on("order.created")
+def greet(event, ctx):
+    pass
+"""
+QUOTING = {
+    "RuntimeError": IMPORT_RAISES,
+    "a syntax error": SYNTAX_ERROR,
+    "value_error": SETTINGS_RAISE.replace("ERROR", "ValueError"),
+    "KeyError": SETTINGS_RAISE.replace("ERROR", "KeyError"),
+}
+
+
+def test_a_log_has_no_message_of_a_plugins_exception_and_a_person_who_asks_gets_it(
+    make_system: Callable[..., System],
+) -> None:
+    system = make_system(plugin=PLUGIN, child_processes=1)
+    (supervisor,) = system.start("supervisor")
+    eventually(lambda: "worker started" in system.log("supervisor"))
+    for number, (named_so, plugin) in enumerate(QUOTING.items(), 1):
+        system.plugin.write_text(plugin)
+        supervisor.send(signal.SIGHUP)
+        eventually(lambda wanted=2 * number: system.log("supervisor").count("reload refused") == wanted)
+        log = system.log("supervisor")
+        assert named_so in log.splitlines()[-1]
+        assert SECRET not in log
+        assert SECRET in system.run_cli("doctor").stdout
+
+
 def test_hup_with_a_broken_plugin_leaves_the_processes_as_they_are(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=PLUGIN, child_processes=1)
     (supervisor,) = system.start("supervisor")

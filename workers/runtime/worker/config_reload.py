@@ -57,11 +57,11 @@ class ConfigReload:
                 _log_refusal(error)
             elif self.fault != str(error):  # it is tried every few seconds, and logged once
                 self.fault = str(error)
-                log.error("a plugin cannot be loaded any more; child processes that have it keep it", why=self.fault)
+                log.error("a plugin cannot be loaded any more; child processes that have it keep it", why=error.logged)
             return None
         self.fault = ""
         return valid
 
 
 def _log_refusal(error: StorehooksError) -> None:
-    log.error("reload refused, the old config and plugins stay", why=str(error))
+    log.error("reload refused, the old config and plugins stay", why=error.logged)
