@@ -62,25 +62,25 @@ def get(name: str) -> structlog.stdlib.BoundLogger:
 
 
 class ThrottledLog:
-    """Logs each event at most once a minute, because the same problem may come up with every delivery."""
+    """Logs each event at most once a minute for each store: the same problem may come up with every delivery."""
 
     def __init__(self, logger: structlog.stdlib.BoundLogger) -> None:
         self._logger = logger
-        self._next: dict[str, float] = {}
+        self._next: dict[tuple[str, str], float] = {}
 
     def error(self, event: str, **fields: Any) -> None:
-        if self._is_due(event):
+        if self._is_due(event, fields.get("store", "")):
             self._logger.error(event, **fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        if self._is_due(event):
+        if self._is_due(event, fields.get("store", "")):
             self._logger.info(event, **fields)
 
-    def _is_due(self, event: str) -> bool:
+    def _is_due(self, event: str, store: str) -> bool:
         now = time.monotonic()
-        if now < self._next.get(event, 0.0):
+        if now < self._next.get((event, store), 0.0):
             return False
-        self._next[event] = now + REPEAT_SECONDS
+        self._next[event, store] = now + REPEAT_SECONDS
         return True
 
 

@@ -89,6 +89,16 @@ def test_the_same_event_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch)
     assert [line["event"] for line in lines] == ["disk full", "waiting"] * 2
 
 
+def test_the_same_event_is_logged_for_each_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a second store with the same problem would have no line as long as the first one has it."""
+    throttled = logs.ThrottledLog(logs.get("ours"))
+    monkeypatch.setattr(logs.time, "monotonic", lambda: 1000.0)
+    with capture_logs() as lines:
+        for store in ("north", "south", "north"):
+            throttled.error("rows stay", store=store, why="E")
+    assert [line["store"] for line in lines] == ["north", "south"]
+
+
 def test_an_outage_is_logged_when_it_begins_once_a_minute_and_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(logs.time, "monotonic", lambda: now)

@@ -1,7 +1,8 @@
 """Failure log: a line for each failed attempt, and for each run that failed for good.
 
-A line never has the exception's message, which may quote a payload; `storehooks failures show GROUP` shows that. A run
-ends with exactly one line for each of its failed attempts: the last one says that it failed for good.
+A line never has the exception's message, which may quote a payload; `storehooks failures show GROUP` shows that. Each
+failed attempt has one line, written when its outcome is stored; the last one says that the run failed for good. An
+attempt has none if the server stored its outcome and the answer was lost.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from receiver import logs
 from receiver.contract.compose import compose
 from receiver.inbox import Declaration, Outcome, Run, StoredEvent, keys
 from receiver.inbox.leases import LOSSES_ALLOWED
-from receiver.inbox.outcomes import OutcomeKind
+from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from tests.support.harness import System, eventually
 from workers.runtime.failure_log import FailureLog
+from workers.runtime.worker.exchange import InboxExchange
 
 WORD = "jane.doe@example.org"
 """Personal data: in payloads, in messages of exceptions and in headers; never in a log."""
@@ -206,6 +208,32 @@ def test_failures_that_the_housekeeper_makes_are_logged(system: System) -> None:
     (line,) = eventually(lambda: about(system, "housekeeper", orphan), 20)
     assert (line["handler"], line["reason"]) == ("old.handler", "no-such-handler")
     assert WORD not in system.log("housekeeper")
+
+
+def test_a_failure_is_logged_when_it_is_stored_and_not_for_a_stale_run(system: System) -> None:
+    """Another worker may end a run well whose lease was lost: a line would report a failure that there is not."""
+    events = [system.accept() for _ in range(2)]
+    claimed = system.inbox.claim({"": 2}, capacity=2).runs
+    system.inbox.route(
+        [(one, [("erp.push", "default", False)]) for one in claimed], system.inbox.declarations().version
+    )
+    kept, lost = sorted(
+        system.inbox.claim({"erp.push": 2}, capacity=2).runs, key=lambda run: events.index(run.stored.id)
+    )
+    system.client.zadd(keys.LEASED, {lost.item: 1})
+    system.housekeeping.tick()
+    idle: Any = SimpleNamespace(in_batches=False)
+    exchange = InboxExchange(system.inbox, idle, idle, idle, idle)
+    exchange.stopping = True  # nothing is claimed
+    with capture_logs() as captured:
+        for run in (kept, lost):
+            exchange.record(run, RunResult(Ending.DIED, {"error": "its process was killed"}))
+        assert captured == []
+        exchange.write_and_claim()
+    assert [(line["event_id"], line["event"], line["why"]) for line in captured] == [
+        (kept.stored.id, logs.FAILED, "its process was killed")
+    ]
+    assert system.status(kept.stored.id) == "failed"
 
 
 def test_a_flood_of_failing_runs_is_logged_in_part_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,8 @@ class InboxExchange:
         self._handlers: Mapping[str, Declaration] = {}
         self._limits: Mapping[str, Limit] = {}
         self._outcomes: list[Outcome] = []
+        self._died: set[str] = set()
+        """The runs among them whose child process has ended."""
         self._foreign_jobs: list[QueuedJob] = []
         self._write_by = 0.0
         self._limit_opens_at: float | None = None
@@ -121,10 +123,9 @@ class InboxExchange:
         """Have the outcome of a run written with the next exchange."""
         if not self._outcomes:
             self._write_by = time.monotonic() + GATHER_SECONDS
-        outcome = outcome_of(run, result, self._handlers.get(run.handler))
-        if outcome.kind in (OutcomeKind.RETRY, OutcomeKind.FAILED):
-            self.failures.attempt_failed(outcome, died=result.ending is Ending.DIED)
-        self._outcomes.append(outcome)
+        self._outcomes.append(outcome_of(run, result, self._handlers.get(run.handler)))
+        if result.ending is Ending.DIED:
+            self._died.add(run.item)
         self.expects_work = True
 
     def release(self, runs: Iterable[Run]) -> None:
@@ -149,7 +150,7 @@ class InboxExchange:
         outcomes, self._outcomes = self._outcomes, []
         try:
             if not claims:
-                self.inbox.finish(outcomes)
+                self._log_failures(outcomes, self.inbox.finish(outcomes))
                 self._outage.worked()
                 return
             lanes, suspects_first = self._claim_sizes.next_claim(self._quotas(), slotted=self._waiting.slotted)
@@ -161,7 +162,9 @@ class InboxExchange:
                 routes=self.router.routes,
                 suspects_first=suspects_first,
             )
-            outcomes = outcomes if isinstance(written, RedisError) else []
+            if not isinstance(written, RedisError):
+                self._log_failures(outcomes, written)
+                outcomes = []
             self.expects_work = bool(claim.runs)
             self._limit_opens_at = time.monotonic() + claim.retry_in if claim.retry_in else None
             self.add_waiting(run for run in claim.runs if run.handler)
@@ -173,6 +176,15 @@ class InboxExchange:
             self._outcomes = outcomes + self._outcomes  # may be written twice: the second is stale, and no error
             self._server_failed(error)
         self._waiting.dispatch(unwritten=self.unwritten)
+
+    def _log_failures(self, outcomes: Iterable[Outcome], written: Iterable[bool]) -> None:
+        """Log the failed attempts that are stored now. A stale one is not: its run has begun again, or has ended."""
+        for outcome, is_written in zip(outcomes, written, strict=True):
+            if outcome.kind in (OutcomeKind.RETRY, OutcomeKind.FAILED):
+                died = outcome.run.item in self._died
+                self._died.discard(outcome.run.item)
+                if is_written:
+                    self.failures.attempt_failed(outcome, died=died)
 
     def _expect_work_if_limit_opened(self) -> None:
         if self._limit_opens_at is not None and time.monotonic() >= self._limit_opens_at:

@@ -216,7 +216,9 @@ def run(config_path: str | None) -> int:
     logs.setup("worker")
     try:
         config = load_from_environment(config_path)
-        check(connect_to(config.redis, timeout=2.0), ack=config.redis.ack)
+        client = connect_to(config.redis, timeout=2.0)
+        check(client, ack=config.redis.ack)
+        client.close()
         plugins = ValidationProcess(config).result()
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
