@@ -85,6 +85,7 @@ Stores
     sub:{store}     string  The result of the last check, as JSON; see subscription_checks.py.
     sub:lock:{store}        string  The process that may change the store's subscriptions now. Expires.
     repairs:{store} list    Repairs of the store's subscriptions, as JSON, the newest first.
+    replaced_urls   set     Public URLs that `storehooks dev` had before its config was saved with another one.
     removed         set     Removed stores. Their subscriptions are not repaired, even by a worker with an old config.
 
 Not ours
@@ -141,6 +142,7 @@ CHECK = PREFIX + "check"
 CHECKED = PREFIX + "sub:"
 CHECK_LOCK = PREFIX + "sub:lock:"
 REPAIRS = PREFIX + "repairs:"
+REPLACED_URLS = PREFIX + "replaced_urls"
 REMOVED = PREFIX + "removed"
 SPOOLS = PREFIX + "spools"
 QUARANTINED = PREFIX + "quarantined"

@@ -60,6 +60,10 @@ class CheckResult:
     note: str = ""
     trouble: Mapping[str, Trouble] = field(default_factory=dict)
     """By the store's name of the topic."""
+    urls: tuple[str, ...] = ()
+    """Our callback URL, and those of earlier checks that the store still has subscriptions for."""
+    held_back: str = ""
+    """Why nothing is created for some topics, and on the next line the fix."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,16 @@ class SubscriptionChecks:
         fields: Any = self.client.hgetall(keys.EVENT_NAMES + store)
         return {name[2:].decode(): int(at) / 1000 for name, at in fields.items() if name.startswith(b"l:")}
 
+    # Public URLs that `dev` has replaced
+
+    def replace_public_url(self, url: str) -> None:
+        """From now on, subscriptions under this former public URL are ours, too."""
+        self.client.sadd(keys.REPLACED_URLS, url)
+
+    def replaced_public_urls(self) -> list[str]:
+        urls: Any = self.client.smembers(keys.REPLACED_URLS)
+        return sorted(url.decode() for url in urls)
+
     # Removed stores
 
     def removed(self) -> set[str]:
@@ -179,6 +193,5 @@ class SubscriptionChecks:
 def _result(text: bytes) -> CheckResult:
     fields = orjson.loads(text)
     trouble = {name: Trouble(**one) for name, one in fields.pop("trouble").items()}
-    return CheckResult(
-        **{**fields, "existing": tuple(fields["existing"]), "pending": tuple(fields["pending"])}, trouble=trouble
-    )
+    lists = {name: tuple(fields[name]) for name in ("existing", "pending", "urls")}
+    return CheckResult(**{**fields, **lists}, trouble=trouble)

@@ -22,6 +22,7 @@ from receiver.inbox.model import DECLARATION_MS
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
+from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.process_files import AlreadyHeld, hold_alone
 from receiver.start_checks import prepare_data_dir, require_free_port
 from workers.cli import output
@@ -236,6 +237,9 @@ class Dev:
         except Exception as error:  # noqa: BLE001  with any error, the old one stays in use
             self._print_note(f"not reloaded, the old one stays in use: {error}")
             return
+        if config.receiver.public_url != self._config.receiver.public_url:
+            with contextlib.suppress(RedisError):  # without it, the check holds the subscriptions back and says why
+                SubscriptionChecks(self._client).replace_public_url(self._config.receiver.public_url)
         if _sandbox_settings(config) != _sandbox_settings(self._config):
             self._supervisor.signal("sandbox", signal.SIGTERM)  # it reads its config at its start
         self._supervisor.signal("" if self._config_changed else "worker", signal.SIGHUP)

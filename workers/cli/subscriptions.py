@@ -90,7 +90,7 @@ def plan_subscriptions(store: str | None, json_: bool) -> None:
         if any(one.changes for one in plans):
             output.line(scheduled_check(config), indent=2)
             output.next_command("storehooks subscriptions apply  make these changes")
-    if any(one.changes or one.unknown for one in plans):
+    if any(one.changes or one.unknown or one.held_back for one in plans):
         raise click.exceptions.Exit(1)
 
 
@@ -110,17 +110,18 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     plans = _look(config, redis, handlers, _chosen(config, store))
     show_plans(plans, handlers, summary=False)
     shown = {one.store: one for one in plans if (one.without_deletions if no_delete else one.changes)}
-    todo = list(shown)
-    if todo:
-        _confirm(f"\nMake {count_changes(plans, no_delete)} at {counted(len(todo), 'store')}?", yes)
+    if shown:
+        _confirm(f"\nMake {count_changes(plans, no_delete)} at {counted(len(shown), 'store')}?", yes)
     if store:
         SubscriptionChecks(redis).restore(store)  # naming a removed store means that it is wanted again
+    shown |= {one.store: one for one in plans if one.held_back}  # its result is stored, for `doctor`
+    todo = list(shown)
     if not todo:
         output.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
     results = for_each_store("applying", todo, lambda name: _apply_at(config, redis, handlers, shown[name], no_delete))
     failed = show_results(dict(zip(todo, results, strict=True)))
-    if failed or any(one.unknown for one in plans):
+    if failed or any(one.unknown or one.held_back for one in plans):
         output.next_command("storehooks subscriptions plan  what is left to do")
         raise click.exceptions.Exit(1)
     output.next_command("storehooks subscriptions  their state")
@@ -237,6 +238,8 @@ def _state(config: Config, name: str, last: CheckResult | None, removed: bool) -
         return "not checked yet"
     if last.unknown:
         return "unknown"
+    if last.held_back:
+        return "held back"
     return f"{len(last.pending)} to do" if last.pending else "ok"
 
 
@@ -250,11 +253,11 @@ def _row(name: str, state: str, last: CheckResult | None, repairs: list[Repair],
 
 
 def _show_problems(last: CheckResult | None) -> None:
-    if last is None or not (last.unknown or last.pending):
+    if last is None or not (last.unknown or last.pending or last.held_back):
         return
     output.echo()
-    if last.unknown:
-        output.line(f"{last.store}: {last.unknown}", indent=2)
+    if text := last.unknown or last.held_back:
+        output.line(f"{last.store}: {text}", indent=2)
     show_changes([(last.store, sign(one["action"]), one["topic"], one["why"]) for one in last.pending])
 
 
@@ -267,6 +270,7 @@ def _as_json(name: str, state: str, last: CheckResult | None, repairs: list[Repa
         "existing": list(last.existing) if last else [],
         "pending": list(last.pending) if last else [],
         "foreign": last.foreign if last else None,
+        "held_back": (last.held_back or None) if last else None,
         "unknown": (last.unknown or None) if last else None,
         "repair_count": count,
         "repairs": [{**asdict(one), "gap": one.gap} for one in repairs],

@@ -44,6 +44,8 @@ def _show_store(plan: Plan, wide: int) -> None:
     for host, number in sorted(plan.foreign.items()):
         verbs = ("is", "stays") if number == 1 else ("are", "stay")
         output.line(f"    {number} of {host} {verbs[0]} not ours and {verbs[1]}")
+    for text in plan.held_back.splitlines():
+        output.line("    ", text, indent=6)
     for missing in plan.wanted.unoffered:
         output.line(f"    {missing.pattern}, {missing.why}: the store offers no such topic", indent=6)
     if plan.wanted.note:

@@ -18,12 +18,12 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.configured_client import client_for_store, sandbox_hint
 from workers.storeapi.errors import ApiError
+from workers.subscriptions.callback_urls import callback_urls
 from workers.subscriptions.plan import (
     Change,
     Existing,
     Handlers,
     Plan,
-    callback_urls,
     list_subscriptions,
     make_plan,
     offered_topics,
@@ -97,7 +97,10 @@ class ManagedStore:
 
     def subscriptions(self) -> list[Existing]:
         """Every subscription at the store, ours and others'."""
-        urls = callback_urls(self.config, self.name)
+        checks = SubscriptionChecks(self.redis)
+        last = checks.last_results([self.name]).get(self.name)
+        earlier, replaced = last.urls if last else (), checks.replaced_public_urls()
+        urls = callback_urls(self.config, self.name, replaced=replaced, earlier=earlier)
         existing = list_subscriptions(self.client, urls, self.store.scheme.topics)
         self.secrets.set_subscriptions({str(one.id) for one in existing if one.is_ours})
         return existing
@@ -142,6 +145,6 @@ class ManagedStore:
             hold()
             self.secrets.end_orphans(
                 listed=plan.listed,
-                ours={str(one.id) for one in plan.existing},
+                ours={str(one.id) for one in (*plan.existing, *plan.earlier)},
                 subscriptions_are_missing=any(change.action == "create" for change in plan.changes),
             )

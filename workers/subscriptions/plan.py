@@ -14,18 +14,17 @@ from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from receiver.config import Config
 from receiver.contract.records import Record, Subscription
 from receiver.contract.stores import Store
 from receiver.contract.topics import matches, their_names, translate
 from receiver.inbox import Declaration
-from workers.formatting import span
+from workers.formatting import counted, some, span
 from workers.plugins.router import wanted_by
 from workers.storeapi.client import Client
 from workers.storeapi.errors import ApiError
+from workers.subscriptions.callback_urls import CallbackUrls, Ownership, public_url_in
 
 Action = Literal["create", "enable", "update", "delete"]
-Ownership = Literal["current", "former", "foreign"]
 ORDER: tuple[Action, ...] = ("create", "enable", "update", "delete")
 PRESENT = timedelta(minutes=15)
 EVERYTHING = "*"
@@ -72,22 +71,6 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class CallbackUrls:
-    """Our own callback URLs: the current one and former ones."""
-
-    url: str
-    also: tuple[str, ...] = ()
-    """Equivalent to `url`: the URL that all stores share."""
-    former: tuple[str, ...] = ()
-
-    def ownership(self, callback: str) -> Ownership:
-        given = _normalized(callback)
-        if given in map(_normalized, (self.url, *self.also)):
-            return "current"
-        return "former" if given in map(_normalized, self.former) else "foreign"
-
-
-@dataclass(frozen=True)
 class Existing:
     """A subscription as the store lists it."""
 
@@ -101,7 +84,7 @@ class Existing:
 
     @property
     def is_ours(self) -> bool:
-        return self.ownership != "foreign"
+        return self.ownership in ("current", "former")
 
 
 @dataclass(frozen=True)
@@ -157,6 +140,22 @@ class Plan:
     """Our subscriptions at the store."""
     listed: frozenset[str] = frozenset()
     """The ids of all subscriptions at the store, ours or not."""
+    earlier: tuple[Existing, ...] = ()
+    """Those with a URL that was ours at an earlier check. Nothing is created for their topics: if they are ours, each
+    event would arrive twice."""
+
+    @property
+    def held_back(self) -> str:
+        """Why nothing is created for some topics, and on the next line the fix."""
+        if not self.earlier:
+            return ""
+        urls = sorted({one.url for one in self.earlier})
+        bases = [f'"{base}"' for base in dict.fromkeys(public_url_in(url, self.store) for url in urls) if base]
+        setting = f"set [receiver] former_urls = [{', '.join(bases)}] if these were yours, or " if bases else ""
+        return (
+            f"{counted(len(self.earlier), 'subscription')} for {some(urls)}, our URL at an earlier check; "
+            f"with a second one, each event would arrive twice, so none is created\n{setting}delete them at the store"
+        )
 
     @property
     def without_deletions(self) -> tuple[Change, ...]:
@@ -170,6 +169,7 @@ class Plan:
             "wanted": len(self.wanted.names) if self.wanted else None,
             "existing": len(self.existing),
             "foreign": dict(self.foreign),
+            "held_back": self.held_back or None,
             "unoffered": [one.pattern for one in self.wanted.unoffered] if self.wanted else [],
             "note": self.wanted.note if self.wanted else "",
             "unknown": self.unknown or None,
@@ -256,20 +256,24 @@ def make_plan(
     """The changes that turn `existing` into what is wanted. `gone` returns since when a topic has had no handler."""
     existing = list(existing)
     ours = [one for one in existing if one.is_ours]
-    changes = [*_for_wanted(wanted, ours), *_for_unwanted(wanted, ours, gone)]
-    foreign = Counter(_host(one.url) for one in existing if not one.is_ours)
+    earlier = tuple(one for one in existing if one.ownership == "earlier")
+    changes = [*_for_wanted(wanted, ours, earlier), *_for_unwanted(wanted, ours, gone)]
+    foreign = Counter(_host(one.url) for one in existing if one.ownership == "foreign")
     changes.sort(key=lambda change: (ORDER.index(change.action), change.topic, change.theirs))
     listed = frozenset(str(one.id) for one in existing)
-    return Plan(wanted.store, tuple(changes), dict(foreign), wanted=wanted, existing=tuple(ours), listed=listed)
+    return Plan(
+        wanted.store, tuple(changes), dict(foreign), wanted=wanted, existing=tuple(ours), listed=listed, earlier=earlier
+    )
 
 
-def _for_wanted(wanted: Wanted, ours: Sequence[Existing]) -> Iterator[Change]:
-    everything = any(_is_active(one) for one in ours if one.theirs == EVERYTHING)
+def _for_wanted(wanted: Wanted, ours: Sequence[Existing], earlier: Sequence[Existing]) -> Iterator[Change]:
+    held_back = {one.theirs for one in earlier}
+    everything = EVERYTHING in held_back or any(_is_active(one) for one in ours if one.theirs == EVERYTHING)
     for name in wanted.names:
         found = sorted((one for one in ours if one.theirs == name.theirs), key=_repairs_needed)
         if found:
             yield from _repairs(name, found[0], wanted.url)
-        elif not everything:
+        elif not everything and name.theirs not in held_back:
             yield Change("create", name.topic, name.theirs, name.why, url=wanted.url)
 
 
@@ -353,29 +357,8 @@ def _existing(one: Subscription, urls: CallbackUrls, topics: Mapping[str, str]) 
     return Existing(one.id, one.topic, one.url, one.enabled, urls.ownership(one.url), translate(one.topic, topics))
 
 
-def callback_urls(config: Config, store: str) -> CallbackUrls:
-    """Our callback URLs for a store, from the config."""
-    base, given = config.receiver.public_url.rstrip("/"), config.stores[store].url
-    former = [f"{url.rstrip('/')}/webhooks{end}" for url in config.receiver.former_urls for end in (f"/{store}", "")]
-    former += [f"{base}/webhooks/{store}"] if given else []
-    return CallbackUrls(config.public_url_of(store), (f"{base}/webhooks",), tuple(former))
-
-
 def _host(url: str) -> str:
     try:
         return urlsplit(url).hostname or "?"
     except ValueError:
         return "?"
-
-
-def _normalized(url: str) -> str:
-    """A URL in one form: host in lower case, no default port, no trailing slash."""
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError:
-        return url
-    default = {"https": 443, "http": 80}.get(parts.scheme.lower())
-    host = (parts.hostname or "") + (f":{port}" if port and port != default else "")
-    query = f"?{parts.query}" if parts.query else ""
-    return f"{parts.scheme.lower()}://{host}{parts.path.rstrip('/')}{query}"

@@ -139,7 +139,8 @@ def check_result(
     now, earlier = time.time(), before.trouble if before else {}
     if plan.unknown:
         existing = before.existing if before else ()
-        return CheckResult(plan.store, now, by, existing=existing, unknown=plan.unknown, trouble=earlier)
+        urls = before.urls if before else ()
+        return CheckResult(plan.store, now, by, existing=existing, unknown=plan.unknown, trouble=earlier, urls=urls)
     assert plan.wanted is not None
     made = [result.change for result in results if not result.error]
     deleted = {change.id for change in made if change.action == "delete"}
@@ -160,6 +161,8 @@ def check_result(
         foreign=sum(plan.foreign.values()),
         note=plan.wanted.note,
         trouble=trouble_after(earlier, repaired, now, waiting),
+        urls=tuple(sorted({plan.wanted.url, *(one.url for one in (*plan.existing, *plan.earlier))})),
+        held_back=plan.held_back,
     )
 
 

@@ -187,6 +187,18 @@ def test_subscriptions_follow_another_public_url_and_another_secret(start_dev: C
     assert_each_event_arrives_once(dev)
 
 
+def test_subscriptions_made_by_apply_follow_another_public_url(start_dev: Callable[[str], ManagedDev]) -> None:
+    dev = start_dev("order.*")
+    for one in dev.subscriptions():  # those that the sandbox made itself
+        dev.run("api", "webhooks", "delete", str(one["id"]))
+    dev.apply()
+    port = dev.config.read_text().partition('public_url = "http://127.0.0.1:')[2].partition('"')[0]
+    dev.save(f'public_url = "http://127.0.0.1:{port}"', f'public_url = "http://localhost:{port}"')
+    eventually(lambda: dev.ready("http://localhost"), WITHIN, what="the subscriptions have the new URL")
+    dev.apply()
+    assert_each_event_arrives_once(dev)
+
+
 def assert_each_event_arrives_once(dev: ManagedDev) -> None:
     assert dev.topics() == Counter(ORDERS)
     first, last = dev.create_order(), dev.create_order()

@@ -24,6 +24,8 @@ from workers.cli.subscriptions_display import scheduled_check
 from workers.storeapi.errors import InvalidRequest
 from workers.storeapi.groups import Webhooks
 from workers.subscriptions.apply import apply_changes
+from workers.subscriptions.managed_store import declared_handlers
+from workers.subscriptions.repair import check
 
 OTHERS = "https://mailer.example.net/in"
 MADE_BY_THE_STORE = '[stores.demo.catalogue.webhooks.create]\noptional = ["enabled"]\n'
@@ -125,6 +127,38 @@ def test_a_former_url_is_updated_and_a_disabled_subscription_enabled(shop: Shop)
         assert shop.plan() == [("enable", "order.created"), ("update", "order.paid")]
         assert shop.apply().exit_code == 0
         assert shop.topics() == ["order.created", "order.paid"]
+    finally:
+        shop.system.config_file.write_text(text)
+
+
+@pytest.mark.parametrize("by", ["apply", "check"])
+def test_after_another_public_url_nothing_is_subscribed_twice(shop: Shop, by: str) -> None:
+    text, old = shop.system.config_file.read_text(), f'public_url = "http://127.0.0.1:{shop.system.port}"'
+    new = f'public_url = "http://localhost:{shop.system.port}"'
+    shop.declare("order.*")
+    shop.apply()
+    try:
+        shop.system.config_file.write_text(text.replace(old, new))
+        if by == "check":
+            checks, config = SubscriptionChecks(shop.system.client), shop.system.config
+            with checks.lock("demo") as hold:
+                handlers = declared_handlers(shop.system.client)
+                checks.store_result(check(config, "demo", shop.system.client, handlers, hold=hold))
+        else:
+            held_back = shop.apply()
+            assert (held_back.exit_code, "nothing to do" in held_back.output) == (1, True)
+        assert len(shop.listed()) == 8
+        fix = f'set [receiver] former_urls = ["http://127.0.0.1:{shop.system.port}"] if these were yours'
+        for command in (("subscriptions", "plan"), ("subscriptions",), ("stores", "show", "demo"), ("doctor",)):
+            told = " ".join(shop.cli(*command).output.split())
+            assert fix in told, (command, told)
+        assert "8 subscriptions for http://127.0.0.1:" in " ".join(shop.cli("subscriptions", "plan").output.split())
+
+        former = f'former_urls = ["http://127.0.0.1:{shop.system.port}"]\n{new}'
+        shop.system.config_file.write_text(text.replace(old, former))
+        assert shop.apply().exit_code == 0
+        assert len(shop.listed()) == 8
+        assert {one.url for one in shop.managed.client.webhooks.list()} == {shop.url.replace("127.0.0.1", "localhost")}
     finally:
         shop.system.config_file.write_text(text)
 

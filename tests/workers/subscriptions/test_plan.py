@@ -16,15 +16,14 @@ from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import Declaration
 from tests.support.harness import SECRET
+from workers.subscriptions.callback_urls import CallbackUrls, callback_urls
 from workers.subscriptions.plan import (
     ORDER,
-    CallbackUrls,
     Existing,
     Offer,
     Plan,
     Wanted,
     WantedName,
-    callback_urls,
     make_plan,
     wanted_topics,
 )
@@ -180,6 +179,29 @@ def test_a_callback_is_ours_only_if_it_is_exactly_ours(tmp_path: Path, url: str,
         f'[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
     )
     assert callback_urls(load(tmp_path / "config.toml", {}), "north").ownership(url) == ownership
+
+
+EARLIER = "https://tunnel.example.com/webhooks/north"
+
+
+def of_an_earlier_check(theirs: str, url: str = EARLIER) -> Existing:
+    return Existing(9, theirs, url, True, CallbackUrls(URL, earlier=(EARLIER,)).ownership(url), theirs)
+
+
+def test_nothing_is_created_beside_a_subscription_with_the_url_of_an_earlier_check() -> None:
+    found = make_plan(want("a.made", "b.made"), [of_an_earlier_check("a.made")])
+    assert told(found) == [("create", "b.made", "for shop.note")]
+    assert (found.foreign, found.existing) == ({}, ())
+    why, fix = found.held_back.splitlines()
+    assert why.startswith(f"1 subscription for {EARLIER}, our URL at an earlier check; ")
+    assert fix.startswith('set [receiver] former_urls = ["https://tunnel.example.com"] if these were yours, or ')
+    assert make_plan(want("a.made", "b.made"), [of_an_earlier_check("*")]).changes == ()
+    assert make_plan(want("a.made"), [of_an_earlier_check("b.made"), there("a.made")]).changes == ()
+
+
+def test_former_urls_cannot_name_an_earlier_url_of_the_stores_own() -> None:
+    own = Existing(9, "a.made", "https://gate.example.com/in", True, "earlier", "a.made")
+    assert make_plan(want("a.made"), [own]).held_back.splitlines()[1] == "delete them at the store"
 
 
 # The plan, whatever there is

@@ -166,6 +166,9 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         first, *more = checked.unknown.splitlines()
         text = f"subscriptions could not be checked: {first}"
         yield fail(name, text, *more, fix=f"{plan}; base_url is {given.base_url}")
+    elif checked.held_back:
+        text, fix = checked.held_back.splitlines()
+        yield fail(name, text, fix=fix)
     elif _missing(checked):
         yield fail(name, _drift(checked), *_troubles(checked), fix=f"storehooks subscriptions apply --store {name}")
     elif checked.pending:
