@@ -140,12 +140,13 @@ class SpoolDrain:
         Rows that it does not take keep their place. The store is added to `blocked` if trying its next rows is useless.
         """
         readable = [(row.number, row.delivery) for row in rows if row.delivery]
+        waited = {row.delivery.event.id: row.waited for row in rows if row.delivery}
         if len(readable) < len(rows):
             unreadable = next(row.number for row in rows if not row.delivery)
             self._problems.error("a row of the spool cannot be read and stays there", store=store, number=unreadable)
         if not readable:
             return []
-        replies = self._inbox.accept_each([delivery for _, delivery in readable])
+        replies = self._inbox.accept_each([delivery for _, delivery in readable], waited)
         self._remember_ids([delivery for _, delivery in readable], replies)
         taken = [isinstance(reply, AcceptResult) and reply.status != "full" for reply in replies]
         errors = [reply for reply in replies if isinstance(reply, RedisError)]

@@ -37,18 +37,24 @@ class InboxAccess:
     def client(self) -> Redis:
         return self._inbox.client
 
-    def accept_each(self, deliveries: Sequence[Delivery]) -> list[AcceptResult | RedisError]:
-        """Accept deliveries in one round trip. An error affects only the delivery that caused it."""
+    def accept_each(
+        self, deliveries: Sequence[Delivery], waited: Mapping[str, float] | None = None
+    ) -> list[AcceptResult | RedisError]:
+        """Accept deliveries in one round trip. An error affects only the delivery that caused it.
+
+        `waited` has the seconds for which each event id has waited on this host; none has, if it is missing.
+        """
         return self._inbox.accept_each(
             deliveries,
             repeat_window=self._repeat_window,
             quotas=self._quotas,
             replicas=self._replicas,
+            waited=waited,
         )
 
     def batch(self, deliveries: Sequence[Delivery]) -> AcceptBatch:
         """The calls that accept deliveries, for a connection from `open_connection`."""
-        return AcceptBatch(deliveries, self._repeat_window, self._quotas, now=time.time())
+        return AcceptBatch(deliveries, self._repeat_window, self._quotas)
 
     def open_connection(self) -> PolledConnection | None:
         """A connection that never blocks; None where groups cannot be accepted over one. Opening it may block."""

@@ -53,11 +53,15 @@ class AcceptBatch:
     """The calls that accept deliveries, and the results for each delivery from the replies."""
 
     def __init__(
-        self, deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int], *, now: float
+        self,
+        deliveries: Iterable[Delivery],
+        repeat_window: float,
+        quotas: Mapping[str, int],
+        waited: Mapping[str, float] | None = None,
     ) -> None:
-        """`now` is the time by this host's clock, as the time of arrival of each delivery is."""
+        """`waited` has the seconds since arrival for each event id; a delivery without has just arrived."""
         groups = list(groups_of(deliveries))
-        self.calls = [_accept_call(group, repeat_window, quotas, now) for group in groups]
+        self.calls = [_accept_call(group, repeat_window, quotas, waited or {}) for group in groups]
         self._sizes = [len(group) for group in groups]
 
     def read(self, replies: Iterable[Any]) -> list[AcceptResult | RedisError]:
@@ -67,21 +71,22 @@ class AcceptBatch:
 
 def empty_call() -> ScriptCall:
     """A call that accepts nothing, to find out whether the server would accept a delivery."""
-    return _accept_call((), 0.0, {}, 0.0)
+    return _accept_call((), 0.0, {}, {})
 
 
 def _accept_call(
-    deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int], now: float
+    deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int], waited: Mapping[str, float]
 ) -> ScriptCall:
     arguments: list[Argument] = [int(repeat_window * 1000), MAX_EVENT_NAMES]
     for one in deliveries:
-        arguments += _accept_arguments(one, repeat_window, quotas.get(one.event.store, 0), now)
+        arguments += _accept_arguments(
+            one, repeat_window, quotas.get(one.event.store, 0), waited.get(one.event.id, 0.0)
+        )
     return ScriptCall("accept", arguments)
 
 
-def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, now: float) -> list[Argument]:
+def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, waited: float) -> list[Argument]:
     event = delivery.event
-    received = event.received_at.timestamp()
     problem = unreadable_detail(delivery.unreadable) if delivery.unreadable else ""
     return [
         event.id,
@@ -90,7 +95,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, now:
         delivery.theirs if event.topic != PROBE else "",
         event.delivery_id,
         event.resource_id,
-        int(received * 1000),
+        int(event.received_at.timestamp() * 1000),
         event.occurred_at.isoformat() if event.occurred_at else "",
         event.source,
         event.data_path,
@@ -100,7 +105,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, now:
         problem,
         hashlib.sha256(event.body).hexdigest()[:16],
         delivery.first_id,
-        max(0, int((now - received) * 1000)),
+        int(waited * 1000),
     ]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -81,9 +80,10 @@ class Inbox:
         repeat_window: float = 60.0,
         quotas: Mapping[str, int] | None = None,
         replicas: int = 0,
+        waited: Mapping[str, float] | None = None,
     ) -> list[AcceptResult | RedisError]:
         """Like `accept`, but an error is returned for the delivery that caused it, and the others are stored."""
-        accepting = AcceptBatch(deliveries, repeat_window, quotas or {}, now=time.time())
+        accepting = AcceptBatch(deliveries, repeat_window, quotas or {}, waited)
         return accepting.read(script_runner.run_each(self._server, accepting.calls, replicas=replicas))
 
     def remember_ids(self, repeated: Mapping[str, str], seconds: float) -> None:

@@ -12,27 +12,27 @@ from typing import Literal
 
 from receiver.contract.errors import StorehooksError
 
-FORMAT = 1
-"""Version of the tables, in `PRAGMA user_version`. 0 is a file without tables."""
+FORMAT = 2
+"""Version of the tables, in `PRAGMA user_version`. 0 is a file without tables, or from before versions had numbers."""
 BUSY_SECONDS = 5.0
 WAL_BYTES = 4 << 20
 PAGE = 4096
 
 
-class NewerFormatError(StorehooksError, sqlite3.DatabaseError):
-    """A newer version of storehooks has written the file."""
+class OtherFormatError(StorehooksError, sqlite3.DatabaseError):
+    """A newer or an older version of storehooks has written the file."""
 
     def __init__(self, path: Path, version: int) -> None:
         super().__init__(
-            f"{path} has format {version}, and this version of storehooks knows formats up to {FORMAT}; "
-            "start the newer version, or move the file away"
+            f"{path} has format {version}, and this version of storehooks reads format {FORMAT}; "
+            "start the version that wrote it, or move the file away"
         )
 
 
 def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
     """Open a file. Creates it with its tables if it is missing, readable by its owner only.
 
-    Raises NewerFormatError, and sqlite3.Error or OSError where the file cannot be used.
+    Raises OtherFormatError, and sqlite3.Error or OSError where the file cannot be used.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
@@ -45,7 +45,7 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
         _use_wal(connection)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-        if _checked_version(connection, path) < FORMAT:
+        if not _has_tables(connection, path):
             connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {FORMAT}; COMMIT;")
     except BaseException:
         connection.close()
@@ -54,11 +54,11 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
 
 
 def check_format(path: Path) -> None:
-    """Raise NewerFormatError for a file that a newer version has written. A missing or damaged file raises nothing."""
+    """Raise OtherFormatError for a file that another version has written. A missing or damaged file raises nothing."""
     try:
         with closing(connect_read_only(path)) as connection:
-            _checked_version(connection, path)
-    except NewerFormatError:
+            _has_tables(connection, path)
+    except OtherFormatError:
         raise
     except sqlite3.Error:  # reported where the file is used
         return
@@ -69,11 +69,16 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)
 
 
-def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
+def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the tables exist. Raises OtherFormatError.
+
+    Tables and version are written together, so the version is read last: another process may write them meanwhile.
+    """
+    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name IN ('event', 'refused')").fetchone()
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > FORMAT:
-        raise NewerFormatError(path, version)
-    return version
+    if version != FORMAT and (tables or version):
+        raise OtherFormatError(path, version)
+    return version == FORMAT
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

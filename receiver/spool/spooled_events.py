@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 import socket
 import sqlite3
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -28,7 +30,7 @@ ATTEMPT_BYTES = 16 << 10
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
-    content_hash TEXT NOT NULL, about BLOB NOT NULL, body BLOB NOT NULL);
+    boot TEXT NOT NULL, uptime INTEGER NOT NULL, content_hash TEXT NOT NULL, about BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
 CREATE INDEX IF NOT EXISTS event_by_content ON event (store, content_hash, at) WHERE content_hash <> '';
 CREATE TABLE IF NOT EXISTS event_duplicates (
@@ -55,6 +57,28 @@ class SpooledRow:
     number: int
     store: str
     delivery: Delivery | None
+    waited: float = 0.0
+    """Seconds since it was spooled, not by the clock that can be set. If the host was booted since, they are not known:
+    then the delivery has no content_hash, because it cannot be judged whether it repeats another."""
+
+
+class Uptime(NamedTuple):
+    """A second clock of this host, which is never set back: milliseconds since a boot. It goes on while suspended."""
+
+    boot: str
+    ms: int
+
+
+def read_uptime() -> Uptime:
+    return Uptime(_boot(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # some container runtimes have none: then each process counts as a boot of its own
+        return secrets.token_hex(16)
 
 
 class SpoolResult(NamedTuple):
@@ -95,16 +119,17 @@ class SpooledEvents:
     def add(self, deliveries: Iterable[Delivery], *, repeat_window: float) -> list[SpoolResult]:
         """Write deliveries in one transaction. One that is here already is counted as a duplicate."""
         packed = [(one, pack_delivery(one)) for one in deliveries]
+        uptime = read_uptime()
         with transaction(self._db):
-            return [self._add(one, about, repeat_window) for one, about in packed]
+            return [self._add(one, about, uptime, repeat_window) for one, about in packed]
 
-    def _add(self, delivery: Delivery, about: bytes, repeat_window: float) -> SpoolResult:
+    def _add(self, delivery: Delivery, about: bytes, uptime: Uptime, repeat_window: float) -> SpoolResult:
         event, at = delivery.event, int(delivery.event.received_at.timestamp() * 1000)
-        first = self._first_of(delivery, at, int(repeat_window * 1000))
-        row = (event.id, event.store, at, delivery.content_hash, about, event.body)
+        first = self._first_of(delivery, at, uptime, int(repeat_window * 1000))
+        row = (event.id, event.store, at, *uptime, delivery.content_hash, about, event.body)
         insert = (
-            "INSERT INTO event (id, store, at, content_hash, about, body) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (id) DO NOTHING"
+            "INSERT INTO event (id, store, at, boot, uptime, content_hash, about, body) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
         )
         if not first and self._db.execute(insert, row).rowcount == 1:
             return SpoolResult("accepted", delivery.first_id or event.id)
@@ -114,13 +139,17 @@ class SpooledEvents:
         )
         return SpoolResult("duplicate", first or delivery.first_id or event.id)
 
-    def _first_of(self, delivery: Delivery, at: int, window: int) -> str:
-        """The id of the row that a delivery without an id repeats, by the rule of the inbox; empty if there is none."""
+    def _first_of(self, delivery: Delivery, at: int, uptime: Uptime, window: int) -> str:
+        """The id of the row that a delivery without an id repeats; empty if there is none.
+
+        As in the inbox, two clocks must agree: the host's may be set back between two different deliveries.
+        """
         if not delivery.content_hash:
             return ""
         found = self._db.execute(
-            "SELECT id FROM event WHERE store = ? AND content_hash = ? AND content_hash <> '' AND at > ? AND at < ?",
-            (delivery.event.store, delivery.content_hash, at - window, at + window),
+            "SELECT id FROM event WHERE store = ? AND content_hash = ? AND content_hash <> '' AND at > ? AND at < ? "
+            "AND boot = ? AND uptime > ?",
+            (delivery.event.store, delivery.content_hash, at - window, at + window, uptime.boot, uptime.ms - window),
         ).fetchone()
         return str(found[0]) if found else ""
 
@@ -155,11 +184,12 @@ class SpooledEvents:
         excluded = list(except_stores)
         placeholders = ", ".join("?" * len(excluded))
         rows = self._db.execute(
-            "SELECT number, store, about, body FROM event "  # noqa: S608
+            "SELECT number, store, boot, uptime, about, body FROM event "  # noqa: S608
             f"WHERE number > ? AND store NOT IN ({placeholders}) ORDER BY number LIMIT ?",
             (after, *excluded, limit),
         )
-        return [SpooledRow(number, store, _unpack_or_none(about, body)) for number, store, about, body in rows]
+        now = read_uptime()
+        return [_read_row(now, *row) for row in rows]
 
     def delete(self, numbers: Iterable[int]) -> None:
         """Delete rows that the inbox has acknowledged."""
@@ -222,6 +252,13 @@ def unpack_delivery(about: bytes, body: bytes) -> Delivery:
     for name in ("received_at", "occurred_at"):
         event[name] = datetime.fromisoformat(event[name]) if event[name] else None
     return Delivery(event=Event(**event, body=body), **values)
+
+
+def _read_row(now: Uptime, number: int, store: str, boot: str, uptime: int, about: bytes, body: bytes) -> SpooledRow:
+    delivery = _unpack_or_none(about, body)
+    if boot == now.boot:
+        return SpooledRow(number, store, delivery, (now.ms - uptime) / 1000)
+    return SpooledRow(number, store, delivery and replace(delivery, content_hash=""))
 
 
 def _unpack_or_none(about: bytes, body: bytes) -> Delivery | None:

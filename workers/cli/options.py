@@ -87,7 +87,7 @@ def refused_deliveries(config: Config) -> Refusals:
     """The refused deliveries that are stored on this host."""
     try:
         return open_existing_refusals(config.data_dir)
-    except StorehooksError:  # a sentence already: a newer version has written the file
+    except StorehooksError:  # a sentence already: another version has written the file
         raise
     except (sqlite3.Error, OSError) as error:
         raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -343,3 +344,21 @@ def test_a_delivery_without_an_id_repeats_a_spooled_one_of_its_store_within_the_
     ]
     drain_of(system).drain()
     assert {event.id for event in system.ledger.events()} == {one.event.id for one in (first, elsewhere, later)}
+
+
+@pytest.mark.parametrize(
+    "since",
+    ["UPDATE event SET uptime = uptime - 61000", "UPDATE event SET boot = 'an earlier one'"],
+    ids=["a minute", "a reboot"],
+)
+def test_a_row_is_no_repeat_if_only_the_hosts_clock_says_so_because_it_was_set_back(system: System, since: str) -> None:
+    storage, one = without_redis(system.config), system.delivery()
+    ids = []
+    for number in range(3):
+        ids.append(f"bare{number}")
+        bare = replace(one, content_hash="m", event=replace(one.event, id=ids[-1]))
+        assert statuses(storage.store_all([bare])) == ["accepted"]
+        with closing(sqlite3.connect(system.config.data_dir / EVENTS_FILE)) as file, file:
+            file.execute(since)
+    assert drain_of(system).drain() == 3
+    assert {event.id for event in system.ledger.events()} == set(ids)

@@ -31,7 +31,7 @@ class Arrival:
         event = system.delivery().event
         moment = datetime.fromtimestamp(now - self.ago + self.ahead, UTC)
         delivery = Delivery(replace(event, id=secrets.token_hex(8), received_at=moment), "x", content_hash="m")
-        batch = AcceptBatch([delivery], 60.0, {}, now=now + self.ahead)
+        batch = AcceptBatch([delivery], 60.0, {}, {delivery.event.id: self.ago})
         (reply,) = batch.read(script_runner.run(system.client, batch.calls))
         assert isinstance(reply, AcceptResult)
         return reply.status

@@ -1,4 +1,4 @@
-"""The SQLite files of a host: any number of processes may create them at once, and a newer format is refused."""
+"""The SQLite files of a host: any number of processes may create them at once, and another format is refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from receiver.spool import EVENTS_FILE, REFUSED_FILE, open_events, open_refusals
 from receiver.spool.database import FORMAT
@@ -51,7 +53,10 @@ def test_a_process_waits_for_another_that_creates_the_file(tmp_path: Path) -> No
         timer.join()
 
 
-def test_a_file_of_a_newer_format_is_refused_at_start_and_by_commands(make_system: Callable[..., System]) -> None:
+@pytest.mark.parametrize("version", [0, FORMAT - 1, FORMAT + 1], ids=["before numbers", "older", "newer"])
+def test_a_file_of_another_format_is_refused_at_start_and_by_commands(
+    make_system: Callable[..., System], version: int
+) -> None:
     system = make_system()
     data = system.config.data_dir
     open_events(data).close()
@@ -59,16 +64,17 @@ def test_a_file_of_a_newer_format_is_refused_at_start_and_by_commands(make_syste
     for name in (EVENTS_FILE, REFUSED_FILE):
         with closing(sqlite3.connect(data / name)) as file:
             assert file.execute("PRAGMA user_version").fetchone() == (FORMAT,)
-            file.execute(f"PRAGMA user_version = {FORMAT + 1}")
+            file.execute(f"PRAGMA user_version = {version}")
         refused = system.refuse_to_start("web")
         assert refused.returncode == 2
-        sentence = f"{name} has format {FORMAT + 1}, and this version of storehooks knows formats up to {FORMAT}"
+        sentence = f"{name} has format {version}, and this version of storehooks reads format {FORMAT}"
         assert sentence in refused.stderr
         assert sentence in system.run_cli("doctor", "--json").stdout
         with closing(sqlite3.connect(data / name)) as file:
+            assert file.execute("PRAGMA user_version").fetchone() == (version,), "nothing has written to it"
             file.execute(f"PRAGMA user_version = {FORMAT}")
     with closing(sqlite3.connect(data / REFUSED_FILE)) as file:
-        file.execute(f"PRAGMA user_version = {FORMAT + 1}")
+        file.execute(f"PRAGMA user_version = {version}")
     listed = system.run_cli("refused")
     assert (listed.returncode, sentence in " ".join(listed.stderr.split())) == (2, True)
 
