@@ -123,7 +123,10 @@ class Administration:
 
     def forget_host(self, host: str) -> None:
         """Forget what a host published about its spool. A receiver that is alive publishes it again."""
-        self.client.hdel(keys.SPOOLS, host)
+        named: Any = self.client.hkeys(keys.SPOOLS)
+        for name in named:
+            if keys.host_name(name) == host:
+                self.client.hdel(keys.SPOOLS, name)
 
     def pause(self, *, handler: str = "", store: str = "") -> bool:
         """Begin no more runs of a handler or a store. False if it was paused already."""

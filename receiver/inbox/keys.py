@@ -188,6 +188,11 @@ def index_score(moment: datetime) -> str:
     return f"{moment.timestamp() * 1e6:.0f}"
 
 
+def host_name(field: bytes) -> str:
+    """A field of SPOOLS as text that can be typed, even if it is damaged."""
+    return field.decode("utf-8", "backslashreplace")
+
+
 def run_item(event_id: str, handler: str) -> str:
     return f"{event_id}|{handler}" if handler else event_id
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from receiver.inbox import Inbox
+from receiver.inbox import Inbox, keys
 from receiver.inbox.redis.connecting import socket_path
 from receiver.spool import open_events, spool_name
 from tests.receiver.spool.test_spool import small_server
@@ -185,3 +185,41 @@ def test_without_the_replica_that_ack_needs_deliveries_wait_in_the_spool_and_are
 def accept_calls(server: Server) -> int:
     """The number of scripts that the server has run."""
     return int(server.client.info("commandstats").get("cmdstat_fcall", {}).get("calls", 0))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        '{"count": 0, "oldest": 0.0, "at": 1700000000.0}',
+        '{"state": "receiving", "count": "many", "oldest": 0.0, "at": 1700000000.0}',
+        '{"state": "stopped", "count": 1, "oldest": 9e18, "at": 1700000000.0}',
+        '{"state": ["stopped"], "count": 1, "oldest": 0, "at": 0}',
+        "[]",
+        "garbage",
+    ],
+)
+def test_a_report_that_cannot_be_read_is_that_of_a_silent_host_and_can_be_forgotten(
+    system: System, report: str
+) -> None:
+    name = b"old\xffhost:/data"
+    system.client.hset(keys.SPOOLS, name, report)
+    shown = "old\\xffhost:/data"
+    (host,) = json.loads(system.run_cli("hosts", "--json").stdout)
+    assert (host["name"], host["state"], host["spooled"], host["last_reported"]) == (
+        shown, "silent", "unknown", "unknown",
+    )  # fmt: skip
+    stats = json.loads(system.run_cli("stats", "--json").stdout)
+    assert stats["spooled"] == "unknown"
+    for command in ("stats", "hosts"):
+        listed = system.run_cli(command)
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert "unknown" in listed.stdout
+        assert "1970" not in listed.stdout
+        assert "01 Jan" not in listed.stdout
+    checked = json.loads(system.run_cli("doctor", "--json").stdout)
+    (found,) = [one for one in checked["findings"] if one["check"] == "spool"]
+    assert (found["level"], f"the last report of {shown} cannot be read" in found["text"]) == ("fail", True)
+    unconfirmed = system.run_cli("hosts", "forget", shown)
+    assert (unconfirmed.returncode, "an unknown number of accepted deliveries" in unconfirmed.stderr) == (2, True)
+    assert system.run_cli("hosts", "forget", shown, "--yes").returncode == 0
+    assert system.client.hlen(keys.SPOOLS) == 0

@@ -66,12 +66,16 @@ def _left(host: Host) -> str:
     """What may be lost."""
     if host.spooled is not None:
         return f"{counted(host.spooled, 'accepted delivery', 'accepted deliveries')} in its spool will not be handled"
+    if host.reported is None:
+        return "its spool has an unknown number of accepted deliveries, and none of them will be handled"
     last = counted(host.reported, "accepted delivery", "accepted deliveries")
     return f"its spool had {last} at its last report, may have more since, and none of them will be handled"
 
 
 def spooled_text(host: Host) -> str:
-    return f"unknown, {host.reported:,} at last report" if host.spooled is None else f"{host.spooled:,}"
+    if host.spooled is not None:
+        return f"{host.spooled:,}"
+    return "unknown" if host.reported is None else f"unknown, {host.reported:,} at last report"
 
 
 def _time(at: float) -> str:

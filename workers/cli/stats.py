@@ -50,15 +50,19 @@ def show_spools(hosts: Sequence[Host], longest: float) -> None:
     """The deliveries in the spool of each host. That of a silent host is unknown."""
     for host in hosts:
         if host.spooled is None:
-            seen = output.clock(datetime.fromtimestamp(host.seen, UTC))
-            last = f"{counted(host.reported, 'delivery', 'deliveries')} at the last report, {seen}"
-            _paragraph(f"spool of {host.name}: unknown; {last}")
+            last = "" if host.reported is None else f"; {_last_report(host.reported, host.seen)}"
+            _paragraph(f"spool of {host.name}: unknown{last}")
         elif host.spooled:
             since = output.clock(datetime.fromtimestamp(host.oldest, UTC))
             late = ", longer than [receiver] spool_age" if time.time() - host.oldest > longest else ""
             stopped = "; `storehooks web` is not running there" if host.state == "stopped" else ""
             waiting = f"{waits(host.spooled, 'delivery', 'deliveries')}, oldest {since}{late}{stopped}"
             _paragraph(f"spool of {host.name}: {waiting}")
+
+
+def _last_report(count: int, seen: float) -> str:
+    at = output.clock(datetime.fromtimestamp(seen, UTC))
+    return f"{counted(count, 'delivery', 'deliveries')} at the last report, {at}"
 
 
 def show_conflicts(store: str, counts: Mapping[str, int]) -> None:

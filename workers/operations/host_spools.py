@@ -27,8 +27,8 @@ class Host:
 
     name: str
     state: SpoolState
-    reported: int
-    """The number of deliveries in its spool, as it last reported."""
+    reported: int | None
+    """The number of deliveries in its spool, as it last reported; None if it did not know, or cannot be read."""
     spooled: int | None
     """The number now; None if it is not known."""
     oldest: float
@@ -38,7 +38,7 @@ class Host:
         return {
             "state": self.state,
             "spooled": UNKNOWN if self.spooled is None else self.spooled,
-            "last_reported": self.reported,
+            "last_reported": UNKNOWN if self.reported is None else self.reported,
             "oldest": _iso(self.oldest),
             "last_seen": _iso(self.seen),
         }
@@ -85,7 +85,7 @@ def choose_host(hosts: list[Host], name: str) -> Host:
 
 def _as_reported(name: str, spool: Spool) -> Host:
     spooled = None if spool.state == "silent" else spool.count
-    return Host(name, spool.state, spool.count or 0, spooled, spool.oldest, spool.at)
+    return Host(name, spool.state, spool.count, spooled, spool.oldest, spool.at)
 
 
 def _read_here(config: Config, reported: Host | None) -> Host | None:

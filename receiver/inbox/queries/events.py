@@ -56,6 +56,7 @@ class Spool:
     """None where the host could not read its file."""
     oldest: float
     at: float
+    """0 where the report is damaged, or of another version: what it says is not known."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class EventQueries:
         pipeline.time()
         pipeline.hgetall(keys.SPOOLS)
         (seconds, _), found = pipeline.execute()
-        spools = {host.decode(): Spool(**orjson.loads(text)) for host, text in found.items()}
+        spools = {keys.host_name(host): _read_spool(text) for host, text in found.items()}
         late = {
             host: replace(one, state="silent")
             for host, one in spools.items()
@@ -255,6 +256,24 @@ class EventQueries:
             due_at=datetime.fromtimestamp(due / 1000, UTC) if due else None,
             reason=detail.get("reason"),
         )
+
+
+def _read_spool(text: bytes) -> Spool:
+    """A report that cannot be read is that of a silent host: one entry must not hide the others."""
+    try:
+        match orjson.loads(text):
+            case {
+                "state": "receiving" | "stopped" as state,
+                "count": int() | None as count,
+                "oldest": int() | float() as oldest,
+                "at": int() | float() as at,
+            }:
+                for seconds in (oldest, at):
+                    datetime.fromtimestamp(seconds, UTC)  # raises for what is no time
+                return Spool(state, count, oldest, at)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return Spool("silent", None, 0.0, 0.0)
 
 
 def _decoded(value: Any) -> str:

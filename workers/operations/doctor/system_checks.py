@@ -283,7 +283,10 @@ def check_spool(facts: Facts) -> Iterator[Finding]:
 def _spool_of(host: Host, now: datetime) -> Iterator[Finding]:
     if host.state == "silent":
         text = f"{host.name} is silent since {clock(host.seen, now)}, and was not stopped"
-        effect = f"its spool had {_accepted(host.reported)} then, and may have more that exist only there"
+        if not host.seen:
+            text = f"the last report of {host.name} cannot be read; it is damaged, or of another version of storehooks"
+        had = "an unknown number of accepted deliveries" if host.reported is None else _accepted(host.reported)
+        effect = f"its spool had {had} then, and may have more that exist only there"
         fix = f"start `storehooks web` on it, or run `storehooks hosts forget {host.name}` if the machine is gone"
         yield fail("spool", text, effect, fix=fix)
     elif host.spooled is None:
