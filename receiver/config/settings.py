@@ -20,6 +20,7 @@ from receiver.config.values import (
     PrivateNetworks,
     Rate,
     RedisUrl,
+    RepeatWindow,
     SealingKey,
     Size,
     StoreName,
@@ -63,7 +64,7 @@ class ReceiverSettings(Section):
     max_body: Size = 1 << 20
     dedupe_window: Duration = 7 * 86400.0
     read_timeout: Annotated[Duration, Field(gt=0)] = 10.0
-    dedupe_window_unidentified: Duration = 60.0
+    dedupe_window_unidentified: RepeatWindow = 60.0
     spool: Literal["on", "off"] = "on"
     spool_bytes: Size = 1 << 30
     spool_age: Duration = 3 * 86400.0

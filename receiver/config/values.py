@@ -55,6 +55,12 @@ def parse_rate(value: Any) -> float:
     raise ValueError('not a rate; write "5/s", "300/m" or "10000/h"')
 
 
+def _check_repeat_window(value: float) -> float:
+    if 0 < value < 1:
+        raise ValueError('must be at least "1s"; write 0 if equal bodies are never duplicates')
+    return value
+
+
 class Bounds(NamedTuple):
     """The maximum age in seconds and the maximum size in bytes of stored data. Zero for either stores nothing."""
 
@@ -159,6 +165,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]
+RepeatWindow = Annotated[Duration, AfterValidator(_check_repeat_window)]
 Rate = Annotated[float, BeforeValidator(parse_rate)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 AgeAndSize = Annotated[Bounds, PlainValidator(_parse_bounds)]

@@ -12,6 +12,7 @@
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
 -- before that of the second.
 local PARTS = 17
+local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a number: no time
 local window, max_names, open_before, names, accepted_at, new
 
 -- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as an
@@ -34,9 +35,12 @@ end
 local function reserve_times(many)
   local key, now = P .. 'accepted_until', tonumber(clock[1]) * 1000000 + tonumber(clock[2])
   local found = redis.pcall('SET', key, string.format('%.0f', now + many), 'GET')
-  local last = type(found) == 'string' and tonumber(found)
+  local last = type(found) == 'string' and string.match(found, '^%d+$') and tonumber(found)
   if last and last < now then return now end
-  last = last or tonumber(redis.pcall('ZRANGE', P .. 'ix', -1, -1, 'WITHSCORES')[2] or 0)
+  if not last or last >= tonumber(TOO_LARGE) then
+    local newest = redis.pcall('ZRANGE', P .. 'ix', '(' .. TOO_LARGE, 0, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+    last = tonumber(newest[2] or 0)
+  end
   last = math.max(last, now)
   redis.call('SET', key, string.format('%.0f', last + many))
   return last
@@ -118,7 +122,6 @@ local function accept(at)
   local accepted = next_time()
   batch('ZADD', P .. 'ix', accepted, id)
   batch('ZADD', P .. 'ix:' .. store, accepted, id)
-  if mark ~= '' then set_mark(store, mark, received, arrived, window, id) end
   new[id] = true
   count('accepted', store, 1)
   count('open', store, 1)
@@ -130,6 +133,8 @@ local function accept(at)
   else
     wake(DEFAULT_QUEUE)
   end
+  -- Last, because it may fail: then the event is stored and counted, and its next delivery is a duplicate.
+  if mark ~= '' then set_mark(store, mark, received, arrived, window, id) end
   return { 'accepted', id }
 end
 

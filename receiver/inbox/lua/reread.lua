@@ -19,8 +19,8 @@ local function accepted_as(id, own_id, first_id, digest)
   return nil, own_id
 end
 
-local function find_repeat(id, store, mark, received)
-  local found = mark ~= '' and repeat_of(store, mark, received, received, window)
+local function find_repeat(id, store, mark, received, arrived)
+  local found = mark ~= '' and repeat_of(store, mark, received, arrived, window)
   return found and found ~= id and found or nil
 end
 
@@ -59,7 +59,9 @@ local function reread(at)
   end
   received, digest = tonumber(received or '') or NOW, digest or '' -- a damaged record is read as far as possible
   local accepted, alias = accepted_as(id, ARGV[at + 8], ARGV[at + 9], digest)
-  accepted = accepted or find_repeat(id, store, mark, received)
+  -- By the server's clock. Of an event that was spooled it is too late, and then it repeats none.
+  local arrived = math.floor(tonumber(redis.call('ZSCORE', P .. 'ix', id) or NOW * 1000) / 1000)
+  accepted = accepted or find_repeat(id, store, mark, received, arrived)
   leave_group(id, 'intake', store)
   redis.call('ZREM', P .. 'failed', item)
   if accepted then
@@ -72,7 +74,7 @@ local function reread(at)
     redis.call('HSET', P .. 'e:' .. alias, 'alias_of', id, 'digest', digest)
     redis.call('HSET', e, 'alias', alias)
   end
-  if mark ~= '' and NOW - received < window then set_mark(store, mark, received, received, window, id) end
+  if mark ~= '' and NOW - arrived < window then set_mark(store, mark, received, arrived, window, id) end
   return 'read'
 end
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from receiver.inbox import keys
 from receiver.inbox.redis.server_faults import ServerFault, describe
@@ -32,7 +32,13 @@ def format_fault(client: Redis, *, write: bool = False) -> ServerFault | None:
             client.set(keys.FORMAT, FORMAT, nx=True)
     if found in (None, str(FORMAT)):
         return None
-    data = f"the data in the Redis server at {describe(client)} has format {found}"
+    server = f"the data in the Redis server at {describe(client)}"
+    if not found.isdecimal():
+        return ServerFault(
+            f"{server} has an unknown format, because the key {keys.FORMAT} is not a number",
+            "set another database in [redis] url, or empty that one",
+        )
+    data = f"{server} has format {found}"
     if found == str(UNNUMBERED):
         return ServerFault(
             f"{data}, and this version of storehooks reads format {FORMAT}",
@@ -45,11 +51,13 @@ def format_fault(client: Redis, *, write: bool = False) -> ServerFault | None:
 
 
 def _read(client: Redis) -> str | None:
-    """The format's number as text; None where there is neither a number nor unnumbered data."""
+    """The value of the format as text, "?" for no text; None where there is neither a value nor unnumbered data."""
     pipeline = client.pipeline(transaction=False)
     pipeline.get(keys.FORMAT)
     pipeline.zrange(keys.INDEX, 0, 0, withscores=True)
     number, oldest = pipeline.execute(raise_on_error=False)
+    if isinstance(number, ResponseError) and str(number).startswith("WRONGTYPE"):
+        return "?"
     if isinstance(number, RedisError):
         raise number
     if number is not None:

@@ -150,6 +150,10 @@ def test_store_defaults_apply_to_every_store(tmp_path: Path) -> None:
             STORE + "[receiver]\ndedupe_window = '2d'\nspool_age = '3d'\n",
             "config.toml:5: receiver.spool_age (3 d) is longer than receiver.dedupe_window (2 d)",
         ),
+        (
+            STORE + "[receiver]\ndedupe_window_unidentified = '0.5ms'\n",
+            'config.toml:4: receiver.dedupe_window_unidentified: must be at least "1s"; write 0 if equal bodies',
+        ),
         (STORE + "[receiver]\ndedupe_window = '1h'\n", "config.toml:4: receiver.spool_age (3 d) is longer than"),
         ("[redis]\nurl = 'reds://h'\n", "config.toml:2: redis.url: not a URL of a Redis server; write"),
         ("[redis]\nurl = 'redis://h:port'\n", "config.toml:2: redis.url: not a URL of a Redis server; write"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from redis.exceptions import ResponseError
 
 from receiver.contract.intake import Delivery
 from receiver.inbox import AcceptResult, keys
@@ -64,6 +65,15 @@ def test_repeats_are_judged_by_arrival_in_any_order(system: System, arrivals: li
     assert [one.accept(system) for one in arrivals].count("accepted") == events
 
 
+def test_a_mark_that_cannot_be_set_leaves_the_counters_right(system: System) -> None:
+    delivery = replace(system.delivery(), content_hash="m")
+    with pytest.raises(ResponseError):
+        system.inbox.accept([delivery], repeat_window=1e20)
+    assert system.identity_holds()
+    assert [one.status for one in system.inbox.accept([delivery])] == ["duplicate"]
+    assert system.ledger.counters().total["accepted"] == 1
+
+
 # The order of events
 
 
@@ -94,7 +104,7 @@ def test_events_of_one_call_have_different_times_of_acceptance(system: System) -
     assert scores == [system.client.zscore(keys.index_of("north"), one) for one in order(system)]
 
 
-@pytest.mark.parametrize("damage", ["", "lost", "list", "text"])
+@pytest.mark.parametrize("damage", ["", "lost", "list", "x", "9e18", "9007199254740992", "1e400", "inf", "nan", "-1"])
 def test_the_order_is_kept_after_the_servers_clock_was_set_back(system: System, damage: str) -> None:
     first = system.accept()
     ahead = float(f"{system.client.zscore(keys.INDEX, first) + 3600 * 10**6:.0f}")
@@ -105,8 +115,8 @@ def test_the_order_is_kept_after_the_servers_clock_was_set_back(system: System, 
         system.client.delete(keys.ACCEPTED_UNTIL)
     if damage == "list":
         system.client.rpush(keys.ACCEPTED_UNTIL, "x")
-    if damage == "text":
-        system.client.set(keys.ACCEPTED_UNTIL, "x")
+    elif damage not in ("", "lost"):
+        system.client.set(keys.ACCEPTED_UNTIL, damage)
     more = [one.id for one in system.inbox.accept([system.delivery(), system.delivery()])] + [system.accept()]
     assert order(system) == [first, *more]
     assert system.client.zscore(keys.INDEX, more[-1]) < ahead + 10**6, "as close to the clock as can be"
@@ -119,6 +129,15 @@ def test_the_order_is_kept_even_if_the_newest_event_is_gone(system: System) -> N
     system.client.set(keys.ACCEPTED_UNTIL, f"{cursor:.0f}")
     system.client.zrem(keys.INDEX, gone)
     assert system.client.zscore(keys.INDEX, system.accept()) > cursor
+
+
+def test_a_damaged_time_in_the_index_is_not_taken_for_the_last_one(system: System) -> None:
+    first, damaged = system.accept(), system.accept()
+    system.client.zadd(keys.INDEX, {damaged: 9e18})
+    system.client.delete(keys.ACCEPTED_UNTIL)
+    assert order(system) == [first, damaged]
+    more = [system.accept(), system.accept()]
+    assert order(system) == [first, *more, damaged]
 
 
 # The last time of an event name

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import httpx2
 import pytest
@@ -204,6 +205,19 @@ def test_a_dropped_event_can_be_read_again(system: System, problem: str) -> None
     (result,) = system.administration.reread([(stored.id, replace(delivery, unreadable=problem))], repeat_window=60)
     assert result == ("unreadable" if problem else "read")
     assert system.status(stored.id) == ("settled" if problem else "open")
+    assert system.identity_holds()
+
+
+@pytest.mark.parametrize("ahead", [3600, 30])
+def test_an_event_of_a_receiver_whose_clock_is_ahead_repeats_no_later_one(system: System, ahead: float) -> None:
+    """By the receivers' clocks they are equally old; by the server's, one is an hour older."""
+    later = replace(system.delivery(), content_hash="m")
+    moment = later.event.received_at + timedelta(seconds=ahead)
+    first = replace(later, event=replace(later.event, id="first", received_at=moment))
+    system.inbox.accept([replace(first, content_hash="", unreadable="no topic")])
+    system.client.zincrby(keys.INDEX, -3600 * 10**6, "first")
+    system.inbox.accept([later])
+    assert system.administration.reread([("first", first)], repeat_window=60) == ["read"]
     assert system.identity_holds()
 
 

@@ -34,5 +34,5 @@ end
 -- A mark is needed for as long again as its delivery has waited: other rows of the same outage are drained after it.
 local function set_mark(store, mark, received, arrived, window, id)
   local value = string.format('%.0f %.0f %s', received, arrived, id)
-  redis.call('SET', mark_key(store, mark, received, window, 0), value, 'PX', window + NOW - arrived)
+  redis.call('SET', mark_key(store, mark, received, window, 0), value, 'PX', math.max(1, window + NOW - arrived))
 end

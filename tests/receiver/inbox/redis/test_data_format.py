@@ -61,6 +61,19 @@ def test_data_from_before_formats_had_numbers_is_refused(system: System) -> None
     assert system.client.get(keys.FORMAT) is None
 
 
+@pytest.mark.parametrize("damage", ["list", "text"])
+def test_a_format_that_is_no_number_is_refused(system: System, damage: str) -> None:
+    if damage == "list":
+        system.client.rpush(keys.FORMAT, "1")
+    else:
+        system.client.set(keys.FORMAT, "x")
+    fault = format_fault(system.client, write=True)
+    assert fault is not None
+    assert f"has an unknown format, because the key {keys.FORMAT} is not a number" in str(fault.error)
+    refused = system.refuse_to_start("web")
+    assert (refused.returncode, "has an unknown format" in refused.stderr) == (2, True)
+
+
 def test_data_of_this_version_is_accepted_even_if_its_number_is_lost(system: System) -> None:
     system.accept()
     assert format_fault(system.client, write=True) is None
