@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import structlog
 
+from receiver.contract.diagnosis.terminal_text import escaped
+
 Level = Literal["warning", "error"]
 
 REPEAT_SECONDS = 60.0
@@ -193,11 +195,9 @@ def with_fields(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.
 
 def escape_controls(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """For a terminal: escape what could control it. A library's message or a name may contain text from outside."""
-    return {name: _printable(str(value)) if isinstance(value, str) else value for name, value in line.items()}
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return {
+        name: escaped(value).replace("\n", "\\n") if isinstance(value, str) else value for name, value in line.items()
+    }
 
 
 def without_messages(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -1,37 +1,12 @@
-"""Text for people: durations, sizes, times, numbers, and text from outside made harmless. Pure."""
+"""Text for people: durations, sizes, times and numbers. Pure."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from datetime import UTC, datetime
 from itertools import pairwise
 
 _DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SIZES = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
-_NOT_PLAIN = re.compile(r"[^\x20-\x7e\n\t]")
-_CONTROLLING = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
-
-
-def harmless(text: str) -> str:
-    """Text without characters that control a terminal: escape sequences, line breaks, bidi controls."""
-    return "".join(c if unicodedata.category(c) not in _CONTROLLING else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def escaped(text: str) -> str:
-    """Text with `\\u001b` in place of each character that could control a terminal, but with its line breaks and tabs.
-
-    JSON stays the same document.
-    """
-    return _NOT_PLAIN.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    character = match[0]
-    if unicodedata.category(character) not in _CONTROLLING:
-        return character
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def span(seconds: float) -> str:

@@ -60,7 +60,7 @@ def test_a_log_line_cannot_control_a_terminal() -> None:
     shown = re.sub(r"\x1b\[\d*m", "", os.read(ours, 1 << 16).decode().replace("\r\n", "\n"))
     os.close(ours)
     assert not set("\x1b\x9b\u202e\x00\r") & set(shown), shown
-    assert shown.count("\\x1b[2J") == 4
+    assert len(re.findall(r"\\(?:x|u00)1b\[2J", shown)) == 4
     assert shown.count("\\u202ereversed") == 4
 
 

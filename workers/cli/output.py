@@ -26,7 +26,8 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import orjson
 
-from workers.formatting import counted, escaped, harmless
+from receiver.contract.diagnosis.terminal_text import escaped, harmless
+from workers.formatting import counted
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

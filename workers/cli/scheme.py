@@ -11,12 +11,12 @@ import click
 from receiver.config import Config
 from receiver.contract.diagnosis.detect import Detection, detect, to_toml
 from receiver.contract.diagnosis.explain import caveats
+from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.signing.grammar import Scheme
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.options import Noun, json_option, load_config, with_config
-from workers.formatting import harmless
 
 
 @click.group(cls=Noun)

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
 from receiver.contract.compose import Request, compose
+from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.stores import Store
 from receiver.contract.topics import translate
@@ -27,7 +28,6 @@ from receiver.inbox.queries.events import EventRecord
 from receiver.process_files import held
 from workers.cli import output
 from workers.cli.options import choose_store, connect_server, load_config, stores_with_secrets, with_config
-from workers.formatting import harmless
 from workers.operations.topic_names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from receiver.contract.diagnosis import candidates
 from receiver.contract.diagnosis.hints import Hint, find_hints
+from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import DeliveryRefused, Reason
 from receiver.contract.intake import Delivery, receive
 from receiver.contract.signing.grammar import Scheme, Secret
@@ -206,7 +207,7 @@ def _distance(moment: float, now: float) -> str:
 
 def printable(text: str) -> str:
     """Return text from a delivery, safe to print: shortened, and without control characters."""
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text[: MAX_PRINTED + 1])
+    clean = harmless(text[: MAX_PRINTED + 1])
     return clean if len(clean) <= MAX_PRINTED else clean[:MAX_PRINTED] + "…"
 
 

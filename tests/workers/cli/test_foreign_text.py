@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from receiver.config.values import Bounds
+from receiver.contract.diagnosis.terminal_text import escaped
 from receiver.inbox import FailureQueries, Outcome
 from receiver.spool import Refusal, open_refusals
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.harness import System
 from tests.workers.cli.test_output import in_a_terminal
-from workers.formatting import escaped
 
 EVIL = (
     "\x1b[2J\x1b]0;title\x07 \x00 \x08 \r \x7f \x84 \x9b31m \x9d0;title\x9c \u202ereversed\u202c \u2066a\u2069 "
