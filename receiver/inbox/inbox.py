@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +26,9 @@ from receiver.inbox.model import (
     EVENT_FIELDS,
     NO_LIMIT,
     NO_ROUTES,
+    NOTHING_DECLARED,
     PLUGIN_FAULT_SECONDS,
+    UNDECLARED_MS,
     Claim,
     Declaration,
     Declarations,
@@ -35,8 +37,9 @@ from receiver.inbox.model import (
     Routes,
     Run,
     StoredEvent,
-    read_declaration,
+    read_declarations,
     start_text,
+    to_ms,
 )
 from receiver.inbox.outcomes import Outcome
 from receiver.inbox.redis import script_runner
@@ -167,12 +170,12 @@ class Inbox:
     def route(self, decisions: Sequence[tuple[Run, Iterable[PlannedRun]]], version: str) -> list[list[str]]:
         """Create the runs of events, all in one round trip.
 
-        Each reply begins with "routed", "unhandled", "stale" or "reroute". After "routed" follow the handlers whose
-        runs are leased to the caller.
+        Each reply begins with "routed", "unhandled", "postponed", "stale" or "reroute". After "routed" follow the
+        handlers whose runs are leased to the caller.
         """
         if not decisions:
             return []
-        arguments: list[Argument] = [version, LEASE_MS]
+        arguments: list[Argument] = [version, LEASE_MS, UNDECLARED_MS]
         for run, handlers in decisions:
             parts = [part for name, queue, start in handlers for part in (name, queue, start_text(start))]
             arguments += (run.token, run.stored.id, len(parts) // 3, *parts)
@@ -187,15 +190,19 @@ class Inbox:
         (lost,) = script_runner.run(self._server, [ScriptCall("renew", [LEASE_MS, *pairs])])
         return {item.decode() for item in lost}
 
-    def declare(self, handlers: Iterable[Declaration]) -> str:
-        """Declare the handlers of this worker. Returns the version of all declarations."""
+    def declare(self, handlers: Collection[Declaration], *, known: Declarations = NOTHING_DECLARED) -> str:
+        """Declare the handlers of this worker. Returns the version of all declarations.
+
+        `known` is what this worker knows of all workers. It is declared again if the server has lost it.
+        """
         parts: list[Argument] = []
-        for one in handlers:
+        for one in (*handlers, *known.handlers):
             text = orjson.dumps(asdict(one), option=orjson.OPT_SORT_KEYS)
             routing = orjson.dumps([one.topics, one.stores, one.queue])
             mark = hashlib.sha256(routing).hexdigest()[:6]  # one version may be deployed with two configs
             parts += (one.handler, f"{one.handler}@{one.version}#{mark}", one.queue, text)
-        (version,) = script_runner.run(self._server, [ScriptCall("declare", [DECLARATION_MS, *parts])])
+        arguments: list[Argument] = [DECLARATION_MS, known.version, len(handlers), *parts]
+        (version,) = script_runner.run(self._server, [ScriptCall("declare", arguments)])
         return str(version.decode())
 
     def declarations(self) -> Declarations:
@@ -211,9 +218,10 @@ class Inbox:
         pipeline.time()
         version, texts, declared_at, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
-        live = [(name, int(declared_at.get(name, 0))) for name in texts if int(declared_at.get(name, 0)) >= oldest]
+        declared = read_declarations(texts)
+        live = [(name, at) for name in declared if (at := to_ms(declared_at.get(name))) >= oldest]
         live.sort(key=lambda pair: (pair[0].partition(b"@")[0], pair[1], pair[0]))
-        return Declarations((version or b"0").decode(), tuple(read_declaration(texts[name]) for name, _ in live))
+        return Declarations((version or b"0").decode(), tuple(declared[name] for name, _ in live))
 
     def publish_plugin_fault(self, worker: str, fault: str) -> None:
         """Publish for a while why a worker cannot load a plugin any more. An empty fault ends that."""

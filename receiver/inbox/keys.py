@@ -67,7 +67,9 @@ The server
 Handlers and processes
     declarations    hash    "handler@version#mark" -> the declaration, as JSON. The mark identifies what it asks for.
     declared_at     hash    The same fields -> when last declared (ms). The field "@" is any worker.
-    declarations_version    string  Grows whenever the declarations change, so that routing by old ones is noticed.
+    declarations_version    string  Grows whenever the declarations change, so that routing by old ones is noticed: the
+                            time of the last change (ms), or one more than before.
+    declared_since  string  When the first declaration was made at this server (ms), which may be new or emptied.
     plugin_fault:{worker}   string  Why a worker cannot load a plugin any more. Expires.
     leader          string  The housekeeper that does the work for all of them.
     spools          hash    host:data_dir -> what waits in its spool, as JSON: state, count, oldest, at. A receiver that
@@ -133,6 +135,7 @@ EVENT_NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "declarations"
 DECLARED_AT = PREFIX + "declared_at"
 DECLARATIONS_VERSION = PREFIX + "declarations_version"
+DECLARED_SINCE = PREFIX + "declared_since"
 SECRETS = PREFIX + "secrets:"
 SECRET_VERSIONS = PREFIX + "secret_versions"
 KEYRING_VERSION = PREFIX + "keyring_version"

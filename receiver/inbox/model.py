@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,9 @@ from receiver.inbox.redis.raw_connection import Argument
 
 DECLARATION_MS = 15 * 60 * 1000
 """Events are routed to a handler for this long after a worker last declared it."""
+UNDECLARED_MS = 15 * 1000
+"""For this long after the first declaration at a server, some handlers may not be declared yet: workers declare theirs
+every 5 s. Until then an event that no handler wants is not settled."""
 PLUGIN_FAULT_SECONDS = 20
 """A worker that cannot load a plugin repeats that every few seconds. It no longer counts this long after the last."""
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
@@ -41,8 +45,11 @@ class Declaration:
 class Declarations:
     """The union of the declarations of all workers, and its version."""
 
-    version: str
-    handlers: tuple[Declaration, ...]
+    version: str = "0"
+    handlers: tuple[Declaration, ...] = ()
+
+
+NOTHING_DECLARED = Declarations()
 
 
 class StoredEvent:
@@ -159,6 +166,11 @@ def from_ms(text: bytes | str) -> datetime:
     return datetime.fromtimestamp(int(text) / 1000, UTC)
 
 
+def to_ms(text: bytes | None) -> int:
+    """A time in ms. One that is missing or damaged is long ago."""
+    return int(text) if text and text.isdigit() else 0
+
+
 def read_event(event_id: str, fields: Mapping[bytes, bytes], blob: bytes | None) -> Event:
     """An event from its stored record and body. A damaged record is read as far as possible."""
     headers, body = unpack(blob)
@@ -185,8 +197,16 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def read_declaration(text: bytes) -> Declaration:
-    fields = orjson.loads(text)
+def read_declarations(texts: Mapping[bytes, bytes]) -> dict[bytes, Declaration]:
+    """Declarations by their names. A damaged one is left out."""
+    found: dict[bytes, Declaration] = {}
+    for name, text in texts.items():
+        with suppress(ValueError, KeyError, TypeError):
+            found[name] = _declaration(orjson.loads(text))
+    return found
+
+
+def _declaration(fields: Mapping[str, Any]) -> Declaration:
     return Declaration(
         handler=fields["handler"],
         version=fields["version"],

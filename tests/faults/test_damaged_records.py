@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
-from receiver.inbox import Administration, Inbox, Limit, Outcome, Routes, Run, keys
+from receiver.inbox import Administration, Declaration, Inbox, Limit, Outcome, Routes, Run, keys
 from tests.receiver.inbox.test_inbox import lapse
 from tests.support.harness import System, eventually
 
 GREET = "shop.greet"
+PLUGIN = "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    pass\n"
 ROUTES = {("north", "order.created"): [(GREET, "default", True)]}
 ERP = {GREET: Limit("erp", concurrency=2)}
 
@@ -168,6 +169,33 @@ def test_orphans_are_ended_past_a_damaged_one(system: System, damage: dict[str, 
     assert system.run_of(good, GREET).status == "failed"
     assert quarantined(system) == {f"{bad}|{GREET}"}
     assert system.housekeeping.end_orphans(absent=0) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (keys.DECLARED_AT, "yesterday"),
+        (keys.DECLARED_AT, "-1"),
+        (keys.DECLARATIONS, "{"),
+        (keys.DECLARATIONS, "[]"),
+        (keys.DECLARATIONS, '{"handler": "shop.other"}'),
+    ],
+)
+def test_workers_and_commands_work_past_a_damaged_declaration(
+    make_system: Callable[..., System], key: str, value: str
+) -> None:
+    """A worker could not start, a running one did not route, and commands ended with a traceback."""
+    system = make_system(plugin=PLUGIN)
+    system.inbox.declare([Declaration("shop.other", "1", ("*",), ("*",))])
+    for name in system.client.hkeys(keys.DECLARATIONS):
+        system.client.hset(key, name, value)
+    system.start("worker")
+    event_id = system.accept()
+    eventually(lambda: (run := system.run_of(event_id, "shop.greet")) and run.status == "done", what="it is handled")
+    for command in ("doctor", "handlers"):
+        assert "Traceback" not in system.run_cli(command).stderr
+    if value == "yesterday":
+        assert value.encode() not in system.client.hvals(key)
 
 
 def test_retire_changes_nothing_if_the_server_refuses(system: System) -> None:

@@ -1,21 +1,44 @@
 #!lua flags=allow-oom
 -- declare: record which handlers a worker has. Without handlers, only that the worker is alive.
--- ARGV  1 how long a declaration counts (ms)  then for each handler: handler, "handler@version#mark", queue, JSON
+-- ARGV  1 how long a declaration counts (ms)  2 the version of the declarations that the caller knows  3 how many
+--       handlers it has, then for each: handler, "handler@version#mark", queue, JSON; then the same for each declaration
+--       that it knows of all workers
 -- returns the version of the declarations, which grows when one is new, changed or declared again after it had expired
-return function()
-  local seen, latest, changed = redis.call('HGETALL', P .. 'declared_at'), 0, false
-  for at = 1, #seen, 2 do
-    if tonumber(seen[at + 1]) > NOW then -- the clock was set back
-      redis.call('HSET', P .. 'declared_at', seen[at], NOW)
-      seen[at + 1] = NOW
+-- If the server's version is older than the caller's, the server has lost data: it was emptied, or replaced by an older
+-- copy. Then what the caller knows is declared again, so that no event is routed past the handlers of other workers.
+
+-- When each was last declared, as {field, ms, ...}. A time in the future becomes the present: the clock was set back. A
+-- field that is no time is removed.
+local function read_times()
+  local found, seen = redis.call('HGETALL', P .. 'declared_at'), {}
+  for at = 1, #found, 2 do
+    local name, when = found[at], tonumber(found[at + 1])
+    if not when then
+      redis.call('HDEL', P .. 'declared_at', name)
+    else
+      if when > NOW then redis.call('HSET', P .. 'declared_at', name, NOW) end
+      seen[#seen + 1], seen[#seen + 2] = name, math.min(when, NOW)
     end
   end
-  for at = 2, #seen, 2 do latest = math.max(latest, tonumber(seen[at])) end
+  return seen
+end
+
+-- Since when declarations have been made at this server without loss; see route.lua.
+local function record_since()
+  local since = tonumber(redis.pcall('GET', P .. 'declared_since'))
+  if not since or since > NOW then redis.call('SET', P .. 'declared_since', NOW) end
+end
+
+return function()
+  local seen, latest, changed = read_times(), 0, false
+  local version = tonumber(redis.pcall('GET', P .. 'declarations_version')) or 0
+  record_since()
+  for at = 2, #seen, 2 do latest = math.max(latest, seen[at]) end
   if latest < NOW - 60000 then
     -- All workers were stopped. The first one to return must not route as if the others' handlers had never existed, so
     -- their declarations are renewed. Those that had expired before the stop stay expired.
     for at = 1, #seen, 2 do
-      if tonumber(seen[at + 1]) >= latest - tonumber(ARGV[1]) then
+      if seen[at + 1] >= latest - tonumber(ARGV[1]) then
         redis.call('HSET', P .. 'declared_at', seen[at], NOW)
         seen[at + 1] = NOW
       end
@@ -28,10 +51,10 @@ return function()
   local function asked_for(name) return (string.gsub(name, '@.*#', '#')) end
   for at = 1, #seen, 2 do
     local same = asked_for(seen[at])
-    newest[same] = math.max(newest[same] or 0, tonumber(seen[at + 1]))
+    newest[same] = math.max(newest[same] or 0, seen[at + 1])
   end
   for at = 1, #seen, 2 do
-    local when = tonumber(seen[at + 1])
+    local when = seen[at + 1]
     if when < NOW - 90 * DAY or (when < NOW - DAY and when < newest[asked_for(seen[at])]) then
       redis.call('HDEL', P .. 'declarations', seen[at])
       redis.call('HDEL', P .. 'declared_at', seen[at])
@@ -39,7 +62,8 @@ return function()
   end
 
   redis.call('HSET', P .. 'declared_at', '@', NOW)
-  for at = 2, #ARGV, 4 do
+  local has_lost = version < (tonumber(ARGV[2]) or 0)
+  for at = 4, has_lost and #ARGV or 3 + 4 * tonumber(ARGV[3]), 4 do
     local handler, name, queue, text = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
     local last = tonumber(redis.call('HGET', P .. 'declared_at', name) or 0)
     if redis.call('HGET', P .. 'declarations', name) ~= text or last < NOW - tonumber(ARGV[1]) then
@@ -49,6 +73,10 @@ return function()
     redis.call('HSET', P .. 'declared_at', name, NOW)
     redis.call('HSET', P .. 'lanes', handler, queue)
   end
-  if changed then redis.call('INCR', P .. 'declarations_version') end
-  return redis.call('GET', P .. 'declarations_version') or '0'
+  -- A time, so that an emptied server has no version again that it had before.
+  if changed then
+    version = math.max(version + 1, NOW)
+    redis.call('SET', P .. 'declarations_version', version)
+  end
+  return tostring(version)
 end

@@ -1,12 +1,15 @@
 #!lua flags=allow-oom
 -- route: create a run of each event for each handler that wants it.
 -- ARGV  1 version of the declarations they were routed by  2 lease (ms)
+--       3 for how long after the first declaration handlers may not be declared yet (ms)
 --       then for each event: token, id, how many handlers, and for each of these: handler, queue, and "1" to lease it
 --       to the caller, "0" to leave it ready, or ">ms": due that long after the event's arrival
 -- returns for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token does not
---       match, or the record is damaged and was quarantined) or {"reroute"} (the declarations have changed). A run that may
---       not begin at once, because its handler is paused or busy or an older run of it waits, is left ready in any case.
-local lease_end, up_to_date
+--       match, or the record is damaged and was quarantined), {"reroute"} (the declarations have changed) or
+--       {"postponed"} (no handler wants it, and some may not be declared yet). A run that may not begin at once, because
+--       its handler is paused or busy or an older run of it waits, is left ready in any case.
+local LOOK_AGAIN = 5000 -- ms: as often as workers declare their handlers
+local lease_end, up_to_date, wait_ms
 local PROBE = 'storehooks-probe.sent' -- our own: it needs no handler
 
 -- The event's record in one read: its routing state, store, open runs, time of arrival, topic, and the runs it has already.
@@ -15,6 +18,23 @@ local function read_event(id, first, many)
   for at = 0, many - 1 do fields[#fields + 1] = 'r:' .. ARGV[first + 3 * at] end
   local found = redis.pcall('HMGET', P .. 'e:' .. id, unpack(fields))
   return not found.err and found or {}
+end
+
+-- How long until an event that no handler wants is looked at again; 0 if it can be settled. At a server that is new, or
+-- was emptied, workers with other handlers may not have declared them yet.
+local function wait_for_handlers()
+  if not wait_ms then
+    local since = tonumber(redis.pcall('GET', P .. 'declared_since')) or NOW
+    wait_ms = math.max(0, math.min(LOOK_AGAIN, since + tonumber(ARGV[3]) - NOW))
+  end
+  return wait_ms
+end
+
+local function postpone(id, event)
+  event.state, event.token = 'later', wait_ms
+  write_run(id, '', event)
+  batch('ZADD', P .. 'later', NOW + wait_ms, id)
+  return { 'postponed' }
 end
 
 local function route(token, id, first, many)
@@ -44,6 +64,7 @@ local function route(token, id, first, many)
       end
     end
   end
+  if #fields == 0 and had == 0 and now[5] ~= PROBE and wait_for_handlers() > 0 then return postpone(id, event) end
   redis.call('HDEL', e, 'r:')
   if #fields > 0 then
     redis.call('HSET', e, 'open', open + #fields / 2 - 1, unpack(fields))
@@ -60,10 +81,10 @@ local function route(token, id, first, many)
 end
 
 return function()
-  lease_end = NOW + tonumber(ARGV[2])
+  lease_end, wait_ms = NOW + tonumber(ARGV[2]), nil
   up_to_date = ARGV[1] == (redis.call('GET', P .. 'declarations_version') or '0')
 
-  local answers, at = {}, 3
+  local answers, at = {}, 4
   while at <= #ARGV do
     local many = tonumber(ARGV[at + 2])
     answers[#answers + 1] = route(ARGV[at], ARGV[at + 1], at + 3, many)

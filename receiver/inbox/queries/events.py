@@ -15,7 +15,7 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.contract.topics import matches
 from receiver.inbox import keys
-from receiver.inbox.model import Declaration, from_ms, read_declaration, read_event, unpack
+from receiver.inbox.model import Declaration, from_ms, read_declarations, read_event, to_ms, unpack
 from receiver.inbox.outcomes import RunState, RunStatus, status_of
 
 COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts")
@@ -120,7 +120,7 @@ class EventQueries:
         pipeline.hgetall(keys.DECLARATIONS)
         pipeline.hgetall(keys.DECLARED_AT)
         texts, seen = pipeline.execute()
-        found = [(read_declaration(text), from_ms(seen.get(name, b"0"))) for name, text in texts.items()]
+        found = [(one, from_ms(str(to_ms(seen.get(name))))) for name, one in read_declarations(texts).items()]
         return sorted(found, key=lambda pair: (pair[1], pair[0].handler), reverse=True)
 
     def counters(self) -> Counters:

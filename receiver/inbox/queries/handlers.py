@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis
 
 from receiver.inbox import keys
-from receiver.inbox.model import DECLARATION_MS, from_ms
+from receiver.inbox.model import DECLARATION_MS, from_ms, to_ms
 
 DECLARATION_SILENT_MS = 20_000
 """Workers declare their handlers every 5 s. A handler not declared for this long counts as missing."""
@@ -92,7 +92,7 @@ def _newest(seen: Mapping[bytes, bytes]) -> dict[str, int]:
     newest: dict[str, int] = {}
     for name, at in seen.items():
         handler = _handler(name)
-        newest[handler] = max(newest.get(handler, 0), int(at))
+        newest[handler] = max(newest.get(handler, 0), to_ms(at))
     return newest
 
 

@@ -63,6 +63,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.client: Redis = connect(self.url, timeout=5.0)
         ours = self.client.get("storehooks-tests")
         self.client.flushdb()
+        self.client.set(keys.DECLARED_SINCE, 1)  # all workers had time to declare their handlers
         self.sent = -1
         self.states: dict[str, str] = {}
         if ours:  # the mark of a shared server's database that may be flushed

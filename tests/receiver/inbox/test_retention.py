@@ -60,6 +60,7 @@ def test_more_than_a_slice_is_removed_in_slices(system: System) -> None:
     for _ in range(count):
         system.inbox.accept([system.delivery()])
     claim = system.inbox.claim({"": count}, capacity=count)
+    system.client.set(keys.DECLARED_SINCE, 1)
     system.inbox.route([(run, ()) for run in claim.runs], "0")
     removed = [system.housekeeping.trim(bodies=NOW, records=FOREVER)[0] for _ in range(4)]
     assert removed[0] == TRIM_SLICE

@@ -135,6 +135,7 @@ def test_a_worker_that_starts_later_does_the_waiting_runs(shop: System) -> None:
 
 def test_handlers_are_chosen_by_topic_and_store(shop: System) -> None:
     started(shop)
+    shop.client.set(keys.DECLARED_SINCE, 1)
     north, south = shop.accept("customer.created", store="north"), shop.accept("customer.created", store="south")
     assert (shop.settled(north), shop.ledger.event(north).reason) == ("settled", "unhandled")
     assert (shop.settled(south), result(shop, south, "south_only")) == ("settled", "south")

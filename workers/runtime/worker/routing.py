@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from receiver.inbox import Declaration, Inbox, Routes, Run, keys
-from receiver.inbox.model import Declarations, PlannedRun
+from receiver.inbox.model import NOTHING_DECLARED, Declarations, PlannedRun
 from workers.plugins.router import wanted_by
 
 MOST_ROUTES = 16
@@ -23,6 +23,7 @@ class EventRouter:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
+        self._known = NOTHING_DECLARED
         self.adopt((), limited=())
 
     def adopt(self, handlers: Collection[Declaration], *, limited: Collection[str]) -> None:
@@ -32,7 +33,7 @@ class EventRouter:
         self._table = RouteTable(Declarations("", ()), limited=limited)
 
     def declare_and_read(self) -> None:
-        self._inbox.declare(self._handlers)
+        self._inbox.declare(self._handlers, known=self._known)
         self._use(self._inbox.declarations())
 
     @property
@@ -47,7 +48,7 @@ class EventRouter:
         because the declarations have changed since.
         """
         if version != self._table.version:
-            self._use(self._inbox.declarations())
+            self.declare_and_read()  # the server may have lost this worker's declarations
         decisions = [(event, self._decide(event, capacity)) for event in events]
         replies = self._inbox.route(decisions, self._table.version)
         leased: list[Run] = []
@@ -68,6 +69,7 @@ class EventRouter:
 
     def _use(self, declared: Declarations) -> None:
         """Route by these declarations from now on."""
+        self._known = declared
         # The version can be equal and the handlers fewer: a handler not declared for 15 minutes is left out.
         if declared != self._table.declared:
             self._table = RouteTable(declared, limited=self._limited)
