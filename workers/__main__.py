@@ -87,7 +87,7 @@ def main() -> int:
         config = load_from_environment(explicit)
         prepare_data_dir(config.data_dir)
         client = connect_to(config.redis, timeout=2.0)
-        check(client, ack=config.redis.ack)
+        check(client, ack=config.redis.ack, waits=True)
         client.close()
         validate_plugins(config)
     except StorehooksError as error:

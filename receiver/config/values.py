@@ -11,7 +11,7 @@ from base64 import b64decode
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, SecretStr
 
@@ -102,9 +102,22 @@ def _check_redis_url(value: str) -> str:
     """The error never shows the value: it may contain a password."""
     if value and not _is_url(value, ("redis", "rediss", "unix")):
         raise ValueError('not a URL of a Redis server; write "redis://USER:PASSWORD@HOST:PORT", or rediss:// for TLS')
-    database = urlsplit(value).path.strip("/")
-    if database and not value.startswith("unix") and not database.isdigit():
+    parts = urlsplit(value)
+    database = parts.path.strip("/")
+    if database and parts.scheme != "unix" and not database.isdigit():
         raise ValueError('the database is a number, as in "redis://HOST:PORT/0"')
+    options = parse_qs(parts.query, keep_blank_values=True)
+    if not options.keys() <= {"db", "ssl_certfile", "ssl_keyfile"}:
+        raise ValueError(
+            "the URL has an option that is not supported; the options are db, ssl_certfile and ssl_keyfile, "
+            "timeout and ca_file are keys of [redis], and a ? in a password is written %3F"
+        )
+    if not all(number.isdecimal() for number in options.pop("db", ())):
+        raise ValueError('the database is a number, as in "unix:///run/redis.sock?db=0"')
+    if options and parts.scheme != "rediss":
+        raise ValueError(f"{min(options)} needs TLS; write rediss://")
+    if "ssl_keyfile" in options and "ssl_certfile" not in options:
+        raise ValueError("ssl_keyfile needs ssl_certfile")
     return value
 
 

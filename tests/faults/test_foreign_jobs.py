@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import operator
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +21,7 @@ from rq.registry import FailedJobRegistry
 from rq.results import Result
 
 from receiver.inbox.redis.connecting import socket_path
+from receiver.logs import LINES_A_SECOND
 from tests.support.harness import Server, System, eventually
 from tests.support.proxy import Proxy
 
@@ -92,13 +95,23 @@ def test_a_job_put_on_our_queue_fails_with_a_reason_and_is_not_lost(shop: System
         assert result.type == Result.Type.FAILED
         assert f"The RQ queue {name} belongs to storehooks" in str(result.exc_string)
         assert shop.client.ttl(fetched.key) > 3600, "the job outlives its time in the queue"
-    assert shop.log("worker").count("was put on a queue of storehooks") == 4
+    lines = [line for line in shop.log("worker").splitlines() if "was put on a queue of storehooks" in line]
+    assert [json.loads(line)["queue"] for line in lines] == [name] * 4
 
     moved = Job.fetch(sum_of.id, connection=shop.client)
     FailedJobRegistry(queue=ours).remove(moved)
     theirs.enqueue_job(moved)
     stock_worker(theirs).work(burst=True)
     assert moved.return_value(refresh=True) == 3
+
+
+def test_many_jobs_put_on_our_queue_do_not_fill_the_log(shop: System) -> None:
+    began = time.monotonic()
+    shop.client.rpush("rq:queue:storehooks", *(f"job-{number}" for number in range(1000)))
+    eventually(lambda: not shop.client.exists("rq:queue:storehooks"), 60)
+    assert shop.settled(shop.deliver()) == "settled"
+    lines = shop.log("worker").count("was put on a queue of storehooks")
+    assert lines <= LINES_A_SECOND * (time.monotonic() - began + 1)
 
 
 def test_a_job_whose_record_is_broken_is_in_the_failed_registry_too(shop: System) -> None:

@@ -283,6 +283,11 @@ def test_an_invalid_queue_name_is_refused(make_system: Callable[..., System], qu
     assert "a queue's name is letters" in system.refuse_to_start("worker").stderr
 
 
+def test_a_queue_with_the_name_of_a_list_of_rq_is_refused(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=HEAD + "@router.on('*', queue='intermediate')\ndef one(event, ctx):\n    pass\n")
+    assert "has queue='intermediate'; RQ uses that name" in system.refuse_to_start("worker").stderr
+
+
 def test_a_replayed_run_settles_while_another_run_of_the_event_is_failed(system: System) -> None:
     event_id = system.accept()
     greet, count = route(system.inbox, claim_one(system.inbox), GREET, ("shop.count", "default", True))

@@ -16,7 +16,7 @@ import pytest
 class TlsProxy:
     """A TLS listener in front of a server without TLS."""
 
-    def __init__(self, folder: Path, upstream: Path, *, dated: str = "") -> None:
+    def __init__(self, folder: Path, upstream: Path, *, dated: str = "", requires_certificate: bool = False) -> None:
         self.certificate, key = folder / "cert.pem", folder / "key.pem"
         dating = ["faketime", dated] if dated else []
         for program in ("openssl", *dating[:1]):
@@ -27,6 +27,9 @@ class TlsProxy:
         subprocess.run([*dating, *command, *names], check=True, capture_output=True)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(self.certificate, key)
+        if requires_certificate:  # its own counts, too
+            self._context.verify_mode = ssl.CERT_REQUIRED
+            self._context.load_verify_locations(self.certificate)
         self._upstream = str(upstream)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]

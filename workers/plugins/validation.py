@@ -91,6 +91,8 @@ def _wrong_options(handler: Handler) -> Iterator[str]:
         yield f'has stores={handler.stores!r}; stores are names, such as "north" or "*"'
     if not isinstance(handler.queue, str) or not _QUEUE.fullmatch(handler.queue):
         yield f"has queue={handler.queue!r}; a queue's name is letters, digits, _ and -, at most 64"
+    if handler.queue == "intermediate":
+        yield "has queue='intermediate'; RQ uses that name for a list of its own, so choose another"
     if handler.limit is not None and not isinstance(handler.limit, str):
         yield f"has limit={handler.limit!r}; a limit is the name of a [limits.NAME] in config"
 

@@ -1,4 +1,4 @@
-"""Failure log: a line for each failed attempt, and for each run that failed for good.
+"""Failure log: a line for each failed attempt, each run that failed for good, and each job that is not ours.
 
 A line never has the exception's message, which may quote a payload; `storehooks failures show GROUP` shows that. Each
 failed attempt has one line, written when its outcome is stored; the last one says that the run failed for good. An
@@ -29,8 +29,9 @@ class FailureLog:
         self._failures = logs.LimitedLog(
             log, counted, level="error", more="more runs failed for good, without a line each"
         )
+        self._foreign_jobs = logs.LimitedLog(log, counted, more="more jobs of other programs, without a line each")
         self.flush = counted.flush
-        """Log how many attempts of each handler had no line. Call it about once a second."""
+        """Log how many attempts of each handler, and jobs, had no line. Call it about once a second."""
 
     def attempt_failed(self, outcome: Outcome, *, died: bool = False) -> None:
         """Log an attempt whose outcome is a retry or a failure. `died` says that its child process has ended."""
@@ -49,6 +50,13 @@ class FailureLog:
             **cause,
             group=detail.get("group"),
             next_try=_after(outcome.delay) if is_retried else "none",
+        )
+
+    def foreign_job(self, rq_queue: str, job: bytes) -> None:
+        """Log another program's job, which fails because it was put on one of our queues."""
+        name = job[:64].decode("utf-8", "replace")
+        self._foreign_jobs.add(
+            "another program's RQ job was put on a queue of storehooks", {"queue": rq_queue}, job=name
         )
 
 

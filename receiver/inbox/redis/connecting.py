@@ -13,7 +13,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -24,8 +24,9 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnusable
+from receiver.inbox import keys
 from receiver.inbox.redis.data_format import format_fault
-from receiver.inbox.redis.server_faults import describe, fault_of_error, fault_of_mode
+from receiver.inbox.redis.server_faults import describe, fault_of_error, fault_of_mode, user_of
 
 OLDEST_VERSION = (7, 0)
 SENTINEL_SECONDS = 0.25
@@ -34,6 +35,23 @@ ASK_EVERY = 0.5
 ASK_AT_MOST = 0.1
 """Maximum part of the time that is spent on asking, if sentinels answer slowly."""
 _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
+
+
+class _Needed(NamedTuple):
+    """A command that our processes need, in a form that changes nothing."""
+
+    command: tuple[str | float, ...]
+    use: str
+    right: str
+
+
+_NEEDED = (
+    _Needed(("TIME",), "run TIME", "+time"),
+    _Needed(("EXISTS", keys.RQ_QUEUES), "read keys that begin with rq:", "~rq:*"),
+    _Needed(("FCALL", "storehooks", 0), "run FCALL", "+@scripting"),  # Function not found
+    _Needed(("FUNCTION", "LOAD", ""), "run FUNCTION LOAD", "+@scripting"),  # Missing library metadata
+)
+_NEEDED_TO_WAIT = _Needed(("BLPOP", keys.FORMAT, 0.001), "run BLPOP", "+blpop")  # no list: WRONGTYPE
 
 
 class SentinelPool(SentinelConnectionPool):
@@ -91,7 +109,9 @@ def connect_to(given: RedisSettings, *, timeout: float) -> Redis:
     how = dict(parse_url(given.url or "redis://"))
     for name in ("host", "port"):  # from the sentinels; user, database and TLS are from the URL
         how.pop(name, None)
-    tls = {"ssl": how.pop("connection_class", None) is not None, **_tls_options(given.url, given.ca_file)}
+    client_certificate = {name: how.pop(name) for name in ("ssl_certfile", "ssl_keyfile") if name in how}
+    is_tls = how.pop("connection_class", None) is not None
+    tls = {"ssl": is_tls, **_tls_options(given.url, given.ca_file), **client_certificate}
     password = given.sentinel_password.get_secret_value()
     to_sentinels = {**_timeouts(min(timeout, SENTINEL_SECONDS)), **tls, "password": password or None}
     named = [_host_and_port(address) for address in given.sentinels]
@@ -140,11 +160,12 @@ def outdated(client: Redis, connection: Connection) -> bool:
     return isinstance(pool, SentinelPool) and pool.outdated(connection)
 
 
-def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> str:
+def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True, waits: bool = False) -> str:
     """Check that the server answers, is new enough and as durable as `ack` requires, and that its data can be read.
     Returns its name and version.
 
     Commands may be given a user or a replica that is only read from; processes run scripts, which write.
+    With `waits` the user must be able to wait for wake-ups, too, as workers do.
     """
     try:
         info = client.info()
@@ -168,7 +189,7 @@ def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True) -> s
             "upgrade it, or use Valkey 7.2 or later"
         )
     if runs_scripts:
-        _refuse_without_functions(client)
+        _refuse_without_rights(client, waits=waits)
     if ack != "stored" and (appendonly, fsync) != ("yes", "always"):
         raise ServerUnusable(
             f'ack = "{ack}" needs appendonly yes and appendfsync always, and the server has '
@@ -190,28 +211,31 @@ def _refuse_unknown_format(client: Redis, *, write: bool) -> None:
         raise fault.error
 
 
-def _refuse_without_functions(client: Redis) -> None:
-    """Refuse a server that has no functions, or a user who may not use them. The two commands change nothing.
+def _refuse_without_rights(client: Redis, *, waits: bool) -> None:
+    """Refuse a server that lacks a command of ours, or a user who may not use it. None of these changes anything.
 
-    A server that is still loading its data answers neither. It is usable soon, so that is no reason to refuse it.
+    A server that is still loading its data does not answer them. It is usable soon, so that is no reason to refuse it.
     """
+    needed = (*_NEEDED, _NEEDED_TO_WAIT) if waits else _NEEDED
     pipeline = client.pipeline(transaction=False)
-    pipeline.execute_command("FCALL", "storehooks", 0)  # Function not found
-    pipeline.execute_command("FUNCTION", "LOAD", "")  # Missing library metadata
+    for one in needed:
+        pipeline.execute_command(*one.command)
     try:
         replies = pipeline.execute(raise_on_error=False)
     except RedisError:
         return
-    for reply in replies:
+    lacking = []
+    for one, reply in zip(needed, replies, strict=True):
         if isinstance(reply, NoPermissionError):
-            raise ServerUnusable(
-                f"the user at the Redis server {describe(client)} may not run FCALL or FUNCTION LOAD; "
-                "give it +@scripting, as docs/operating.md says"
-            )
-        if "unknown command" in str(reply).lower():
-            raise ServerUnusable(
-                f"the server at {describe(client)} has no functions (FCALL); use Redis 7.0, Valkey 7.2, or later"
-            )
+            lacking.append(one)
+        elif "unknown command" in str(reply).lower():
+            raise fault_of_error(reply, client).error
+    if lacking:
+        uses, rights = " or ".join(one.use for one in lacking), " ".join(dict.fromkeys(one.right for one in lacking))
+        raise ServerUnusable(
+            f"the user {user_of(client)} of the Redis server at {describe(client)} may not {uses}; "
+            f"give it {rights}, as docs/operating.md says"
+        )
 
 
 def server_setting(client: Redis, name: str) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -39,26 +41,27 @@ def describe(client: Redis) -> str:
     return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")
 
 
+def user_of(client: Redis) -> str:
+    """The name of a client's user at its server."""
+    return client.connection_pool.connection_kwargs.get("username") or "default"
+
+
 def fault_of_error(error: RedisError, client: Redis) -> ServerFault:
-    """The fault behind an error of the first command on a connection."""
+    """The fault behind an error of the first command on a connection. May ask the sentinels."""
     server, given = f"the Redis server at {describe(client)}", client.connection_pool.connection_kwargs
-    if isinstance(error, MasterNotFoundError) and "AuthenticationError" in str(error):
-        return ServerFault(f"{server}: its sentinels refuse the password", "correct [redis] sentinel_password")
     if isinstance(error, AuthenticationError):
-        return _wrong_password(str(error), server, given.get("username") or "default")
-    if isinstance(error, NoPermissionError):
-        return ServerFault(
-            f"{server}: the user {given.get('username') or 'default'} may not run {_command_in(str(error))}",
-            "give it the rights that docs/operating.md lists",
-        )
+        return _wrong_password(str(error), server, user_of(client))
     if isinstance(error, BusyLoadingError):
         return ServerFault(f"{server} is still loading its data", "wait until it is ready", temporary=True)
-    if isinstance(error, ResponseError) and "DB index" in str(error):
-        return ServerFault(f"{server} has no database {given.get('db')}", f"correct the number at the end of {URL}")
-    return _tls_fault(error, server, given) or ServerFault(
-        f"{server} does not answer: {(str(error) or type(error).__name__).rstrip('.')}",
-        f"start it, or set {URL} or sentinels; `storehooks dev` starts an embedded one",
-        temporary=True,
+    known = _sentinel_fault(error, server, client) or _refused_command(error, server, client)
+    return (
+        known
+        or _tls_fault(error, server, given)
+        or ServerFault(
+            f"{server} does not answer: {(str(error) or type(error).__name__).rstrip('.')}",
+            f"start it, or set {URL} or sentinels; `storehooks dev` starts an embedded one",
+            temporary=True,
+        )
     )
 
 
@@ -76,6 +79,48 @@ def fault_of_mode(info: Mapping[str, Any], client: Redis) -> ServerFault | None:
             "and a replica refuses writes",
             f"set {URL} to its primary, or set [redis] sentinels",
             temporary=True,  # it may become the primary at any moment
+        )
+    return None
+
+
+def _sentinel_fault(error: RedisError, server: str, client: Redis) -> ServerFault | None:
+    """The fault if sentinels refuse the password, or answer and none knows the name.
+
+    A primary that they know is only down.
+    """
+    pool = client.connection_pool
+    if not (isinstance(error, MasterNotFoundError) and isinstance(pool, SentinelConnectionPool)):
+        return None
+    if "AuthenticationError" in str(error):
+        return ServerFault(f"{server}: its sentinels refuse the password", "correct [redis] sentinel_password")
+    answers = []
+    for sentinel in pool.sentinel_manager.sentinels:
+        with suppress(RedisError):
+            answers.append(sentinel.sentinel_masters())
+    known = sorted({name for answer in answers for name in answer})
+    if not answers or pool.service_name in known:
+        return None
+    return ServerFault(
+        f"the sentinels know no primary of the name {pool.service_name}; they know: {', '.join(known) or 'none'}",
+        "correct [redis] sentinel_name",
+    )
+
+
+def _refused_command(error: RedisError, server: str, client: Redis) -> ServerFault | None:
+    """The fault if the server answers the first command with an error."""
+    said = str(error)
+    if isinstance(error, NoPermissionError):
+        return ServerFault(
+            f"{server}: the user {user_of(client)} may not run {_command_in(said)}",
+            "give it the rights that docs/operating.md lists",
+        )
+    if isinstance(error, ResponseError) and "DB index" in said:
+        database = client.connection_pool.connection_kwargs.get("db")
+        return ServerFault(f"{server} has no database {database}", f"correct the number at the end of {URL}")
+    if isinstance(error, ResponseError) and "unknown command" in said.lower():
+        return ServerFault(
+            f"{server} does not know the command {_command_in(said)}",
+            "remove rename-command for it from the server's config, or use Redis 7.0, Valkey 7.2, or later",
         )
     return None
 
@@ -98,17 +143,21 @@ def _command_in(said: str) -> str:
 
 
 def _tls_fault(error: RedisError, server: str, given: Mapping[str, Any]) -> ServerFault | None:
-    cause, ca_file = error.__cause__ or error.__context__, given.get("ssl_ca_certs")
+    cause = error.__cause__ or error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _certificate_fault(cause, server)
-    if ca_file and isinstance(cause, FileNotFoundError | PermissionError):
-        return ServerFault(f"[redis] ca_file {ca_file} cannot be read: {cause.strerror}", "correct its path or mode")
-    if ca_file and isinstance(cause, ssl.SSLError) and "NO_CERTIFICATE" in str(cause):
-        return ServerFault(f"[redis] ca_file {ca_file} contains no certificate", "set it to a PEM file with one")
+    if "CERTIFICATE_REQUIRED" in str(cause):
+        return ServerFault(
+            f"{server} requires a client certificate",
+            f"add ?ssl_certfile=PATH&ssl_keyfile=PATH to {URL}, or set tls-auth-clients no at the server",
+        )
+    if isinstance(cause, OSError) and (fault := _file_fault(given)):
+        return fault
     if isinstance(cause, ssl.SSLError) or "handshake" in str(cause):
         return ServerFault(
             f"{server} does not complete the TLS handshake: {cause}",
-            f"if it has no TLS, write redis:// instead of rediss:// in {URL}",
+            f"if it has no TLS, write redis:// instead of rediss:// in {URL}; if it requires a client certificate, add "
+            "?ssl_certfile=PATH&ssl_keyfile=PATH there",
             temporary=True,
         )
     closed = isinstance(cause, ConnectionResetError) or "closed by server" in str(error)
@@ -117,6 +166,33 @@ def _tls_fault(error: RedisError, server: str, given: Mapping[str, Any]) -> Serv
             f"{server} closes the connection: {str(error).rstrip('.')}",
             f"if the server expects TLS, use rediss:// in {URL}",
             temporary=True,
+        )
+    return None
+
+
+def _file_fault(given: Mapping[str, Any]) -> ServerFault | None:
+    """The fault of a file with certificates or a key: it cannot be read, or does not contain what it should."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    ca_file, certificate, key = (given.get(f"ssl_{name}") for name in ("ca_certs", "certfile", "keyfile"))
+    options = {"[redis] ca_file": ca_file, "[redis] url: ssl_certfile": certificate, "[redis] url: ssl_keyfile": key}
+    for option, path in options.items():
+        try:
+            if path:
+                Path(path).read_bytes()
+        except OSError as error:
+            return ServerFault(f"{option} {path} cannot be read: {error.strerror}", "correct its path or mode")
+    try:
+        if ca_file:
+            context.load_verify_locations(ca_file)
+    except ssl.SSLError:
+        return ServerFault(f"[redis] ca_file {ca_file} contains no certificate", "set it to a PEM file with one")
+    try:
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        return ServerFault(
+            f"ssl_certfile and ssl_keyfile in {URL} are no certificate with its key: {error}",
+            "set them to PEM files that belong together, with a key that has no password",
         )
     return None
 

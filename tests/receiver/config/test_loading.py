@@ -77,6 +77,30 @@ def test_a_redis_url_that_cannot_be_parsed_is_an_error_with_its_place(tmp_path: 
         load(tmp_path, f'[redis]\nurl = "{url}"\n')
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("rediss://h?ssl_cert_reqs=none", "the URL has an option that is not supported; the options are db, ssl_cert"),
+        ("redis://h?decode_responses=True", "the URL has an option that is not supported"),
+        ("redis://h/0?socket_timeout=9", "timeout and ca_file are keys of"),
+        ("redis://u:1?sesame@h/0", "is written %3F"),
+        ("unix:///run/redis.sock?db=x", "the database is a number"),
+        ("redis://h?ssl_certfile=a.pem", "ssl_certfile needs TLS; write rediss://"),
+        ("rediss://h?ssl_keyfile=a.pem", "ssl_keyfile needs ssl_certfile"),
+    ],
+)
+def test_an_option_of_the_redis_url_that_would_weaken_ours_is_refused(tmp_path: Path, url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=r"config.toml:2: redis.url: ") as raised:
+        load(tmp_path, f'[redis]\nurl = "{url}"\n')
+    assert said in str(raised.value)
+    assert "sesame" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["unix:///run/redis.sock?db=3", "rediss://h/1?ssl_certfile=a.pem&ssl_keyfile=b.pem"])
+def test_a_redis_url_may_name_its_database_and_a_client_certificate(tmp_path: Path, url: str) -> None:
+    assert load(tmp_path, f'[redis]\nurl = "{url}"\n').redis.url == url
+
+
 @pytest.mark.parametrize("bind", ["127.0.0.1:+80", "127.0.0.1: 80", "127.0.0.1:٨٠", "127.0.0.1:65536", ":80", "host:"])
 def test_an_address_with_an_invalid_port_is_an_error_with_its_place(tmp_path: Path, bind: str) -> None:
     for text in (

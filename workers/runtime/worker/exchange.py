@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
+from receiver.inbox.keys import rq_queue
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from receiver.inbox.rq_records import fail_job
 from workers.runtime.failure_log import FailureLog
@@ -105,8 +106,7 @@ class InboxExchange:
             return
         self.expects_work = True  # also after another program's job: while that was in the queue, it got no wake-up
         if not job.is_wake_up:
-            name = job.id[:64].decode("utf-8", "replace")
-            log.warning("another program's RQ job was put on a queue of storehooks", job=name, queue=job.queue)
+            self.failures.foreign_job(rq_queue(job.queue), job.id)
             self._foreign_jobs.append(job)
             self.fail_foreign_jobs()
 

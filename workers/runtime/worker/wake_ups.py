@@ -11,14 +11,17 @@ from selectors import EVENT_READ, BaseSelector
 from typing import NamedTuple
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from receiver import logs
 from receiver.inbox.keys import WAKE, rq_list
 from receiver.inbox.redis.raw_connection import RawConnection
 
 WAIT_SECONDS = 5
 TRY_AGAIN_AFTER = 0.5
 OVERDUE = 2.0
+
+log = logs.get("worker")
 
 
 class QueuedJob(NamedTuple):
@@ -53,6 +56,9 @@ class WakeUpListener:
         self._not_before = 0.0
         self._armed_at = 0.0
         self.armed = False
+        self._refused = logs.OutageLog(
+            log, begins="the Redis server refuses to wait for wake-ups", ends="waiting for wake-ups is possible again"
+        )
 
     def arm(self) -> bool:
         """Start waiting for a wake-up. False when the server does not answer; a later call tries again."""
@@ -100,11 +106,15 @@ class WakeUpListener:
                 return None
             case [None]:
                 self.armed = False
+                self._refused.worked()
                 return None
             case [[bytes(name), bytes(job_id)]]:
                 self.armed = False
+                self._refused.worked()
                 return QueuedJob(next(one for one in self._queues if rq_list(one).encode() == name), job_id)
             case _:  # an error, or a reply to no request
+                if isinstance(replies[0], ResponseError):
+                    self._refused.failed(why=str(replies[0])[:300])
                 self.drop()
                 return None
 

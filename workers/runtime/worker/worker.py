@@ -217,7 +217,7 @@ def run(config_path: str | None) -> int:
     try:
         config = load_from_environment(config_path)
         client = connect_to(config.redis, timeout=2.0)
-        check(client, ack=config.redis.ack)
+        check(client, ack=config.redis.ack, waits=True)
         client.close()
         plugins = ValidationProcess(config).result()
     except StorehooksError as error:

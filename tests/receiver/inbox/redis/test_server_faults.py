@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from redis import Redis
+from redis.exceptions import RedisError
 
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
 from receiver.inbox import connect_to
+from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
-from tests.support.harness import Server, System, eventually, free_port, own_server
+from tests.support.harness import Process, Server, System, eventually, free_port, own_server
 from tests.support.sentinels import NAME, Sentinels
 from tests.support.tls_proxy import TlsProxy
 
@@ -125,6 +128,104 @@ def test_an_expired_certificate_does_not_keep_the_receiver_from_starting(tmp_pat
     sentence = refusal(proxy.url, kind=ServerUnreachable, ca_file=str(proxy.certificate))
     assert "has expired; renew it at the server" in sentence
     proxy.listener.close()
+
+
+@pytest.mark.full
+def test_a_client_certificate_that_the_server_requires_is_named(tmp_path: Path, own_redis: Server) -> None:
+    proxy = TlsProxy(tmp_path, socket_path(own_redis.data_dir), requires_certificate=True)
+    ca_file = str(proxy.certificate)
+    certificate, key = f"ssl_certfile={tmp_path}/cert.pem", f"ssl_keyfile={tmp_path}/key.pem"
+    sentence = refusal(proxy.url, ca_file=ca_file)
+    assert "requires a client certificate; add ?ssl_certfile=PATH&ssl_keyfile=PATH to [redis] url" in sentence
+    given = RedisSettings(url=f"{proxy.url}?{certificate}&{key}", ca_file=ca_file)
+    assert "Valkey" in check(connect_to(given, timeout=1.0))
+    missing = f"{tmp_path}/none.pem"
+    sentence = refusal(f"{proxy.url}?ssl_certfile={missing}&{key}", ca_file=ca_file)
+    assert f"[redis] url: ssl_certfile {missing} cannot be read: No such file" in sentence
+    sentence = refusal(f"{proxy.url}?{certificate}&ssl_keyfile={missing}", ca_file=ca_file)
+    assert f"[redis] url: ssl_keyfile {missing} cannot be read: No such file" in sentence
+    assert "are no certificate with its key" in refusal(f"{proxy.url}?{certificate}", ca_file=ca_file)
+    proxy.listener.close()
+
+
+def test_a_name_that_the_sentinels_do_not_know_is_named_and_a_primary_that_is_down_is_awaited(tmp_path: Path) -> None:
+    sentinels = Sentinels(tmp_path / "sentinels").start()
+    try:
+        sentence = refusal("", sentinels=sentinels.addresses, sentinel_name="mymaster")
+        assert f"the sentinels know no primary of the name mymaster; they know: {NAME}" in sentence
+        assert "correct [redis] sentinel_name" in sentence
+        for server in (sentinels.replica, sentinels.primary):
+            server.kill()
+        given = RedisSettings(sentinels=tuple(sentinels.addresses), sentinel_name=NAME)
+        client = connect_to(given, timeout=1.0)
+        eventually(lambda: "No master found" in _said(client), 20, what="the sentinels know that the primary is down")
+        refusal("", kind=ServerUnreachable, sentinels=sentinels.addresses, sentinel_name=NAME)
+    finally:
+        sentinels.close()
+
+
+def _said(client: Redis) -> str:
+    with pytest.raises(RedisError) as raised:
+        client.ping()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("command", ["INFO", "TIME", "FCALL"])
+def test_a_command_that_was_renamed_away_is_named(tmp_path: Path, command: str) -> None:
+    config = tmp_path / "renamed.conf"
+    config.write_text(f'rename-command {command} ""\nport 0\ndir {tmp_path}\nunixsocket {tmp_path}/renamed.sock\n')
+    process = Process([str(embedded_server.binary()), str(config)], log=tmp_path / "renamed.log")
+    url = f"unix://{tmp_path}/renamed.sock"
+    eventually(Path(f"{tmp_path}/renamed.sock").exists, what="the server listens")
+    try:
+        assert f"does not know the command {command}; remove rename-command" in refusal(url)
+    finally:
+        process.stop()
+
+
+# Missing rights
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("-time", "may not run TIME; give it +time, as docs/operating.md says"),
+        ("resetkeys ~sh:*", "may not read keys that begin with rq:; give it ~rq:*, as"),
+        ("-time -fcall", "may not run TIME or run FCALL; give it +time +@scripting, as"),
+    ],
+)
+@pytest.mark.parametrize("command", ["web", "worker"])
+def test_a_user_without_a_right_is_refused_at_start(
+    make_system: Callable[..., System], locked: Locked, rule: str, said: str, command: str
+) -> None:
+    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", *rule.split()]
+    locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
+    done = make_system(url=locked.url("limited:pw@")).refuse_to_start(command)
+    assert done.returncode == 2
+    assert f"the user limited of the Redis server at 127.0.0.1:{locked.port} {said}" in done.stderr
+
+
+def test_a_worker_that_may_not_wait_for_wake_ups_is_refused_and_web_starts(
+    make_system: Callable[..., System], locked: Locked
+) -> None:
+    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", "-@blocking"]
+    locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
+    system = make_system(url=locked.url("limited:pw@"))
+    assert "may not run BLPOP; give it +blpop" in system.refuse_to_start("worker").stderr
+    system.start("web")
+
+
+def test_a_worker_whose_right_to_wait_is_taken_away_says_so(make_system: Callable[..., System], locked: Locked) -> None:
+    rules = locked.server.client
+    rules.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", "~*", "&*", "+@all")
+    system = make_system(url=locked.url("limited:pw@"))
+    system.start("worker")
+    eventually(lambda: rules.info("clients")["blocked_clients"] == 1, what="the worker waits for wake-ups")
+    rules.execute_command("ACL", "SETUSER", "limited", "-blpop")
+    eventually(lambda: "the Redis server refuses to wait for wake-ups" in system.log("worker"))
+    assert "no permissions to run the 'blpop' command" in system.log("worker")
+    rules.execute_command("ACL", "SETUSER", "limited", "+blpop")
+    eventually(lambda: "waiting for wake-ups is possible again" in system.log("worker"))
 
 
 # In every process
