@@ -23,10 +23,21 @@ _STATUS = re.compile(r"(?i)\b(status|code|error|http|answered|returned|got|respo
 """An HTTP status is part of the cause: 401 and 404 are mended in different ways."""
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 """Digits that count as text."""
+_CODE = re.compile(
+    r"(?i)\b((?:(?:error|exit|fault|reason|result|return|status)[ _-]?|(?<=[\"']))code|errno|sqlstate)\b\W{1,4}"
+    r"([a-z]{0,6}[-_]?\d\w{0,5})\b"
+    r"|\b(error)\b(?:\W{1,3}([a-z]{1,6}[-_]?\d{1,6})|[ #(\[](\d{1,5}))\b"
+)
+"""Nor is the code of an error a variable: `error E1001`, `[Errno 111]`, `SQLSTATE[23000]`."""
+_LABEL = re.compile(
+    r"(?i)(?:(\b(?:code|column|detail|error|field|message|reason|status|title|type)[\"']?)|.)\s{0,2}[:=]\s{0,2}$"
+)
+"""Before a quoted value, if anything is; with a group if the label says that the value is part of the cause."""
 _QUOTED = re.compile(
     r"""(?<!\w)[bru]?(?:'([^'\n]*)'|"([^"\n]*)"|`([^`\n]*)`)(?!\w)|“[^“”]*”|„[^„“”]*[“”]|«[^«»]*»|\u2018[^\u2018\u2019]*\u2019|「[^「」]*」"""
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_.]*")
+_WORD = re.compile(r"[(\[]?[^\W\d_][\w'\u2019-]*[)\].,;:!?]*")
 _DAY, _MONTH = "Mon|Tue|Wed|Thu|Fri|Sat|Sun", "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _VARIABLES = re.compile(  # what may be tried at each character is bounded, so that the time grows with the length only
     r"[A-Za-z][A-Za-z0-9+.-]{0,24}://[^\s'\"<>]+"  # URL
@@ -48,16 +59,30 @@ def group_id(handler: str, kind: str, message: str, *, function: str = "", known
 
 
 def message_pattern(message: str, *, known: Iterable[str] = (), keep_names: bool = False) -> str:
-    """A message without its variables: numbers, ids, dates, URLs, addresses, quoted text, and the known values."""
+    """A message without its variables: numbers, ids, dates, URLs, addresses, quoted values, and the known values."""
 
     def unquote(match: re.Match[str]) -> str:
-        inside = match[1] or match[2] or match[3] or ""
-        return inside if keep_names and _NAME.fullmatch(inside) else _VARIABLE
+        inside = next((one for one in match.groups() if one is not None), match[0][1:-1])
+        if match[0][0] in "bB":  # bytes
+            return _VARIABLE
+        if _is_phrase(inside) or (keep_names and _NAME.fullmatch(inside)):
+            return inside
+        label = _LABEL.search(match.string[max(0, match.start() - 20) : match.start()])
+        if label:
+            return inside if label[1] and all(map(_WORD.fullmatch, inside.split())) else _VARIABLE
+        return inside if inside.islower() and _NAME.fullmatch(inside) else _VARIABLE
 
     text = message.strip().partition("\n")[0][:MAX_LINE]
     for value in known:
         if value:
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", _VARIABLE, text)
-    text = _STATUS.sub(lambda match: f"{match[1]} {match[2].translate(_SUPERSCRIPT)}", text)
+    for codes in (_STATUS, _CODE):
+        text = codes.sub(lambda match: " ".join(filter(None, match.groups())).translate(_SUPERSCRIPT), text)
     text = _VARIABLES.sub(_VARIABLE, _QUOTED.sub(unquote, text))
     return " ".join(_LIST.sub(_VARIABLE, text).split())[:MAX_PATTERN]
+
+
+def _is_phrase(text: str) -> bool:
+    """Whether a quoted text is part of a sentence. Names of people and products have capitals after the first word."""
+    first, *rest = text.split() or [""]
+    return bool(rest and _WORD.fullmatch(first)) and not any(word[:1].isupper() and not word.isupper() for word in rest)

@@ -9,7 +9,6 @@ import click
 
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
-from receiver.inbox.model import Declarations
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
@@ -43,6 +42,8 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
         found = reader.latest(group=_the_group(reader, group).id if group else None, limit=limit)
         if json_:
             output.as_json([asdict(one) for one in found])
+            if len(found) == limit:
+                output.warn(f"only the latest {counted(limit, 'run')}; --limit N prints more")
         else:
             _show_runs(found)
         return
@@ -51,15 +52,18 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
         output.echo("no failures")
         return
     _show_groups(groups)
-    _show_versions(groups, Inbox(client).declarations())
+    _show_versions(groups)
     worst = max(groups, key=lambda one: one.retrying + one.failed)
     show = f"storehooks failures show {worst.id}  traceback and an example event"
     if worst.handler == keys.INTAKE:
         output.next_command(show, REREAD)
         return
+    paused = f"handler:{worst.handler}" in Administration(client).paused()
     output.next_command(
         show,
-        f"storehooks handlers pause {worst.handler}  stop its runs for now; nothing is lost",
+        f"storehooks handlers resume {worst.handler}  it is paused; start its runs again"
+        if paused
+        else f"storehooks handlers pause {worst.handler}  stop its runs for now; nothing is lost",
         f"storehooks failures replay --group {worst.id} --first 5  try a few after your fix",
     )
 
@@ -181,7 +185,10 @@ def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
         names = some([one.id for one in found])
         raise ConfigError(f"{len(found)} failure groups begin with {str(start)[:64]!r}: {names}; give more of the id")
     if not found:
-        raise NotFound(f"no failure group {str(start)[:64]!r}; `storehooks failures` lists them")
+        raise NotFound(
+            f"no failure group {str(start)[:64]!r}; `storehooks failures` lists them. If a handler has 200 groups, its "
+            'further causes are in one more, "other causes"'
+        )
     return found[0]
 
 
@@ -232,12 +239,11 @@ def _show_runs(found: list[Failure]) -> None:
     )
 
 
-def _show_versions(groups: list[FailureGroup], declared: Declarations) -> None:
+def _show_versions(groups: list[FailureGroup]) -> None:
     runs = sum(one.retrying + one.failed for one in groups)
     output.echo(f"\n{counted(runs, 'run')}.")
     short = _short_ids(groups)
     for one in groups[:MAX_SENTENCES]:
-        others = sorted({d.version for d in declared.handlers if d.handler == one.handler} - set(one.versions))
-        if len(one.versions) == 1 and one.handler != keys.INTAKE:
-            clean = f"; {', '.join(others)} had no such error" if others else ""
-            output.echo(f"All of {short[one.id]} ran {one.handler} {next(iter(one.versions))}{clean}.")
+        version = next(iter(one.versions)) if len(one.versions) == 1 else "?"
+        if version != "?" and one.handler != keys.INTAKE:
+            output.echo(f"All of {short[one.id]} ran {one.handler} {version}.")

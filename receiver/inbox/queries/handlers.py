@@ -54,6 +54,16 @@ class HandlerQueries:
         newest, _, now = self._read()
         return _declared_since(newest, now - DECLARATION_SILENT_MS) - {""}
 
+    def running_versions(self) -> dict[str, set[str]]:
+        """The versions of each handler that workers have now."""
+        seen: Any = self.client.hgetall(keys.DECLARED_AT)
+        oldest = int(self.client.time()[0]) * 1000 - DECLARATION_SILENT_MS
+        running: dict[str, set[str]] = {}
+        for name in (name.decode() for name, at in seen.items() if int(at) >= oldest):
+            handler, _, version = name.rpartition("#")[0].partition("@")
+            running.setdefault(handler, set()).add(version)
+        return running
+
     def _read(self) -> tuple[dict[str, int], set[str], int]:
         """When each handler was last declared, all that have a declaration or a lane, and the server's time in ms."""
         pipeline = self.client.pipeline(transaction=True)

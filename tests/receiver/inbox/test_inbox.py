@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from receiver.inbox import Claim, Declaration, Housekeeping, Inbox, Outcome, Routes, Run, keys
 from receiver.inbox.leases import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.model import PlannedRun
+from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis.script_library import library
 from tests.support.harness import System, eventually
 
@@ -449,6 +450,15 @@ def test_declarations_are_the_union_of_all_workers(system: System) -> None:
     assert system.inbox.declare([make("shop.greet", "1")]) == first
     assert system.inbox.declare([make("shop.greet", "2"), make("shop.new", "2")]) != first
     assert {one.handler for one in system.inbox.declarations().handlers} == {"shop.greet", "shop.new"}
+
+
+def test_only_versions_that_were_declared_just_now_are_running(system: System) -> None:
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
+    (name,) = (name for name in system.client.hkeys(keys.DECLARED_AT) if name != b"@")
+    system.client.hincrby(keys.DECLARED_AT, name, -60_000)  # a minute ago, before a deploy
+    system.inbox.declare([Declaration("shop.greet", "2", ("*",), ("*",))])
+    assert {one.version for one in system.inbox.declarations().handlers} == {"1", "2"}
+    assert HandlerQueries(system.client).running_versions()["shop.greet"] == {"2"}
 
 
 def test_an_empty_claim_is_no_error(system: System) -> None:

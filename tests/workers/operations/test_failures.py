@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from receiver.inbox import FailureQueries, Outcome, keys
+from receiver.inbox import Declaration, FailureQueries, Outcome, keys
 from receiver.inbox.administration import ReopenResult
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Process, System, eventually
@@ -50,6 +50,29 @@ def test_failures_of_one_cause_are_one_group(system: System) -> None:
     first, second = sorted(FailureQueries(system.client).groups(), key=lambda one: -one.stores)
     assert (first.handler, first.failed, first.retrying, first.stores) == ("shop.greet", 1, 1, 2)
     assert (second.failed, second.error) == (1, "Fail: unknown SKU")
+
+
+def test_the_list_says_what_is_true_of_versions_and_pauses(system: System) -> None:
+    fail(system)
+    system.inbox.declare([Declaration("shop.greet", version, ("*",), ("*",)) for version in ("1", "2")])
+    shown = system.run_cli("failures").stdout
+    assert "All of a1f3 ran shop.greet 1.\n" in shown, "version 2 may have had this error, too"
+    assert "handlers pause shop.greet" in shown
+    system.administration.pause(handler="shop.greet")
+    system.client.hdel(keys.GROUP + "a1f3aaaa", "v:1")
+    system.client.hset(keys.GROUP + "a1f3aaaa", "v:?", 1)
+    shown = system.run_cli("failures").stdout
+    assert "All of" not in shown, "no version is known of a run that never ran"
+    assert "handlers resume shop.greet" in shown
+    assert "handlers pause" not in shown
+
+
+def test_a_cut_list_as_json_says_so_on_stderr(system: System) -> None:
+    fail(system), fail(system)
+    cut = system.run_cli("failures", "list", "--json", "--limit", "1")
+    assert (len(json.loads(cut.stdout)), "--limit" in cut.stderr) == (1, True)
+    assert "--limit" not in system.run_cli("failures", "list", "--json").stderr
+    assert "other causes" in system.run_cli("failures", "show", "beef").stderr
 
 
 def test_a_run_that_succeeds_leaves_its_group(system: System) -> None:

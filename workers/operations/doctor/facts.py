@@ -47,6 +47,8 @@ class InboxFacts:
     """The topic names that each store has sent."""
     last_events: Mapping[str, datetime]
     declared: tuple[Declaration, ...]
+    running: Mapping[str, set[str]]
+    """By handler: the versions that workers have now."""
     workers: tuple[Heartbeat, ...]
     housekeeper: str
     paused: frozenset[str]

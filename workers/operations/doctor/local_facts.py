@@ -105,6 +105,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         topic_names={store: events.event_names(store) for store in config.stores},
         last_events=activity.last_events(config.stores),
         declared=inbox.declarations().handlers,
+        running=HandlerQueries(client).running_versions(),
         absent=HandlerQueries(client).absent(),
         workers=tuple(activity.workers()),
         other_workers=tuple(activity.other_workers()),

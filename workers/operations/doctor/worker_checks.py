@@ -105,14 +105,12 @@ def _version_mismatches(facts: Facts) -> Iterator[Finding]:
     """Handlers of which the workers run another version than this host has."""
     if facts.inbox is None or not facts.inbox.workers:
         return
-    running: dict[str, set[str]] = {}
-    for declared in facts.inbox.declared:
-        running.setdefault(declared.handler, set()).add(declared.version)
     for local in facts.plugins.handlers:
-        if local.handler not in running or local.handler in facts.inbox.absent:
+        running = facts.inbox.running.get(local.handler)
+        if not running:
             yield warn("handlers", f"{local.handler} is in this config, and no worker has loaded it", fix=RELOAD)
-        elif local.version not in running[local.handler]:
-            versions = some(sorted(running[local.handler]))
+        elif local.version not in running:
+            versions = some(sorted(running))
             yield warn("handlers", f"{local.handler} is {local.version} here, and workers run {versions}", fix=RELOAD)
 
 

@@ -49,6 +49,7 @@ INBOX = InboxFacts(
     topic_names={},
     last_events={},
     declared=(),
+    running={},
     workers=(Heartbeat("vm-1-2", ("default",), NOW),),
     housekeeper="vm-1-abc",
     paused=frozenset(),
@@ -292,11 +293,11 @@ def test_a_known_topic_that_was_not_sent_yet_is_a_warning(facts: Facts) -> None:
 
 
 def test_workers_that_run_another_version_than_this_host_has(facts: Facts) -> None:
-    same = with_inbox(facts, declared=(HANDLER,))
+    same = with_inbox(facts, declared=(HANDLER,), running={"erp.push": {"1.0"}})
     assert len(as_lines(worker_checks.check_handlers(same))) == 1
-    old = with_inbox(facts, declared=(replace(HANDLER, version="0.9"),))
+    old = with_inbox(facts, declared=(HANDLER, replace(HANDLER, version="0.9")), running={"erp.push": {"0.9"}})
     assert "warn handlers: erp.push is 1.0 here, and workers run 0.9" in as_lines(worker_checks.check_handlers(old))[1]
-    absent = with_inbox(facts, declared=())
+    absent = with_inbox(facts, declared=(HANDLER,))
     assert (
         "erp.push is in this config, and no worker has loaded it" in as_lines(worker_checks.check_handlers(absent))[1]
     )
