@@ -43,6 +43,8 @@ class ReopenResult(StrEnum):
     """There is no such run."""
     GONE = "gone"
     """There is no such event."""
+    DAMAGED = "damaged"
+    """Its record is damaged, and is quarantined."""
 
     @property
     def replayed(self) -> bool:
@@ -67,6 +69,18 @@ class RereadResult(StrEnum):
     """Its body was removed by age."""
     NOT_UNREADABLE = "not-unreadable"
     """It is not, or no longer, an event that could not be read."""
+    DAMAGED = "damaged"
+    """Its record is damaged."""
+
+
+class DropResult(StrEnum):
+    """What became of a failure that was to be dropped. The script `drop` returns these words."""
+
+    DROPPED = "dropped"
+    KEPT = "kept"
+    """It is no failure, or runs at this moment."""
+    DAMAGED = "damaged"
+    """Its record is damaged, and is quarantined."""
 
 
 class Administration:
@@ -168,11 +182,11 @@ class Administration:
                     break
         return total
 
-    def drop(self, items: Sequence[str], *, reason: str) -> list[bool]:
-        """Give up failures, with a reason that is stored with them. False for a run that is none, or runs now."""
+    def drop(self, items: Sequence[str], *, reason: str) -> list[DropResult]:
+        """Give up failures, with a reason that is stored with them."""
         detail = orjson.dumps({"result": reason, "dropped": "by hand"})
         (replies,) = script_runner.run(self.client, [ScriptCall("drop", [detail, *items])])
-        return [bool(reply) for reply in replies]
+        return [DropResult(reply.decode()) for reply in replies]
 
 
 def _pause_name(handler: str, store: str) -> str:

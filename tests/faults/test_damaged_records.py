@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
-from receiver.inbox import Administration, Declaration, Inbox, Limit, Outcome, Routes, Run, keys
+from receiver.inbox import Administration, Declaration, FailureQueries, Inbox, Limit, Outcome, Routes, Run, keys
+from receiver.inbox.administration import DropResult, ReopenResult
+from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import lapse
 from tests.support.harness import System, eventually
 
@@ -240,6 +244,67 @@ def test_a_store_with_too_many_events_is_trimmed_past_a_damaged_record(
     assert system.housekeeping.trim_store("north", keep=0, window=-1) == (2, 2)
     assert system.status(good.stored.id) == "unknown"
     assert quarantined(system) == {bad.stored.id}
+
+
+def failed_runs(system: System, count: int) -> list[str]:
+    runs = leased_runs(system, count)
+    system.inbox.finish([Outcome(run, OutcomeKind.FAILED, {"error": "E"}) for run in runs])
+    return [run.item for run in runs]
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {f"g:{GREET}": "x"}, NO_NUMBERS])
+def test_failures_are_dropped_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+    """The command failed each time, and nothing of its page was dropped."""
+    bad, *good = failed_runs(system, 3)
+    damage_record(system, keys.split_item(bad)[0], damage)
+    dropped = system.administration.drop([bad, *good], reason="noise")
+    assert dropped == [DropResult.DAMAGED, DropResult.DROPPED, DropResult.DROPPED]
+    assert quarantined(system) == {bad}
+    assert {system.status(keys.split_item(one)[0]) for one in good} == {"settled"}
+    assert system.identity_holds()
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {f"g:{GREET}": "x"}, NO_NUMBERS])
+def test_runs_are_replayed_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+    bad, *good = failed_runs(system, 3)
+    damage_record(system, keys.split_item(bad)[0], damage)
+    replayed = system.administration.reopen([bad, *good], {})
+    assert replayed == [ReopenResult.DAMAGED, ReopenResult.READY, ReopenResult.READY]
+    assert quarantined(system) == {bad}
+    assert {run.item for run in system.inbox.claim({GREET: 3}, capacity=3).runs} == set(good)
+    assert system.identity_holds()
+
+
+@pytest.mark.parametrize("damage", [WRONG_TYPE, {"g:intake": "x"}])
+def test_events_are_read_again_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
+    unreadable = [replace(system.delivery(), unreadable="no topic") for _ in range(3)]
+    bad, *good = (accepted.id for accepted in system.inbox.accept(unreadable))
+    damage_record(system, bad, damage)
+    done = system.run_cli("events", "reread", "--json")
+    assert done.returncode == 1, done.stderr
+    assert (json.loads(done.stdout)["read"], json.loads(done.stdout)["damaged"]) == (2, 1)
+    assert {system.status(one) for one in good} == {"open"}
+    assert system.identity_holds()
+
+
+def test_commands_work_past_a_damaged_event_and_name_it(system: System) -> None:
+    """One key of another type stopped each of them with the server's error."""
+    bad, *good = failed_runs(system, 3)
+    event_id = keys.split_item(bad)[0]
+    damage_record(system, event_id, WRONG_TYPE)
+    ids = {keys.split_item(one)[0] for one in good}
+    listed = {one["id"]: one["status"] for one in json.loads(system.run_cli("events", "--json").stdout)}
+    assert listed == {event_id: "damaged"} | dict.fromkeys(ids, "failed")
+    failures = {one["event"]: one["error"] for one in json.loads(system.run_cli("failures", "--json").stdout)}
+    assert failures == {event_id: "its record is damaged"} | dict.fromkeys(ids, "E")
+    (group,) = FailureQueries(system.client).groups()
+    assert system.run_cli("failures", "show", group.id).returncode == 0
+    for command in (("events", "show", event_id), ("failures", "drop", "--event", event_id, "--reason", "x")):
+        done = system.run_cli(*command)
+        assert (done.returncode, f"the record of event {event_id} is damaged" in done.stderr) == (2, True), done.stderr
+    assert "2 runs replayed" in system.run_cli("events", "replay", "--run-status", "failed", "--yes").stdout
+    dropped = system.run_cli("failures", "drop", "--group", group.id, "--reason", "noise", "--yes")
+    assert "1 run not dropped: the record is damaged" in dropped.stdout, dropped.stderr
 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, NO_RUN])

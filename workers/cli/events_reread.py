@@ -21,12 +21,14 @@ NOT_READ = {
     RereadResult.DUPLICATE: ("duplicate", "settled: delivered again and accepted meanwhile"),
     RereadResult.NO_BODY: ("failed", "not read: no such event, or its body was deleted by retention"),
     RereadResult.NOT_UNREADABLE: ("open", "not read again: not an unreadable event"),
+    RereadResult.DAMAGED: ("failed", "not read: the record is damaged"),
 }
 JSON_NAMES = {
     RereadResult.READ: "read",
     RereadResult.DUPLICATE: "duplicates",
     RereadResult.NO_BODY: "no_body",
     RereadResult.NOT_UNREADABLE: "not_unreadable",
+    RereadResult.DAMAGED: "damaged",
 }
 
 

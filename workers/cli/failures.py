@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 
@@ -9,6 +10,7 @@ import click
 
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
+from receiver.inbox.administration import DropResult
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
@@ -21,6 +23,10 @@ from workers.operations.replay import PAGE
 REREAD = "storehooks events reread --dry-run  what can be read after you have corrected the scheme"
 MAX_SENTENCES = 10
 """Maximum number of groups with a sentence about their versions."""
+NOT_DROPPED = {
+    DropResult.KEPT: "running now, or no failure any more",
+    DropResult.DAMAGED: "the record is damaged; `storehooks doctor` names it",
+}
 
 
 @click.group(cls=Noun)
@@ -140,15 +146,15 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     chosen = _choose(reader, group, event_id)
     output.confirm_on_terminal(f"Drop {counted(chosen.total, 'run')}?", needed=not yes and chosen.total > 1)
     items = reader.runs_of(chosen.group.id, until=chosen.group.last) if chosen.group else iter(chosen.items)
-    dropped = kept = 0
+    counts: Counter[DropResult] = Counter()
     with output.progress("dropping", chosen.total) as bar:
         while page := list(islice(items, PAGE)):
-            replies = administration.drop(page, reason=reason)
-            dropped, kept = dropped + replies.count(True), kept + replies.count(False)
+            counts.update(administration.drop(page, reason=reason))
             bar.advance(len(page))
-    output.echo(f"{counted(dropped, 'run')} dropped")
-    if kept:
-        output.echo(f"{counted(kept, 'run')} not dropped: running now, or no failure any more")
+    output.echo(f"{counted(counts[DropResult.DROPPED], 'run')} dropped")
+    for result, why in NOT_DROPPED.items():
+        if counts[result]:
+            output.echo(f"{counted(counts[result], 'run')} not dropped: {why}")
 
 
 @dataclass(frozen=True)

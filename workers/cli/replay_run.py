@@ -19,6 +19,7 @@ NOT_REPLAYED = {
     ReopenResult.UNREADABLE: "the delivery could not be read; see `storehooks events reread`",
     ReopenResult.ABSENT: "no such run",
     ReopenResult.GONE: "the event was deleted by retention",
+    ReopenResult.DAMAGED: "the record is damaged; `storehooks doctor` names it",
 }
 
 

@@ -15,6 +15,7 @@ from receiver.contract.intake import Delivery, read_delivery
 from receiver.contract.stores import Store
 from receiver.inbox import Administration, EventQueries
 from receiver.inbox.administration import RereadResult
+from receiver.inbox.queries.damage import DamagedRecord
 
 PAGE = 50
 
@@ -37,7 +38,11 @@ class Rereader:
         page: list[tuple[str, Delivery]] = []
         for event_id in event_ids:
             progress(1)
-            event = self._queries.as_event(event_id)
+            try:
+                event = self._queries.as_event(event_id)
+            except DamagedRecord:
+                self.counts[RereadResult.DAMAGED] += 1
+                continue
             if event is None:
                 self.counts[RereadResult.NO_BODY] += 1
             elif self._store in (None, event.store):

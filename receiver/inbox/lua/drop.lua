@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 -- drop: a person gives up failures, with a reason. A run that is still retried also ends as dropped.
 -- ARGV  1 detail (JSON)  then the items
--- returns for each run 1, or 0 if it is not a failure or runs at this moment
+-- returns for each run what became of it; `DropResult` in administration.py lists the words
 local function drop(item)
   local id, handler = split(item)
   local e = P .. 'e:' .. id
   local run = read_run(id, handler)
   local store = redis.call('HGET', e, 'store')
-  if not run or not store or run.state == 'leased' or redis.call('HEXISTS', e, 'g:' .. handler) == 0 then return 0 end
+  if not run or not store or run.state == 'leased' or redis.call('HEXISTS', e, 'g:' .. handler) == 0 then return 'kept' end
   local retrying = run.state ~= 'failed'
   leave_group(id, handler, store)
   redis.call('ZREM', set_of(run.state, handler, store), item)
@@ -15,11 +15,11 @@ local function drop(item)
   write_run(id, handler, run)
   redis.call('HSET', e, 'x:' .. handler, ARGV[1])
   if retrying then end_run(id, store, false) else settle_failure(id, store) end
-  return 1
+  return 'dropped'
 end
 
 return function()
   local results = {}
-  for at = 2, #ARGV do results[#results + 1] = drop(ARGV[at]) end
+  for at = 2, #ARGV do results[#results + 1] = change_or_quarantine(ARGV[at], drop, ARGV[at]) end
   return results
 end

@@ -52,7 +52,7 @@ return function()
   local results = {}
   urgent = ARGV[4] == '1'
   for at = 5, #ARGV, 3 do
-    results[#results + 1] = reopen(ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1')
+    results[#results + 1] = change_or_quarantine(ARGV[at], reopen, ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1')
   end
   if ARGV[1] ~= '' then
     if ARGV[2] == '' then redis.call('DEL', ARGV[1]) else redis.call('SET', ARGV[1], ARGV[2], 'EX', 604800) end

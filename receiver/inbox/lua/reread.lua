@@ -81,6 +81,8 @@ end
 return function()
   window = tonumber(ARGV[1])
   local results = {}
-  for at = 2, #ARGV, PARTS do results[#results + 1] = reread(at) end
+  for at = 2, #ARGV, PARTS do
+    results[#results + 1] = change_or_quarantine(item_of(ARGV[at], 'intake'), reread, at)
+  end
   return results
 end

@@ -17,6 +17,7 @@ from receiver.contract.topics import matches
 from receiver.inbox import keys
 from receiver.inbox.model import Declaration, from_ms, read_declarations, read_event, to_ms, unpack
 from receiver.inbox.outcomes import RunState, RunStatus, status_of
+from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, read_each
 
 COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
@@ -69,7 +70,7 @@ class EventSummary:
     received_at: datetime
     source: str
     status: str
-    """An EventStatus; other text only where the record is damaged."""
+    """An EventStatus; other text, such as "damaged", only where the record is damaged."""
 
 
 @dataclass(frozen=True)
@@ -192,13 +193,16 @@ class EventQueries:
         return which
 
     def event(self, event_id: str) -> EventRecord | None:
-        """One event with its runs, read in one transaction."""
-        pipeline = self.client.pipeline(transaction=True)
-        pipeline.hgetall(keys.EVENT + event_id)
-        pipeline.get(keys.BODY + event_id)
-        fields, blob = pipeline.execute()
+        """One event with its runs, read in one transaction. Raises DamagedRecord."""
+        fields, blob = self._read(event_id)
         if not fields:
             return None
+        try:
+            return self._record(event_id, fields, blob)
+        except ValueError:
+            raise DamagedRecord(event_id) from None
+
+    def _record(self, event_id: str, fields: dict[bytes, bytes], blob: bytes | None) -> EventRecord:
         named = {name.decode(): value for name, value in fields.items()}
         headers, body = unpack(blob)
         handlers = sorted(name[2:] for name in named if name.startswith("r:") and name != "r:")
@@ -208,12 +212,18 @@ class EventQueries:
         return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
 
     def as_event(self, event_id: str) -> Event | None:
-        """An event as a handler receives it. None if it, or its body, was removed."""
+        """An event as a handler receives it. None if it, or its body, was removed. Raises DamagedRecord."""
+        fields, blob = self._read(event_id)
+        return read_event(event_id, fields, blob) if fields and blob else None
+
+    def _read(self, event_id: str) -> tuple[dict[bytes, bytes], bytes | None]:
         pipeline = self.client.pipeline(transaction=True)
         pipeline.hgetall(keys.EVENT + event_id)
         pipeline.get(keys.BODY + event_id)
-        fields, blob = pipeline.execute()
-        return read_event(event_id, fields, blob) if fields and blob else None
+        fields, blob = read_each(pipeline)
+        if fields is None:
+            raise DamagedRecord(event_id)
+        return fields, blob
 
     def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
         """Read a page at a time. Events accepted meanwhile are left out: they would shift the pages, and some events
@@ -227,8 +237,10 @@ class EventQueries:
             pipeline = self.client.pipeline(transaction=False)
             for event_id in ids:
                 pipeline.hmget(keys.EVENT + _decoded(event_id), _SUMMARY)
-            for event_id, fields in zip(ids, pipeline.execute(), strict=True):
-                if fields[0] is not None:
+            for event_id, fields in zip(ids, read_each(pipeline), strict=True):
+                if fields is None:
+                    yield _summary(_decoded(event_id), [*[None] * 6, DAMAGED.encode()])
+                elif fields[0] is not None:
                     yield _summary(_decoded(event_id), fields)
             if len(ids) < page:
                 return
@@ -282,5 +294,7 @@ def _decoded(value: Any) -> str:
 
 
 def _summary(event_id: str, fields: list[bytes | None]) -> EventSummary:
-    store, topic, delivery, resource, received, source, state = ((value or b"").decode() for value in fields)
-    return EventSummary(event_id, store, topic, delivery, resource, from_ms(received or "0"), source, state)
+    texts = ((value or b"").decode("utf-8", "replace") for value in fields)
+    store, topic, delivery, resource, received, source, state = texts
+    received_at = from_ms(received if received.isdecimal() else "0")
+    return EventSummary(event_id, store, topic, delivery, resource, received_at, source, state)

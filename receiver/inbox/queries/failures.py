@@ -12,7 +12,10 @@ from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.outcomes import RunState, RunStatus
+from receiver.inbox.queries.damage import read_each
 from receiver.inbox.queries.runs import members
+
+DAMAGED = "its record is damaged"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class FailureQueries:
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.hgetall(keys.GROUP + name)
-        return [_group(name, fields) for name, fields in zip(names, pipeline.execute(), strict=True) if fields]
+        return [_group(name, fields) for name, fields in zip(names, read_each(pipeline), strict=True) if fields]
 
     def find_groups(self, start: str) -> list[FailureGroup]:
         """The groups whose id begins with `start`."""
@@ -91,13 +94,15 @@ class FailureQueries:
         pipeline = self.client.pipeline(transaction=False)
         for item, _ in items:
             self._queue_reads(pipeline, item)
-        replies = iter(pipeline.execute())
+        replies = iter(read_each(pipeline))
         return [_failure(group, item, score, next(replies), next(replies)) for item, score in items]
 
     def traceback(self, item: str) -> str:
         """The traceback of a run's last attempt."""
         event_id, handler = keys.split_item(item)
-        detail = self.client.hget(keys.EVENT + event_id, f"x:{handler}")
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.hget(keys.EVENT + event_id, f"x:{handler}")
+        (detail,) = read_each(pipeline)
         return str(orjson.loads(detail).get("traceback", "")) if detail else ""
 
     @staticmethod
@@ -124,9 +129,9 @@ def _group(name: str, fields: dict[bytes, bytes]) -> FailureGroup:
     )
 
 
-def _failure(group: str, item: str, score: float, fields: list[bytes | None], due: float | None) -> Failure:
-    store, topic, run, detail = ((field or b"").decode() for field in fields)
-    result = orjson.loads(detail or "{}")
+def _failure(group: str, item: str, score: float, fields: list[bytes | None] | None, due: float | None) -> Failure:
+    store, topic, run, detail = ((field or b"").decode("utf-8", "replace") for field in fields or [None] * 4)
+    result = orjson.loads(detail or "{}") if fields else {"error": DAMAGED}
     state, attempts, *_ = (run or "failed 0").split(" ")
     event_id, handler = keys.split_item(item)
     return Failure(

@@ -11,6 +11,7 @@ import orjson
 from redis import Redis
 
 from receiver.inbox import keys
+from receiver.inbox.queries.damage import DamagedRecord, read_each
 
 _PAGE = 200
 
@@ -50,7 +51,12 @@ class RunQueries:
         self.client = client
 
     def of_event(self, event_id: str) -> EventRuns | None:
-        fields: Any = self.client.hgetall(keys.EVENT + event_id)
+        """One event's runs. Raises DamagedRecord."""
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.hgetall(keys.EVENT + event_id)
+        (fields,) = read_each(pipeline)
+        if fields is None:
+            raise DamagedRecord(event_id)
         return _event_runs(event_id, fields) if fields else None
 
     def pages(
@@ -81,7 +87,7 @@ class RunQueries:
         pipeline = self.client.pipeline(transaction=False)
         for event_id in event_ids:
             pipeline.hgetall(keys.EVENT + event_id)
-        records = zip(event_ids, pipeline.execute(), strict=True)
+        records = zip(event_ids, read_each(pipeline), strict=True)
         return [_event_runs(event_id, fields) for event_id, fields in records if fields]
 
 

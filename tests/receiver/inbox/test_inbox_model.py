@@ -38,6 +38,7 @@ from receiver.inbox import (
     connect,
     keys,
 )
+from receiver.inbox.administration import DropResult
 from receiver.inbox.leases import LOSSES_ALLOWED
 from receiver.inbox.model import from_ms
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -304,10 +305,11 @@ class InboxMachine(RuleBasedStateMachine):
     def _drop(self, event_id: str, handler: str, state: str) -> None:
         item = keys.run_item(event_id, handler)
         in_group = self.client.hexists(keys.EVENT + event_id, f"g:{handler}")
-        (dropped,) = self.administration.drop([item], reason="because")
+        (result,) = self.administration.drop([item], reason="because")
+        dropped = result is DropResult.DROPPED
         assert dropped == (in_group and state != "leased")
         assert not dropped or not self.client.hexists(keys.EVENT + event_id, f"g:{handler}")
-        assert self.administration.drop([item], reason="because") == [False]
+        assert self.administration.drop([item], reason="because") == [DropResult.KEPT]
 
     def _pick(self, data: st.DataObject, states: set[str]) -> tuple[str, str, str]:
         """A run of an event with its state ("" if it does not exist), in one of these states if there is any."""

@@ -83,3 +83,11 @@ local function quarantine_or_raise(item, problem)
   if not its_own then error(problem, 0) end
   quarantine(item, why)
 end
+
+-- The result of `change(...)` for one item of many, or "damaged" if its record is.
+local function change_or_quarantine(item, change, ...)
+  local ok, result = pcall(change, ...)
+  if ok then return result end
+  quarantine_or_raise(item, result)
+  return 'damaged'
+end
