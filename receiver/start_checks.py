@@ -47,7 +47,10 @@ def require_free_port(bind: str, *, key: str) -> None:
         try:
             probe.bind((host.strip("[]"), int(port)))
         except OSError as error:
-            raise ConfigError(f"cannot listen on {bind}: {error.strerror}; stop what uses it, or set {key}") from None
+            fix = f"set {key} to an address of this host and a port that this user may use"
+            if error.errno == errno.EADDRINUSE:
+                fix = f"stop what uses it, or set {key}"
+            raise ConfigError(f"cannot listen on {bind}: {error.strerror}; {fix}") from None
 
 
 def prepare_data_dir(data_dir: Path) -> None:

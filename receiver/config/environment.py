@@ -41,6 +41,8 @@ def read_environment(environ: Mapping[str, str], places: Places) -> dict[str, An
         values: dict[str, Any] = _EnvironmentSource(environ)()
     except SettingsError as error:
         raise ConfigError(f"the environment: {error}") from None
+    if (port := environ.get("PORT")) and not (port.isascii() and port.isdigit()):
+        raise ConfigError(f"$PORT must be a number, such as 8000, and is {port[:40]!r}")
     for variable, section, key, form in _PLAIN_VARIABLES:
         if (value := environ.get(variable)) and key not in values.setdefault(section, {}):
             values[section][key] = form.format(value)

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,26 @@ def test_what_a_stopped_receiver_leaves_in_its_spool_is_still_a_number(hosts: Ho
     (found,) = hosts.findings(hosts.other)
     assert f"2 accepted deliveries in the spool of {hosts.name}, where `storehooks web` is not running" in found["text"]
     own_redis.client.config_set("maxmemory", "0")
+
+
+def test_a_web_process_that_hangs_is_silent_also_for_commands_on_its_own_host(hosts: Hosts) -> None:
+    """Its process file is locked all the while, so only its last report says that it hangs."""
+    (web,) = hosts.receiving.processes
+    stopped = [web.pid, *children_of(web.pid)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        reported = hosts.other.ledger.spools()[hosts.name].at
+        eventually(lambda: hosts.state() == "silent", 15)
+        (found,) = json.loads(hosts.receiving.run_cli("hosts", "--json", env=SOON).stdout)
+        assert (found["state"], found["spooled"]) == ("silent", 0)
+        assert datetime.fromisoformat(found["last_seen"]).timestamp() == int(reported)
+        assert "hosts forget" not in hosts.receiving.run_cli("hosts", env=SOON).stdout
+        (finding,) = hosts.findings(hosts.receiving)
+        assert f"`storehooks web` runs on {hosts.name}, and has not reported since" in finding["text"]
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_host_that_is_gone_can_be_forgotten(hosts: Hosts, own_redis: Server) -> None:

@@ -168,6 +168,25 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2(system: System) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"PORT": "tcp://1.2.3.4:80"}, "$PORT must be a number, such as 8000, and is 'tcp://1.2.3.4:80'"),
+        ({"STOREHOOKS_RECEIVER__BIND": "203.0.113.7:8000"}, "Cannot assign requested address; set [receiver] bind to"),
+        (
+            {"STOREHOOKS_RECEIVER__BIND": "no-such-host.invalid:8000"},
+            "; set [receiver] bind to an address of this host",
+        ),
+    ],
+)
+def test_an_address_that_is_wrong_is_not_said_to_be_in_use(system: System, env: dict[str, str], said: str) -> None:
+    done = system.run_cli("web", env=env)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "stop what uses it" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("command", ["web", "worker"])
 def test_an_unreachable_redis_is_one_sentence_and_exit_code_2(make_system: Callable[..., System], command: str) -> None:
     """With the spool off, the receiver needs Redis too."""

@@ -35,7 +35,7 @@ def list_hosts(json_: bool = False) -> None:
         return
     rows = [(one.name, output.state(one.state), spooled_text(one), _time(one.oldest), _time(one.seen)) for one in found]
     output.table(("HOST", "STATE", "SPOOLED", "OLDEST", "LAST SEEN"), rows, drop=("OLDEST",))
-    if silent := [one.name for one in found if one.state == "silent"]:
+    if silent := [one.name for one in found if one.state == "silent" and one.spooled is None]:
         output.next_command(*(f"storehooks hosts forget {name}  if that machine is gone" for name in silent))
 
 

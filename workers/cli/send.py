@@ -220,8 +220,10 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
 def _where_web_is(config: Config) -> str:
     """What to do if the receiver does not answer. Its own environment may make it listen elsewhere, such as PORT."""
     address = next((file.address for file in held(config.data_dir) if file.role == "web" and file.address), "")
-    if address in ("", config.receiver.bind):
+    if not address:
         return "`storehooks dev` starts the receiver"
+    if address == config.receiver.bind:
+        return "the web process runs, so see its log for the cause"
     return f"the web process listens at {address}: correct [receiver] public_url, or start it without PORT"
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Host:
-    """A host and its spool. A silent one may have spooled more deliveries than it could report."""
+    """A host and its spool. A silent one may have spooled more deliveries than it could report; on this host they are
+    counted, and a silent web process runs."""
 
     name: str
     state: SpoolState
@@ -90,16 +90,26 @@ def _as_reported(name: str, spool: Spool) -> Host:
 
 def _read_here(config: Config, reported: Host | None) -> Host | None:
     """This host, by its file. None where this user cannot read it."""
-    from receiver.process_files import held  # it loads the logs, which `--help` does not need
-
     try:
         count, oldest = read_spool(config.data_dir)
     except (sqlite3.Error, OSError):
         return None
-    is_running = any(one.role in ("web", "web-worker") for one in held(config.data_dir))
-    state: SpoolState = "receiving" if is_running else "stopped"
-    seen = time.time() if is_running or reported is None else reported.seen
-    return Host(spool_name(config.data_dir), state, reported.reported if reported else 0, count, oldest, seen)
+    name, state = spool_name(config.data_dir), _state_here(config.data_dir, reported)
+    return replace(reported or Host(name, state, 0, count, oldest, seen=0.0), state=state, spooled=count, oldest=oldest)
+
+
+def _state_here(data_dir: Path, reported: Host | None) -> SpoolState:
+    """A web process that runs and does not report hangs, or is cut off from the server."""
+    if not is_web_running(data_dir):
+        return "stopped"
+    return "silent" if reported and reported.state == "silent" else "receiving"
+
+
+def is_web_running(data_dir: Path) -> bool:
+    """Whether a web process runs on this host. It may hang."""
+    from receiver.process_files import held  # it loads the logs, which `--help` does not need
+
+    return any(one.role in ("web", "web-worker") for one in held(data_dir))
 
 
 def read_spool(data_dir: Path) -> tuple[int, float]:

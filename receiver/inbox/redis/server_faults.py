@@ -164,6 +164,7 @@ def _tls_fault(error: RedisError, server: str, given: Mapping[str, Any]) -> Serv
     if closed and "path" not in given:
         return ServerFault(
             f"{server} closes the connection: {str(error).rstrip('.')}",
+            f"if a proxy is in front of it, check that the server behind it is up; "
             f"if the server expects TLS, use rediss:// in {URL}",
             temporary=True,
         )

@@ -14,6 +14,7 @@ from receiver.inbox.redis.server_faults import fault_of_error
 from workers.operations.doctor import local_facts, network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
+from workers.operations.doctor.network_facts import ParallelJobs
 from workers.plugins.validation_process import ValidationProcess
 
 TIMEOUT = 4.0
@@ -46,20 +47,18 @@ def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:
     """The validation process starts first: forking is unsafe once this process has threads."""
     validation = ValidationProcess(config)
     deadline = time.monotonic() + timeout
+    urls = network_facts.public_urls(config)
+    seconds = 0.4 * _time_left(deadline)  # two requests, one after the other, and some time to spare
+    webs = ParallelJobs(  # from the start, so that a slow Redis server takes none of their time
+        {url: partial(network_facts.probe_public_url, config, url, seconds) for url in urls}, deadline
+    )
     server, inbox = _server_and_inbox(config)
     redis = local_facts.client_for(config) if not server.fault else None
-    request_timeout = max(0.5, deadline - time.monotonic() - 0.3)
-    urls = network_facts.public_urls(config)
-    jobs: dict[str, Callable[[], WebFacts | ApiFacts]] = {
-        **{f"web {url}": partial(network_facts.probe_public_url, config, url, request_timeout / 2) for url in urls},
-        **{
-            f"api {store}": partial(network_facts.probe_store, config, store, redis, request_timeout)
-            for store in config.stores
-        },
-    }
-    results, started = network_facts.run_in_parallel(jobs, deadline)
-    webs = {result.url: result for result in results.values() if isinstance(result, WebFacts)}
-    apis = {name.removeprefix("api "): result for name, result in results.items() if isinstance(result, ApiFacts)}
+    seconds = _time_left(deadline)
+    apis = ParallelJobs(
+        {store: partial(network_facts.probe_store, config, store, redis, seconds) for store in config.stores}, deadline
+    )
+    answers, api_answers = webs.results(), apis.results()
     return Facts(
         config=config,
         now=datetime.now(UTC),
@@ -67,12 +66,21 @@ def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:
         inbox=inbox,
         plugins=local_facts.plugin_facts(validation, max(deadline, time.monotonic() + 1)),
         host=local_facts.host_facts(config),
-        web=tuple(webs.get(url) or WebFacts(url, "timed out") for url in urls),
-        apis={store: apis.get(store) or _unanswered(f"api {store}" in started) for store in config.stores},
+        web=tuple(answers.get(url) or _unanswered_url(url, url in webs.started) for url in urls),
+        apis={store: api_answers.get(store) or _unanswered_api(store in apis.started) for store in config.stores},
     )
 
 
-def _unanswered(started: bool) -> ApiFacts:
+def _time_left(deadline: float) -> float:
+    """Seconds for one request, so that its result is there at the deadline."""
+    return max(0.5, deadline - time.monotonic() - 0.3)
+
+
+def _unanswered_url(url: str, started: bool) -> WebFacts:
+    return WebFacts(url, "timed out", answers_at=None) if started else WebFacts(url, asked=False)
+
+
+def _unanswered_api(started: bool) -> ApiFacts:
     return ApiFacts("late" if started else "unasked")
 
 

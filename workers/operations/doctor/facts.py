@@ -83,7 +83,7 @@ class PluginFacts:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The disk of this host: data directory, spool, refused deliveries, config files."""
+    """This host: data directory, spool, refused deliveries, config files, and whether web runs."""
 
     data_dir: str
     writable: bool
@@ -93,6 +93,8 @@ class HostFacts:
     """By store: how many refused deliveries were verified again, and how many of them the current config accepts."""
     spooled: int = 0
     spool_fault: str = ""
+    web_runs: bool = False
+    """Whether a web process runs on this host, although it may not answer."""
     open_to_others: tuple[str, ...] = ()
     """Files of the data directory that other users may read or change."""
     exposed: tuple[str, ...] = ()
@@ -107,8 +109,11 @@ class WebFacts:
     fault: str = ""
     ms: float = 0.0
     stores_in: str = ""
-    answers_at: str = ""
-    """Where the web process itself answers, independent of the public URL; empty if it does not."""
+    asked: bool = True
+    """False if there was no time to request it."""
+    answers_at: str | None = ""
+    """Where the web process itself answers, independent of the public URL; empty if it does not, None if there was no
+    time to ask it."""
 
 
 ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "answered", "late", "unasked"]

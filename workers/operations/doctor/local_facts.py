@@ -30,7 +30,7 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import Refusals, StoreRefusals, open_existing_refusals
 from receiver.start_checks import open_to_others
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
-from workers.operations.host_spools import find_hosts, read_spool
+from workers.operations.host_spools import find_hosts, is_web_running, read_spool
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed_operations
@@ -157,6 +157,7 @@ def host_facts(config: Config) -> HostFacts:
         disk.f_bavail * disk.f_frsize,
         exposed=tuple(_exposed(config)),
         open_to_others=tuple(map(str, open_to_others(folder))),
+        web_runs=is_web_running(folder),
     )
     try:
         refusals = open_existing_refusals(folder)

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 import httpx2
 from redis import Redis
@@ -34,37 +35,39 @@ PARALLEL = 32
 T = TypeVar("T")
 
 
-def run_in_parallel(jobs: Mapping[str, Callable[[], T]], deadline: float) -> tuple[dict[str, T], set[str]]:
-    """Run all jobs in threads. Return the results at the deadline, and the names of the jobs that were started.
+class ParallelJobs(Generic[T]):
+    """Jobs that run in threads from now until the deadline. One that hangs is abandoned."""
 
-    A job that hangs is abandoned.
-    """
-    todo: queue.SimpleQueue[str] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[str, T | None]] = queue.SimpleQueue()
-    started: set[str] = set()
-    for name in jobs:
-        todo.put(name)
+    def __init__(self, jobs: Mapping[str, Callable[[], T]], deadline: float) -> None:
+        self._jobs, self._deadline = jobs, deadline
+        self._todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[str, T | None]] = queue.SimpleQueue()
+        self.started: set[str] = set()
+        for name in jobs:
+            self._todo.put(name)
+        for _ in range(min(PARALLEL, len(jobs))):
+            threading.Thread(target=self._work, daemon=True).start()
 
-    def work() -> None:
-        while time.monotonic() < deadline:
+    def _work(self) -> None:
+        while time.monotonic() < self._deadline:
             try:
-                name = todo.get_nowait()
+                name = self._todo.get_nowait()
             except queue.Empty:
                 return
-            started.add(name)
-            done.put((name, _guarded(jobs[name])))
+            self.started.add(name)
+            self._done.put((name, _guarded(self._jobs[name])))
 
-    for _ in range(min(PARALLEL, len(jobs))):
-        threading.Thread(target=work, daemon=True).start()
-    results: dict[str, T] = {}
-    for _ in jobs:
-        try:
-            name, value = done.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            break
-        if value is not None:
-            results[name] = value
-    return results, set(started)
+    def results(self) -> dict[str, T]:
+        """Wait until all jobs are done, at most until the deadline; return the results that there are."""
+        results: dict[str, T] = {}
+        for _ in self._jobs:
+            try:
+                name, value = self._done.get(timeout=max(0.0, self._deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            if value is not None:
+                results[name] = value
+        return results
 
 
 def _guarded(job: Callable[[], T]) -> T | None:
@@ -143,7 +146,9 @@ def _answers_at(config: Config, seconds: float) -> str:
     """
     listening = (file.address for file in held(config.data_dir) if file.role == "web" and file.address)
     addresses = dict.fromkeys((config.receiver.bind, *listening))
-    return next((address for address in addresses if _is_alive(address, seconds)), "")
+    probes = {address: partial(_is_alive, address, seconds) for address in addresses}
+    alive = ParallelJobs(probes, time.monotonic() + seconds).results()
+    return next((address for address in addresses if alive.get(address)), "")
 
 
 def _is_alive(address: str, seconds: float) -> bool:

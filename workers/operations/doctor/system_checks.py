@@ -23,6 +23,7 @@ MINIMUM_SPAN, MINIMUM_EVENTS = 600.0, 50
 """With a shorter history or fewer events there is no forecast."""
 MINIMUM_FREE_DISK = 32 << 20
 """With less free space the spool stores nothing."""
+LONGER = "run with a longer timeout: --timeout 1m"
 DRAIN_SECONDS = 60.0
 """Within this time the spool normally drains."""
 
@@ -91,19 +92,30 @@ def _is_loopback(url: str) -> bool:
 def check_server(facts: Facts) -> Iterator[Finding]:
     server = facts.server
     if server.fault:
-        yield fail(
-            "server",
-            server.fault.text,
-            "deliveries wait in the spool, and no handler runs"
-            if _uses_spool(facts)
-            else "every delivery is answered 503",
-            fix=f"{server.fault.fix}{_at(facts.config, 'redis', 'url')}",
-        )
+        fix = f"{server.fault.fix}{_at(facts.config, 'redis', 'url')}"
+        yield fail("server", server.fault.text, _effect_of_fault(facts, lasting=not server.fault.temporary), fix=fix)
         return
     problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_clock_skew(server)]
     if not problems:
         yield ok("server", _describe(server))
     yield from problems
+
+
+def _effect_of_fault(facts: Facts, *, lasting: bool) -> str:
+    if not _uses_spool(facts):
+        return "every delivery is answered 503"
+    if lasting:
+        return "web and worker do not start; a web process that runs already stores deliveries in the spool"
+    return "deliveries wait in the spool, and no handler runs"
+
+
+def _blocking_row(facts: Facts) -> str:
+    """The row that says why the inbox takes no delivery now; empty if none does."""
+    server = facts.server
+    no_replica = facts.config.redis.ack == "replica" and not server.replicas
+    if server.fault or no_replica or any(_writes(facts)):
+        return "server"
+    return "memory" if _is_nearly_full(server) else ""
 
 
 def _uses_spool(facts: Facts) -> bool:
@@ -190,13 +202,17 @@ def check_memory(facts: Facts) -> Iterator[Finding]:
     limit = server.maxmemory or server.machine_memory
     usage = f"{size(server.used_memory)} of {size(limit)}" if limit else size(server.used_memory)
     usage += "" if server.maxmemory else " (the machine's memory; maxmemory is not set)"
-    if server.maxmemory and server.used_memory > HIGH_MEMORY * limit:
+    if _is_nearly_full(server):
         yield fail("memory", f"{usage} used: new deliveries go to the spool", fix=_less_memory(facts))
         return
     if footprint.seconds < MINIMUM_SPAN or sum(footprint.lately.values()) < MINIMUM_EVENTS:
         yield ok("memory", f"{usage}, {counted(footprint.events, 'event')}; too few recent events for a forecast")
         return
     yield _forecast(facts, limit, usage)
+
+
+def _is_nearly_full(server: ServerFacts) -> bool:
+    return bool(server.maxmemory) and server.used_memory > HIGH_MEMORY * server.maxmemory
 
 
 def _forecast(facts: Facts, limit: int, usage: str) -> Finding:
@@ -277,29 +293,40 @@ def check_spool(facts: Facts) -> Iterator[Finding]:
             )
         return
     for host in facts.inbox.hosts:
-        yield from _spool_of(host, facts.now)
+        yield from _spool_of(host, facts.now, _blocking_row(facts))
 
 
-def _spool_of(host: Host, now: datetime) -> Iterator[Finding]:
+def _spool_of(host: Host, now: datetime, blocking_row: str) -> Iterator[Finding]:
     if host.state == "silent":
-        text = f"{host.name} is silent since {clock(host.seen, now)}, and was not stopped"
-        if not host.seen:
-            text = f"the last report of {host.name} cannot be read; it is damaged, or of another version of storehooks"
-        had = "an unknown number of accepted deliveries" if host.reported is None else _accepted(host.reported)
-        effect = f"its spool had {had} then, and may have more that exist only there"
-        fix = f"start `storehooks web` on it, or run `storehooks hosts forget {host.name}` if the machine is gone"
-        yield fail("spool", text, effect, fix=fix)
+        yield _silent_host(host, now)
     elif host.spooled is None:
         text = f"{host.name} cannot read its spool, so it is unknown what waits there"
         yield fail("spool", text, fix=f"see the log of `storehooks web` on {host.name} for the cause")
     elif host.spooled and host.state == "stopped":
         text = f"{_accepted(host.spooled)} in the spool of {host.name}, where `storehooks web` is not running"
         yield fail("spool", text, fix=f"start `storehooks web` on {host.name}, or where its data directory is now")
-    elif host.spooled and now.timestamp() - host.oldest > DRAIN_SECONDS:
+    elif host.spooled and (blocking_row or now.timestamp() - host.oldest > DRAIN_SECONDS):
         text = f"{_accepted(host.spooled)} in the spool of {host.name}, the oldest since {clock(host.oldest, now)}"
-        yield fail("spool", text, fix=f"see the log of `storehooks web` on {host.name} for the cause")
+        log = f"the log of `storehooks web` on {host.name} for the cause"
+        yield fail("spool", text, fix=f"see {f'{blocking_row} above' if blocking_row else log}")
     elif host.spooled:
         yield warn("spool", f"the spool of {host.name} is draining {_accepted(host.spooled)}")
+
+
+def _silent_host(host: Host, now: datetime) -> Finding:
+    unreadable = f"the last report of {host.name} cannot be read; it is damaged, or of another version of storehooks"
+    since = clock(host.seen, now) if host.seen else ""
+    if host.spooled is not None:
+        text = f"`storehooks web` runs on {host.name}, and has not reported since {since}" if since else unreadable
+        fix = "check its connection to the server; if its log is silent too, it hangs: restart it"
+        return fail("spool", text, f"its spool has {_accepted(host.spooled)}", fix=fix)
+    text = (
+        f"{host.name} is silent since {since}: it is cut off from the server, or not running" if since else unreadable
+    )
+    had = "an unknown number of accepted deliveries" if host.reported is None else _accepted(host.reported)
+    effect = f"its spool had {had} then, and may have more that exist only there"
+    fix = "check its connection to the server; start `storehooks web` on it if it is not running; "
+    return fail("spool", text, effect, fix=f"{fix}or run `storehooks hosts forget {host.name}` if the machine is gone")
 
 
 def _accepted(count: int) -> str:
@@ -311,22 +338,34 @@ def _accepted(count: int) -> str:
 
 def check_public_urls(facts: Facts) -> Iterator[Finding]:
     for web in facts.web:
-        yield _public_url_finding(facts, web)
+        if not web.asked:
+            text = f"{web.url} was not requested: out of time"
+            yield warn("public url", text, fix=LONGER)
+        else:
+            yield _unusable_url(facts, web) if web.fault else _usable_url(facts, web)
 
 
-def _public_url_finding(facts: Facts, web: WebFacts) -> Finding:
-    if not web.fault:
-        if web.stores_in == "nowhere":
-            return fail(
-                "public url", f"{web.url} cannot store deliveries: all get 503", fix="see server and disk above"
-            )
-        if web.stores_in == "spool":
-            return warn("public url", f"{web.url} stores deliveries in the spool now", fix="see server above")
-        return ok("public url", f"{web.url} answered in {web.ms:.0f} ms")
+def _usable_url(facts: Facts, web: WebFacts) -> Finding:
+    row = _blocking_row(facts)
+    if web.stores_in == "nowhere":
+        fix = f"see {row or 'server'} and disk above"
+        return fail("public url", f"{web.url} cannot store deliveries: all get 503", fix=fix)
+    if web.stores_in == "spool":
+        fix = f"see {row} above" if row else "see the log of `storehooks web` for the cause"
+        return warn("public url", f"{web.url} stores deliveries in the spool now", fix=fix)
+    return ok("public url", f"{web.url} answered in {web.ms:.0f} ms")
+
+
+def _unusable_url(facts: Facts, web: WebFacts) -> Finding:
     text = f"{web.url} {web.fault if web.fault.startswith('answered') else f'does not answer: {web.fault}'}"
     bind = facts.config.receiver.bind
+    if web.answers_at is None:
+        return fail("public url", text, fix=LONGER)
     if not web.answers_at:
-        return fail("public url", text, fix=f"start `storehooks web`: it does not answer at {bind} either")
+        fix = f"start `storehooks web`: it does not answer at {bind} either"
+        if facts.host.web_runs:
+            fix = f"`storehooks web` runs, and does not answer at {bind} either: see its log; --timeout waits longer"
+        return fail("public url", text, fix=fix)
     public_url = f"public_url{_at(facts.config, 'receiver', 'public_url')}"
     if web.answers_at == bind:
         fix = f"check the proxy, DNS or certificate in front of it, or {public_url}"

@@ -204,7 +204,7 @@ def _failures(inbox: InboxFacts) -> Iterator[Finding]:
     failed, retrying = counted(inbox.failed, "run"), waits(inbox.retrying, "run")
     if inbox.failed:
         more = retrying if inbox.retrying else "none waits"
-        fix = "storehooks failures list; then replay or drop each group"
+        fix = "storehooks failures; then replay or drop each group"
         yield fail("failures", f"{failed} failed for good; {more} for a retry", fix=fix)
     elif inbox.retrying:
-        yield warn("failures", f"{retrying} for a retry after a failed attempt", fix="storehooks failures list")
+        yield warn("failures", f"{retrying} for a retry after a failed attempt", fix="storehooks failures")

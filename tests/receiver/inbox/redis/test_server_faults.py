@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +95,21 @@ def test_a_server_that_is_away_is_still_a_server_that_does_not_answer() -> None:
     sentence = refusal(f"redis://127.0.0.1:{free_port()}", kind=ServerUnreachable)
     assert "does not answer: " in sentence
     assert "Connection refused; start it, or set [redis] url" in sentence
+
+
+def test_a_connection_that_is_closed_may_be_a_proxy_without_its_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+
+        def close_each() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    proxy.accept()[0].close()
+
+        threading.Thread(target=close_each, daemon=True).start()
+        sentence = refusal(f"redis://127.0.0.1:{proxy.getsockname()[1]}", kind=ServerUnreachable)
+    assert "closes the connection" in sentence
+    assert "if a proxy is in front of it, check that the server behind it is up" in sentence
+    assert "if the server expects TLS, use rediss://" in sentence
 
 
 def test_a_password_that_sentinels_refuse_is_named(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from receiver.config import Config, load
 from receiver.inbox import Declaration
 from receiver.inbox.queries.events import COUNTED, Counters, EventName
 from receiver.inbox.queries.health import Footprint, Heartbeat
+from receiver.inbox.redis.server_faults import ServerFault
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
 from workers.formatting import clock, counted, size, some, span, waits
@@ -210,23 +211,86 @@ def test_spool_findings(facts: Facts) -> None:
             Host("e", "silent", 0, None, 0, now - 60),
             Host("f", "stopped", 2, 2, now - 5, now),
             Host("g", "receiving", 0, None, 0, now),
+            Host("h", "silent", 0, 4, now - 60, now - 60),
         ),
     )
-    draining, stuck, silent, empty, stopped, unreadable = as_lines(system_checks.check_spool(spooling))
+    draining, stuck, silent, empty, stopped, unreadable, hung = as_lines(system_checks.check_spool(spooling))
     assert draining.startswith("warn spool: the spool of b is draining 3 accepted deliveries")
     assert stuck.startswith("fail spool: 5 accepted deliveries in the spool of c, the oldest since")
     assert silent.startswith("fail spool: d is silent since")
     assert "its spool had 7 accepted deliveries then, and may have more" in silent
-    assert "start `storehooks web` on it, or run `storehooks hosts forget d` if the machine is gone" in silent
+    assert "was not stopped" not in silent, "it may be cut off, or have stopped while it was"
+    assert silent.endswith(
+        "-> check its connection to the server; start `storehooks web` on it if it is not running; or run "
+        "`storehooks hosts forget d` if the machine is gone"
+    )
     assert "its spool had 0 accepted deliveries then" in empty
     assert stopped.startswith(
         "fail spool: 2 accepted deliveries in the spool of f, where `storehooks web` is not running"
     )
     assert unreadable.startswith("fail spool: g cannot read its spool")
+    assert hung.startswith("fail spool: `storehooks web` runs on h, and has not reported since")
+    assert "its spool has 4 accepted deliveries -> check its connection to the server; if its log is silent too" in hung
+    assert "start `storehooks web`" not in hung
     no_server = replace(facts, inbox=None, host=replace(facts.host, spooled=2))
     assert only_line(system_checks.check_spool(no_server)).startswith(
         "fail spool: 2 accepted deliveries in the spool of this host, waiting for the server"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "row"),
+    [
+        ({"used_memory": int(3.5 * GB)}, "memory"),
+        ({"write_fault": "it could not write its append-only file"}, "server"),
+        ({"role": "slave"}, "server"),
+    ],
+)
+@pytest.mark.parametrize("age", [2, 300])
+def test_while_the_server_takes_nothing_a_spool_is_not_draining(
+    facts: Facts, changes: dict[str, Any], row: str, age: int
+) -> None:
+    now = NOW.timestamp()
+    spooling = with_inbox(facts, hosts=(Host("b", "receiving", 3, 3, now - age, now),))
+    full = replace(spooling, server=replace(SERVER, **changes), web=(WebFacts("u", ms=84, stores_in="spool"),))
+    line = only_line(system_checks.check_spool(full))
+    assert line.startswith("fail spool: 3 accepted deliveries in the spool of b, the oldest since")
+    assert line.endswith(f"-> see {row} above")
+    assert only_line(system_checks.check_public_urls(full)) == (
+        f"warn public url: u stores deliveries in the spool now -> see {row} above"
+    )
+
+
+def test_only_a_fault_that_lets_web_start_leaves_deliveries_in_the_spool(facts: Facts) -> None:
+    away = ServerFault("it does not answer", "start it", temporary=True)
+    refused = ServerFault("it refuses the password", "correct it")
+    lines = [
+        only_line(system_checks.check_server(replace(facts, server=ServerFacts("a", fault=fault), inbox=None)))
+        for fault in (away, refused)
+    ]
+    assert "deliveries wait in the spool, and no handler runs" in lines[0]
+    assert "web and worker do not start; a web process that runs already stores deliveries in the spool" in lines[1]
+
+
+@pytest.mark.parametrize("web_runs", [False, True])
+def test_a_start_is_advised_only_if_no_web_process_runs(facts: Facts, web_runs: bool) -> None:
+    host = replace(facts.host, web_runs=web_runs)
+    line = only_line(system_checks.check_public_urls(replace(facts, host=host, web=(WebFacts("u", "timed out"),))))
+    assert line.startswith("fail public url: u does not answer: timed out -> ")
+    assert ("start `storehooks web`" in line) is not web_runs
+    assert ("`storehooks web` runs, and does not answer at 127.0.0.1:8000 either" in line) is web_runs
+
+
+def test_without_time_to_ask_the_web_process_nothing_is_said_about_it(facts: Facts) -> None:
+    late = replace(facts, web=(WebFacts("u", "timed out", answers_at=None),))
+    assert only_line(system_checks.check_public_urls(late)) == (
+        "fail public url: u does not answer: timed out -> run with a longer timeout: --timeout 1m"
+    )
+
+
+def test_a_public_url_that_was_not_requested_is_no_failure(facts: Facts) -> None:
+    line = only_line(system_checks.check_public_urls(replace(facts, web=(WebFacts("u", asked=False),))))
+    assert line == "warn public url: u was not requested: out of time -> run with a longer timeout: --timeout 1m"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +387,7 @@ def test_what_waits_for_an_operator(facts: Facts) -> None:
     failures, paused, quarantined = as_lines(worker_checks.check_open_issues(changed))
     assert failures == (
         "fail failures: 12 runs failed for good; 3,988 runs wait for a retry -> "
-        "storehooks failures list; then replay or drop each group"
+        "storehooks failures; then replay or drop each group"
     )
     assert paused == "warn paused: erp.push is paused; its runs wait -> storehooks handlers resume erp.push"
     assert quarantined == (
@@ -335,7 +399,7 @@ def test_what_waits_for_an_operator(facts: Facts) -> None:
 
 def test_runs_that_are_still_retried_are_a_warning(facts: Facts) -> None:
     line = only_line(worker_checks.check_open_issues(with_inbox(facts, retrying=1)))
-    assert line == "warn failures: 1 run waits for a retry after a failed attempt -> storehooks failures list"
+    assert line == "warn failures: 1 run waits for a retry after a failed attempt -> storehooks failures"
 
 
 # Stores
@@ -466,13 +530,11 @@ def test_jobs_that_hang_are_abandoned_at_the_deadline() -> None:
         f"slow {n}": lambda: int(release.wait(30)) for n in range(network_facts.PARALLEL)
     }
     started = time.monotonic()
-    assert network_facts.run_in_parallel({"quick": lambda: 7, "broken": lambda: 1 // 0}, started + 5) == (
-        {"quick": 7},
-        {"quick", "broken"},
-    )
-    results, started_jobs = network_facts.run_in_parallel({**jobs, "next": lambda: 1}, started + 0.5)
+    mixed = network_facts.ParallelJobs({"quick": lambda: 7, "broken": lambda: 1 // 0}, started + 5)
+    assert (mixed.results(), mixed.started) == ({"quick": 7}, {"quick", "broken"})
+    hanging = network_facts.ParallelJobs({**jobs, "next": lambda: 1}, started + 0.5)
+    assert (hanging.results(), hanging.started) == ({}, set(jobs))
     release.set()
-    assert (results, started_jobs) == ({}, set(jobs))
     assert time.monotonic() - started < 3
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,10 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from receiver.inbox import Administration, connect
-from tests.support.harness import OTHER_SECRET, SECRET, System, eventually, free_port, own_server
+from tests.support.harness import OTHER_SECRET, SECRET, System, children_of, eventually, free_port, own_server
 from tests.support.installations import BROKEN, Breakage, Installation, no_worker
 from tests.support.raw_server import RawServer
 from workers.cli import storehooks
+from workers.operations.doctor import local_facts
 from workers.operations.doctor.network_facts import probe_public_url
 
 FAILING = """
@@ -117,13 +120,50 @@ def test_the_web_process_is_found_where_its_environment_makes_it_listen(make_sys
     assert f"the web process listens at 0.0.0.0:{port}" in sent.stderr
 
 
+def test_the_web_process_is_asked_although_reading_redis_takes_all_the_time(
+    make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = make_system()
+    system.start("web", "worker", "housekeeper")
+    read = local_facts.inbox_facts
+
+    def slow(*args: Any) -> Any:
+        time.sleep(2.0)  # what a server far away takes
+        return read(*args)
+
+    monkeypatch.setattr(local_facts, "inbox_facts", slow)
+    (found,) = [
+        one
+        for one in doctor(system.config_file, "--json", "--timeout", "1.5s").findings
+        if one["check"] == "public url"
+    ]
+    assert (found["level"], "answered in" in found["text"]) == ("ok", True), found
+
+
+def test_a_web_process_that_hangs_is_not_to_be_started(make_system: Callable[..., System]) -> None:
+    system = make_system()
+    (web,) = system.start("web")
+    eventually(system.ledger.spools, what="it has reported")
+    stopped = [web.pid, *children_of(web.pid)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        report = doctor(system.config_file, "--json")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    (line,) = [line for line in report.lines("fail") if line.startswith("public url: ")]
+    assert "`storehooks web` runs, and does not answer" in line
+    assert "start `storehooks web`" not in line
+
+
 def test_a_permanent_failure_is_a_problem_until_it_is_dropped(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=FAILING)
     system.start("web", "worker", "housekeeper")
     assert system.settled(system.deliver()) == "failed"
     report = doctor(system.config_file, "--json")
     (line,) = [line for line in report.lines("fail") if line.startswith("failures: ")]
-    assert line.startswith("failures: 1 run failed for good; none waits for a retry | storehooks failures list; ")
+    assert line.startswith("failures: 1 run failed for good; none waits for a retry | storehooks failures; ")
     assert report.code == 1
     dropped = system.run_cli("failures", "drop", "--event", system.ledger.events()[0].id, "--reason", "a test", "--yes")
     assert dropped.returncode == 0, dropped.stdout + dropped.stderr
