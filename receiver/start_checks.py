@@ -19,7 +19,6 @@ _ID = "[0-9a-f]" * 8
 OURS = {
     ".": (
         "spool.sqlite3*",
-        "spool.lock",
         "refused.sqlite3*",
         "keyring.json",
         "keyring-pending.json",

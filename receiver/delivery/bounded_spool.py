@@ -78,14 +78,14 @@ class BoundedSpool:
     def obstacle(self) -> str:
         """Why the spool cannot take a delivery now; empty if it can."""
         if not self.enabled:
-            return "the inbox cannot take it, and the spool is off"
+            return "the spool is off"
         try:
-            return (
-                "" if self._free_bytes() > 0 else "the inbox cannot take it, and the spool or its disk is nearly full"
-            )
+            if self._free_disk_bytes() <= 0:
+                return "the disk is nearly full"
+            return "" if self._free_bytes() > 0 else "the spool has reached spool_bytes"
         except (sqlite3.Error, OSError) as error:
             self._report_unreadable(error)
-            return "the inbox cannot take it, and the spool cannot be read"
+            return "the spool cannot be read"
 
     def can_commit(self) -> bool:
         """Whether the spool would take a delivery now: writes a row that is not a delivery to the disk."""
@@ -147,11 +147,15 @@ class BoundedSpool:
         return fits
 
     def _free_bytes(self) -> int:
-        """Bytes that rows may still take: of `spool_bytes`, and of the disk except for a reserve."""
+        """Bytes that rows may still take: of `spool_bytes`, and of the disk."""
+        used = self.events().used_bytes() if self.exists() else 0
+        return min(self._free_disk_bytes(), self._max_bytes - used)
+
+    def _free_disk_bytes(self) -> int:
+        """Bytes that are free on the disk, except for a reserve."""
         folder = self.path.parent
         disk = os.statvfs(folder if folder.exists() else folder.parent)
-        used = self.events().used_bytes() if self.exists() else 0
-        return min(disk.f_bavail * disk.f_frsize - RESERVED_DISK_BYTES, self._max_bytes - used)
+        return disk.f_bavail * disk.f_frsize - RESERVED_DISK_BYTES
 
 
 def _inode(file: str) -> tuple[int, int]:

@@ -4,6 +4,9 @@ One process of the host at a time moves rows. A row is deleted only after the in
 idempotent, so a process that dies in between loses nothing and adds no event. Nothing is sent to a server that would
 not acknowledge it.
 
+On a full or read-only disk rows are moved all the same, and deleted when that is possible. Until then each process
+remembers which ones it has moved; another process moves them again.
+
 Every process publishes, so that a host that stops doing so is noticed: it may have spooled deliveries just before. A
 receiver that is stopped signs off.
 
@@ -14,6 +17,7 @@ server's memory pressure, and only it closes the breaker before its time is over
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 import threading
 import time
@@ -31,14 +35,13 @@ from receiver.delivery.inbox_access import InboxAccess
 from receiver.inbox import AcceptResult, Inbox, connect_to
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.inbox.redis.script_runner import NotReplicatedError
-from receiver.spool import SpooledRow, spool_name
+from receiver.spool import SpooledEvents, SpooledRow, spool_name
 
 RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
 CHECK_AGE_EVERY = 60.0
 QUIET_SECONDS = 10.0
 """A server that answers may still refuse deliveries. After this time without a failure, it is taken to accept them."""
-LOCK = "spool.lock"
 
 log = logs.get("drain")
 
@@ -49,7 +52,9 @@ class SpoolDrain:
         self._spool = spool
         self._breaker = breaker
         self._max_age = config.receiver.spool_age
-        self._lock_file = config.data_dir / LOCK
+        self._data_dir = config.data_dir
+        self._undeleted: set[str] = set()
+        """Ids of rows that are in the inbox and could not be deleted. Not their numbers: the file may be replaced."""
         self._name = spool_name(config.data_dir)
         self._check_age_at = self._publish_at = 0.0
         self._problems = logs.ThrottledLog(log)
@@ -68,7 +73,8 @@ class SpoolDrain:
                 self.run_once()
                 self._outage.worked()
             except Exception as error:  # noqa: BLE001  rows stay in the spool until the next run
-                self._outage.failed(why=type(error).__name__)
+                is_of_file = isinstance(error, (sqlite3.Error, OSError))  # its message says which disk or file
+                self._outage.failed(why=str(error) if is_of_file else type(error).__name__)
                 if isinstance(error, sqlite3.Error):
                     self._spool.reopen()
             with suppress(Exception):
@@ -86,14 +92,17 @@ class SpoolDrain:
         self._publish()
         if not accepts or not self._spool.exists():
             return
-        with open(self._lock_file, "a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
+        folder = os.open(self._data_dir, os.O_RDONLY)  # not a file in it: a read-only disk takes no new one
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.drain()
-            self.count_duplicates()
-            self._spool.events().release_free_pages()
+            if not self._undeleted:
+                self.count_duplicates()
+                self._spool.events().release_free_pages()
+        except BlockingIOError:
+            return
+        finally:
+            os.close(folder)
 
     def _update_breaker(self) -> bool:
         """Whether the inbox would accept a delivery now. Raises RedisError if the server does not answer."""
@@ -114,18 +123,33 @@ class SpoolDrain:
         """Move every row that the inbox takes; return how many were moved."""
         moved, last, blocked = 0, 0, set[str]()
         events = self._spool.events()
+        known, self._undeleted = list(self._undeleted), set()
+        for start in range(0, len(known), GROUP_SIZE):
+            self._delete(events, known[start : start + GROUP_SIZE])
         while rows := events.oldest(GROUP_SIZE, after=last, except_stores=blocked):
             last = rows[-1].number
+            waiting = [row for row in rows if not (row.delivery and row.delivery.event.id in self._undeleted)]
             done = []
-            for store in dict.fromkeys(row.store for row in rows):
-                done += self._move(store, [row for row in rows if row.store == store], blocked)
-            events.delete(done)
+            for store in dict.fromkeys(row.store for row in waiting):
+                done += self._move(store, [row for row in waiting if row.store == store], blocked)
+            self._delete(events, done)
             moved += len(done)
             if time.monotonic() > self._publish_at:  # a long drain must not look like a stopped receiver
                 self._publish()
         if moved:
-            log.info("spooled deliveries are in the inbox", events=moved, left=events.count())
+            log.info("spooled deliveries are in the inbox", events=moved, left=events.count() - len(self._undeleted))
         return moved
+
+    def _delete(self, events: SpooledEvents, ids: list[str]) -> None:
+        """Delete rows that are in the inbox. After a failure this run tries no more, and the next one deletes them."""
+        if ids and not self._undeleted:
+            try:
+                events.delete(ids)
+                return
+            except sqlite3.Error as error:
+                self._spool.reopen()
+                self._problems.error("rows of the spool are in the inbox and cannot be deleted", why=str(error))
+        self._undeleted.update(ids)
 
     def count_duplicates(self) -> None:
         """Have the inbox count the duplicates that were found in the spool, each of them once."""
@@ -134,8 +158,8 @@ class SpoolDrain:
             self._inbox.count_spooled_duplicates(*found)
             events.delete_duplicates(found)
 
-    def _move(self, store: str, rows: Sequence[SpooledRow], blocked: set[str]) -> list[int]:
-        """Send one store's rows to the inbox, in order; return the numbers of those that it took.
+    def _move(self, store: str, rows: Sequence[SpooledRow], blocked: set[str]) -> list[str]:
+        """Send one store's rows to the inbox, in order; return the ids of those that it took.
 
         Rows that it does not take keep their place. The store is added to `blocked` if trying its next rows is useless.
         """
@@ -158,7 +182,7 @@ class SpoolDrain:
         is_full = len(errors) + sum(taken) < len(taken)
         if not any(taken) or is_full:
             blocked.add(store)
-        return [number for (number, _), is_taken in zip(readable, taken, strict=True) if is_taken]
+        return [delivery.event.id for (_, delivery), is_taken in zip(readable, taken, strict=True) if is_taken]
 
     def _remember_ids(self, deliveries: Sequence[Delivery], replies: Sequence[AcceptResult | RedisError]) -> None:
         """A delivery without an id was answered with an id of its own. If it repeats an event, that id leads to it."""

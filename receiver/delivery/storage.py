@@ -69,7 +69,7 @@ def spooling_stores(
     Under memory pressure all stores are returned, even without a spool: the sender gets 503, workers can still write.
     The same if the data in the server has a format that this version does not know.
     An open breaker does not count without a spool, because the inbox is then the only place.
-    A store that has rows in the spool adds to them, which keeps its deliveries in order.
+    A store that has rows in the spool adds to them, which keeps its deliveries in order, while the spool takes more.
     """
     if breaker.forbids_inbox:
         return stores
@@ -169,15 +169,21 @@ class DeliveryStorage:
 
     def _store_group(self, deliveries: Sequence[Delivery]) -> StoreResults:
         spooling = self._spooling_stores(deliveries, self._spool.has_rows)
-        stored: dict[int, Stored | NotStored] = {}
         direct = [at for at, one in enumerate(deliveries) if one.event.store not in spooling]
-        if direct:
-            accepted = self._accept([deliveries[at] for at in direct])
-            stored |= {at: one for at, one in zip(direct, accepted, strict=True) if one}
+        stored: dict[int, Stored | NotStored] = self._accept_at(direct, deliveries)
         left = [at for at in range(len(deliveries)) if at not in stored]
         if left:
             stored |= zip(left, self._spool_group([deliveries[at] for at in left]), strict=True)
+        if not self._breaker.forbids_inbox and not self._breaker.is_open:
+            # Their stores have older rows, but the spool takes no more: an answer is worth more than the order.
+            untried = [at for at in left if at not in direct and isinstance(stored[at], NotStored)]
+            stored |= self._accept_at(untried, deliveries)
         return [stored[at] for at in range(len(deliveries))]
+
+    def _accept_at(self, places: Sequence[int], deliveries: Sequence[Delivery]) -> dict[int, Stored | NotStored]:
+        """The results, by place, for those deliveries that the inbox took."""
+        accepted = self._accept([deliveries[at] for at in places]) if places else []
+        return {at: one for at, one in zip(places, accepted, strict=True) if one}
 
     def _accept(self, deliveries: Sequence[Delivery]) -> list[Stored | None]:
         """The inbox's result for each delivery; None for one that it did not take."""
@@ -203,5 +209,7 @@ class DeliveryStorage:
             except sqlite3.Error as error:
                 self._spool.reopen()
                 self._spool.outage.failed(why=str(error))
-                obstacle = "neither the inbox nor the spool can take it"
-        return [NotStored(obstacle)] * len(deliveries)
+                obstacle = "the spool cannot be written"
+        elif self._spool.enabled:
+            self._spool.outage.failed(why=obstacle)
+        return [NotStored(f"the inbox cannot take it, and {obstacle}")] * len(deliveries)

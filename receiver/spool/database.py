@@ -25,13 +25,14 @@ class OtherFormatError(StorehooksError, sqlite3.DatabaseError):
     def __init__(self, path: Path, version: int) -> None:
         super().__init__(
             f"{path} has format {version}, and this version of storehooks reads format {FORMAT}; "
-            "start the version that wrote it, or move the file away"
+            "start the version that wrote it, or move the file away if nothing in it is needed"
         )
 
 
 def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
     """Open a file. Creates it with its tables if it is missing, readable by its owner only.
 
+    A file that has its tables is not written, so it can be read on a full or read-only disk.
     Raises OtherFormatError, and sqlite3.Error or OSError where the file cannot be used.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,7 +42,8 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has no effect after the first write
+        if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it has no effect, but is a write
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _use_wal(connection)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")

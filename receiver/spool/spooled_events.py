@@ -191,10 +191,10 @@ class SpooledEvents:
         now = read_uptime()
         return [_read_row(now, *row) for row in rows]
 
-    def delete(self, numbers: Iterable[int]) -> None:
-        """Delete rows that the inbox has acknowledged."""
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete rows that the inbox has acknowledged, by the ids of their events."""
         with transaction(self._db):
-            self._db.executemany("DELETE FROM event WHERE number = ?", [(number,) for number in numbers])
+            self._db.executemany("DELETE FROM event WHERE id = ?", [(one,) for one in ids])
 
     def duplicates(self) -> list[SpooledDuplicates]:
         """The duplicates that were found here and are not counted in the inbox yet."""

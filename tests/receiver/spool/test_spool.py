@@ -51,7 +51,7 @@ def test_a_spooled_delivery_is_read_back_unchanged(system: System, tmp_path: Pat
     assert not events.has_rows("south")
     (row,) = events.oldest(10)
     assert row.delivery == delivery
-    events.delete([row.number])
+    events.delete([delivery.event.id])
     assert events.summary() == (0, 0.0)
 
 

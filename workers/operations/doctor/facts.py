@@ -88,6 +88,8 @@ class HostFacts:
     data_dir: str
     writable: bool
     free: int
+    read_only: bool = False
+    """Whether the disk is mounted read-only."""
     refused: tuple[StoreRefusals, ...] = ()
     now_valid: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By store: how many refused deliveries were verified again, and how many of them the current config accepts."""

@@ -155,6 +155,7 @@ def host_facts(config: Config) -> HostFacts:
         str(folder),
         writable,
         disk.f_bavail * disk.f_frsize,
+        read_only=bool(disk.f_flag & os.ST_RDONLY),
         exposed=tuple(_exposed(config)),
         open_to_others=tuple(map(str, open_to_others(folder))),
         web_runs=is_web_running(folder),

@@ -263,18 +263,20 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         first, more = host.open_to_others[-1], len(host.open_to_others) - 1
         text = f"other users of this machine can open {first}{f' and {more} more' if more else ''}"
         yield warn("disk", text, "it contains payloads of stores or secrets", fix=f"chmod -R go= {host.data_dir}")
-    if not host.writable:
+    if host.read_only:
+        text = f"the disk of {host.data_dir} is read-only: if the server is unreachable, every delivery is answered 503"
+        yield fail("disk", text, fix="mount it writable; the kernel's log says why it is read-only")
+    elif not host.writable:
         yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
-    elif host.spool_fault:
-        text = f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}"
-        yield fail(
-            "disk", text, fix="check its owner and the disk; if it is damaged, move it away: a new one is created"
-        )
     elif _uses_spool(facts) and host.free < MINIMUM_FREE_DISK:
         text = (
             f"{size(host.free)} free at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
         )
         yield fail("disk", text, fix=f"free disk space, or change {place}")
+    elif host.spool_fault:
+        text = f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}"
+        fix = "check its owner and the disk; do not remove it, because it may contain accepted deliveries"
+        yield fail("disk", text, fix=fix)
     elif _uses_spool(facts) and host.free < facts.config.receiver.spool_bytes:
         limit = size(facts.config.receiver.spool_bytes)
         text = f"{size(host.free)} free at {host.data_dir}, and the spool may need {limit}"

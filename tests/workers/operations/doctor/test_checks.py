@@ -193,6 +193,11 @@ def test_the_fix_for_memory_says_that_records_outlast_the_duplicate_window(facts
         (HostFacts("/srv/data", True, 500 << 20), "warn disk: 500 MB free at /srv/data, and the spool may need 1 GB"),
         (HostFacts("/srv/data", False, GB), "fail disk: /srv/data is not writable for this user"),
         (HostFacts("/srv/data", True, GB, spool_fault="disk image is malformed"), "fail disk: a file of the spool in"),
+        (
+            HostFacts("/srv/data", True, 0, spool_fault="database or disk is full"),
+            "fail disk: 0 bytes free at",
+        ),
+        (HostFacts("/srv/data", False, GB, read_only=True), "fail disk: the disk of /srv/data is read-only"),
     ],
 )
 def test_disk_findings(facts: Facts, host: HostFacts, says: str) -> None:

@@ -1,0 +1,99 @@
+"""The spool's disk is full or read-only after an outage: deliveries go to the inbox, and the spool's rows too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from receiver.delivery.pipeline import open_storage
+from receiver.delivery.storage import Stored
+from receiver.spool import open_events
+from tests.receiver.delivery.test_readiness import delivery_gets, read_only
+from tests.receiver.spool.test_spool import small_disk, spooled
+from tests.support.harness import Server, System, eventually
+
+
+@contextmanager
+def filled(disk: Path) -> Iterator[None]:
+    """Not a byte is free on this disk."""
+    ballast = [disk / "ballast", disk / "more"]
+    for file, size in zip(ballast, ("64k", "1"), strict=True):
+        subprocess.run(["dd", "if=/dev/zero", f"of={file}", f"bs={size}"], capture_output=True, check=False)
+    try:
+        yield
+    finally:
+        for file in ballast:
+            file.unlink()
+
+
+def accepted(system: System) -> int:
+    return system.ledger.counters().total["accepted"]
+
+
+def test_with_a_full_disk_a_store_with_spooled_rows_is_served_by_redis(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "40m") as disk:
+        system = make_system(url=own_redis.url)
+        system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
+        system.start("web")
+        own_redis.kill()
+        assert [delivery_gets(system) for _ in range(3)] == [200] * 3
+        with filled(disk):
+            assert delivery_gets(system) == 503, "neither takes it"
+            own_redis.start()
+            eventually(lambda: system.http.get("/readyz").json().get("stores_in") == "redis")
+            assert [delivery_gets(system) for _ in range(8)] == [200] * 8
+            eventually(lambda: accepted(system) == 11, what="the spool's rows are in the inbox, too")
+            findings = json.loads(system.run_cli("doctor", "--json").stdout)["findings"]
+            (found,) = [one for one in findings if one["check"] == "disk" and one["level"] == "fail"]
+            assert "0 bytes free" in found["text"]
+            assert found["fix"].startswith("free disk space")
+        eventually(lambda: spooled(system) == 0, what="the rows are deleted")
+        assert [delivery_gets(system) for _ in range(3)] == [200] * 3
+        total = system.ledger.counters().total
+        assert (total["accepted"], total["duplicates"]) == (14, 0)
+        assert "the spool cannot take deliveries" in system.log("web")
+        assert "the disk is nearly full" in system.log("web")
+        system.close()
+
+
+def test_with_a_read_only_disk_the_inbox_gets_the_rows_and_new_deliveries(system: System) -> None:
+    config, rows = system.config, [system.delivery() for _ in range(3)]
+    with closing(open_events(config.data_dir)) as events:
+        events.add(rows, repeat_window=0)
+        with read_only(config.data_dir):
+            storage, drain = open_storage(config, system.inbox)
+            (stored,) = storage.store_all([system.delivery()])
+            assert isinstance(stored, Stored)
+            assert (stored.status, stored.where) == ("accepted", "redis")
+            drain.run_once()
+            drain.run_once()
+            assert (accepted(system), events.count()) == (4, 3)
+            finding = system.run_cli("doctor", "--json").stdout
+            assert "the disk of" in finding
+            assert "is read-only" in finding
+        drain.run_once()
+        total = system.ledger.counters().total
+        assert (total["accepted"], total["duplicates"], events.count()) == (4, 0, 0)
+
+
+def test_rows_that_could_not_be_deleted_are_not_taken_for_those_of_another_file(system: System) -> None:
+    config = system.config
+    with closing(open_events(config.data_dir)) as events:
+        events.add([system.delivery()], repeat_window=0)
+        with read_only(config.data_dir):
+            _, drain = open_storage(config, system.inbox)
+            drain.run_once()
+            assert accepted(system) == 1
+    for file in config.data_dir.glob("spool.sqlite3*"):
+        file.unlink()
+    with closing(open_events(config.data_dir)) as events:
+        one = system.delivery()
+        events.add([one, replace(one, event=replace(one.event, id="unsent"))], repeat_window=0)
+        drain.run_once()
+        assert (accepted(system), events.count()) == (3, 0)
