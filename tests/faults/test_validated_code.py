@@ -307,7 +307,10 @@ def test_a_plugin_whose_import_fails_in_child_processes_stops_no_other_plugin(wi
     kill_child_processes(worker)
     event_id = shop.accept()
     wait_until_done(shop, event_id, "loyalty.points")
-    eventually(lambda: "word.txt" in shop.log("worker"))
+    eventually(lambda: "a plugin cannot be loaded any more" in shop.log("worker"))
+    assert "FileNotFoundError" in shop.log("worker")
+    assert "word.txt" not in shop.log("worker"), "a log has no message of an exception"
+    assert "word.txt" in doctor(shop)
     (shop.folder / "word.txt").write_text("cap")
     assert result(shop, event_id)[0] == "old cap"
 
