@@ -43,11 +43,25 @@ class TlsProxy:
             except OSError:
                 return
             with contextlib.suppress(OSError):  # a client that does not trust the certificate closes the connection
-                inner = self._context.wrap_socket(client, server_side=True)
+                inner = self._context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+                try:
+                    inner.do_handshake()
+                except ssl.SSLError:
+                    _close_after_alert(inner)
+                    continue
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(self._upstream)
                 for one, other in ((inner, server), (server, inner)):
                     threading.Thread(target=_forward, args=(one, other), daemon=True).start()
+
+
+def _close_after_alert(inner: ssl.SSLSocket) -> None:
+    """Close it once the client has, as servers do. Closed at once, the alert could be lost: data is still unread."""
+    with socket.socket(fileno=inner.detach()) as plain:
+        plain.settimeout(2)
+        plain.shutdown(socket.SHUT_WR)
+        while plain.recv(1 << 16):
+            pass
 
 
 def _forward(one: socket.socket, other: socket.socket) -> None:
