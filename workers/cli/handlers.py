@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, NotFound, ServerUnusable
+from receiver.contract.topics import matches
 from receiver.inbox import Administration, Declaration, Inbox, keys
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from workers.cli import output
@@ -54,8 +55,10 @@ def list_handlers(json_: bool = False) -> None:
     _show_handlers(found, paused)
     _show_absent(absent)
     held = [one.handler for one in found if one.handler in (paused or ())]
+    topics = [topic for one in found for topic in one.topics]
+    taken = "order.created" if any(matches(topic, "order.created") for topic in topics) else topics[0]
     output.next_command(
-        "storehooks send order.created  send an event to them",
+        *([f"storehooks send {taken}  send an event to them"] if "*" not in taken else []),
         *(f"storehooks handlers resume {name}  start its runs again" for name in held),
     )
 
@@ -84,7 +87,11 @@ def _show_absent(absent: Mapping[str, AbsentHandler]) -> None:
         waiting = f"; {waits(one.waiting, 'run')} for it" if one.waiting else ""
         output.echo()
         output.line(output.text(name, "bold"), output.state("warn", f": no worker has this handler{waiting}"))
-        output.line("  if it was removed for good: ", f"{output.our_name()} handlers retire {name}", whole=True)
+        output.line(
+            "  start a worker that has its plugin; if it was removed for good: ",
+            f"{output.our_name()} handlers retire {name}",
+            whole=True,
+        )
 
 
 def _server_state(config: Config, found: list[Declaration]) -> tuple[set[str] | None, dict[str, AbsentHandler]]:

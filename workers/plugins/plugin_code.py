@@ -1,9 +1,10 @@
 """Plugin code: where it is, copies of the plugins that are files, and digests of those that are packages.
 
-A child process runs the code that was validated, whatever is on disk when it starts:
+A child process loads plugins as they were validated, whatever is on disk when it starts:
 
 - A plugin named by its file runs from a copy, and so do the modules that it imported from its folder when it was
   validated. The copy runs under the path of the file: `__file__`, tracebacks and data files beside it stay as they are.
+  A module that a handler imports only later is loaded from disk as it is then.
 - A plugin named by its module or an entry point runs from where it is installed. It is loaded only if its files have
   the digest that they had when it was validated.
 """
@@ -17,7 +18,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec, SourceFileLoader, all_suffixes
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, all_suffixes
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -122,9 +123,13 @@ class SourceCopies:
         if self.modules:
             sys.meta_path.insert(0, self)
 
-    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
-        """As a finder of Python's import system: the modules that were copied."""
-        return self.spec_of(name, self.modules[name]) if name in self.modules else None
+    def find_spec(self, name: str, path: Any = None, _: Any = None) -> ModuleSpec | None:
+        """As a finder of Python's import system: the modules that were copied, and the folders that they are in."""
+        if name in self.modules:
+            return self.spec_of(name, self.modules[name])
+        if not any(copied.startswith(f"{name}.") for copied in self.modules):
+            return None
+        return PathFinder.find_spec(name, path) or ModuleSpec(name, None, is_package=True)  # the folder may be gone
 
     def spec_of(self, name: str, path: str) -> ModuleSpec:
         if path not in self.copies:

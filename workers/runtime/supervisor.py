@@ -47,6 +47,8 @@ class _Child:
     restarts: int
     kill_at: float | None = None
     """It was asked to end and is not restarted; when it is killed if it has not ended."""
+    is_replaced: bool = False
+    """It was asked to end and is started again."""
 
 
 def worker_programs(
@@ -120,9 +122,10 @@ class Supervisor:
         self._stopping = True
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to the processes whose name begins with `name`."""
+        """Send a signal to the processes whose name begins with `name`. One that ends by it is started again."""
         for child in self._children.values():
             if child.program.name.startswith(name):
+                child.is_replaced = child.is_replaced or number == signal.SIGTERM
                 os.kill(child.pid, number)
 
     def run(self, *, every: Callable[[], None] = lambda: None) -> None:
@@ -161,7 +164,8 @@ class Supervisor:
         over = restarts - IMMEDIATE_RESTARTS
         pause = min(LONGEST_PAUSE, 0.1 * 2**over) if over >= 0 else 0.0
         log = f"; see {child.program.output}" if child.program.output and restarts > 1 else ""
-        self._report(f"{child.program.name} {ended}; restarting it{f' in {pause:g} s' if pause else ''}{log}")
+        if not child.is_replaced:
+            self._report(f"{child.program.name} {ended}; restarting it{f' in {pause:g} s' if pause else ''}{log}")
         self._to_restart.append((time.monotonic() + pause, child.program, restarts))
 
     def _reap(self, child: _Child) -> int:

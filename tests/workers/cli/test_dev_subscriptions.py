@@ -195,6 +195,7 @@ def test_subscriptions_made_by_apply_follow_another_public_url(start_dev: Callab
     port = dev.config.read_text().partition('public_url = "http://127.0.0.1:')[2].partition('"')[0]
     dev.save(f'public_url = "http://127.0.0.1:{port}"', f'public_url = "http://localhost:{port}"')
     eventually(lambda: dev.ready("http://localhost"), WITHIN, what="the subscriptions have the new URL")
+    assert "sandbox ended" not in dev.process.output(), "dev itself has restarted it"
     dev.apply()
     assert_each_event_arrives_once(dev)
 

@@ -225,7 +225,8 @@ def test_a_handler_removed_from_the_plugins_is_reported_with_the_command_that_en
     (gone,) = [one for text, one in findings.items() if text.startswith("shop.gone: no worker has this handler")]
     assert gone["level"] == "fail"
     assert gone["text"].endswith("; 1 run of it waits")
-    assert gone["fix"].startswith("storehooks handlers retire shop.gone")
+    assert gone["fix"].startswith("start a worker that has the plugin; ")
+    assert gone["fix"].endswith("storehooks handlers retire shop.gone")
     (quiet,) = [one for text, one in findings.items() if text.startswith("shop.quiet: no worker has this handler")]
     assert quiet["level"] == "warn", "nothing waits for it yet"
     retired = shop.run_cli("handlers", "retire", "shop.gone", "--yes")

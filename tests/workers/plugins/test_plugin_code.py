@@ -84,6 +84,20 @@ def test_installed_packages_below_the_folder_of_a_file_are_not_copied(tmp_path: 
     assert set(code.copies) == {str(tmp_path / "shop.py"), str(tmp_path / "lies_beside.py")}
 
 
+def test_a_copied_module_is_found_without_its_folder_which_is_no_package(tmp_path: Path) -> None:
+    (tmp_path / "parts/deep").mkdir(parents=True)
+    (tmp_path / "parts/deep/names.py").write_text("NAME = 'copied'\n")
+    (tmp_path / "shop.py").write_text(
+        f"import sys\nsys.path.append({str(tmp_path)!r})\nfrom parts.deep.names import NAME\n" + PLUGIN
+    )
+    code = validate(tmp_path, "shop.py").code
+    shutil.rmtree(tmp_path / "parts")
+    ((plugin,), missing) = discovery.load_validated(config.load(tmp_path / "config.toml", {}), code)
+    assert missing == {}
+    with pytest.raises(RuntimeError, match="copied"):
+        plugin.handlers[0].function(None, None)  # type: ignore[arg-type]
+
+
 def test_two_files_of_one_name_are_two_plugins(tmp_path: Path) -> None:
     for name in ("north", "south"):
         (tmp_path / name).mkdir()

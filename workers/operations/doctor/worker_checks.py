@@ -49,7 +49,7 @@ def _absent_handlers(facts: Facts) -> Iterator[Finding]:
             continue
         since = f", since {clock(absent.since, facts.now)}" if absent.since else ""
         text = f"{name}: no worker has this handler any more{since}"
-        fix = f"storehooks handlers retire {name}, or start a worker that has the plugin"
+        fix = f"start a worker that has the plugin; if it was removed for good: storehooks handlers retire {name}"
         if absent.waiting:
             yield fail("handlers", f"{text}; {waits(absent.waiting, 'run of it', 'runs of it')}", fix=fix)
         else:
