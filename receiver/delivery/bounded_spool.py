@@ -27,7 +27,6 @@ class BoundedSpool:
         self.path = config.data_dir / EVENTS_FILE
         self._path_text = str(self.path)
         self._max_bytes = config.receiver.spool_bytes
-        self._repeat_window = config.receiver.dedupe_window_unidentified
         self._has_many_stores = len(config.stores) > 1
         self._quotas = {name: store.max_stored for name, store in config.stores.items() if store.max_stored}
         self._local = threading.local()
@@ -107,7 +106,7 @@ class BoundedSpool:
         if self._has_many_stores:  # with one store, no space is reserved for others
             fits = [*map(all, zip(fits, events.within_shares(deliveries, self._free_bytes()), strict=True))]
         fitting = [one for one, one_fits in zip(deliveries, fits, strict=True) if one_fits]
-        added = iter(events.add(fitting, repeat_window=self._repeat_window))
+        added = iter(events.add(fitting))
         return [
             next(added) if one_fits else SpoolResult("full", one.event.id)
             for one, one_fits in zip(deliveries, fits, strict=True)

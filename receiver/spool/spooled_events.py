@@ -30,9 +30,8 @@ ATTEMPT_BYTES = 16 << 10
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
-    boot TEXT NOT NULL, uptime INTEGER NOT NULL, content_hash TEXT NOT NULL, about BLOB NOT NULL, body BLOB NOT NULL);
+    boot TEXT NOT NULL, uptime INTEGER NOT NULL, about BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
-CREATE INDEX IF NOT EXISTS event_by_content ON event (store, content_hash, at) WHERE content_hash <> '';
 CREATE TABLE IF NOT EXISTS event_duplicates (
     store TEXT PRIMARY KEY, many INTEGER NOT NULL, token TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS event_held (
@@ -116,42 +115,31 @@ class SpooledEvents:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def add(self, deliveries: Iterable[Delivery], *, repeat_window: float) -> list[SpoolResult]:
-        """Write deliveries in one transaction. One that is here already is counted as a duplicate."""
+    def add(self, deliveries: Iterable[Delivery]) -> list[SpoolResult]:
+        """Write deliveries in one transaction. One whose id is here already is counted as a duplicate.
+
+        Whether a delivery without an id repeats another is judged by the inbox, which knows what was accepted.
+        """
         packed = [(one, pack_delivery(one)) for one in deliveries]
         uptime = read_uptime()
         with transaction(self._db):
-            return [self._add(one, about, uptime, repeat_window) for one, about in packed]
+            return [self._add(one, about, uptime) for one, about in packed]
 
-    def _add(self, delivery: Delivery, about: bytes, uptime: Uptime, repeat_window: float) -> SpoolResult:
-        event, at = delivery.event, int(delivery.event.received_at.timestamp() * 1000)
-        first = self._first_of(delivery, at, uptime, int(repeat_window * 1000))
-        row = (event.id, event.store, at, *uptime, delivery.content_hash, about, event.body)
+    def _add(self, delivery: Delivery, about: bytes, uptime: Uptime) -> SpoolResult:
+        event = delivery.event
+        row = (event.id, event.store, int(event.received_at.timestamp() * 1000), *uptime, about, event.body)
         insert = (
-            "INSERT INTO event (id, store, at, boot, uptime, content_hash, about, body) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+            "INSERT INTO event (id, store, at, boot, uptime, about, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO NOTHING"
         )
-        if not first and self._db.execute(insert, row).rowcount == 1:
-            return SpoolResult("accepted", delivery.first_id or event.id)
+        answered = delivery.first_id or event.id
+        if self._db.execute(insert, row).rowcount == 1:
+            return SpoolResult("accepted", answered)
         self._db.execute(
             "INSERT INTO event_duplicates VALUES (?, 1, ?) ON CONFLICT (store) DO UPDATE SET many = many + 1",
             (event.store, secrets.token_hex(8)),
         )
-        return SpoolResult("duplicate", first or delivery.first_id or event.id)
-
-    def _first_of(self, delivery: Delivery, at: int, uptime: Uptime, window: int) -> str:
-        """The id of the row that a delivery without an id repeats; empty if there is none.
-
-        As in the inbox, two clocks must agree: the host's may be set back between two different deliveries.
-        """
-        if not delivery.content_hash:
-            return ""
-        found = self._db.execute(
-            "SELECT id FROM event WHERE store = ? AND content_hash = ? AND content_hash <> '' AND at > ? AND at < ? "
-            "AND boot = ? AND uptime > ?",
-            (delivery.event.store, delivery.content_hash, at - window, at + window, uptime.boot, uptime.ms - window),
-        ).fetchone()
-        return str(found[0]) if found else ""
+        return SpoolResult("duplicate", answered)
 
     def has_rows(self, store: str) -> bool:
         return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None

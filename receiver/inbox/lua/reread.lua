@@ -74,7 +74,7 @@ local function reread(at)
     redis.call('HSET', P .. 'e:' .. alias, 'alias_of', id, 'digest', digest)
     redis.call('HSET', e, 'alias', alias)
   end
-  if mark ~= '' and NOW - arrived < window then set_mark(store, mark, received, arrived, window, id) end
+  if mark ~= '' then set_mark(store, mark, received, arrived, window, id) end
   return 'read'
 end
 

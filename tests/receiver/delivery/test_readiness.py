@@ -154,7 +154,7 @@ def test_readiness_and_reports_cost_the_same_at_any_number_of_rows(system: Syste
 def fill(system: System, count: int) -> None:
     one = system.delivery()
     rows = [replace(one, event=replace(one.event, id=f"row{number}")) for number in range(count)]
-    open_events(system.config.data_dir).add(rows, repeat_window=0)
+    open_events(system.config.data_dir).add(rows)
 
 
 def fastest(call: Callable[[], object]) -> float:

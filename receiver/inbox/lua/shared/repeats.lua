@@ -31,8 +31,13 @@ local function repeat_of(store, mark, received, arrived, window)
   end
 end
 
--- A mark is needed for as long again as its delivery has waited: other rows of the same outage are drained after it.
+-- Marks stay this much longer than the window (ms), so that deliveries which waited in a spool find them. About one that
+-- waited longer it is not known whether it is itself a repeat. It gets no mark: a repeat with a mark of its own would hide
+-- a later update that comes after the window of the first.
+local KNOWN_FOR = 3600000
+
 local function set_mark(store, mark, received, arrived, window, id)
+  if NOW - arrived > KNOWN_FOR then return end
   local value = string.format('%.0f %.0f %s', received, arrived, id)
-  redis.call('SET', mark_key(store, mark, received, window, 0), value, 'PX', math.max(1, window + NOW - arrived))
+  redis.call('SET', mark_key(store, mark, received, window, 0), value, 'PX', window + KNOWN_FOR)
 end
