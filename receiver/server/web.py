@@ -20,7 +20,7 @@ from gunicorn.glogging import Logger
 from receiver import logs
 from receiver.app import create_app
 from receiver.config import Config, load_from_environment
-from receiver.contract.errors import ConfigError, ServerUnreachable, StorehooksError
+from receiver.contract.errors import ServerUnreachable, StorehooksError
 from receiver.delivery.drain import sign_off
 from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
@@ -64,6 +64,10 @@ class WebServer(BaseApplication):
     def _reload(self) -> Config:
         try:
             config = load_from_environment(self._explicit)
+            if config.redis != self.config.redis:
+                # The workers keep their server too. And what waits in the spool is in the old data_dir.
+                logs.get("receiver").warning("[redis] has changed; restart `storehooks web` to use it")
+                config = config.model_copy(update={"redis": self.config.redis})
             check_change(self.config, config)
         except StorehooksError as error:
             logs.get("receiver").error("config refused, the old one stays", why=error.logged)
@@ -127,15 +131,10 @@ def begin_worker(config: Config) -> None:
 
 
 def check_change(old: Config, new: Config) -> None:
-    """Raise for a config that a reload cannot use. What has not changed is not checked again: the old one has it too.
-
-    The spool is in the data directory: in another one, what waits in it would not be drained.
-    """
-    if new.data_dir != old.data_dir:
-        raise ConfigError("[redis] data_dir has changed; restart `storehooks web` to use it")
+    """Raise for a config that a reload cannot use. What has not changed is not checked again."""
     if port_of(new.receiver.bind) != port_of(old.receiver.bind):  # on the same port, the old address is in the way
         require_free_port(new.receiver.bind, key="[receiver] bind")
-    if (new.redis, new.receiver.spool) != (old.redis, old.receiver.spool):
+    if new.receiver.spool != old.receiver.spool:
         check_redis(new)
 
 
