@@ -356,3 +356,42 @@ def test_damaged_fair_times_leave_no_event_half_accepted(system: System) -> None
     assert again.status == "accepted"
     assert system.client.zrange(keys.READY, 0, -1) == [again.id.encode()]
     assert system.identity_holds()
+
+
+@pytest.mark.parametrize("key", [keys.LEASED, keys.LATER])
+@pytest.mark.parametrize("step", ["claim", "claim with routes", "route", "finish"])
+def test_a_step_is_refused_as_a_whole_while_a_set_that_it_writes_is_damaged(
+    system: System, key: str, step: str
+) -> None:
+    """Records were written, and the items were in no set: they waited for ever."""
+    version = system.inbox.declarations().version
+    system.accept()
+    routes = Routes(version, ROUTES if step == "claim with routes" else {})  # type: ignore[arg-type]
+    (event,) = system.inbox.claim({"": 1}, capacity=1).runs if step in ("route", "finish") else (None,)
+    (run,) = leased_runs(system, 1) if step == "finish" else (None,)
+
+    def take() -> bool:
+        if run:
+            return system.inbox.finish([Outcome(run, "retry", {}, delay=60)]) == [True]
+        if event:
+            return system.inbox.route([(event, [(GREET, "default", True)])], version) == [["routed", GREET]]
+        return len(system.inbox.finish_and_claim((), {"": 9, GREET: 9}, capacity=9, routes=routes)[1].runs) == 1
+
+    good = system.client.dump(key)
+    system.client.set(key, "no sorted set")
+    with pytest.raises(ResponseError, match=f"{key} is damaged"):
+        take()
+    system.client.restore(key, 0, good, replace=True) if good else system.client.delete(key)
+    assert take()
+    assert quarantined(system) == set()
+
+
+def test_a_delivery_is_refused_while_the_set_of_ready_events_is_damaged(system: System) -> None:
+    """It was stored and in no set, and its redelivery was a duplicate."""
+    delivery = system.delivery()
+    system.client.set(keys.READY, "no sorted set")
+    with pytest.raises(ResponseError, match="sh:ready: is damaged"):
+        system.inbox.accept([delivery])
+    system.client.delete(keys.READY)
+    assert system.inbox.accept([delivery])[0].status == "accepted"
+    assert len(system.inbox.claim({"": 9}, capacity=9).runs) == 1

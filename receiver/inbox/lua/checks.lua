@@ -5,6 +5,7 @@
 -- checks. Callers may have read different configs, so each gets only stores of its own list. A store that is not in the
 -- list keeps its time, and is removed when it was not checked for a day.
 return function()
+  require_format()
   local every, time, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local known, stores, due = {}, {}, {}
   local have = redis.call('ZRANGE', P .. 'check', 0, -1, 'WITHSCORES')

@@ -244,6 +244,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
 end
 
 return function()
+  require_sets('leased', 'later')
   begin_claim()
   for at = FIRST_LANE, first_route - 1, 6 do left[ARGV[at]] = tonumber(ARGV[at + 1]) end
   local begins = ARGV[5] == '1' and suspected or {}

@@ -30,6 +30,7 @@ local function record_since()
 end
 
 return function()
+  require_format()
   local seen, latest, changed = read_times(), 0, false
   local version = tonumber(redis.pcall('GET', P .. 'declarations_version')) or 0
   record_since()

@@ -75,6 +75,7 @@ local function finish(item, token, outcome, detail, delay)
 end
 
 return function()
+  require_sets('leased', 'later')
   local results = {}
   published = {}
   for at = 1, #ARGV, 5 do

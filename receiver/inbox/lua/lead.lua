@@ -3,6 +3,7 @@
 -- ARGV  1 name  2 for how long (ms)
 -- returns 1 if the caller leads
 return function()
+  require_format()
   local leader = redis.call('GET', P .. 'leader')
   if leader and leader ~= ARGV[1] then
     -- Longer than it was written for: the clock was set back, and the leader may be dead.

@@ -81,6 +81,7 @@ local function route(token, id, first, many)
 end
 
 return function()
+  require_sets('leased', 'later')
   lease_end, wait_ms = NOW + tonumber(ARGV[2]), nil
   up_to_date = ARGV[1] == (redis.call('GET', P .. 'declarations_version') or '0')
 

@@ -15,6 +15,7 @@ from receiver.inbox import keys
 from receiver.inbox.redis.server_faults import ServerFault, describe
 
 FORMAT = 1
+"""The same number is in lua/shared/call.lua."""
 UNNUMBERED = 0
 """Data from before formats had numbers."""
 _EARLIEST = 10**14
@@ -48,6 +49,11 @@ def format_fault(client: Redis, *, write: bool = False) -> ServerFault | None:
         f"{data}, written by a newer version of storehooks, and this version reads format {FORMAT}",
         "upgrade storehooks on this host, or set another database in [redis] url",
     )
+
+
+def is_format_error(error: RedisError) -> bool:
+    """Whether a script was refused because of the format; see lua/shared/call.lua."""
+    return str(error).startswith("FORMAT ")
 
 
 def _read(client: Redis) -> str | None:

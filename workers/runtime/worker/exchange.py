@@ -13,6 +13,7 @@ from receiver import logs
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
 from receiver.inbox.keys import rq_queue
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
+from receiver.inbox.redis.data_format import is_format_error
 from receiver.inbox.rq_records import fail_job
 from workers.runtime.failure_log import FailureLog
 from workers.runtime.pool.pool import ChildPool
@@ -27,6 +28,8 @@ GATHER_SECONDS = 0.001
 """How long an outcome waits to be written with others, while its child process goes on with the rest of a batch."""
 UNREACHABLE_PAUSE = 0.25
 """Seconds without a call to the server after it did not answer."""
+OTHER_FORMAT_PAUSE = 60.0
+"""The same after the data had another format. A heartbeat, which asks for the format, does not wait for its end."""
 LONGEST_WAIT = 0.1
 
 log = logs.get("worker")
@@ -209,6 +212,12 @@ class InboxExchange:
             quotas |= self._claim_sizes.quotas([handler], idle=idle, busy=busy, now=now)
         return quotas
 
+    def declare(self) -> None:
+        """Declare this worker's handlers, and read those of all workers. No other call is made while this is refused
+        because the data has another format."""
+        self._unreachable_until = 0.0
+        self.try_at_server(self.router.declare_and_read)
+
     # When the server does not answer
 
     def try_at_server(self, call: Callable[[], Any]) -> Any:
@@ -226,5 +235,6 @@ class InboxExchange:
     def _server_failed(self, error: RedisError) -> None:
         self._outage.failed(error)
         self._wake_ups.drop()
-        self._unreachable_until = time.monotonic() + UNREACHABLE_PAUSE
+        pause = OTHER_FORMAT_PAUSE if is_format_error(error) else UNREACHABLE_PAUSE
+        self._unreachable_until = time.monotonic() + pause
         self.expects_work = True

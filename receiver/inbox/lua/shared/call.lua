@@ -69,6 +69,28 @@ local function call(script, keys, arguments)
   return type(problem) == 'table' and problem or redis.error_reply(tostring(problem))
 end
 
+-- Raises an error if another version of storehooks has written the data in another format. Workers and housekeepers begin
+-- each heartbeat and round with a script that asks.
+local FORMAT = '1' -- see redis/data_format.py
+local function require_format()
+  local found = redis.pcall('GET', P .. 'format')
+  if not found or found == FORMAT then return end
+  error('FORMAT the data in the Redis server has format ' .. (type(found) == 'string' and found or '?') ..
+    ', and this version of storehooks reads format ' .. FORMAT .. '; upgrade storehooks on this host', 0)
+end
+
+-- Raises an error if one of these keys is no sorted set. Writes to it would fail after the records were written, and the
+-- items would be in no set.
+local function require_sets(...)
+  for _, name in ipairs({ ... }) do
+    local found = redis.pcall('ZCARD', P .. name)
+    if type(found) == 'table' then
+      local is_damaged = string.find(found.err, 'WRONGTYPE', 1, true)
+      error(is_damaged and 'the key ' .. P .. name .. ' is damaged: ' .. found.err or found, 0)
+    end
+  end
+end
+
 local function quarantine(item, why)
   redis.call('HSET', P .. 'quarantined', item, why)
 end

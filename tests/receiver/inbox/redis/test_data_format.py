@@ -101,3 +101,28 @@ def test_a_receiver_spools_while_the_server_has_data_of_a_newer_version(
     eventually(lambda: spooled(system) == 0)
     assert {one.id for one in system.ledger.events()} == set(ids)
     assert own_redis.client.get(keys.FORMAT) == str(FORMAT).encode()
+
+
+@pytest.mark.parametrize("value", [NEWER, "x"])
+def test_a_running_worker_and_housekeeper_leave_data_of_a_newer_version_alone(
+    make_system: Callable[..., System], value: str
+) -> None:
+    """They worked on it as if it were their own."""
+    plugin = "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    pass\n"
+    system = make_system(plugin=plugin)
+    system.start("worker", "housekeeper", quicker={"workers.runtime.worker.worker.HEARTBEAT_EVERY": 0.3})
+    assert system.settled(system.accept()) == "settled"
+    system.client.set(keys.FORMAT, value)
+    for name in ("worker", "housekeeper"):
+        eventually(lambda name=name: f"has format {value}" in system.log(name), what=f"the {name} says so")
+    system.client.delete(keys.LEADER)
+    event_id = system.accept()
+    before = {key: system.client.dump(key) for key in system.client.keys("sh:*")}
+    declared = system.log("worker").count("\n")
+    with pytest.raises(AssertionError):
+        eventually(lambda: system.status(event_id) != "open", within=1.5)
+    assert {key: system.client.dump(key) for key in system.client.keys("sh:*")} == before
+    assert system.log("worker").count("\n") == declared, "it says so once"
+    system.client.set(keys.FORMAT, FORMAT)
+    assert system.settled(event_id) == "settled"
+    eventually(lambda: "no longer refuses" in system.log("worker") and "no longer refuses" in system.log("housekeeper"))
