@@ -3,7 +3,8 @@
 Events
     e:{id}          hash    An event: v store topic theirs delivery resource received occurred source data_path
                             digest (of the body) state (open, settled, failed) open (number of open runs)
-                            bad (number of failed runs) reason. For each handler:
+                            bad (number of failed runs) reason
+                            repeated (when its last duplicate arrived, ms). For each handler:
                             r:{handler}  the run: "state attempts losses queue token", and then "urgent" if it begins
                                          although its handler is paused. A run that waits until later has its delay
                                          (ms) in place of the token. r: is the event before routing.

@@ -6,3 +6,5 @@ RENEW_EVERY = 1.0
 """Seconds between two renewals by a worker."""
 LOSSES_ALLOWED = 5
 """A run may lose this many leases. With the next loss it fails, reason `lost-worker`."""
+LEADS_FOR_MS = 2_000
+"""A housekeeper leads for this long after its last round."""

@@ -14,13 +14,15 @@ from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
+WORKER_SECONDS = 20
+"""Seconds after its last heartbeat for which a worker is shown."""
 FAILED_JOB_SECONDS = 365 * 24 * 3600
 """RQ's default for failed jobs."""
 
 
-def register_worker(client: Redis, name: str, queues: Sequence[str], fields: Mapping[str, Any], *, ttl: int) -> None:
-    """Show a worker to RQ's tools for `ttl` seconds, and remove killed workers from RQ's lists of our queues."""
-    arguments: list[Argument] = [keys.RQ_WORKER + name, ttl, len(queues), *map(keys.rq_queue, queues)]
+def register_worker(client: Redis, name: str, queues: Sequence[str], fields: Mapping[str, Any]) -> None:
+    """Show a worker to RQ's tools for WORKER_SECONDS, and remove killed workers from RQ's lists of our queues."""
+    arguments: list[Argument] = [keys.RQ_WORKER + name, WORKER_SECONDS, len(queues), *map(keys.rq_queue, queues)]
     for field, value in fields.items():
         arguments += (field, value)
     script_runner.run(client, [ScriptCall("register", arguments)])

@@ -5,6 +5,7 @@ Most tests move a stored time ahead, which is what such a clock leaves behind. O
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from receiver.inbox import Administration, Declaration, FailureQueries, keys
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.outcomes import Outcome, OutcomeKind
+from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.subscription_checks import LOCK_MS, SubscriptionChecks
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.faked_clock import needs_faketime, server_with_clock
@@ -127,6 +129,25 @@ def test_a_dead_housekeeper_does_not_lead_for_days(system: System) -> None:
     system.client.set(keys.LEADER, "dead", px=DAYS * 1000)
     assert not system.housekeeping.lead("next", 200)
     eventually(lambda: system.housekeeping.lead("next", 200), within=2)
+
+
+def test_dead_processes_do_not_look_alive_for_days(make_system: Callable[..., System]) -> None:
+    system = make_system()
+    health, (worker, housekeeper) = HealthQueries(system.client), system.start("worker", "housekeeper")
+    eventually(lambda: health.workers() and health.housekeeper(), what="both are alive")
+    worker.kill()
+    housekeeper.kill()
+    system.client.expire(keys.RQ_WORKER + health.workers()[0].name, DAYS)
+    system.client.set(keys.LEADER, "dead", px=DAYS * 1000)
+    assert (health.workers(), health.housekeeper()) == ([], "")
+
+
+def test_a_dead_receiver_is_silent(system: System) -> None:
+    system.inbox.publish_spool("host", 3, 0.0)
+    assert system.ledger.spools()["host"].state == "receiving"
+    report = json.loads(system.client.hget(keys.SPOOLS, "host"))
+    system.client.hset(keys.SPOOLS, "host", json.dumps(report | {"at": report["at"] + DAYS}))
+    assert system.ledger.spools()["host"].state == "silent"
 
 
 def test_a_handler_that_is_gone_is_not_routed_to_for_days(system: System) -> None:

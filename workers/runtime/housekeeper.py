@@ -22,7 +22,7 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Housekeeping, connect_to
 from receiver.inbox.housekeeping import TICK_SLICE
-from receiver.inbox.leases import LEASE_MS
+from receiver.inbox.leases import LEADS_FOR_MS, LEASE_MS
 from receiver.inbox.redis.connecting import check
 from workers.processes import Schedule, Signals
 from workers.runtime import maintenance
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 TICK_EVERY = 0.5
 TICKS_AT_ONCE = 20
 """Maximum number of full slices in one round: much work that is due at one moment does not wait for the next round."""
-LEADS_FOR_MS = 2_000
 MAINTENANCE = ((maintenance.retention, 5.0), (maintenance.orphans, 10.0))
 
 log = logs.get("housekeeper")

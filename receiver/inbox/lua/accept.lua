@@ -15,12 +15,20 @@ local PARTS = 17
 local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a number: no time
 local window, max_names, open_before, names, accepted_at, new
 
--- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as an
--- event of an earlier call is not counted: its receiver sends it again, because the first time was not acknowledged.
+-- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as the
+-- event, or as its last duplicate, of an earlier call is not counted: its receiver sends it again, because the first time was
+-- not acknowledged.
 local function duplicate(of, store, received)
   local id = real_id(of)
-  local is_own = not new[id] and tonumber(redis.pcall('HGET', P .. 'e:' .. id, 'received')) == received
-  if is_own then redis.call('HINCRBY', P .. 'n', 'duplicates|' .. store, 0) else count('duplicates', store, 1) end
+  local e = P .. 'e:' .. id
+  local times = new[id] and {} or redis.pcall('HMGET', e, 'received', 'repeated')
+  if tonumber(times[1]) == received or tonumber(times[2]) == received then
+    redis.call('HINCRBY', P .. 'n', 'duplicates|' .. store, 0)
+  else
+    if new[id] or times[1] then redis.call('HSET', e, 'repeated', string.format('%.0f', received)) end
+    new[id] = true
+    count('duplicates', store, 1)
+  end
   return { 'duplicate', id }
 end
 

@@ -24,7 +24,8 @@ _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "sta
 _PAGE = 200
 _SEARCHED = 2_000
 SILENT_SECONDS = 10.0
-"""A receiver reports every second. One that has not for this long, and has not signed off, was killed or is cut off."""
+"""A receiver reports every second. One that has not for this long, and has not signed off, was killed or is cut off.
+So was one whose last report is as far in the future: the server's clock was set back since."""
 SpoolState = Literal["receiving", "stopped", "silent"]
 
 
@@ -111,7 +112,7 @@ class EventQueries:
         late = {
             host: replace(one, state="silent")
             for host, one in spools.items()
-            if one.state == "receiving" and seconds - one.at > SILENT_SECONDS
+            if one.state == "receiving" and abs(seconds - one.at) > SILENT_SECONDS
         }
         return spools | late
 

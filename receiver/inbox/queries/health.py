@@ -11,7 +11,9 @@ from redis import Redis
 
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
+from receiver.inbox.leases import LEADS_FOR_MS
 from receiver.inbox.model import from_ms
+from receiver.inbox.rq_records import WORKER_SECONDS
 
 SAMPLE = 20
 """Number of events whose memory use is measured."""
@@ -62,6 +64,7 @@ class HealthQueries:
         names = sorted(name.decode("utf-8", "replace") for name in found)
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
+            pipeline.ttl(name)
             pipeline.hmget(name, "queues", "last_heartbeat", OURS)
             pipeline.get(keys.PLUGIN_FAULT + name.removeprefix(keys.RQ_WORKER))
         replies = pipeline.execute()
@@ -72,8 +75,10 @@ class HealthQueries:
                 _moment(at),
                 (fault or b"").decode(),
             )
-            for name, (queues, at, ours), fault in zip(names, replies[::2], replies[1::2], strict=True)
-            if at and queues and ours
+            for name, ttl, (queues, at, ours), fault in zip(
+                names, replies[::3], replies[1::3], replies[2::3], strict=True
+            )
+            if at and queues and ours and ttl <= WORKER_SECONDS  # longer: the clock was set back, and it may be dead
         ]
 
     def other_workers(self) -> list[str]:
@@ -90,8 +95,12 @@ class HealthQueries:
 
     def housekeeper(self) -> str:
         """The housekeeper that leads now; empty if there is none."""
-        found: Any = self.client.get(keys.LEADER)
-        return found.decode() if found else ""
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.get(keys.LEADER)
+        pipeline.pttl(keys.LEADER)
+        found, ttl_ms = pipeline.execute()
+        # Longer than it is written for: the clock was set back, and it may be dead.
+        return found.decode() if found and ttl_ms <= LEADS_FOR_MS else ""
 
     def last_events(self, stores: Iterable[str]) -> dict[str, datetime]:
         """When each store last sent an event. Our own probes do not count."""

@@ -155,3 +155,17 @@ def test_a_delivery_that_waited_does_not_move_the_last_time_of_its_name_back(sys
         system.inbox.accept(group)
     (name,) = system.ledger.event_names("north")
     assert (name.seen, name.last_at) == (3, system.ledger.event(live.event.id).summary.received_at)
+
+
+def test_a_duplicate_that_its_receiver_sends_again_is_counted_once(system: System) -> None:
+    """Redis took it and did not answer in time, so the receiver spooled it, and the drain sent it again."""
+    first = system.delivery(delivery_id="msg_1")
+    again, third = arrived_ago(first, 2), arrived_ago(first, 1)
+    system.inbox.accept([first])
+    for _ in range(3):
+        assert system.inbox.accept([again])[0].status == "duplicate"
+    assert system.ledger.counters().total["duplicates"] == 1
+    system.inbox.accept([third, third])  # two deliveries of one millisecond
+    assert system.ledger.counters().total["duplicates"] == 3
+    system.inbox.accept([first])
+    assert system.ledger.counters().total["duplicates"] == 3

@@ -29,7 +29,7 @@ GATHER_SECONDS = 0.001
 UNREACHABLE_PAUSE = 0.25
 """Seconds without a call to the server after it did not answer."""
 OTHER_FORMAT_PAUSE = 60.0
-"""The same after the data had another format. A heartbeat, which asks for the format, does not wait for its end."""
+"""The same after the data had another format. A heartbeat, which asks for the format, is made nevertheless."""
 LONGEST_WAIT = 0.1
 
 log = logs.get("worker")
@@ -212,16 +212,15 @@ class InboxExchange:
             quotas |= self._claim_sizes.quotas([handler], idle=idle, busy=busy, now=now)
         return quotas
 
-    def declare(self) -> None:
-        """Declare this worker's handlers, and read those of all workers. No other call is made while this is refused
-        because the data has another format."""
-        self._unreachable_until = 0.0
-        self.try_at_server(self.router.declare_and_read)
-
     # When the server does not answer
 
-    def try_at_server(self, call: Callable[[], Any]) -> Any:
-        """Call the server for something that can wait. None if the server did not answer."""
+    def try_at_server(self, call: Callable[[], Any], *, always: bool = False) -> Any:
+        """Call the server for something that can wait. None if the server did not answer.
+
+        With `always`, also in the pause after it did not answer another call, or had data of another format.
+        """
+        if always:
+            self._unreachable_until = 0.0
         if self._unreachable:
             return None
         try:

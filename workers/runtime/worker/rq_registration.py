@@ -15,9 +15,6 @@ from receiver import logs
 from receiver.inbox.keys import rq_queue
 from receiver.inbox.rq_records import register_worker
 
-EXPIRES_AFTER = 20
-"""Seconds after which RQ's tools no longer show a worker that was killed."""
-
 log = logs.get("worker")
 
 
@@ -50,7 +47,7 @@ class RegisteredWorker(RQWorker):
         """The heartbeat. It writes the whole record, since that may have expired while the server was away."""
         self.last_heartbeat = now()
         fields = {**self.serialize(), "state": WorkerStatus.IDLE.value}
-        self._try(lambda: register_worker(self.connection, self.name, self._handler_queues, fields, ttl=EXPIRES_AFTER))
+        self._try(lambda: register_worker(self.connection, self.name, self._handler_queues, fields))
 
     def unregister(self) -> None:
         self._try(self.register_death)

@@ -157,7 +157,7 @@ class Worker(RegisteredWorker):
             self.refresh_registration()
             self._exchange.fail_foreign_jobs()
             self._publish_fault()
-            self._exchange.declare()
+            self._exchange.try_at_server(self._exchange.router.declare_and_read, always=True)
             self._exchange.expects_work = True  # if a wake-up was lost, no work waits longer than this
 
     def _publish_fault(self) -> None:
@@ -202,7 +202,7 @@ class Worker(RegisteredWorker):
         self._wake_ups.listen_to(_queues_of(plugins.handlers))
         self.register(_queues_of(plugins.handlers))
         self._pool.reload(self.config, plugins.code)
-        self._exchange.declare()
+        self._exchange.try_at_server(self._exchange.router.declare_and_read, always=True)
         self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, ""))
         log.info("reloaded", handlers=sorted(self._handlers), child_processes=self.config.workers.child_processes)
 

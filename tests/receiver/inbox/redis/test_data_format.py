@@ -125,4 +125,5 @@ def test_a_running_worker_and_housekeeper_leave_data_of_a_newer_version_alone(
     assert system.log("worker").count("\n") == declared, "it says so once"
     system.client.set(keys.FORMAT, FORMAT)
     assert system.settled(event_id) == "settled"
-    eventually(lambda: "no longer refuses" in system.log("worker") and "no longer refuses" in system.log("housekeeper"))
+    for name in ("worker", "housekeeper"):
+        eventually(lambda name=name: "no longer refuses" in system.log(name), 20, what=f"the {name} says that it works")
