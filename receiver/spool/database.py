@@ -96,6 +96,16 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
+def truncate_wal(connection: sqlite3.Connection) -> None:
+    """Empty the write-ahead log if it is over its limit; this may wait for others.
+
+    SQLite begins it anew only at a moment when no other process reads or writes, which may never come under load.
+    """
+    file = connection.execute("PRAGMA database_list").fetchone()[2]
+    if os.stat(f"{file}-wal").st_size > WAL_BYTES:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")

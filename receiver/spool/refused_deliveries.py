@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import orjson
 
 from receiver.config.values import Bounds
 from receiver.contract.stores import UNKNOWN_STORE
-from receiver.spool.database import PAGE, open_file, transaction
+from receiver.spool.database import PAGE, open_file, transaction, truncate_wal
 
 REFUSED_FILE = "refused.sqlite3"
 LINE_COST = 400
 """Bytes that a line takes on disk, with its indexes; rounded up, so that the bound holds."""
+SHARES_A_PAGE = PAGE // 2 - 100
+"""Two rows of less than these bytes fit in a page."""
 LINES_SHARE = 4
 """One part in four of the bytes is for lines, the rest is for bodies."""
 SCHEMA = """
@@ -64,11 +67,16 @@ class Refusal:
 
     @property
     def cost(self) -> int:
-        """Bytes that headers and body take on disk; long ones fill whole pages."""
+        """Bytes that headers and body take on disk; those that do not share a page with others fill whole pages."""
         if self.body is None:
             return 0
-        size = len(self.body) + sum(len(name) + len(value) + 6 for name, value in self.headers.items())
-        return LINE_COST + (size if size < PAGE // 2 else -(-size // PAGE) * PAGE)
+        size = len(self.body) + len(self.packed_headers)
+        return LINE_COST + (size if size < SHARES_A_PAGE else -(-size // PAGE) * PAGE)
+
+    @cached_property
+    def packed_headers(self) -> bytes:
+        """As they are stored, where a character may take up to six bytes."""
+        return orjson.dumps(dict(self.headers))
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,7 @@ class Refusals:
             for one in refusals:
                 self._insert(one)
             self._trim(bounds, now)
+        truncate_wal(self._db)
 
     def delete(self, ids: Iterable[int]) -> None:
         """Delete refusals, with their bodies."""
@@ -187,7 +196,7 @@ class Refusals:
         if one.body is not None:
             self._db.execute(
                 "INSERT INTO refused_body (id, store, cost, headers, body) VALUES (?, ?, ?, ?, ?)",
-                (cursor.lastrowid, one.store, one.cost, orjson.dumps(dict(one.headers)), one.body),
+                (cursor.lastrowid, one.store, one.cost, one.packed_headers, one.body),
             )
 
     def _trim(self, bounds: Bounds, now: float) -> None:
