@@ -65,7 +65,7 @@ def test_with_a_full_disk_a_store_with_spooled_rows_is_served_by_redis(
 def test_with_a_read_only_disk_the_inbox_gets_the_rows_and_new_deliveries(system: System) -> None:
     config, rows = system.config, [system.delivery() for _ in range(3)]
     with closing(open_events(config.data_dir)) as events:
-        events.add(rows, repeat_window=0)
+        events.add(rows)
         with read_only(config.data_dir):
             storage, drain = open_storage(config, system.inbox)
             (stored,) = storage.store_all([system.delivery()])
@@ -85,7 +85,7 @@ def test_with_a_read_only_disk_the_inbox_gets_the_rows_and_new_deliveries(system
 def test_rows_that_could_not_be_deleted_are_not_taken_for_those_of_another_file(system: System) -> None:
     config = system.config
     with closing(open_events(config.data_dir)) as events:
-        events.add([system.delivery()], repeat_window=0)
+        events.add([system.delivery()])
         with read_only(config.data_dir):
             _, drain = open_storage(config, system.inbox)
             drain.run_once()
@@ -94,6 +94,6 @@ def test_rows_that_could_not_be_deleted_are_not_taken_for_those_of_another_file(
         file.unlink()
     with closing(open_events(config.data_dir)) as events:
         one = system.delivery()
-        events.add([one, replace(one, event=replace(one.event, id="unsent"))], repeat_window=0)
+        events.add([one, replace(one, event=replace(one.event, id="unsent"))])
         drain.run_once()
         assert (accepted(system), events.count()) == (3, 0)
