@@ -220,8 +220,8 @@ def test_an_installed_package_that_breaks_stops_no_other_plugin_and_resumes_when
     assert "a plugin cannot be loaded any more" in doctor(shop)
     assert f"{site}/loyalty/points.py:1: entry point loyalty" in doctor(shop)
 
-    (site / "loyalty/points.py").write_text("POINTS = 'new'\n")
-    assert {result(shop, event_id, "loyalty.points") for event_id in waiting} == {("new", "1.5")}
+    (site / "loyalty/points.py").write_text("POINTS = 'newer'\n")
+    assert {result(shop, event_id, "loyalty.points") for event_id in waiting} == {("newer", "1.5")}
     assert "a plugin cannot be loaded any more" not in doctor(shop)
 
 
@@ -263,9 +263,9 @@ def test_a_child_process_is_not_replaced_while_a_package_is_broken(with_package:
     events = [shop.accept() for _ in range(60)]
     assert {result(shop, event_id, "loyalty.points") for event_id in events} == {before}
     eventually(lambda: "points.py:1" in shop.log("worker"), what=shop.log("worker"))
-    write_package(shop.folder, "POINTS = 'new'\n")
+    write_package(shop.folder, "POINTS = 'newer'\n")
     after = eventually(lambda: (found := result(shop, shop.accept(), "loyalty.points")) != before and found)
-    assert after[0] == "new"
+    assert after[0] == "newer"
 
 
 def test_a_package_that_changed_is_validated_and_all_child_processes_are_replaced(with_package: System) -> None:
@@ -274,12 +274,12 @@ def test_a_package_that_changed_is_validated_and_all_child_processes_are_replace
     eventually(lambda: len(child_processes(worker)) == 2)
     before = result(shop, shop.accept(), "loyalty.points")
     shop.plugin.write_text(SHOP.replace('f"old', 'f"edited'))  # valid, but without HUP it must not run
-    write_package(shop.folder, "POINTS = 'new'\n")
+    write_package(shop.folder, "POINTS = 'newer'\n")
     kill_child_processes(worker, 1)
     events = [shop.accept() for _ in range(50)]
     eventually(lambda: '"reloaded"' in shop.log("worker"))
     after = eventually(lambda: (found := result(shop, shop.accept(), "loyalty.points")) != before and found)
-    assert after[0] == "new"
+    assert after[0] == "newer"
     events += [shop.accept() for _ in range(20)]
     assert {result(shop, event_id, "loyalty.points") for event_id in events} <= {before, after}
     assert {result(shop, event_id)[0] for event_id in events} == {"old hat"}
@@ -294,8 +294,8 @@ def test_a_package_that_ends_the_process_at_import_stops_no_other_plugin(with_pa
     event_id = shop.accept()
     wait_until_done(shop, event_id, "shop.greet")
     eventually(lambda: "exit code 7" in shop.log("worker"))
-    write_package(shop.folder, "POINTS = 'new'\n")
-    assert result(shop, event_id, "loyalty.points")[0] == "new"
+    write_package(shop.folder, "POINTS = 'newer'\n")
+    assert result(shop, event_id, "loyalty.points")[0] == "newer"
 
 
 def test_a_plugin_whose_import_fails_in_child_processes_stops_no_other_plugin(with_package: System) -> None:
@@ -325,8 +325,8 @@ def test_the_package_of_a_plugin_is_found_below_a_namespace(make_system: Callabl
     system.config_file.write_text(system.config_file.read_text().replace('["shop.py"]', '["acme_shops.loyalty"]'))
     worker, _ = system.start("worker", "housekeeper", quicker=QUICK)
     before = result(system, system.accept(), "loyalty.points")
-    (folder / "loyalty/points.py").write_text("POINTS = 'new'\n")
+    (folder / "loyalty/points.py").write_text("POINTS = 'newer'\n")
     kill_child_processes(worker)
     after = eventually(lambda: (found := result(system, system.accept(), "loyalty.points")) != before and found)
-    assert after[0] == "new"
+    assert after[0] == "newer"
     assert after[1] != before[1]

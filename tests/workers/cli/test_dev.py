@@ -219,13 +219,20 @@ def test_a_plugin_added_to_the_config_is_loaded_and_watched(dev: DevRun) -> None
 
 def test_an_invalid_config_is_reported_and_the_old_one_stays_in_use(dev: DevRun) -> None:
     process = dev.handled()
-    text = dev.system.config_file.read_text()
-    dev.system.config_file.write_text(text + "[nonsense]\n[more_of_it]\n")
+    config_file = dev.system.config_file
+    text = config_file.read_text()
+
+    def save(text: str) -> None:
+        """In one step: a worker that starts at this moment must not read half of the file."""
+        config_file.with_suffix(".new").write_text(text)
+        config_file.with_suffix(".new").replace(config_file)
+
+    save(text + "[nonsense]\n[more_of_it]\n")
     eventually(lambda: "not reloaded, the old one stays in use" in process.output(), 15)
     eventually(lambda: re.search(r"^ {13}\S*config.toml:\d+: .*more_of_it", process.output(), re.MULTILINE))
-    dev.system.config_file.write_text(text.replace("[workers]", "[workers]\nprocesses = 2"))
+    save(text.replace("[workers]", "[workers]\nprocesses = 2"))
     eventually(lambda: "worker 2" in dev.children(), 15)
-    dev.system.config_file.write_text(text)
+    save(text)
     eventually(lambda: "worker 2" not in dev.children(), 15)
     assert "worker 2 ended" not in process.output()
     lines = process.output().count("shop.greet")
