@@ -87,7 +87,7 @@ class ConnectionIO:
                 connection.take_whole(data, head)
                 self._make_ready(connection)
                 return
-            connection.deadline = time.monotonic() + self._read_timeout
+            self.table.enter(self.table.reading, connection, self._read_timeout)  # now the newest of the requests
         connection.framing.feed(data)
         self._advance(connection)
 

@@ -220,8 +220,14 @@ def test_the_bytes_that_one_process_buffers_are_bounded(web: System) -> None:
         except OSError:
             continue
     assert web.post(web.request()).status_code == 200
-    with idle:
-        idle.sendall(Corpus(web.config).signed(extra={"webhook-id": "idle_2"}))
+    with idle, socket.create_connection(("127.0.0.1", web.port), timeout=5) as one_more:
+        # The oldest connection has the newest request, so another one is timed out for the bytes of one more.
+        whole = Corpus(web.config).signed(extra={"webhook-id": "idle_2"})
+        idle.sendall(whole[:-10])
+        assert web.post(web.request()).status_code == 200  # the half above was read before
+        one_more.sendall(head + b"x" * (LIMIT - 1))
+        assert web.post(web.request()).status_code == 200
+        idle.sendall(whole[-10:])
         assert read_answer(idle).status == 200
     (worker,) = [pid for pid in children_of(web.processes[0].pid) if resident(pid)]
     print(f"20 unfinished requests of 4 MB: the process holds {resident(worker) >> 20} MB")
