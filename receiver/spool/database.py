@@ -49,7 +49,7 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         if not _has_tables(connection, path):
             connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {FORMAT}; COMMIT;")
-    except BaseException:
+    except BaseException:  # an interrupt, too, must not leave it open
         connection.close()
         raise
     return connection
@@ -112,7 +112,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
         db.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # an interrupt, too, must roll back
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
