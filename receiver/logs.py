@@ -10,13 +10,14 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import structlog
 
 from receiver.contract.diagnosis.terminal_text import escaped
 
 Level = Literal["warning", "error"]
+Key = TypeVar("Key")
 
 REPEAT_SECONDS = 60.0
 BEGIN_SECONDS = 10.0
@@ -135,34 +136,60 @@ class OutageLog:
             self._logger.info(self._ends, seconds=round(self._failed_at - self._since, 1))
 
 
-class CountedLog:
-    """Counts what may happen with every request, and logs the number of each kind, at most once a second.
+class PeriodicCounts(Generic[Key]):
+    """Counts what may happen with every request, and writes the numbers after a while. Any thread may call it.
 
-    The labels must come from a closed set, never from a request. Any thread may call it.
+    The keys must come from a closed set, never from a request.
     """
 
-    def __init__(self, logger: structlog.stdlib.BoundLogger, *, timer: bool = True) -> None:
-        """`timer=False` is for a process that forks, and so has no threads: it calls `flush` itself."""
-        self._logger = logger
-        self._counts: Counter[tuple[Level, str, tuple[tuple[str, str], ...]]] = Counter()
+    def __init__(self, *, every: float | None) -> None:
+        """None is for a process that forks, and so has no threads: it calls `flush` itself."""
+        self._every = every
+        self._counts: Counter[Key] = Counter()
         self._lock = threading.Lock()
-        self._has_timer = timer
         self._timer: threading.Timer | None = None
         atexit.register(self.flush)
 
-    def add(self, event: str, *, level: Level = "warning", **labels: str) -> None:
+    def flush(self) -> None:
+        """Write the counts. Those that cannot be written stay for the next time."""
         with self._lock:
-            self._counts[level, event, tuple(labels.items())] += 1
-            if self._has_timer and self._timer is None:
-                self._timer = threading.Timer(COUNT_SECONDS, self.flush)
+            counts, self._counts, self._timer = self._counts, Counter(), None
+        if counts and not self._write(counts):
+            with self._lock:
+                self._counts.update(counts)
+
+    def _count(self, counts: Mapping[Key, int]) -> None:
+        with self._lock:
+            self._counts.update(counts)
+            if self._counts and self._every and self._timer is None:
+                self._timer = threading.Timer(self._every, self._flush_until_written)
                 self._timer.daemon = True
                 self._timer.start()
 
-    def flush(self) -> None:
-        with self._lock:
-            counts, self._counts, self._timer = self._counts, Counter(), None
+    def _flush_until_written(self) -> None:
+        """Not part of `flush`: a process that ends starts no thread."""
+        self.flush()
+        self._count({})
+
+    def _write(self, counts: Counter[Key]) -> bool:
+        """Returns whether they were written."""
+        raise NotImplementedError
+
+
+class CountedLog(PeriodicCounts[tuple[Level, str, tuple[tuple[str, str], ...]]]):
+    """Logs the number of each kind of event, at most once a second."""
+
+    def __init__(self, logger: structlog.stdlib.BoundLogger, *, timer: bool = True) -> None:
+        super().__init__(every=COUNT_SECONDS if timer else None)
+        self._logger = logger
+
+    def add(self, event: str, *, level: Level = "warning", **labels: str) -> None:
+        self._count({(level, event, tuple(labels.items())): 1})
+
+    def _write(self, counts: Counter[tuple[Level, str, tuple[tuple[str, str], ...]]]) -> bool:
         for (level, event, labels), count in counts.items():
             getattr(self._logger, level)(event, **dict(labels), count=count)
+        return True
 
 
 class LimitedLog:

@@ -25,7 +25,7 @@ from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import keys
-from receiver.inbox.refusal_counts import RefusalCounts
+from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.spool import Refusal
 
 INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
@@ -59,7 +59,7 @@ class BodyUnreadable(Exception):
 
 class Admission:
     def __init__(
-        self, stores: Mapping[str, Store], key: bytes, secrets: SecretCache, counts: RefusalCounts, refusals: RefusalLog
+        self, stores: Mapping[str, Store], key: bytes, secrets: SecretCache, counts: CounterBuffer, refusals: RefusalLog
     ) -> None:
         """`key` decides which store an unknown one is treated like; it must be equal in all processes."""
         self._stores = stores
@@ -125,7 +125,7 @@ class Admission:
     def _record(self, refusal: DeliveryRefused, known: Store | None, incoming: IncomingDelivery) -> None:
         """Count a refusal and store the delivery for a while: the configured secret may be the wrong one."""
         label = known.name if known else UNKNOWN_STORE
-        self._counts.refused(label, refusal.reason)
+        self._counts.add(label, "refused", f"refused:{refusal.reason}")
         self._counted.add("deliveries refused", store=label, reason=refusal.reason)
         self._refusals.add(
             Refusal(

@@ -34,6 +34,7 @@ from receiver.delivery.breaker import Breaker
 from receiver.delivery.inbox_access import InboxAccess
 from receiver.inbox import AcceptResult, Inbox, connect_to
 from receiver.inbox.accept_batch import GROUP_SIZE
+from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.inbox.redis.script_runner import NotReplicatedError
 from receiver.spool import SpooledEvents, SpooledRow, spool_name
 
@@ -51,6 +52,7 @@ class SpoolDrain:
         self._inbox = inbox
         self._spool = spool
         self._breaker = breaker
+        self._counters = CounterBuffer(inbox.client)
         self._max_age = config.receiver.spool_age
         self._data_dir = config.data_dir
         self._undeleted: set[str] = set()
@@ -97,7 +99,6 @@ class SpoolDrain:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.drain()
             if not self._undeleted:
-                self.count_duplicates()
                 self._spool.events().release_free_pages()
         except BlockingIOError:
             return
@@ -144,19 +145,13 @@ class SpoolDrain:
         """Delete rows that are in the inbox. After a failure this run tries no more, and the next one deletes them."""
         if ids and not self._undeleted:
             try:
-                events.delete(ids)
+                for store, duplicates in events.delete(ids).items():
+                    self._counters.add(store, "duplicates", number=duplicates)
                 return
             except sqlite3.Error as error:
                 self._spool.reopen()
                 self._problems.error("rows of the spool are in the inbox and cannot be deleted", why=str(error))
         self._undeleted.update(ids)
-
-    def count_duplicates(self) -> None:
-        """Have the inbox count the duplicates that were found in the spool, each of them once."""
-        events = self._spool.events()
-        for found in events.duplicates():
-            self._inbox.count_spooled_duplicates(*found)
-            events.delete_duplicates(found)
 
     def _move(self, store: str, rows: Sequence[SpooledRow], blocked: set[str]) -> list[str]:
         """Send one store's rows to the inbox, in order; return the ids of those that it took.
@@ -185,11 +180,11 @@ class SpoolDrain:
         return [delivery.event.id for (_, delivery), is_taken in zip(readable, taken, strict=True) if is_taken]
 
     def _remember_ids(self, deliveries: Sequence[Delivery], replies: Sequence[AcceptResult | RedisError]) -> None:
-        """A delivery without an id was answered with an id of its own. If it repeats an event, that id leads to it."""
+        """Each was answered with an id of its own. If the inbox has it under another, that id leads to it."""
         repeated = {
             one.event.id: reply.id
             for one, reply in zip(deliveries, replies, strict=True)
-            if one.content_hash and isinstance(reply, AcceptResult) and reply.id != one.event.id
+            if isinstance(reply, AcceptResult) and reply.id != one.event.id
         }
         if repeated:
             self._inbox.remember_ids(repeated)

@@ -70,10 +70,6 @@ class InboxAccess:
         """Remember which event each of these ids stands for, as long as the record of a duplicate is stored."""
         self._inbox.remember_ids(repeated, self._record_seconds)
 
-    def count_spooled_duplicates(self, store: str, many: int, token: str) -> None:
-        """Count duplicates that the spool found. The same token and number again count nothing."""
-        self._inbox.count_spooled_duplicates(store, many, token)
-
     def check_accept(self) -> None:
         """Raise RedisError unless the inbox would accept a delivery now."""
         self._inbox.check_accept(replicas=self._replicas)

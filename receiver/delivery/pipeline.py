@@ -15,7 +15,7 @@ from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import DeliveryStorage
 from receiver.inbox import Inbox, connect_to
-from receiver.inbox.refusal_counts import RefusalCounts
+from receiver.inbox.counter_buffer import CounterBuffer
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def start_pipeline(config: Config) -> DeliveryPipeline:
     secrets = SecretCache(config, client)
     secrets.start()
     refusals = RefusalLog(config.data_dir, config.receiver.refused)
-    admission = Admission(config.known_stores, imitation_key(config), secrets, RefusalCounts(client), refusals)
+    admission = Admission(config.known_stores, imitation_key(config), secrets, CounterBuffer(client), refusals)
     return DeliveryPipeline(admission, storage)
 
 

@@ -90,17 +90,12 @@ class Inbox:
         return accepting.read(script_runner.run_each(self._server, accepting.calls, replicas=replicas))
 
     def remember_ids(self, repeated: Mapping[str, str], seconds: float) -> None:
-        """Remember which event each of these ids stands for: ids that senders were told, of deliveries that turned out
-        to repeat an event."""
+        """Remember which event each of these ids stands for: ids that senders were told, of deliveries whose event
+        turned out to have another id."""
         pipeline = self.client.pipeline(transaction=False)
         for told, event_id in repeated.items():
             pipeline.set(keys.SAME + told, event_id, ex=max(1, int(seconds)))
         pipeline.execute()
-
-    def count_spooled_duplicates(self, store: str, many: int, token: str) -> None:
-        """Count duplicates that a spool found. The same token and number again count nothing; a larger number counts
-        the difference."""
-        script_runner.run(self._server, [ScriptCall("count_spooled", [store, many, token])])
 
     def check_accept(self, *, replicas: int = 0) -> None:
         """Raise RedisError unless the server would store a delivery now.

@@ -23,8 +23,7 @@ Events
     accepted_until  string  No event was accepted after this time (us), and the next one will be.
     done            zset    Settled events by time (ms). Only these are removed by age.
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
-    same:{id}       string  The id of the event that a spooled delivery repeats. The sender was told an id of its own.
-    spool_counted:{token}   string  How many duplicates of a spool's count were counted already. Expires after a day.
+    same:{id}       string  The id of the event that a spooled delivery is or repeats. The sender was told this one.
     n               hash    Every counter: "name|store", or "name" where it belongs to no store.
     t:{store}       hash    The event names that a store has sent: n:{name} how often, l:{name} when last (ms). The
                             number of names is limited; the others are counted under the empty name.

@@ -8,8 +8,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
 
     spool.sqlite3
         event          deliveries answered 2xx that are not in the inbox yet, in order; their ids are unique
-        event_duplicates   how many deliveries of each store were in `event` already, until the inbox has counted them
-        event_held     the number of each store's rows and their bytes; updated by triggers, so that no read counts rows
+        store_usage    the number of each store's rows and their bytes; updated by triggers, so that no read counts rows
         attempt        one row, written to find out whether the spool would take a delivery
     refused.sqlite3
         refused        a line for every refusal: time, store, reason, length, hash, address
@@ -27,7 +26,6 @@ from receiver.spool.refused_deliveries import (
 )
 from receiver.spool.spooled_events import (
     EVENTS_FILE,
-    SpooledDuplicates,
     SpooledEvents,
     SpooledRow,
     SpoolResult,
@@ -42,7 +40,6 @@ __all__ = [
     "Refusal",
     "Refusals",
     "SpoolResult",
-    "SpooledDuplicates",
     "SpooledEvents",
     "SpooledRow",
     "StoreRefusals",

@@ -12,7 +12,7 @@ from typing import Literal
 
 from receiver.contract.errors import StorehooksError
 
-FORMAT = 2
+FORMAT = 3
 """Version of the tables, in `PRAGMA user_version`. 0 is a file without tables, or from before versions had numbers."""
 BUSY_SECONDS = 5.0
 WAL_BYTES = 4 << 20

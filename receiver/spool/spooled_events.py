@@ -6,12 +6,13 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
+from zlib import crc32
 
 import orjson
 
@@ -30,20 +31,19 @@ ATTEMPT_BYTES = 16 << 10
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
-    boot TEXT NOT NULL, uptime INTEGER NOT NULL, about BLOB NOT NULL, body BLOB NOT NULL);
+    boot TEXT NOT NULL, uptime INTEGER NOT NULL, duplicates INTEGER NOT NULL DEFAULT 0, checksum INTEGER NOT NULL,
+    about BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS event_by_store ON event (store, number);
-CREATE TABLE IF NOT EXISTS event_duplicates (
-    store TEXT PRIMARY KEY, many INTEGER NOT NULL, token TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS event_held (
-    store TEXT PRIMARY KEY, many INTEGER NOT NULL, octets INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TRIGGER IF NOT EXISTS event_comes AFTER INSERT ON event BEGIN
-    INSERT INTO event_held VALUES (new.store, 1, length(new.about) + length(new.body) + {ROW_COST})
-        ON CONFLICT (store) DO UPDATE SET many = many + 1, octets = octets + excluded.octets;
+CREATE TABLE IF NOT EXISTS store_usage (
+    store TEXT PRIMARY KEY, events INTEGER NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS event_inserted AFTER INSERT ON event BEGIN
+    INSERT INTO store_usage VALUES (new.store, 1, length(new.about) + length(new.body) + {ROW_COST})
+        ON CONFLICT (store) DO UPDATE SET events = events + 1, bytes = bytes + excluded.bytes;
 END;
-CREATE TRIGGER IF NOT EXISTS event_goes AFTER DELETE ON event BEGIN
-    UPDATE event_held SET many = many - 1, octets = max(0, octets - length(old.about) - length(old.body) - {ROW_COST})
-        WHERE store = old.store;
-    DELETE FROM event_held WHERE store = old.store AND many = 0;
+CREATE TRIGGER IF NOT EXISTS event_deleted AFTER DELETE ON event BEGIN
+    UPDATE store_usage SET events = events - 1,
+        bytes = max(0, bytes - length(old.about) - length(old.body) - {ROW_COST}) WHERE store = old.store;
+    DELETE FROM store_usage WHERE store = old.store AND events = 0;
 END;
 CREATE TABLE IF NOT EXISTS attempt (number INTEGER PRIMARY KEY, padding BLOB NOT NULL);
 """  # noqa: S608  built from constants
@@ -81,18 +81,10 @@ def _boot() -> str:
 
 
 class SpoolResult(NamedTuple):
-    """What became of a delivery. The id is the event's; of a duplicate, that of the event it repeats."""
+    """What became of a delivery. The id is its own: which event it becomes, or repeats, is judged by the inbox."""
 
     status: Literal["accepted", "duplicate", "full"]
     id: str
-
-
-class SpooledDuplicates(NamedTuple):
-    """The duplicates of a store that were found here. The token identifies the count, until it is deleted."""
-
-    store: str
-    many: int
-    token: str
 
 
 def spool_name(data_dir: Path) -> str:
@@ -116,7 +108,7 @@ class SpooledEvents:
         self._db = connection
 
     def add(self, deliveries: Iterable[Delivery]) -> list[SpoolResult]:
-        """Write deliveries in one transaction. One whose id is here already is counted as a duplicate.
+        """Write deliveries in one transaction. One whose id is here already is counted in its row as a duplicate.
 
         Whether a delivery without an id repeats another is judged by the inbox, which knows what was accepted.
         """
@@ -127,31 +119,28 @@ class SpooledEvents:
 
     def _add(self, delivery: Delivery, about: bytes, uptime: Uptime) -> SpoolResult:
         event = delivery.event
-        row = (event.id, event.store, int(event.received_at.timestamp() * 1000), *uptime, about, event.body)
+        at = int(event.received_at.timestamp() * 1000)
         insert = (
-            "INSERT INTO event (id, store, at, boot, uptime, about, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "INSERT INTO event (id, store, at, boot, uptime, checksum, about, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO NOTHING"
         )
-        answered = delivery.first_id or event.id
+        row = (event.id, event.store, at, *uptime, _checksum(about, event.body), about, event.body)
         if self._db.execute(insert, row).rowcount == 1:
-            return SpoolResult("accepted", answered)
-        self._db.execute(
-            "INSERT INTO event_duplicates VALUES (?, 1, ?) ON CONFLICT (store) DO UPDATE SET many = many + 1",
-            (event.store, secrets.token_hex(8)),
-        )
-        return SpoolResult("duplicate", answered)
+            return SpoolResult("accepted", event.id)
+        self._db.execute("UPDATE event SET duplicates = duplicates + 1 WHERE id = ?", (event.id,))
+        return SpoolResult("duplicate", event.id)
 
     def has_rows(self, store: str) -> bool:
         return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None
 
     def count_of(self, store: str) -> int:
         """The number of a store's rows."""
-        found = self._db.execute("SELECT many FROM event_held WHERE store = ?", (store,)).fetchone()
+        found = self._db.execute("SELECT events FROM store_usage WHERE store = ?", (store,)).fetchone()
         return int(found[0]) if found else 0
 
     def bytes_by_store(self) -> dict[str, int]:
         """The bytes that each store's rows take."""
-        return dict(self._db.execute("SELECT store, octets FROM event_held"))
+        return dict(self._db.execute("SELECT store, bytes FROM store_usage"))
 
     def within_shares(self, deliveries: Iterable[Delivery], free: int) -> list[bool]:
         """Which deliveries their stores may still add: a store may use no more bytes than are free.
@@ -172,27 +161,25 @@ class SpooledEvents:
         excluded = list(except_stores)
         placeholders = ", ".join("?" * len(excluded))
         rows = self._db.execute(
-            "SELECT number, store, boot, uptime, about, body FROM event "  # noqa: S608
+            "SELECT number, store, boot, uptime, checksum, about, body FROM event "  # noqa: S608
             f"WHERE number > ? AND store NOT IN ({placeholders}) ORDER BY number LIMIT ?",
             (after, *excluded, limit),
         )
         now = read_uptime()
         return [_read_row(now, *row) for row in rows]
 
-    def delete(self, ids: Iterable[str]) -> None:
-        """Delete rows that the inbox has acknowledged, by the ids of their events."""
-        with transaction(self._db):
-            self._db.executemany("DELETE FROM event WHERE id = ?", [(one,) for one in ids])
+    def delete(self, ids: Sequence[str]) -> dict[str, int]:
+        """Delete rows that the inbox has acknowledged, by the ids of their events.
 
-    def duplicates(self) -> list[SpooledDuplicates]:
-        """The duplicates that were found here and are not counted in the inbox yet."""
-        rows = self._db.execute("SELECT store, many, token FROM event_duplicates")
-        return [SpooledDuplicates(*row) for row in rows]
-
-    def delete_duplicates(self, counted: SpooledDuplicates) -> None:
-        """Delete a count that the inbox has. If there are more by now, it stays, and the inbox adds the difference."""
+        Returns the number of duplicates of these rows that were found here, by store.
+        """
+        of_these = f"FROM event WHERE id IN ({', '.join('?' * len(ids))})"
         with transaction(self._db):
-            self._db.execute("DELETE FROM event_duplicates WHERE store = ? AND many = ? AND token = ?", counted)
+            duplicates = self._db.execute(
+                f"SELECT store, sum(duplicates) {of_these} AND duplicates > 0 GROUP BY store", ids
+            ).fetchall()
+            self._db.execute(f"DELETE {of_these}", ids)
+        return dict(duplicates)
 
     def try_commit(self) -> None:
         """Write about as much as a delivery takes, as a row that is replaced each time. Raises as `add` would."""
@@ -204,7 +191,7 @@ class SpooledEvents:
 
     def summary(self) -> tuple[int, float]:
         """The number of rows, and when the first arrived (0 if there is none). Costs the same at any number of rows."""
-        (count,) = self._db.execute("SELECT coalesce(sum(many), 0) FROM event_held").fetchone()
+        (count,) = self._db.execute("SELECT coalesce(sum(events), 0) FROM store_usage").fetchone()
         first = self._db.execute("SELECT at FROM event ORDER BY number LIMIT 1").fetchone()
         return int(count), first[0] / 1000 if first else 0.0
 
@@ -242,15 +229,22 @@ def unpack_delivery(about: bytes, body: bytes) -> Delivery:
     return Delivery(event=Event(**event, body=body), **values)
 
 
-def _read_row(now: Uptime, number: int, store: str, boot: str, uptime: int, about: bytes, body: bytes) -> SpooledRow:
-    delivery = _unpack_or_none(about, body)
+def _checksum(about: bytes, body: bytes) -> int:
+    """SQLite has none for its pages, so it would not notice a damaged body."""
+    return crc32(body, crc32(about))
+
+
+def _read_row(
+    now: Uptime, number: int, store: str, boot: str, uptime: int, checksum: int, about: bytes, body: bytes
+) -> SpooledRow:
+    delivery = _unpack_or_none(checksum, about, body)
     if boot == now.boot:
         return SpooledRow(number, store, delivery, (now.ms - uptime) / 1000)
     return SpooledRow(number, store, delivery and replace(delivery, content_hash=""))
 
 
-def _unpack_or_none(about: bytes, body: bytes) -> Delivery | None:
+def _unpack_or_none(checksum: int, about: bytes, body: bytes) -> Delivery | None:
     try:
-        return unpack_delivery(about, body)
+        return unpack_delivery(about, body) if _checksum(about, body) == checksum else None
     except Exception:  # noqa: BLE001  a damaged row, or one of another version: the rows after it must not wait for it
         return None

@@ -144,7 +144,7 @@ bind = "127.0.0.1:{sandbox_port}"
 
 
 OFTEN = {
-    "receiver.inbox.refusal_counts.FLUSH_EVERY": 0.1,
+    "receiver.inbox.counter_buffer.FLUSH_EVERY": 0.1,
     "receiver.delivery.refusal_log.WRITE_EVERY": 0.1,
     "receiver.delivery.secret_cache.REFRESH_EVERY": 0.1,
 }

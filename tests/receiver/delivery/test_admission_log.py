@@ -14,14 +14,14 @@ from receiver.delivery.bounded_spool import BoundedSpool
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import NotStored, Stored
-from receiver.inbox.refusal_counts import RefusalCounts
+from receiver.inbox.counter_buffer import CounterBuffer
 from tests.support.harness import System
 
 
 @pytest.fixture
 def admission(system: System) -> Admission:
     cache = SecretCache(system.config, system.client)
-    return Admission(system.config.known_stores, b"key", cache, RefusalCounts(system.client), RefusalLog(Path(), None))
+    return Admission(system.config.known_stores, b"key", cache, CounterBuffer(system.client), RefusalLog(Path(), None))
 
 
 def test_a_delivery_that_nothing_can_store_is_an_error_and_a_full_store_a_warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -288,12 +289,16 @@ def test_a_deleted_spool_file_is_created_again_before_the_next_answer(system: Sy
     assert drain_of(system).drain() == 1
 
 
-def test_the_id_answered_for_a_spooled_delivery_is_its_id_in_the_inbox(system: System) -> None:
-    delivery = replace(system.delivery(), first_id="evt_first")
-    (stored,) = without_redis(system.config).store_all([delivery])
-    assert isinstance(stored, Stored)
+def test_the_ids_answered_for_two_bodies_under_one_delivery_id_lead_to_their_events(system: System) -> None:
+    given = [system.delivery(data={"n": number}) for number in range(2)]
+    both = [replace(one, first_id="evt_first") for one in given]
+    answered = without_redis(system.config).store_all([*both, both[0]])
+    assert statuses(answered) == ["accepted", "accepted", "duplicate"]
     drain_of(system).drain()
-    assert [event.id for event in system.ledger.events()] == [stored.id]
+    assert len(system.ledger.events()) == 2
+    for told, event_id in zip(answered, ("evt_first", both[1].event.id, "evt_first"), strict=True):
+        assert isinstance(told, Stored)
+        assert json.loads(system.run_cli("events", "show", told.id, "--json").stdout)["id"] == event_id
 
 
 def test_two_spools_of_one_host_are_published_separately(make_system: Callable[..., System]) -> None:
@@ -312,18 +317,19 @@ def test_two_spools_of_one_host_are_published_separately(make_system: Callable[.
 # Duplicates that the spool finds
 
 
-def test_a_duplicate_in_the_spool_is_counted_once_even_if_the_drain_dies(system: System) -> None:
+def test_a_duplicate_in_the_spool_is_counted_once_even_if_a_drain_dies(system: System) -> None:
     storage, drain = without_redis(system.config), drain_of(system)
     delivery = system.delivery()
     assert statuses(storage.store_all([delivery, delivery])) == ["accepted", "duplicate"]
-    (found,) = open_events(system.config.data_dir).duplicates()
-    system.inbox.count_spooled_duplicates(*found)  # and here it dies
-    assert statuses(storage.store_all([delivery])) == ["duplicate"]
+    system.inbox.accept([delivery])  # and here a drain dies, before it deletes the row
+    assert statuses(storage.store_all([delivery, system.delivery(store="south")])) == ["duplicate", "accepted"]
     drain.run_once()
-    assert system.ledger.counters().stores["north"]["duplicates"] == 2
-    assert open_events(system.config.data_dir).duplicates() == []
+    drain._counters.flush()
     drain.run_once()
-    assert system.ledger.counters().total["duplicates"] == 2
+    drain._counters.flush()
+    counted = system.ledger.counters()
+    assert (counted.total["accepted"], counted.total["duplicates"]) == (2, 2)
+    assert counted.stores["north"]["duplicates"] == 2
 
 
 def test_the_inbox_judges_which_spooled_deliveries_without_an_id_are_repeats(system: System) -> None:

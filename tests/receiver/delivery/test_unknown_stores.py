@@ -22,9 +22,9 @@ from receiver.delivery.answers import Answer
 from receiver.delivery.pipeline import imitation_key
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
+from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import learned_secret
-from receiver.inbox.refusal_counts import RefusalCounts
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import System
 
@@ -92,7 +92,7 @@ def config(make_system: Callable[..., System]) -> Config:
 def admission(config: Config, redis: Redis) -> Admission:
     refusals = RefusalLog(config.data_dir, None)
     secrets = SecretCache(config, redis)
-    return Admission(config.known_stores, imitation_key(config), secrets, RefusalCounts(redis), refusals)
+    return Admission(config.known_stores, imitation_key(config), secrets, CounterBuffer(redis), refusals)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_secrets_of_the_keyring_count_for_unknown_stores_too(make_system: Callab
     for store in system.config.known_stores.values():
         keyring.store([learned_secret(store, f"whsec_{letter * 32}", origin="created") for letter in "ABC"])
     cache.refresh()
-    admit = Admission(system.config.known_stores, b"key", cache, RefusalCounts(system.client), RefusalLog(Path(), None))
+    admit = Admission(system.config.known_stores, b"key", cache, CounterBuffer(system.client), RefusalLog(Path(), None))
     hashed = Counter[str]()
     with pytest.MonkeyPatch.context() as patch:
         for name in ("north", "south", "no-store"):

@@ -1,4 +1,4 @@
-"""Refusal counts: a refusal is counted in the server, also if the server was away."""
+"""Counter buffer: a refusal is counted in the server, also if the server was away."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from receiver.inbox import keys, refusal_counts
-from receiver.inbox.refusal_counts import RefusalCounts
+from receiver.inbox import counter_buffer, keys
+from receiver.inbox.counter_buffer import CounterBuffer
 from tests.support.harness import eventually, own_server
 
 
 def test_refusals_of_an_outage_are_counted_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal_counts, "FLUSH_EVERY", 0.05)
+    monkeypatch.setattr(counter_buffer, "FLUSH_EVERY", 0.05)
     with own_server(tmp_path) as server:
-        counts = RefusalCounts(server.client)
+        counts = CounterBuffer(server.client)
         server.stop()
         before = set(threading.enumerate())
-        counts.refused("north", "no-signature")
+        counts.add("north", "refused", "refused:no-signature")
         (first,) = set(threading.enumerate()) - before
         eventually(lambda: not first.is_alive(), what="the first flush has failed")
         server.start()
