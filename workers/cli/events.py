@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,19 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
-from workers.cli.events_reread import HINT, reread
-from workers.cli.options import Moment, Noun, Rate, connect_server, json_option, load_config, with_config, yes_option
+from workers.cli.events_reread import reread
+from workers.cli.options import (
+    UNREADABLE_HINT,
+    Moment,
+    Noun,
+    Rate,
+    connect_server,
+    json_option,
+    load_config,
+    require_handler,
+    with_config,
+    yes_option,
+)
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted
 from workers.operations.replay import Replay, Selection, matching_runs
@@ -88,7 +101,11 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     if json_:
         output.as_json(_record_json(record))
-        return
+    else:
+        _show(record)
+
+
+def _show(record: EventRecord) -> None:
     _show_summary(record)
     output.echo()
     if record.runs:
@@ -103,12 +120,13 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
         output.payload(record.body)
     else:
         output.echo("The body was deleted by retention.")
+    event_id = record.summary.id
     if record.summary.topic == UNREADABLE:
-        output.next_command(f"storehooks events reread {record.summary.id}  read it again with the current scheme")
+        output.next_command(f"storehooks events reread {event_id}  read it again with the current scheme")
         return
     output.next_command(
-        f"storehooks handlers explain {record.summary.id}  why each handler was called or not",
-        f"storehooks events replay {record.summary.id}  run its handlers again",
+        f"storehooks handlers explain {event_id}  why each handler was called or not",
+        f"storehooks events replay {event_id}  run its handlers again",
     )
 
 
@@ -166,33 +184,37 @@ def replay_events(
 ) -> None:
     """Run handlers again for past events, also for runs that are done.
 
-    If it is interrupted, the same command continues where it stopped. Runs of a paused handler wait until it is
-    resumed, but those chosen by ID or with --first begin at once.
+    If it stopped before its end, interrupted or at --first, the same command continues there. (With a duration such as
+    --since 7d it is not the same: give a date.) Runs of a paused handler wait until it is resumed, but those chosen by
+    ID or with --first begin at once.
     """
     selection = Selection(**chosen)
-    inbox = Inbox(connect_server(load_config()))
     if not event_ids and selection == Selection():
         raise ConfigError(
             "no events chosen; give event ids, or a filter such as --handler or --since (all events: --topic '*')"
         )
-    look = Replay(inbox, rate=None, first=None, progress=lambda _: None)
-    items = [item for one in event_ids for item in _runs_of(inbox, one, selection)]
-    total = len(items) if event_ids else sum(1 for _ in look.matching(selection))
+    inbox = Inbox(connect_server(load_config()))
+    if selection.handler:
+        require_handler(inbox.client, selection.handler)
+    replay = Replay(inbox, rate=rate, first=first, again=again, urgent=bool(event_ids or first))
+    total, work = _work(replay, inbox, event_ids, selection)
     output.echo(f"{counted(total, 'run')} {'matches' if total == 1 else 'match'}")
-    if dry_run:
-        return
-    output.confirm_on_terminal(f"Replay {counted(min(total, first or total), 'run')}?", needed=not yes and total > 1)
-    if not event_ids and look.position(selection):
-        output.echo("continuing where an interrupted replay stopped")
-    run_replay(
-        inbox,
-        lambda one: one.items(items, make=bool(selection.handler)) if event_ids else one.selection(selection),
-        total=min(total, first or total),
-        first=first,
-        rate=rate,
-        again=again,
-        urgent=bool(event_ids or first),
-    )
+    if not dry_run:
+        total = min(total, first or total)
+        output.confirm_on_terminal(f"Replay {counted(total, 'run')}?", needed=not yes and total > 1)
+        run_replay(replay, work, total=total)
+
+
+def _work(
+    replay: Replay, inbox: Inbox, event_ids: tuple[str, ...], selection: Selection
+) -> tuple[int, Callable[[], None]]:
+    """How many runs are to be replayed, and the function that does it."""
+    if event_ids:
+        items = [item for one in event_ids for item in _runs_of(inbox, one, selection)]
+        return len(items), partial(replay.items, items, make=bool(selection.handler))
+    if replay.position(selection):
+        output.echo("continuing after the runs that were replayed before")
+    return sum(1 for _ in replay.matching(selection)), partial(replay.selection, selection)
 
 
 def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
@@ -200,7 +222,7 @@ def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
     if event is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     if event.topic == UNREADABLE:
-        raise ConfigError(f"event {event_id}: {HINT}")
+        raise ConfigError(f"event {event_id}: {UNREADABLE_HINT}")
     return matching_runs(selection, event, due_later=True)
 
 

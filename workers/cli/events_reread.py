@@ -12,11 +12,6 @@ from workers.cli.options import choose_store, connect_server, json_option, load_
 from workers.formatting import counted
 from workers.operations.reread import Rereader
 
-HINT = (
-    "these deliveries could not be read, so no handler was called; correct the store's scheme, then "
-    "`storehooks events reread` reads them again and routes them"
-)
-"""For commands that run handlers again."""
 NOT_READ = {
     RereadResult.DUPLICATE: ("duplicate", "settled: delivered again and accepted meanwhile"),
     RereadResult.NO_BODY: ("failed", "not read: no such event, or its body was deleted by retention"),

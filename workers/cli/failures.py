@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 
 import click
@@ -14,11 +15,10 @@ from receiver.inbox.administration import DropResult
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
-from workers.cli.events_reread import HINT
-from workers.cli.options import Noun, Rate, connect_server, load_config, with_config, yes_option
+from workers.cli.options import UNREADABLE_HINT, Noun, Rate, connect_server, load_config, with_config, yes_option
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted, some
-from workers.operations.replay import PAGE
+from workers.operations.replay import PAGE, Replay
 
 REREAD = "storehooks events reread --dry-run  what can be read after you have corrected the scheme"
 MAX_SENTENCES = 10
@@ -120,17 +120,12 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
     client = connect_server(load_config())
     chosen = _choose(FailureQueries(client), group, event_id)
     if chosen.unreadable:
-        raise ConfigError(HINT)
+        raise ConfigError(UNREADABLE_HINT)
     total = min(chosen.total, first or chosen.total)
     output.confirm_on_terminal(f"Replay {counted(total, 'run')}?", needed=not yes and total > 1)
-    run_replay(
-        Inbox(client),
-        lambda replay: replay.group(chosen.group.id) if chosen.group else replay.items(chosen.items),
-        total=total,
-        first=first,
-        rate=rate,
-        urgent=bool(first or event_id),
-    )
+    replay = Replay(Inbox(client), rate=rate, first=first, urgent=bool(first or event_id))
+    work = partial(replay.group, chosen.group.id) if chosen.group else partial(replay.items, chosen.items)
+    run_replay(replay, work, total=total)
 
 
 @failures.command("drop")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,16 +9,23 @@ import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError, NotFound, ServerUnusable
+from receiver.contract.errors import ServerUnusable
 from receiver.contract.topics import matches
-from receiver.inbox import Administration, Declaration, Inbox, keys
+from receiver.inbox import Administration, Declaration, keys
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from workers.cli import output
-from workers.cli.events_reread import HINT
 from workers.cli.handlers_certify import certify
 from workers.cli.handlers_explain import explain
 from workers.cli.handlers_run import run_here
-from workers.cli.options import Noun, connect_server, json_option, load_config, with_config, yes_option
+from workers.cli.options import (
+    Noun,
+    connect_server,
+    json_option,
+    load_config,
+    require_handler,
+    with_config,
+    yes_option,
+)
 from workers.formatting import counted, waits
 
 
@@ -151,16 +157,10 @@ def retire(handler: str, yes: bool) -> None:
 
 
 def _administration_with(handler: str) -> Administration:
-    """The administration of the inbox. Raises NotFound for a handler that no worker declared and that has no runs."""
-    if handler == keys.INTAKE:
-        raise ConfigError(f"{handler} is not a handler: {HINT}")
-    inbox = Inbox(connect_server(load_config()))
-    known = {one.handler for one in inbox.declarations().handlers}
-    if handler not in known and not inbox.client.hexists(keys.LANES, handler):
-        near = difflib.get_close_matches(handler, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise NotFound(f"no worker has a handler {handler}{hint}")
-    return Administration(inbox.client)
+    """The administration of the inbox. Raises NotFound for an unknown handler."""
+    client = connect_server(load_config())
+    require_handler(client, handler)
+    return Administration(client)
 
 
 def _conditions(one: Declaration) -> str:

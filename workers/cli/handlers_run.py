@@ -13,8 +13,7 @@ from receiver.contract.event import Event
 from receiver.inbox import EventQueries, keys
 from receiver.inbox.outcomes import Ending
 from workers.cli import output
-from workers.cli.events_reread import HINT
-from workers.cli.options import connect_server, load_config, with_config
+from workers.cli.options import UNREADABLE_HINT, connect_server, load_config, with_config
 
 if TYPE_CHECKING:
     from workers.operations.event_export import EventExport
@@ -38,7 +37,7 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
     from workers.operations.local_run import LocalRun
 
     if handler == keys.INTAKE:
-        raise ConfigError(f"{handler} is not a handler: {HINT}")
+        raise ConfigError(f"{handler} is not a handler: {UNREADABLE_HINT}")
     config = load_config()
     event, export = _event_from(config, source)
     run = LocalRun(config, handler, record=record, live=live, export=export)

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,12 +19,16 @@ from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.values import parse_duration, parse_rate
 from receiver.contract.errors import ConfigError, NotFound, StorehooksError
 from receiver.contract.stores import Store
-from receiver.inbox import connect_to
+from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.redis.connecting import check
 from receiver.spool import Refusals, open_existing_refusals
 
 F = TypeVar("F", bound=Callable[..., Any])
-
+UNREADABLE_HINT = (
+    "these deliveries could not be read, so no handler was called; correct the store's scheme, then "
+    "`storehooks events reread` reads them again and routes them"
+)
+"""For commands that are about runs of handlers."""
 
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -106,6 +111,16 @@ def choose_store(config: Config, name: str | None) -> str:
     if name not in config.stores:
         raise NotFound(f"no store {name}; configured stores: {', '.join(sorted(config.stores)) or 'none'}")
     return name
+
+
+def require_handler(client: Redis, name: str) -> None:
+    """Raise NotFound for a handler that no worker declared and that has no runs."""
+    if name == keys.INTAKE:
+        raise ConfigError(f"{name} is not a handler: {UNREADABLE_HINT}")
+    known = {one.handler for one in Inbox(client).declarations().handlers}
+    if name not in known and not client.hexists(keys.LANES, name):
+        near = get_close_matches(name, known, n=1)
+        raise NotFound(f"no worker has a handler {name}{f'; did you mean {near[0]}?' if near else ''}")
 
 
 class Rate(click.ParamType[float]):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import click
 
-from receiver.inbox import Inbox
 from receiver.inbox.administration import ReopenResult
 from workers.cli import output
 from workers.formatting import counted
@@ -23,33 +21,21 @@ NOT_REPLAYED = {
 }
 
 
-def run_replay(
-    inbox: Inbox,
-    work: Callable[[Replay], None],
-    *,
-    total: int,
-    first: int | None,
-    rate: float | None,
-    again: bool = False,
-    urgent: bool = False,
-) -> None:
+def run_replay(replay: Replay, work: Callable[[], None], *, total: int) -> None:
     """Replay, show the progress and print what was replayed. Exits with 1 if it is interrupted."""
     with output.progress("replaying", total) as bar:
-        replay = Replay(inbox, rate=rate, first=first, progress=bar.advance, again=again, urgent=urgent)
+        replay.progress = bar.advance
         try:
-            work(replay)
+            work()
         except KeyboardInterrupt:
             bar.stop()
             output.echo(f"interrupted after {counted(replay.replayed, 'run')}; the same command continues")
             raise click.exceptions.Exit(1) from None
     output.echo(f"{counted(replay.replayed, 'run')} replayed")
     _show_pauses(replay)
-    results: Counter[ReopenResult] = Counter()
-    for (result, _), number in replay.counts.items():
-        results[result] += number
     for result, reason in NOT_REPLAYED.items():
-        if results[result]:
-            output.echo(f"{counted(results[result], 'run')} not replayed: {reason}")
+        if number := sum(many for (one, _), many in replay.counts.items() if one is result):
+            output.echo(f"{counted(number, 'run')} not replayed: {reason}")
     output.next_command("storehooks failures  what failed again", "storehooks stats  how many are open")
 
 

@@ -1,4 +1,4 @@
-"""Replay: runs are reopened at a chosen rate. An interrupted replay continues where it stopped.
+"""Replay: runs are reopened at a chosen rate. A replay that stopped, interrupted or at its limit, continues there.
 
 A failure group needs no stored cursor: a replayed run has left the group, and a run that fails again after the start of
 the replay is skipped. A replay by selection stores a cursor in the same step that reopens the runs.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from itertools import islice
+from typing import TypeVar
 
 from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
@@ -22,6 +23,7 @@ from receiver.inbox.outcomes import ENDED, RunState, status_of
 from receiver.inbox.queries.runs import EventRuns, RunQueries
 
 PAGE = 200
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,11 @@ class Selection:
 
 
 class ReplayRate:
-    """Limits a replay to `rate` runs a second. None means no limit."""
+    """Limits a replay to `rate` runs a second, from the first one on. None means no limit."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
-        self._started = time.monotonic()
+        self._started = 0.0
         self._sent = 0
 
     @property
@@ -56,6 +58,7 @@ class ReplayRate:
         return PAGE if self._rate is None else max(1, min(PAGE, int(self._rate / 10)))
 
     def wait(self, sent: int) -> None:
+        self._started = self._started or time.monotonic()
         self._sent += sent
         if self._rate is not None:
             time.sleep(max(0.0, self._started + self._sent / self._rate - time.monotonic()))
@@ -65,23 +68,16 @@ class Replay:
     """Replays at most `first` runs. With `urgent`, those of a paused handler begin although it is paused."""
 
     def __init__(
-        self,
-        inbox: Inbox,
-        *,
-        rate: float | None,
-        first: int | None,
-        progress: Callable[[int], None],
-        again: bool = False,
-        urgent: bool = False,
+        self, inbox: Inbox, *, rate: float | None, first: int | None, again: bool = False, urgent: bool = False
     ) -> None:
         self.administration = Administration(inbox.client)
         self._failures, self._runs = FailureQueries(inbox.client), RunQueries(inbox.client)
         self.queues = {one.handler: one.queue for one in inbox.declarations().handlers}
         self.counts: Counter[tuple[ReopenResult, str]] = Counter()
         """What became of the runs, by result and handler."""
+        self.progress: Callable[[int], None] = lambda _: None
         self._rate = ReplayRate(rate)
         self._first = first
-        self._progress = progress
         self._again = again
         self._urgent = urgent
 
@@ -89,61 +85,56 @@ class Replay:
     def replayed(self) -> int:
         return sum(number for (result, _), number in self.counts.items() if result.replayed)
 
-    @property
-    def _next_count(self) -> int:
-        """Maximum number of runs for the next step."""
-        left = PAGE if self._first is None else self._first - self.replayed
-        return min(left, self._rate.slice)
-
     def group(self, group: str) -> None:
         """Replay every run that is in a failure group now."""
         self.items(self._failures.runs_of(group))
 
     def items(self, items: Iterable[str], *, make: bool = False) -> None:
         """Replay these runs. With `make`, a run is created for a handler that has none yet."""
-        left = iter(items)
-        while (count := self._next_count) > 0 and (step := list(islice(left, count))):
+        for step in self._steps(iter(items)):
             self._reopen(step, make=make)
 
     def selection(self, selection: Selection) -> None:
-        """Replay every matching run in order of acceptance, from where an interrupted replay stopped."""
-        for after, items in self._pages(selection, self.position(selection)):
-            if not self._reopen_page(items, selection, after):
-                return
-        self.administration.end_replay(selection.name)
-
-    def _reopen_page(self, items: list[str], selection: Selection, after: str) -> bool:
-        """Reopen a page in several steps; the last one moves the cursor. Returns False when the limit is reached."""
-        while items:
-            if (count := self._next_count) <= 0:
-                return False
-            cursor = (selection.name, after) if count >= len(items) else ("", "")
-            self._reopen(items[:count], make=selection.handler is not None, cursor=cursor)
-            items = items[count:]
-        return True
+        """Replay the matching runs in order of acceptance, from where the last replay of this selection stopped."""
+        left = self.matching(selection)
+        for step in self._steps(left):
+            items, positions = zip(*step, strict=True)
+            self._reopen(items, make=selection.handler is not None, cursor=(selection.name, positions[-1]))
+        if next(left, None) is None:
+            self.administration.end_replay(selection.name)
 
     def position(self, selection: Selection) -> str:
-        """Where an interrupted replay of this selection stopped; empty if there was none."""
+        """Where the last replay of this selection stopped; empty if it came to its end."""
         return self.administration.replay_position(selection.name)
 
-    def matching(self, selection: Selection) -> Iterator[str]:
-        """The runs that a replay would reopen."""
-        for _, items in self._pages(selection, ""):
-            yield from items
+    def matching(self, selection: Selection) -> Iterator[tuple[str, str]]:
+        """The runs that a replay of this selection would reopen now, each with its position."""
+        accepted, _, last = self.position(selection).partition(" ")
+        for event in self._runs.events(
+            store=selection.store, since=selection.since, until=selection.until, first=accepted
+        ):
+            for item in matching_runs(selection, event):
+                if event.accepted != accepted or item > last:
+                    yield item, f"{event.accepted} {item}"
 
-    def _reopen(self, items: list[str], *, make: bool = False, cursor: tuple[str, str] = ("", "")) -> None:
+    def _steps(self, left: Iterator[T]) -> Iterator[list[T]]:
+        """As many at a time as the rate allows, until the limit is reached."""
+        while (count := self._next_count) > 0 and (step := list(islice(left, count))):
+            yield step
+
+    @property
+    def _next_count(self) -> int:
+        """Maximum number of runs for the next step."""
+        left = PAGE if self._first is None else self._first - self.replayed
+        return min(left, self._rate.slice)
+
+    def _reopen(self, items: Sequence[str], *, make: bool, cursor: tuple[str, str] = ("", "")) -> None:
         results = self.administration.reopen(
             items, self.queues, make=make, again=self._again, urgent=self._urgent, cursor=cursor
         )
         self.counts.update(zip(results, (keys.split_item(item)[1] for item in items), strict=True))
-        self._progress(len(items))
+        self.progress(len(items))
         self._rate.wait(len(items))
-
-    def _pages(self, selection: Selection, position: str) -> Iterator[tuple[str, list[str]]]:
-        """The runs that match, event by event in order of acceptance, each page with the position after it."""
-        pages = self._runs.pages(store=selection.store, since=selection.since, until=selection.until, after=position)
-        for after, events in pages:
-            yield after, [item for event in events for item in matching_runs(selection, event)]
 
 
 def matching_runs(selection: Selection, event: EventRuns, *, due_later: bool = False) -> list[str]:

@@ -37,6 +37,8 @@ class EventRuns:
     id: str
     topic: str
     runs: Mapping[str, PastRun]
+    accepted: str = ""
+    """Its time of acceptance, as in the index. No two events have the same."""
 
     def item(self, handler: str) -> str:
         return keys.run_item(self.id, handler)
@@ -59,20 +61,19 @@ class RunQueries:
             raise DamagedRecord(event_id)
         return _event_runs(event_id, fields) if fields else None
 
-    def pages(
-        self, *, store: str | None, since: datetime | None, until: datetime | None, after: str = ""
-    ) -> Iterator[tuple[str, list[EventRuns]]]:
-        """Events in order of acceptance, a page at a time, each page with the position after it.
+    def events(
+        self, *, store: str | None, since: datetime | None, until: datetime | None, first: str = ""
+    ) -> Iterator[EventRuns]:
+        """Events in order of acceptance, read a page at a time. Without `until`, all that there are now.
 
-        `after` is such a position: an interrupted replay continues there. Without `until`, all that there are now.
+        `first` is the time of acceptance of an event to begin with.
         """
         index = keys.index_of(store) if store else keys.INDEX
-        start = f"({after}" if after else keys.index_score(since) if since else "-inf"
+        start = first or (keys.index_score(since) if since else "-inf")
         end = keys.index_score(until) if until else self._newest(index)
         while page := page_after(self.client, index, start, end):
-            position = f"{page[-1][1]:.0f}"
-            start = f"({position}"
-            yield position, self._read([event_id for event_id, _ in page])
+            yield from self._read(page)
+            start = f"({page[-1][1]:.0f}"
 
     def _newest(self, index: str) -> str:
         """The time of acceptance of the newest event. The server's clock may be behind it, if it was set back."""
@@ -83,12 +84,12 @@ class RunQueries:
         seconds, micros = self.client.time()
         return datetime.fromtimestamp(seconds + micros / 1e6, UTC)
 
-    def _read(self, event_ids: list[str]) -> list[EventRuns]:
+    def _read(self, page: list[tuple[str, float]]) -> list[EventRuns]:
         pipeline = self.client.pipeline(transaction=False)
-        for event_id in event_ids:
+        for event_id, _ in page:
             pipeline.hgetall(keys.EVENT + event_id)
-        records = zip(event_ids, read_each(pipeline), strict=True)
-        return [_event_runs(event_id, fields) for event_id, fields in records if fields]
+        records = zip(page, read_each(pipeline), strict=True)
+        return [_event_runs(event_id, fields, f"{at:.0f}") for (event_id, at), fields in records if fields]
 
 
 def page_after(
@@ -125,7 +126,7 @@ def members(client: Redis, index: str, *, until: float | None = None) -> Iterato
     yield from (member.decode() for member in ahead)
 
 
-def _event_runs(event_id: str, fields: Mapping[bytes, bytes]) -> EventRuns:
+def _event_runs(event_id: str, fields: Mapping[bytes, bytes], accepted: str = "") -> EventRuns:
     runs = {
         name[2:].decode(): PastRun(
             state=value.decode().split(" ")[0],
@@ -135,4 +136,4 @@ def _event_runs(event_id: str, fields: Mapping[bytes, bytes]) -> EventRuns:
         for name, value in fields.items()
         if name.startswith(b"r:")
     }
-    return EventRuns(event_id, fields.get(b"topic", b"").decode("utf-8", "replace"), runs)
+    return EventRuns(event_id, fields.get(b"topic", b"").decode("utf-8", "replace"), runs, accepted)

@@ -227,30 +227,6 @@ def test_done_runs_are_replayed_by_filter_and_a_new_handler_gets_past_events(
     assert system.identity_holds()
 
 
-def test_an_interrupted_replay_by_filter_continues_at_its_cursor(system: System) -> None:
-    from workers.operations.replay import Replay, Selection
-
-    ids = []
-    for _ in range(25):
-        event_id = system.accept()
-        (run,) = route(system.inbox, claim_one(system.inbox), GREET)
-        system.inbox.finish([Outcome(run, "done")])
-        ids.append(event_id)
-    chosen = Selection(handler="shop.greet")
-    part = Replay(system.inbox, rate=None, first=None, progress=lambda _: None)
-    assert len(list(part.matching(chosen))) == 25
-    pages = part._pages(chosen, "")
-    _, items = next(pages)
-    middle = items[9].split("|")[0]
-    score = system.client.zscore(keys.INDEX, middle)
-    part.administration.reopen(items[:10], {}, cursor=(chosen.name, f"{score:.0f}"))
-    rest = Replay(system.inbox, rate=None, first=None, progress=lambda _: None)
-    assert rest.position(chosen)
-    rest.selection(chosen)
-    assert Counter(system.client.hget(keys.EVENT + one, "p:shop.greet") for one in ids) == {b"1": 25}
-    assert not rest.position(chosen)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_four_thousand_failures_over_twelve_stores_are_one_group_and_settle(make_system: Callable[..., System]) -> None:

@@ -1,0 +1,85 @@
+"""Replays of past events: by selection, a few at a time, interrupted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from receiver.inbox import Declaration, Outcome, keys
+from tests.receiver.inbox.test_inbox import claim_one, route
+from tests.support.harness import Process, System, eventually
+
+GREET, PRINT = "shop.greet", "shop.print"
+SELECTION = ("events", "replay", "--run-status", "done", "--yes")
+
+
+def done_events(system: System, number: int, *handlers: str) -> list[str]:
+    """Events whose runs are done."""
+    system.inbox.declare([Declaration(one, "1", ("*",), ("*",)) for one in handlers])
+    ids = [system.accept() for _ in range(number)]
+    for _ in ids:
+        for run in route(system.inbox, claim_one(system.inbox), *((one, "default", True) for one in handlers)):
+            system.inbox.finish([Outcome(run, "done")])
+    return ids
+
+
+def finish_replayed(system: System, handler: str = GREET) -> None:
+    for run in system.inbox.claim({handler: 100}, capacity=100).runs:
+        system.inbox.finish([Outcome(run, "done")])
+
+
+def replays(system: System, ids: list[str], handler: str = GREET) -> list[int]:
+    """How often each run was replayed."""
+    return [int(system.client.hget(keys.EVENT + one, f"p:{handler}") or 0) for one in ids]
+
+
+def test_a_handler_that_no_worker_has_is_refused(system: System) -> None:
+    ids = done_events(system, 2, GREET)
+    for chosen in (ids, ["--since", "1h"]):
+        done = system.run_cli("events", "replay", *chosen, "--handler", "shop.gret", "--yes")
+        assert done.returncode == 2
+        assert "no worker has a handler shop.gret; did you mean shop.greet?" in done.stderr
+    assert system.client.hkeys(keys.LANES) == [GREET.encode()]
+    assert system.ledger.counters().total["open"] == 0
+
+
+def test_the_first_few_given_again_are_the_next_few(system: System) -> None:
+    """Although the runs of the first time are done again, and match again."""
+    ids = done_events(system, 5, GREET)
+    for expected, message in (
+        ([1, 1, 0, 0, 0], "5 runs match\n2 runs replayed\n"),
+        ([1, 1, 1, 1, 0], "continuing after the runs that were replayed before\n3 runs match\n2 runs replayed\n"),
+    ):
+        shown = system.run_cli(*SELECTION, "--first", "2").stdout
+        assert message in shown
+        assert replays(system, ids) == expected
+        finish_replayed(system)
+    assert "1 run matches\n1 run replayed\n\n" in system.run_cli(*SELECTION).stdout
+    assert replays(system, ids) == [1] * 5
+    finish_replayed(system)
+    assert "5 runs match\n5 runs replayed" in system.run_cli(*SELECTION, "--first", "5").stdout
+    finish_replayed(system)
+    assert "5 runs match" in system.run_cli(*SELECTION, "--dry-run").stdout, "the replay before came to its end"
+
+
+def test_the_first_few_may_be_some_of_the_runs_of_an_event(system: System) -> None:
+    ids = done_events(system, 2, GREET, PRINT)
+    system.run_cli(*SELECTION, "--first", "1")
+    finish_replayed(system)
+    system.run_cli(*SELECTION, "--first", "2")
+    assert (replays(system, ids, GREET), replays(system, ids, PRINT)) == ([1, 1], [1, 0])
+
+
+def test_an_interrupted_replay_of_a_selection_replays_no_run_twice(system: System) -> None:
+    ids = done_events(system, 60, GREET)
+    command = [sys.executable, "-m", "workers.cli", *SELECTION, "--config", str(system.config_file)]
+    process = Process([*command, "--rate", "40/s"], log=system.folder / "replay.log")
+    eventually(lambda: system.client.zcard(keys.READY + GREET) >= 10)
+    process.send(signal.SIGINT)
+    assert process.wait() == 1
+    assert "the same command continues" in process.output()
+    reopened = sum(replays(system, ids))
+    assert 10 <= reopened < 60
+    finish_replayed(system)
+    assert f"{60 - reopened} runs replayed" in system.run_cli(*SELECTION).stdout
+    assert replays(system, ids) == [1] * 60
