@@ -13,11 +13,12 @@ from redis.exceptions import RedisError
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
 from receiver.inbox import EventQueries, Inbox, connect_to, keys
+from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.inbox.redis.polled_connection import PolledConnection
 from receiver.inbox.redis.server_faults import describe
 from tests.receiver.spool.test_spool import HELLO, spooled
-from tests.support.harness import Server, System, eventually, own_server
+from tests.support.harness import Process, Server, System, eventually, own_server
 from tests.support.load import Load
 from tests.support.proxy import Proxy
 from tests.support.sentinels import NAME, Sentinels
@@ -43,6 +44,16 @@ def test_with_sentinels_the_url_gives_user_database_and_tls() -> None:
     assert [(one["host"], one["port"]) for one in asked] == [("a", 26379), ("::1", 26380)]
     assert describe(client) == "shop (by its sentinels)"
     assert "secret" not in repr(client)
+
+
+def test_sentinels_are_shown_the_client_certificate_of_the_url() -> None:
+    url = "rediss://ignored?ssl_certfile=cert.pem&ssl_keyfile=key.pem"
+    given = RedisSettings(url=url, sentinels=("a:26379",), sentinel_name=NAME, ca_file="ca.pem")
+    pool = connect_to(given, timeout=0.5).connection_pool
+    (asked,) = pool.sentinel_manager.sentinels
+    for how in (pool.connection_kwargs, asked.connection_pool.connection_kwargs):
+        shown = how["ssl_certfile"], how["ssl_keyfile"], how["ssl_ca_certs"]
+        assert shown == ("cert.pem", "key.pem", "ca.pem")
 
 
 def test_sentinels_that_do_not_answer_make_the_server_unreachable() -> None:
@@ -238,6 +249,25 @@ def test_tls_is_verified_and_everything_works_over_it(make_system: Callable[...,
     assert system.settled(system.deliver()) == "settled"
     assert system.http.get("/readyz").json()["stores_in"] == "redis"
     assert "accepted 1 = settled 1" in system.run_cli("stats").stdout
+
+
+@pytest.mark.full
+def test_a_sentinel_that_requires_a_client_certificate_names_the_primary(tmp_path: Path) -> None:
+    socket = tmp_path / "sentinel.sock"
+    file = tmp_path / "sentinel.conf"
+    file.write_text(f"port 0\nunixsocket {socket}\ndir {tmp_path}\nsentinel monitor {NAME} 127.0.0.1 6399 1\n")
+    command = [str(embedded_server.binary()), str(file), "--sentinel"]
+    sentinel = Process(command, log=tmp_path / "sentinel.log")
+    eventually(socket.exists, what="the sentinel listens")
+    proxy = TlsProxy(tmp_path, socket, requires_certificate=True)
+    named = {"sentinels": (f"127.0.0.1:{proxy.port}",), "sentinel_name": NAME, "ca_file": str(proxy.certificate)}
+    with pytest.raises(ServerUnusable, match="requires a client certificate"):
+        check(connect_to(RedisSettings(url="rediss://named-by-it", **named), timeout=2.0))
+    shown = f"rediss://named-by-it?ssl_certfile={proxy.certificate}&ssl_keyfile={tmp_path / 'key.pem'}"
+    client = connect_to(RedisSettings(url=shown, **named), timeout=2.0)
+    assert client.connection_pool.get_master_address() == ("127.0.0.1", 6399)
+    proxy.listener.close()
+    sentinel.stop()
 
 
 @pytest.mark.full

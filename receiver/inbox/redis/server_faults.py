@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,25 +83,35 @@ def fault_of_mode(info: Mapping[str, Any], client: Redis) -> ServerFault | None:
 
 
 def _sentinel_fault(error: RedisError, server: str, client: Redis) -> ServerFault | None:
-    """The fault if sentinels refuse the password, or answer and none knows the name.
-
-    A primary that they know is only down.
-    """
+    """The fault if no sentinel can be asked, or none knows the name. A primary that they know is only down."""
     pool = client.connection_pool
     if not (isinstance(error, MasterNotFoundError) and isinstance(pool, SentinelConnectionPool)):
         return None
-    if "AuthenticationError" in str(error):
-        return ServerFault(f"{server}: its sentinels refuse the password", "correct [redis] sentinel_password")
-    answers = []
+    answers, fault = [], None
     for sentinel in pool.sentinel_manager.sentinels:
-        with suppress(RedisError):
+        try:
             answers.append(sentinel.sentinel_masters())
+        except RedisError as refused:
+            fault = _unusable_sentinel(refused, server, sentinel)
+    if not answers:
+        return fault
     known = sorted({name for answer in answers for name in answer})
-    if not answers or pool.service_name in known:
+    if pool.service_name in known:
         return None
     return ServerFault(
         f"the sentinels know no primary of the name {pool.service_name}; they know: {', '.join(known) or 'none'}",
         "correct [redis] sentinel_name",
+    )
+
+
+def _unusable_sentinel(error: RedisError, server: str, sentinel: Redis) -> ServerFault:
+    if isinstance(error, AuthenticationError):
+        return ServerFault(f"{server}: its sentinels refuse the password", "correct [redis] sentinel_password")
+    given = sentinel.connection_pool.connection_kwargs
+    return _tls_fault(error, f"the sentinel at {describe(sentinel)}", given) or ServerFault(
+        f"{server} does not answer, nor does a sentinel: {str(error).rstrip('.')}",
+        "start them, or correct [redis] sentinels",
+        temporary=True,
     )
 
 

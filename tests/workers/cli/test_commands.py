@@ -149,6 +149,31 @@ def test_send_exits_1_when_a_handler_fails(make_system: Callable[..., System], r
     assert time.monotonic() - began < FOLLOW_SECONDS, "a run that is due later is not waited for"
 
 
+def test_send_to_a_receiver_that_does_not_answer_says_where_it_is(make_system: Callable[..., System]) -> None:
+    """PORT makes the web process listen at another address than the config says; it is found by its process file."""
+    system = make_system()
+    bind = f"127.0.0.1:{system.port}"
+
+    def advice() -> str:
+        sent = system.run_cli("send", "order.created", "--store", "north")
+        assert (sent.returncode, "does not answer: " in sent.stderr) == (2, True)
+        return " ".join(sent.stderr.split())
+
+    assert "`storehooks dev` starts the receiver" in advice()
+    other = f"127.0.0.1:{free_port()}"
+    system.config_file.write_text(system.config_file.read_text().replace(bind, other))
+    (web,) = system.start("web", env={"PORT": str(system.port)})
+    elsewhere = f"listens at 0.0.0.0:{system.port}: correct [receiver] public_url, or start it without PORT"
+    assert elsewhere in advice()
+    web.stop()
+    assert "`storehooks dev` starts the receiver" in advice()
+
+    text = system.config_file.read_text().replace(f'bind = "{other}"', f'bind = "{bind}"')
+    system.config_file.write_text(text)  # only public_url leads elsewhere now
+    system.start("web")
+    assert "the web process runs, so see its log for the cause" in advice()
+
+
 def test_send_warns_of_an_unknown_topic_and_sends_it(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO)
     system.start("web", "worker")
