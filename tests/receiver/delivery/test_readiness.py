@@ -23,9 +23,11 @@ from tests.support.harness import Server, System, eventually, free_port
 MANY = 40_000
 
 
+EACH_TIME = {"receiver.delivery.storage.READY_SECONDS": 0.0}
+"""`/readyz` tries each time it is asked."""
+
+
 def ready(system: System) -> int:
-    """The status of `/readyz` by the next try."""
-    time.sleep(1.05)
     return system.http.get("/readyz").status_code
 
 
@@ -50,7 +52,7 @@ def test_row_32_with_a_read_only_data_dir_and_a_redis_that_hangs_readiness_fails
 ) -> None:
     """Row 32."""
     system = make_system(url=own_redis.url)
-    system.start("web")
+    system.start("web", quicker=EACH_TIME)
     assert (delivery_gets(system), ready(system)) == (200, 200)
     assert own_redis.process
     own_redis.process.send(signal.SIGSTOP)
@@ -67,7 +69,7 @@ def test_row_32_with_a_full_disk_and_without_redis_readiness_fails_as_deliveries
     with small_disk(tmp_path / "disk", "40m") as disk:
         system = make_system(url=own_redis.url)
         system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
-        system.start("web", quicker={"receiver.delivery.bounded_spool.RESERVED_DISK_BYTES": -1 << 30})
+        system.start("web", quicker=EACH_TIME | {"receiver.delivery.bounded_spool.RESERVED_DISK_BYTES": -1 << 30})
         own_redis.kill()
         assert (delivery_gets(system), ready(system)) == (200, 200)
         subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'ballast'}", "bs=4k"], capture_output=True, check=False)
@@ -85,8 +87,8 @@ def test_at_maxmemory_readiness_says_what_deliveries_get(make_system: Callable[.
         on, off = make_system(url=server.url), make_system(url=server.url)
         text = off.config_file.read_text().replace("[receiver]\n", '[receiver]\nspool = "off"\n', 1)
         off.config_file.write_text(text)
-        on.start("web")
-        off.start("web")
+        on.start("web", quicker=EACH_TIME)
+        off.start("web", quicker=EACH_TIME)
         assert (ready(on), ready(off)) == (200, 200)
         server.client.config_set("maxmemory", "1")
         eventually(lambda: (delivery_gets(on), delivery_gets(off)) == (200, 503))
@@ -97,7 +99,7 @@ def test_a_server_that_refuses_writes_is_not_where_deliveries_are_stored(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:
     system = make_system(url=own_redis.url)
-    system.start("web")
+    system.start("web", quicker=EACH_TIME)
     own_redis.client.config_set("min-replicas-to-write", "1")
     assert delivery_gets(system) == 200
     assert (ready(system), system.http.get("/readyz").json()["stores_in"]) == (200, "spool")
