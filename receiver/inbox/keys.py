@@ -94,6 +94,7 @@ Not ours
     rq:queue:{rq queue}, rq:job:wake-{queue}, rq:queues     The wake-up, written as RQ writes it.
     rq:worker:{name}, rq:workers, rq:workers:{rq queue}     The live workers, written as RQ writes them, with the
                                                             field `storehooks`, which workers of others do not have.
+    rq:queue:{rq queue}:intermediate                        Another program's job that a worker has just taken.
     rq:failed:{rq queue}, rq:results:{job}                  Another program's job that was put on one of our queues.
     storehooks_{digest}                         Not a key: the library of our functions; see redis/script_library.py.
 
@@ -175,6 +176,11 @@ def from_rq_queue(name: str) -> str:
 
 def rq_list(queue: str) -> str:
     return f"rq:queue:{rq_queue(queue)}"
+
+
+def rq_intermediate(queue: str) -> str:
+    """RQ's list of the jobs that a worker has taken from a queue and not recorded yet."""
+    return f"{rq_list(queue)}:intermediate"
 
 
 def rq_workers(queue: str) -> str:

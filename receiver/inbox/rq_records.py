@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from redis import Redis
@@ -28,16 +28,22 @@ def register_worker(client: Redis, name: str, queues: Sequence[str], fields: Map
     script_runner.run(client, [ScriptCall("register", arguments)])
 
 
-def fail_job(client: Redis, queue: str, job_id: bytes) -> bool:
-    """Put another program's job, taken from one of our queues, into RQ's registry of failed jobs, with the reason.
+def fail_foreign_jobs(client: Redis, queues: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Put other programs' jobs, taken from our queues by any worker, into RQ's registry of failed jobs.
 
-    False if the job has no record. Nothing of it is run, decoded or unpickled.
+    Yields RQ's name of the queue and the id of each. Nothing of a job is run, decoded or unpickled.
     """
+    calls = [_fail_jobs_of(queue) for queue in queues]
+    for queue, jobs in zip(queues, script_runner.run(client, calls), strict=True):
+        for job in jobs:
+            yield keys.rq_queue(queue), job
+
+
+def _fail_jobs_of(queue: str) -> ScriptCall:
     name = keys.rq_queue(queue)
     reason = (
         f"The RQ queue {name} belongs to storehooks, which runs no jobs of other programs. "
         "This job was not run. Enqueue it on a queue of your own program."
     )
     stored = b64encode(zlib.compress(reason.encode()))
-    (kept,) = script_runner.run(client, [ScriptCall("fail_job", [name, job_id, FAILED_JOB_SECONDS, stored])])
-    return bool(kept)
+    return ScriptCall("fail_jobs", [name, keys.WAKE + queue, FAILED_JOB_SECONDS, stored])

@@ -173,9 +173,9 @@ def test_row_8_a_worker_killed_right_after_dequeue_loses_nothing(proxied: tuple[
         worker.kill()
         return False
 
-    proxy.at_reply(b"BLPOP", kill_the_worker)
+    proxy.at_reply(b"BLMOVE", kill_the_worker)
     event_id = eventually(
-        lambda: (proxy.fired.is_set() and "fired") or (system.accept() and None), what="BLPOP answered"
+        lambda: (proxy.fired.is_set() and "fired") or (system.accept() and None), what="BLMOVE answered"
     )
     assert event_id == "fired"
     waiting = [event.id for event in system.ledger.events(status="open")]

@@ -143,9 +143,9 @@ def test_a_job_is_not_lost_if_the_server_goes_away_before_it_is_recorded(
         own_redis.kill()
         return True
 
-    eventually(lambda: own_redis.client.info("clients")["blocked_clients"] == 1, what="the worker waits for wake-ups")
-    proxy.at_reply(b"BLPOP", kill_the_server)
-    first = ours.enqueue(operator.add, 1, 2)  # taken by a BLPOP that was sent before
+    eventually(lambda: own_redis.client.info("clients")["blocked_clients"] == 2, what="the worker waits for wake-ups")
+    proxy.at_reply(b"rq:queue:storehooks\r\n", kill_the_server)
+    first = ours.enqueue(operator.add, 1, 2)  # taken by a BLMOVE that was sent before
     eventually(lambda: failed_in(ours) == [first.id])
     second = ours.create_job(operator.add, (1, 2))
     with contextlib.suppress(RedisError):  # the server is killed while it answers
@@ -154,6 +154,34 @@ def test_a_job_is_not_lost_if_the_server_goes_away_before_it_is_recorded(
     own_redis.start()
     assert ours.job_ids == []
     eventually(lambda: set(failed_in(ours)) == {first.id, second.id})
+    system.close()
+    proxy.close()
+
+
+@pytest.mark.parametrize("name", ["storehooks", "storehooks:slow"])
+def test_a_job_is_not_lost_if_the_worker_that_takes_it_is_killed(
+    make_system: Callable[..., System], own_redis: Server, name: str
+) -> None:
+    proxy = Proxy(own_redis.data_dir, str(socket_path(own_redis.data_dir)))
+    system = make_system(url=proxy.url, plugin=PLUGIN)
+    (worker,) = system.start("worker")
+    ours = Queue(name, connection=own_redis.client)
+
+    def kill_the_worker() -> bool:
+        worker.kill()
+        return False
+
+    eventually(lambda: own_redis.client.info("clients")["blocked_clients"] == 2, what="the worker waits for wake-ups")
+    proxy.at_reply(f"rq:queue:{name}\r\n".encode(), kill_the_worker)
+    job = None
+    while not proxy.fired.wait(0.1):  # the wait that is under way was sent before; the next one is noticed
+        job = ours.enqueue(operator.add, 1, 2)
+    assert job is not None
+    eventually(lambda: ours.job_ids == [], what="the job was taken")
+    assert failed_in(ours) != [job.id]
+    system.start("worker")
+    eventually(lambda: job.id in failed_in(ours), what="the job in RQ's registry of failed jobs")
+    assert Job.fetch(job.id, connection=own_redis.client).get_status() == JobStatus.FAILED
     system.close()
     proxy.close()
 

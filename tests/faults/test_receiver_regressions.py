@@ -162,8 +162,8 @@ def test_a_wait_for_a_wake_up_that_hangs_is_ended(make_system: Callable[..., Sys
     )
     system.settled(system.accept())
     silence = threading.Event()
-    proxy.at_reply(b"BLPOP", lambda: silence.wait(60))
-    eventually(lambda: proxy._watch is None, 15, what="a BLPOP hangs")
+    proxy.at_reply(b"BLMOVE", lambda: silence.wait(60))
+    eventually(lambda: proxy._watch is None, 15, what="a BLMOVE hangs")
     for _ in range(3):
         assert system.settled(system.accept(), within=10) == "settled"
     silence.set()
@@ -191,6 +191,20 @@ def test_at_maxmemory_leases_still_lapse_and_workers_still_start(
         system.client.delete(keys.LEADER)
         system.start("worker", "housekeeper")
         assert {system.settled(one) for one in (lost, waiting)} == {"settled"}
+
+
+def test_an_idle_worker_finds_work_at_maxmemory_without_wake_ups(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    system = make_system(url=own_redis.url, plugin=HELLO)
+    system.administration.pause(store="north")
+    waiting = system.accept()
+    system.start("worker", quicker={"workers.runtime.worker.worker.HEARTBEAT_EVERY": 60.0})
+    eventually(lambda: own_redis.client.info("clients")["blocked_clients"] == 1, what="the worker waits for wake-ups")
+    own_redis.client.config_set("maxmemory", 1)
+    eventually(lambda: "refuses to wait for wake-ups" in system.log("worker"))
+    system.administration.resume(store="north")
+    assert system.settled(waiting) == "settled"
 
 
 def test_held_runs_are_resumed_even_if_the_resume_command_was_killed(system: System) -> None:

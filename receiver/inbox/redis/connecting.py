@@ -51,7 +51,9 @@ _NEEDED = (
     _Needed(("FCALL", "storehooks", 0), "run FCALL", "+@scripting"),  # Function not found
     _Needed(("FUNCTION", "LOAD", ""), "run FUNCTION LOAD", "+@scripting"),  # Missing library metadata
 )
-_NEEDED_TO_WAIT = _Needed(("BLPOP", keys.FORMAT, 0.001), "run BLPOP", "+blpop")  # no list: WRONGTYPE
+_NEEDED_TO_WAIT = _Needed(
+    ("BLMOVE", keys.FORMAT, keys.FORMAT, "LEFT", "LEFT", 0.001), "run BLMOVE", "+blmove"
+)  # no list: WRONGTYPE
 
 
 class SentinelPool(SentinelConnectionPool):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
-from receiver.inbox.keys import rq_queue
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from receiver.inbox.redis.data_format import is_format_error
-from receiver.inbox.rq_records import fail_job
+from receiver.inbox.rq_records import fail_foreign_jobs
 from workers.runtime.failure_log import FailureLog
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.server_outage import ServerOutage
@@ -22,7 +20,7 @@ from workers.runtime.worker.claim_sizes import LARGEST_BATCH, ClaimSizes
 from workers.runtime.worker.retries import outcome_of
 from workers.runtime.worker.routing import EventRouter
 from workers.runtime.worker.waiting_runs import WaitingRuns
-from workers.runtime.worker.wake_ups import QueuedJob, WakeUpListener
+from workers.runtime.worker.wake_ups import WakeUpListener, WakeUps
 
 GATHER_SECONDS = 0.001
 """How long an outcome waits to be written with others, while its child process goes on with the rest of a batch."""
@@ -37,7 +35,7 @@ log = logs.get("worker")
 
 class InboxExchange:
     def __init__(
-        self, inbox: Inbox, pool: ChildPool, waiting: WaitingRuns, claim_sizes: ClaimSizes, wake_ups: WakeUpListener
+        self, inbox: Inbox, pool: ChildPool, waiting: WaitingRuns, claim_sizes: ClaimSizes, wake_ups: WakeUps
     ) -> None:
         self.inbox = inbox
         self.router = EventRouter(inbox)
@@ -54,7 +52,6 @@ class InboxExchange:
         self._outcomes: list[Outcome] = []
         self._died: set[str] = set()
         """The runs among them whose child process has ended."""
-        self._foreign_jobs: list[QueuedJob] = []
         self._write_by = 0.0
         self._limit_opens_at: float | None = None
         self._unreachable_until = 0.0
@@ -103,22 +100,19 @@ class InboxExchange:
         if self._wants_work and not self.expects_work:
             self._wake_ups.arm()
 
-    def read_wake_up(self) -> None:
-        job = self._wake_ups.read()
+    def read_wake_up(self, listener: WakeUpListener) -> None:
+        job = listener.read()
         if job is None:
             return
         self.expects_work = True  # also after another program's job: while that was in the queue, it got no wake-up
-        if not job.is_wake_up:
-            self.failures.foreign_job(rq_queue(job.queue), job.id)
-            self._foreign_jobs.append(job)
+        if job != listener.wake_up:
             self.fail_foreign_jobs()
 
     def fail_foreign_jobs(self) -> None:
-        """Put other programs' jobs into RQ's registry of failed jobs. Those the server did not answer for stay here."""
-        while self._foreign_jobs:
-            if self.try_at_server(partial(fail_job, self.inbox.client, *self._foreign_jobs[0])) is None:
-                return
-            del self._foreign_jobs[0]
+        """Put other programs' jobs into RQ's registry of failed jobs, also those that a killed worker has taken."""
+        jobs = self.try_at_server(lambda: list(fail_foreign_jobs(self.inbox.client, self._wake_ups.queues)))
+        for queue, job in jobs or ():
+            self.failures.foreign_job(queue, job)
 
     # What is written and claimed
 

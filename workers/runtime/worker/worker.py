@@ -30,7 +30,7 @@ from workers.runtime.worker.config_reload import ConfigReload
 from workers.runtime.worker.exchange import InboxExchange
 from workers.runtime.worker.rq_registration import RegisteredWorker
 from workers.runtime.worker.waiting_runs import WaitingRuns
-from workers.runtime.worker.wake_ups import WakeUpListener
+from workers.runtime.worker.wake_ups import WakeUpListener, WakeUps
 
 WATCH_EVERY = 0.1
 HEARTBEAT_EVERY = 5.0
@@ -57,7 +57,7 @@ class Worker(RegisteredWorker):
         self._pool = ChildPool(config, plugins.code, config.workers.child_processes)
         self._claim_sizes = ClaimSizes(config.workers.child_processes)
         self._waiting = WaitingRuns(self._pool, self._claim_sizes)
-        self._wake_ups = WakeUpListener(inbox.client, queues, self._selector)
+        self._wake_ups = WakeUps(inbox.client, self._selector)
         self._exchange = InboxExchange(inbox, self._pool, self._waiting, self._claim_sizes, self._wake_ups)
         self._reload = ConfigReload(self._selector)
         self._schedule = Schedule()
@@ -65,6 +65,7 @@ class Worker(RegisteredWorker):
         self._selector.register(self._pool.fileno, selectors.EVENT_READ)
         self._selector.register(self._signals, selectors.EVENT_READ, self._signals)
         self._adopt(plugins)
+        self._wake_ups.listen_to(queues)
         super().__init__(queues, name=name, connection=connect_to(config.redis, timeout=2.0))
 
     def _adopt(self, plugins: ValidatedPlugins) -> None:
@@ -115,8 +116,8 @@ class Worker(RegisteredWorker):
         """Sleep until a child process reports, a wake-up or a signal arrives, plugins are validated, or work is due."""
         self._exchange.listen()
         for key, _ in self._selector.select(self._exchange.seconds_until_due()):
-            if key.data is self._wake_ups:
-                self._exchange.read_wake_up()
+            if isinstance(key.data, WakeUpListener):
+                self._exchange.read_wake_up(key.data)
             elif key.data is self._reload:
                 self._finish_reload()
             elif key.data is self._signals:

@@ -229,7 +229,7 @@ def test_a_worker_that_may_not_wait_for_wake_ups_is_refused_and_web_starts(
     rights = ["reset", "on", ">pw", "~*", "&*", "+@all", "-@blocking"]
     locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
     system = make_system(url=locked.url("limited:pw@"))
-    assert "may not run BLPOP; give it +blpop" in system.refuse_to_start("worker").stderr
+    assert "may not run BLMOVE; give it +blmove" in system.refuse_to_start("worker").stderr
     system.start("web")
 
 
@@ -239,10 +239,10 @@ def test_a_worker_whose_right_to_wait_is_taken_away_says_so(make_system: Callabl
     system = make_system(url=locked.url("limited:pw@"))
     system.start("worker")
     eventually(lambda: rules.info("clients")["blocked_clients"] == 1, what="the worker waits for wake-ups")
-    rules.execute_command("ACL", "SETUSER", "limited", "-blpop")
+    rules.execute_command("ACL", "SETUSER", "limited", "-blmove")
     eventually(lambda: "the Redis server refuses to wait for wake-ups" in system.log("worker"))
-    assert "no permissions to run the 'blpop' command" in system.log("worker")
-    rules.execute_command("ACL", "SETUSER", "limited", "+blpop")
+    assert "no permissions to run the 'blmove' command" in system.log("worker")
+    rules.execute_command("ACL", "SETUSER", "limited", "+blmove")
     eventually(lambda: "waiting for wake-ups is possible again" in system.log("worker"))
 
 
