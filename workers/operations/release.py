@@ -64,7 +64,8 @@ class ReleaseCheck:
         own = event_id(delivery.event.store, b"refused\0%d\0%d\0" % (refusal.id, int(refusal.at * 1000)))
         key = (delivery.event.store, delivery.content_hash)
         first_at, first_id = self._firsts.get(key, (0.0, ""))
-        if not delivery.content_hash or refusal.at - first_at > self._window:
+        # In either direction: this host's clock may have been set back between the two.
+        if not delivery.content_hash or abs(refusal.at - first_at) >= self._window:
             first_id = own
             self._firsts[key] = (refusal.at, own)
         return replace(delivery, content_hash="", event=replace(delivery.event, id=first_id))

@@ -330,6 +330,16 @@ def test_repeats_without_an_id_are_recognised_by_their_time_of_arrival(shared: S
     assert (result["accepted"], result["duplicates"]) == (2, 1)
 
 
+def test_a_delivery_after_the_clock_was_set_back_is_no_repeat(shared: System) -> None:
+    delivery = as_the_store_signs(shared, store="bare")(2)
+    refuse(shared, delivery, "bare")
+    later = refuse(shared, delivery, "bare")
+    with sqlite3.connect(shared.folder / "data" / REFUSED_FILE) as file:
+        file.execute("UPDATE refused SET at = at - 3600000 WHERE id = ?", (later.id,))
+    result = release(shared, "--store", "bare")
+    assert (result["accepted"], result["duplicates"]) == (2, 0)
+
+
 def test_a_release_does_not_move_the_last_time_of_a_topic_back(shared: System) -> None:
     number = refuse(shared, as_the_store_signs(shared)(4711)).id
     refused = time.time()
