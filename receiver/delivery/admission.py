@@ -64,7 +64,7 @@ class Admission:
         """`key` decides which store an unknown one is treated like; it must be equal in all processes."""
         self._stores = stores
         self._index = StoreIndex(stores, key)
-        self._no_secrets = tuple(Secret(token_bytes(32)) for _ in range(MAX_TRIED))
+        self._dummy_secrets = tuple(Secret(token_bytes(32)) for _ in range(MAX_TRIED))
         self._secrets = secrets
         self._counts = counts
         self._refusals = refusals
@@ -115,7 +115,7 @@ class Admission:
         with suppress(DeliveryRefused):
             verify(
                 store.scheme,
-                secrets=self._no_secrets[: len(store.secrets)],
+                secrets=self._dummy_secrets[: len(store.secrets)],
                 headers=incoming.headers,
                 body=incoming.body,
                 now=incoming.at,

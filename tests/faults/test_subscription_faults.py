@@ -220,15 +220,9 @@ def test_apply_deletes_only_what_it_has_shown(shop: Shop, monkeypatch: pytest.Mo
     shop.apply()
     hooks = shop.managed.client.webhooks
     shown = hooks.create(topic="product.created", url=shop.url)
-    from workers.cli import subscriptions as command
-
-    real = command._confirm
-
-    def meanwhile(question: str, yes: bool) -> None:
-        hooks.create(topic="product.updated", url=shop.url)
-        real(question, yes)
-
-    monkeypatch.setattr(command, "_confirm", meanwhile)
+    monkeypatch.setattr(
+        "workers.cli.output.require_yes", lambda *_, **__: hooks.create(topic="product.updated", url=shop.url)
+    )
     assert shop.apply().exit_code == 0
     assert str(shown.id) not in shop.listed()
     assert shop.topics() == ["customer.created", "order.paid", "product.updated"]
@@ -353,8 +347,8 @@ def test_rotate_asks_for_confirmation_before_it_takes_the_lock(shop: Shop, monke
     shop.apply()
     free = []
     monkeypatch.setattr(
-        "workers.cli.subscriptions._confirm",
-        lambda *_: free.append(not shop.system.client.exists(keys.CHECK_LOCK + "demo")),
+        "workers.cli.output.require_yes",
+        lambda *_, **__: free.append(not shop.system.client.exists(keys.CHECK_LOCK + "demo")),
     )
     assert shop.cli("subscriptions", "rotate", "--store", "demo").exit_code == 0
     assert free == [True]

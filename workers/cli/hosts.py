@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from datetime import UTC, datetime
-
 import click
 
 from receiver.contract.errors import ConfigError
+from receiver.inbox import Administration
 from workers.cli import output
 from workers.cli.options import Noun, connect_server, json_option, load_config, with_config, yes_option
 from workers.formatting import counted
-from workers.operations.host_spools import Host, choose_host, find_hosts, forget_host
+from workers.operations.host_spools import Host, choose_host, find_hosts
 
 
 @click.group(cls=Noun)
@@ -33,7 +31,7 @@ def list_hosts(json_: bool = False) -> None:
     if not found:
         output.echo("no host has reported; start `storehooks web`")
         return
-    rows = [(one.name, output.state(one.state), spooled_text(one), _time(one.oldest), _time(one.seen)) for one in found]
+    rows = [(one.name, output.state(one.state), spooled_text(one), one.oldest, one.seen) for one in found]
     output.table(("HOST", "STATE", "SPOOLED", "OLDEST", "LAST SEEN"), rows, drop=("OLDEST",))
     if silent := [one.name for one in found if one.state == "silent" and one.spooled is None]:
         output.next_command(*(f"storehooks hosts forget {name}  if that machine is gone" for name in silent))
@@ -48,18 +46,11 @@ def forget(name: str, yes: bool) -> None:
     config = load_config()
     client = connect_server(config)
     host = choose_host(find_hosts(config, client), name)
-    if not yes and host.state != "receiving":
-        _confirm(host)
-    forget_host(config, client, name)
+    if host.state == "receiving":
+        raise ConfigError(f"{host.name} is receiving; stop `storehooks web` there first")
+    output.require_yes(f"Forget {host.name}? {_left(host)}.", yes=yes, why=_left(host))
+    Administration(client).forget_host(host.name)
     output.echo(f"forgot {host.name}; it is listed again if `storehooks web` starts there")
-
-
-def _confirm(host: Host) -> None:
-    left = _left(host)
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{left}; confirm with --yes that {host.name} is gone")
-    output.warn(left)
-    output.confirm(f"Forget {host.name}?")
 
 
 def _left(host: Host) -> str:
@@ -76,7 +67,3 @@ def spooled_text(host: Host) -> str:
     if host.spooled is not None:
         return f"{host.spooled:,}"
     return "unknown" if host.reported is None else f"unknown, {host.reported:,} at last report"
-
-
-def _time(at: float) -> str:
-    return output.clock(datetime.fromtimestamp(at, UTC)) if at else ""

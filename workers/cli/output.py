@@ -27,6 +27,7 @@ import click
 import orjson
 
 from receiver.contract.diagnosis.terminal_text import escaped, harmless
+from receiver.contract.errors import ConfigError
 from workers.formatting import counted
 
 if TYPE_CHECKING:
@@ -174,6 +175,14 @@ def confirm(question: str) -> None:
 def confirm_on_terminal(question: str, *, needed: bool) -> None:
     """Ask if that is needed and a person can answer. A script is not asked."""
     if needed and is_terminal(sys.stdin):
+        confirm(question)
+
+
+def require_yes(question: str, *, yes: bool, why: str) -> None:
+    """Ask, unless the answer is given; a script must give it."""
+    if not yes and not is_terminal(sys.stdin):
+        raise ConfigError(f"{why}; confirm it with --yes")
+    if not yes:
         confirm(question)
 
 

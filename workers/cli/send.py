@@ -182,8 +182,8 @@ def _signer(config: Config, name: str) -> Store:
 
 
 def _ask_if_public(url: str, yes: bool) -> None:
-    if not yes and urlsplit(url).hostname not in LOOPBACK:
-        output.confirm(f"{url} is not on this machine. Send to it?")
+    if urlsplit(url).hostname not in LOOPBACK:
+        output.require_yes(f"{url} is not on this machine. Send to it?", yes=yes, why=f"{url} is not on this machine")
 
 
 # The answer and the runs

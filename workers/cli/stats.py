@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -50,19 +49,20 @@ def show_spools(hosts: Sequence[Host], longest: float) -> None:
     """The deliveries in the spool of each host. That of a silent host is unknown."""
     for host in hosts:
         if host.spooled is None:
-            last = "" if host.reported is None else f"; {_last_report(host.reported, host.seen)}"
-            _paragraph(f"spool of {host.name}: unknown{last}")
+            _paragraph(f"spool of {host.name}: unknown{_last_report(host)}")
         elif host.spooled:
-            since = output.clock(datetime.fromtimestamp(host.oldest, UTC))
-            late = ", longer than [receiver] spool_age" if time.time() - host.oldest > longest else ""
-            stopped = "; `storehooks web` is not running there" if host.state == "stopped" else ""
-            waiting = f"{waits(host.spooled, 'delivery', 'deliveries')}, oldest {since}{late}{stopped}"
+            oldest = host.oldest or datetime.now(UTC)
+            late = datetime.now(UTC) - oldest > timedelta(seconds=longest)
+            waiting = f"{waits(host.spooled, 'delivery', 'deliveries')}, oldest {output.clock(oldest)}"
+            waiting += ", longer than [receiver] spool_age" if late else ""
+            waiting += "; `storehooks web` is not running there" if host.state == "stopped" else ""
             _paragraph(f"spool of {host.name}: {waiting}")
 
 
-def _last_report(count: int, seen: float) -> str:
-    at = output.clock(datetime.fromtimestamp(seen, UTC))
-    return f"{counted(count, 'delivery', 'deliveries')} at the last report, {at}"
+def _last_report(host: Host) -> str:
+    if host.reported is None or host.seen is None:
+        return ""
+    return f"; {counted(host.reported, 'delivery', 'deliveries')} at the last report, {output.clock(host.seen)}"
 
 
 def show_conflicts(store: str, counts: Mapping[str, int]) -> None:

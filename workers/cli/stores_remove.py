@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 from redis import Redis
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.contract.errors import StorehooksError
 from receiver.inbox import Administration, EventQueries
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
@@ -41,8 +40,10 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
     choose_store(config, name)
     client = connect_server(config)
     waiting = EventQueries(client).counters().stores.get(name, {}).get("open", 0)
-    if not yes:
-        _confirm(config, name, waiting)
+    more = f" {waiting:,} of its events are open." if waiting else ""
+    where = file_of(config, name) or config.place("stores", name)
+    question = f"Remove {name} ({where}) and its subscriptions?{more}"
+    output.require_yes(question, yes=yes, why=f"removing {name} deletes its subscriptions")
     steps = Steps(json_)
     SubscriptionChecks(client).remove(name)
     if not keep_subscriptions and is_managed(config, name):
@@ -53,14 +54,6 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
     if waiting:
         steps.report("open_events", f"{waiting:,} will still be handled; ctx.api has no credentials for them", waiting)
     steps.finish()
-
-
-def _confirm(config: Config, name: str, waiting: int) -> None:
-    if not sys.stdin.isatty():
-        raise ConfigError(f"removing {name} deletes its subscriptions; confirm it with --yes")
-    more = f" {waiting:,} of its events are open." if waiting else ""
-    where = file_of(config, name) or config.place("stores", name)
-    output.confirm(f"Remove {name} ({where}) and its subscriptions?{more}")
 
 
 def _delete_subscriptions(config: Config, name: str, client: Redis, steps: Steps) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,7 @@ AT_ONCE = 8
 """How many stores are asked at the same time."""
 ENOUGH_FOR_A_BAR = 4
 """From this number of stores on there is a progress bar."""
+CHANGES = "this changes subscriptions at stores"
 T = TypeVar("T")
 
 
@@ -111,7 +111,8 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     show_plans(plans, handlers, summary=False)
     shown = {one.store: one for one in plans if (one.without_deletions if no_delete else one.changes)}
     if shown:
-        _confirm(f"\nMake {count_changes(plans, no_delete)} at {counted(len(shown), 'store')}?", yes)
+        question = f"\nMake {count_changes(plans, no_delete)} at {counted(len(shown), 'store')}?"
+        output.require_yes(question, yes=yes, why=CHANGES)
     if store:
         SubscriptionChecks(redis).restore(store)  # naming a removed store means that it is wanted again
     shown |= {one.store: one for one in plans if one.held_back}  # its result is stored, for `doctor`
@@ -145,7 +146,8 @@ def rotate(store: str | None, yes: bool) -> None:
     number = len(managed.rotate_changes())
     if not number:
         raise ConfigError(f"{name} has no subscriptions of ours; `storehooks subscriptions apply` creates them")
-    _confirm(f"Rotate the secrets of {counted(number, 'subscription')} at {name}?", yes)
+    question = f"Rotate the secrets of {counted(number, 'subscription')} at {name}?"
+    output.require_yes(question, yes=yes, why=CHANGES)
     # The lock is taken after the question, so that repairs are not blocked while the user thinks.
     with SubscriptionChecks(redis).lock(name) as hold:
         done = list(apply_changes(managed, managed.rotate_changes(), hold=hold))
@@ -215,14 +217,6 @@ def for_each_store(label: str, names: list[str], work: Callable[[str], T]) -> li
                 done.append(result)
                 bar.advance()
             return done
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not output.is_terminal(sys.stdin):
-        raise ConfigError("this changes subscriptions at stores; confirm it with --yes")
-    output.confirm(question)
 
 
 def _change(change: Any) -> dict[str, Any]:

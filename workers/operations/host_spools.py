@@ -13,7 +13,7 @@ from redis import Redis
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, NotFound
-from receiver.inbox import Administration, EventQueries
+from receiver.inbox import EventQueries
 from receiver.inbox.queries.events import Spool, SpoolState
 from receiver.spool import EVENTS_FILE, open_events, spool_name
 
@@ -31,16 +31,16 @@ class Host:
     """The number of deliveries in its spool, as it last reported; None if it did not know, or cannot be read."""
     spooled: int | None
     """The number now; None if it is not known."""
-    oldest: float
-    seen: float
+    oldest: datetime | None
+    seen: datetime | None
 
     def as_json(self) -> dict[str, Any]:
         return {
             "state": self.state,
             "spooled": UNKNOWN if self.spooled is None else self.spooled,
             "last_reported": UNKNOWN if self.reported is None else self.reported,
-            "oldest": _iso(self.oldest),
-            "last_seen": _iso(self.seen),
+            "oldest": self.oldest and self.oldest.replace(microsecond=0),
+            "last_seen": self.seen and self.seen.replace(microsecond=0),
         }
 
 
@@ -61,19 +61,8 @@ def total_spooled(hosts: list[Host]) -> int | str:
     return sum(one.spooled or 0 for one in hosts)
 
 
-def forget_host(config: Config, client: Redis, name: str) -> Host:
-    """Forget a host that is gone. `name` may be the host's name without its data directory, if only one fits.
-
-    Raises NotFound, and ConfigError for a host whose receiver is running.
-    """
-    host = choose_host(find_hosts(config, client), name)
-    if host.state == "receiving":
-        raise ConfigError(f"{host.name} is receiving; stop `storehooks web` there first")
-    Administration(client).forget_host(host.name)
-    return host
-
-
 def choose_host(hosts: list[Host], name: str) -> Host:
+    """The host of this name. Its data directory may be left out, if only one fits."""
     found = [one for one in hosts if one.name == name] or [one for one in hosts if one.name.partition(":")[0] == name]
     if not found:
         known = ", ".join(one.name for one in hosts)
@@ -95,7 +84,8 @@ def _read_here(config: Config, reported: Host | None) -> Host | None:
     except (sqlite3.Error, OSError):
         return None
     name, state = spool_name(config.data_dir), _state_here(config.data_dir, reported)
-    return replace(reported or Host(name, state, 0, count, oldest, seen=0.0), state=state, spooled=count, oldest=oldest)
+    since = datetime.fromtimestamp(oldest, UTC) if oldest else None
+    return replace(reported or Host(name, state, 0, count, since, seen=None), state=state, spooled=count, oldest=since)
 
 
 def _state_here(data_dir: Path, reported: Host | None) -> SpoolState:
@@ -118,7 +108,3 @@ def read_spool(data_dir: Path) -> tuple[int, float]:
         return 0, 0.0
     with closing(open_events(data_dir)) as events:
         return events.summary()
-
-
-def _iso(at: float) -> str | None:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at else None

@@ -11,7 +11,7 @@ from receiver import logs
 class ServerOutage:
     def __init__(self, logger: structlog.stdlib.BoundLogger) -> None:
         # A server with a `timeout` closes idle connections. The next call fails, and its retry opens another one.
-        self._silent = logs.OutageLog(
+        self._unreachable = logs.OutageLog(
             logger, begins="the Redis server does not answer", ends="the Redis server answers again", at_failure=2
         )
         self._refusing = logs.OutageLog(
@@ -23,8 +23,8 @@ class ServerOutage:
         if isinstance(error, ResponseError):
             self._refusing.failed(why=str(error)[:300])
         else:
-            self._silent.failed(why=type(error).__name__)
+            self._unreachable.failed(why=type(error).__name__)
 
     def worked(self) -> None:
-        self._silent.worked()
+        self._unreachable.worked()
         self._refusing.worked()

@@ -26,20 +26,20 @@ class ReceiverVersions:
         self.client.hdel(keys.RECEIVERS, receiver)
 
     def behind(self, version: int) -> list[str]:
-        """The live receivers that have not read this version yet. Silent ones are removed."""
+        """The live receivers that have not read this version yet. Those that are gone are removed."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.time()
         pipeline.hgetall(keys.RECEIVERS)
         (seconds, _), confirmed = pipeline.execute()
-        late, silent = [], []
+        late, gone = [], []
         for name, value in confirmed.items():
             has_read, at = value.split(b" ")
             if abs(int(at) / 1000 - seconds) > LIVE_SECONDS:  # a time far ahead: the clock was set back since
-                silent.append(name)
+                gone.append(name)
             elif int(has_read) < version:
                 late.append(name.decode())
-        if silent:
-            self.client.hdel(keys.RECEIVERS, *silent)
+        if gone:
+            self.client.hdel(keys.RECEIVERS, *gone)
         return late
 
     def wait_for(self, version: int, *, within: float = 8.0) -> list[str]:

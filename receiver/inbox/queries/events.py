@@ -56,8 +56,9 @@ class Spool:
     state: SpoolState
     count: int | None
     """None where the host could not read its file."""
-    oldest: float
-    at: float
+    oldest: datetime | None
+    at: datetime | None
+    """None if the report cannot be read."""
     """0 where the report is damaged, or of another version: what it says is not known."""
 
 
@@ -108,11 +109,12 @@ class EventQueries:
         pipeline.time()
         pipeline.hgetall(keys.SPOOLS)
         (seconds, _), found = pipeline.execute()
+        now = datetime.fromtimestamp(seconds, UTC)
         spools = {keys.host_name(host): _read_spool(text) for host, text in found.items()}
         late = {
             host: replace(one, state="silent")
             for host, one in spools.items()
-            if one.state == "receiving" and abs(seconds - one.at) > SILENT_SECONDS
+            if one.state == "receiving" and abs((now - (one.at or now)).total_seconds()) > SILENT_SECONDS
         }
         return spools | late
 
@@ -281,12 +283,11 @@ def _read_spool(text: bytes) -> Spool:
                 "oldest": int() | float() as oldest,
                 "at": int() | float() as at,
             }:
-                for seconds in (oldest, at):
-                    datetime.fromtimestamp(seconds, UTC)  # raises for what is no time
-                return Spool(state, count, oldest, at)
+                since = datetime.fromtimestamp(oldest, UTC) if oldest else None
+                return Spool(state, count, since, datetime.fromtimestamp(at, UTC))
     except (ValueError, OverflowError, OSError):
         pass
-    return Spool("silent", None, 0.0, 0.0)
+    return Spool("silent", None, None, None)
 
 
 def _decoded(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -262,7 +263,8 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
     if host.open_to_others:
         first, more = host.open_to_others[-1], len(host.open_to_others) - 1
         text = f"other users of this machine can open {first}{f' and {more} more' if more else ''}"
-        yield warn("disk", text, "it contains payloads of stores or secrets", fix=f"chmod -R go= {host.data_dir}")
+        fix = f"chmod go= {shlex.join(host.open_to_others)}, or set {place} to a folder that only storehooks uses"
+        yield warn("disk", text, "it contains payloads of stores or secrets", fix=fix)
     if host.read_only:
         text = f"the disk of {host.data_dir} is read-only: if the server is unreachable, every delivery is answered 503"
         yield fail("disk", text, fix="mount it writable; the kernel's log says why it is read-only")
@@ -307,8 +309,9 @@ def _spool_of(host: Host, now: datetime, blocking_row: str) -> Iterator[Finding]
     elif host.spooled and host.state == "stopped":
         text = f"{_accepted(host.spooled)} in the spool of {host.name}, where `storehooks web` is not running"
         yield fail("spool", text, fix=f"start `storehooks web` on {host.name}, or where its data directory is now")
-    elif host.spooled and (blocking_row or now.timestamp() - host.oldest > DRAIN_SECONDS):
-        text = f"{_accepted(host.spooled)} in the spool of {host.name}, the oldest since {clock(host.oldest, now)}"
+    elif host.spooled and (blocking_row or (now - (host.oldest or now)).total_seconds() > DRAIN_SECONDS):
+        since = f", the oldest since {clock(host.oldest, now)}" if host.oldest else ""
+        text = f"{_accepted(host.spooled)} in the spool of {host.name}{since}"
         log = f"the log of `storehooks web` on {host.name} for the cause"
         yield fail("spool", text, fix=f"see {f'{blocking_row} above' if blocking_row else log}")
     elif host.spooled:

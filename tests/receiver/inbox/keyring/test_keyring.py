@@ -202,7 +202,7 @@ def load_store() -> Store:
     return Store("north", STANDARD_WEBHOOKS, (learned_secret(NORTH, SECRET, origin="x").as_secret(STANDARD_WEBHOOKS),))
 
 
-def test_waiting_reports_receivers_that_are_behind_but_not_silent_ones(keyring: Keyring, redis: Redis) -> None:
+def test_waiting_reports_receivers_that_are_behind_but_not_those_that_are_gone(keyring: Keyring, redis: Redis) -> None:
     version = keyring.announce_change("north")
     keyring.receivers.confirm("one", version)
     keyring.receivers.confirm("two", version - 1)

@@ -205,18 +205,20 @@ def test_disk_findings(facts: Facts, host: HostFacts, says: str) -> None:
 
 
 def test_spool_findings(facts: Facts) -> None:
-    now = NOW.timestamp()
+    def ago(seconds: float) -> datetime:
+        return NOW - timedelta(seconds=seconds)
+
     spooling = with_inbox(
         facts,
         hosts=(
-            Host("a", "receiving", 0, 0, 0, now),
-            Host("b", "receiving", 3, 3, now - 2, now),
-            Host("c", "receiving", 5, 5, now - 300, now),
-            Host("d", "silent", 7, None, 0, now - 60),
-            Host("e", "silent", 0, None, 0, now - 60),
-            Host("f", "stopped", 2, 2, now - 5, now),
-            Host("g", "receiving", 0, None, 0, now),
-            Host("h", "silent", 0, 4, now - 60, now - 60),
+            Host("a", "receiving", 0, 0, None, NOW),
+            Host("b", "receiving", 3, 3, ago(2), NOW),
+            Host("c", "receiving", 5, 5, ago(300), NOW),
+            Host("d", "silent", 7, None, None, ago(60)),
+            Host("e", "silent", 0, None, None, ago(60)),
+            Host("f", "stopped", 2, 2, ago(5), NOW),
+            Host("g", "receiving", 0, None, None, NOW),
+            Host("h", "silent", 0, 4, ago(60), ago(60)),
         ),
     )
     draining, stuck, silent, empty, stopped, unreadable, hung = as_lines(system_checks.check_spool(spooling))
@@ -255,8 +257,7 @@ def test_spool_findings(facts: Facts) -> None:
 def test_while_the_server_takes_nothing_a_spool_is_not_draining(
     facts: Facts, changes: dict[str, Any], row: str, age: int
 ) -> None:
-    now = NOW.timestamp()
-    spooling = with_inbox(facts, hosts=(Host("b", "receiving", 3, 3, now - age, now),))
+    spooling = with_inbox(facts, hosts=(Host("b", "receiving", 3, 3, NOW - timedelta(seconds=age), NOW),))
     full = replace(spooling, server=replace(SERVER, **changes), web=(WebFacts("u", ms=84, stores_in="spool"),))
     line = only_line(system_checks.check_spool(full))
     assert line.startswith("fail spool: 3 accepted deliveries in the spool of b, the oldest since")
