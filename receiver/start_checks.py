@@ -18,7 +18,7 @@ from receiver.contract.errors import ConfigError
 _ID = "[0-9a-f]" * 8
 OURS = {
     ".": (
-        "spool.sqlite3*",
+        "spool*.sqlite3*",
         "refused.sqlite3*",
         "keyring.json",
         "keyring-pending.json",

@@ -9,11 +9,23 @@ import os
 import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
-from receiver.spool import EVENTS_FILE, SpooledEvents, SpoolResult, open_events, open_events_read_only
+from receiver.spool import (
+    SpooledEvents,
+    SpoolResult,
+    events_files,
+    is_damage,
+    kept_files,
+    newest_events_file,
+    open_events,
+    open_events_read_only,
+    set_aside,
+)
 
 RESERVED_DISK_BYTES = 32 << 20
 NO_FILE = (0, 0)
@@ -24,8 +36,8 @@ log = logs.get("spool")
 class BoundedSpool:
     def __init__(self, config: Config) -> None:
         self.enabled = config.receiver.spool == "on"
-        self.path = config.data_dir / EVENTS_FILE
-        self._path_text = str(self.path)
+        self._data_dir = config.data_dir
+        self._file = newest_events_file(config.data_dir)
         self._max_bytes = config.receiver.spool_bytes
         self._has_many_stores = len(config.stores) > 1
         self._quotas = {name: store.max_stored for name, store in config.stores.items() if store.max_stored}
@@ -38,7 +50,12 @@ class BoundedSpool:
         )
 
     def exists(self) -> bool:
-        return self.path.exists()
+        self._file = newest_events_file(self._data_dir)  # another process may have found the last one damaged
+        return self._file.exists()
+
+    def damaged_files(self) -> list[Path]:
+        """Files that take no more deliveries and are not drained, oldest first."""
+        return events_files(self._data_dir)[:-1]
 
     @property
     def in_use(self) -> bool:
@@ -48,11 +65,11 @@ class BoundedSpool:
     def may_have_rows(self, store: str) -> bool:
         """Whether the spool has rows of a store. Never blocks: returns True where the file is locked or unreadable."""
         try:
-            inode = _inode(self._path_text)
+            inode = _inode(self._file)
             if inode == NO_FILE:
                 return False
             if self._read_only is None or self._read_only_inode != inode:
-                self._read_only, self._read_only_inode = open_events_read_only(self.path), inode
+                self._read_only, self._read_only_inode = open_events_read_only(self._file), inode
             return self._read_only.has_rows(store)
         except (sqlite3.Error, OSError):
             self._read_only = None
@@ -67,9 +84,10 @@ class BoundedSpool:
             return False
 
     def summary(self) -> tuple[int | None, float]:
-        """The number of rows and when the oldest arrived; None for the number where the file cannot be read."""
+        """The number of rows and when the oldest arrived; None for the number where a file cannot be read."""
         try:
-            return self.events().summary() if self.exists() else (0, 0.0)
+            count, oldest = self.events().summary() if self.exists() else (0, 0.0)
+            return (None if self.damaged_files() or kept_files(self._data_dir) else count), oldest
         except (sqlite3.Error, OSError) as error:
             self._report_unreadable(error)
             return None, 0.0
@@ -93,7 +111,7 @@ class BoundedSpool:
         try:
             self.events().try_commit()
         except (sqlite3.Error, OSError) as error:
-            self.reopen()
+            self.reopen(error)
             self.outage.failed(why=str(error))
             return False
         self.outage.worked()
@@ -107,6 +125,8 @@ class BoundedSpool:
             fits = [*map(all, zip(fits, events.within_shares(deliveries, self._free_bytes()), strict=True))]
         fitting = [one for one, one_fits in zip(deliveries, fits, strict=True) if one_fits]
         added = iter(events.add(fitting))
+        if self._local.inode != _inode(self._local.file):  # else the rows would be in a file that is not drained
+            raise sqlite3.OperationalError("the spool file was removed or replaced")
         return [
             next(added) if one_fits else SpoolResult("full", one.event.id)
             for one, one_fits in zip(deliveries, fits, strict=True)
@@ -115,22 +135,34 @@ class BoundedSpool:
     def events(self) -> SpooledEvents:
         """This thread's connection, because SQLite connections are not shared; always to the file that exists now."""
         found: SpooledEvents | None = getattr(self._local, "events", None)
-        if found is not None and self._local.inode == _inode(self._path_text):
+        if found is not None and self._local.inode == _inode(self._file):
             return found
         if found is not None:
-            self._problems.error("the spool file was removed or replaced; rows not drained from it are lost")
+            if self._local.file == self._file:
+                self._problems.error("the spool file was removed or replaced; rows not drained from it are lost")
             found.close()
             self._local.events = None
-        found = open_events(self.path.parent)
-        self._local.events, self._local.inode = found, _inode(self._path_text)
+        self._local.file = self._file = newest_events_file(self._data_dir)
+        found = open_events(self._data_dir)
+        self._local.events, self._local.inode = found, _inode(self._local.file)
         return found
 
-    def reopen(self) -> None:
-        """Forget this thread's connection after an error; the next use opens a new one."""
+    def checkpoint(self) -> None:
+        """Move the write-ahead log to the file. Where the log is damaged, SQLite ignores all that follows."""
+        if self.exists():
+            self.events().checkpoint()
+
+    def reopen(self, error: Exception) -> None:
+        """Forget this thread's connection after an error; the next use opens a new one, and not of a damaged file."""
         self._local.events = None
+        if is_damage(error):
+            damaged = self._local.file
+            self._problems.error("a file of the spool is damaged; a new one is used", file=str(damaged), why=str(error))
+            with suppress(OSError):  # on a full disk, the next error tries it again
+                set_aside(damaged)
 
     def _report_unreadable(self, error: Exception) -> None:
-        self.reopen()
+        self.reopen(error)
         self._problems.error("the spool cannot be read", why=str(error))
 
     def _within_quotas(self, events: SpooledEvents, deliveries: Sequence[Delivery]) -> list[bool]:
@@ -152,12 +184,11 @@ class BoundedSpool:
 
     def _free_disk_bytes(self) -> int:
         """Bytes that are free on the disk, except for a reserve."""
-        folder = self.path.parent
-        disk = os.statvfs(folder if folder.exists() else folder.parent)
+        disk = os.statvfs(self._data_dir if self._data_dir.exists() else self._data_dir.parent)
         return disk.f_bavail * disk.f_frsize - RESERVED_DISK_BYTES
 
 
-def _inode(file: str) -> tuple[int, int]:
+def _inode(file: Path) -> tuple[int, int]:
     """Identifies the file that has this name now."""
     try:
         found = os.stat(file)

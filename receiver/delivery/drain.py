@@ -36,7 +36,7 @@ from receiver.inbox import AcceptResult, Inbox, connect_to
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.inbox.redis.script_runner import NotReplicatedError
-from receiver.spool import SpooledEvents, SpooledRow, spool_name
+from receiver.spool import SpooledEvents, SpooledRow, keep, open_damaged, spool_name
 
 RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
@@ -57,6 +57,8 @@ class SpoolDrain:
         self._data_dir = config.data_dir
         self._undeleted: set[str] = set()
         """Ids of rows that are in the inbox and could not be deleted. Not their numbers: the file may be replaced."""
+        self._undeletable: set[str] = set()
+        """Ids of rows of damaged files that are in the inbox. Nothing is deleted from a damaged file."""
         self._name = spool_name(config.data_dir)
         self._check_age_at = self._publish_at = 0.0
         self._problems = logs.ThrottledLog(log)
@@ -78,8 +80,9 @@ class SpoolDrain:
                 is_of_file = isinstance(error, (sqlite3.Error, OSError))  # its message says which disk or file
                 self._outage.failed(why=str(error) if is_of_file else type(error).__name__)
                 if isinstance(error, sqlite3.Error):
-                    self._spool.reopen()
+                    self._spool.reopen(error)
             with suppress(Exception):
+                self._spool.checkpoint()
                 self._report_overdue_rows()
             pause.wait(RUN_EVERY)
 
@@ -97,6 +100,7 @@ class SpoolDrain:
         folder = os.open(self._data_dir, os.O_RDONLY)  # not a file in it: a read-only disk takes no new one
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.drain_damaged_files()
             self.drain()
             if not self._undeleted:
                 self._spool.events().release_free_pages()
@@ -129,17 +133,41 @@ class SpoolDrain:
             self._delete(events, known[start : start + GROUP_SIZE])
         while rows := events.oldest(GROUP_SIZE, after=last, except_stores=blocked):
             last = rows[-1].number
-            waiting = [row for row in rows if not (row.delivery and row.delivery.event.id in self._undeleted)]
-            done = []
-            for store in dict.fromkeys(row.store for row in waiting):
-                done += self._move(store, [row for row in waiting if row.store == store], blocked)
+            done = self._move_rows([row for row in rows if row.id not in self._undeleted], blocked)
             self._delete(events, done)
             moved += len(done)
-            if time.monotonic() > self._publish_at:  # a long drain must not look like a stopped receiver
-                self._publish()
         if moved:
             log.info("spooled deliveries are in the inbox", events=moved, left=events.count() - len(self._undeleted))
         return moved
+
+    def drain_damaged_files(self) -> None:
+        """Move the rows that can be read in damaged files. Once all are moved, the file is kept under another name."""
+        for file in self._spool.damaged_files():
+            with open_damaged(file) as events:
+                numbers, blocked, left = events.numbers(), set[str](), 0
+                for start in range(0, len(numbers), GROUP_SIZE):
+                    rows = events.readable(numbers[start : start + GROUP_SIZE])
+                    waiting = [row for row in rows if row.id not in self._undeletable]
+                    self._undeletable.update(self._move_rows(waiting, blocked))
+                    left += sum(row.id not in self._undeletable for row in waiting)
+                if left:  # the inbox refuses them now
+                    continue
+                moved, self._undeletable = len(self._undeletable), set()
+                log.error(
+                    "the rows that can be read in a damaged file of the spool are in the inbox; the file is kept",
+                    file=str(keep(file)),
+                    events=moved,
+                    unreadable=len(numbers) - moved,
+                )
+
+    def _move_rows(self, rows: Sequence[SpooledRow], blocked: set[str]) -> list[str]:
+        """Send rows to the inbox; return the ids of those that it took. It is not asked for blocked stores."""
+        done = []
+        for store in dict.fromkeys(row.store for row in rows if row.store not in blocked):
+            done += self._move(store, [row for row in rows if row.store == store], blocked)
+        if time.monotonic() > self._publish_at:  # a long drain must not look like a stopped receiver
+            self._publish()
+        return done
 
     def _delete(self, events: SpooledEvents, ids: list[str]) -> None:
         """Delete rows that are in the inbox. After a failure this run tries no more, and the next one deletes them."""
@@ -149,7 +177,7 @@ class SpoolDrain:
                     self._counters.add(store, "duplicates", number=duplicates)
                 return
             except sqlite3.Error as error:
-                self._spool.reopen()
+                self._spool.reopen(error)
                 self._problems.error("rows of the spool are in the inbox and cannot be deleted", why=str(error))
         self._undeleted.update(ids)
 

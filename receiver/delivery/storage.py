@@ -207,7 +207,7 @@ class DeliveryStorage:
                 self._spool.outage.worked()
                 return [Stored(one.status, one.id, "spool") for one in added]
             except sqlite3.Error as error:
-                self._spool.reopen()
+                self._spool.reopen(error)
                 self._spool.outage.failed(why=str(error))
                 obstacle = "the spool cannot be written"
         elif self._spool.enabled:

@@ -6,7 +6,7 @@ There are two files, because a file has one write lock: a flood of forged delive
 being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL), one that was answered 2xx may not
 (FULL). Any process may be the first to open a file, and creates its tables.
 
-    spool.sqlite3
+    spool.sqlite3      (spool-2.sqlite3 after this one was found damaged, and so on)
         event          deliveries answered 2xx that are not in the inbox yet, in order; their ids are unique
         store_usage    the number of each store's rows and their bytes; updated by triggers, so that no read counts rows
         attempt        one row, written to find out whether the spool would take a delivery
@@ -15,6 +15,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
         refused_body   headers and raw body of refusals, as far as they are stored; deleted before their lines
 """
 
+from receiver.spool.damaged_events import is_damage, keep, kept_files, open_damaged, set_aside
 from receiver.spool.database import check_format
 from receiver.spool.refused_deliveries import (
     REFUSED_FILE,
@@ -29,6 +30,8 @@ from receiver.spool.spooled_events import (
     SpooledEvents,
     SpooledRow,
     SpoolResult,
+    events_files,
+    newest_events_file,
     open_events,
     open_events_read_only,
     spool_name,
@@ -44,9 +47,16 @@ __all__ = [
     "SpooledRow",
     "StoreRefusals",
     "check_format",
+    "events_files",
+    "is_damage",
+    "keep",
+    "kept_files",
+    "newest_events_file",
+    "open_damaged",
     "open_events",
     "open_events_read_only",
     "open_existing_refusals",
     "open_refusals",
+    "set_aside",
     "spool_name",
 ]

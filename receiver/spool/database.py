@@ -40,7 +40,7 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
         # Only if it is missing: closing a descriptor of the file drops the locks that SQLite holds in this process.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = connect(path)
     try:
         if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it has no effect, but is a write
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -52,6 +52,12 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
     except BaseException:  # an interrupt, too, must not leave it open
         connection.close()
         raise
+    return connection
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.text_factory = lambda text: text.decode(errors="replace")  # one damaged row must not stop the others
     return connection
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 import sqlite3
@@ -21,6 +22,8 @@ from receiver.contract.intake import Delivery
 from receiver.spool.database import connect_read_only, open_file, transaction
 
 EVENTS_FILE = "spool.sqlite3"
+FILE_NAME = re.compile(r"spool(?:-(\d+))?\.sqlite3")
+ROW = "number, store, boot, uptime, checksum, about, body"
 ROW_COST = 150
 """Bytes that a spooled delivery takes in addition to its content: numbers, indexes."""
 SPARE_PAGES = 1024
@@ -60,6 +63,11 @@ class SpooledRow:
     """Seconds since it was spooled, not by the clock that can be set. If the host was booted since, they are not known:
     then the delivery has no content_hash, because it cannot be judged whether it repeats another."""
 
+    @property
+    def id(self) -> str:
+        """The id of its event; empty where the row cannot be read."""
+        return self.delivery.event.id if self.delivery else ""
+
 
 class Uptime(NamedTuple):
     """A second clock of this host, which is never set back: milliseconds since a boot. It goes on while suspended."""
@@ -92,8 +100,18 @@ def spool_name(data_dir: Path) -> str:
     return f"{socket.gethostname()}:{data_dir.resolve()}"
 
 
+def events_files(data_dir: Path) -> list[Path]:
+    """The newest takes deliveries. A file before it is damaged, and is to be drained as far as it can be read."""
+    found = {int(match[1] or 1): path for path in data_dir.glob("spool*") if (match := FILE_NAME.fullmatch(path.name))}
+    return [found[number] for number in sorted(found)]
+
+
+def newest_events_file(data_dir: Path) -> Path:
+    return (events_files(data_dir) or [data_dir / EVENTS_FILE])[-1]
+
+
 def open_events(data_dir: Path) -> SpooledEvents:
-    return SpooledEvents(open_file(data_dir / EVENTS_FILE, SCHEMA, synchronous="FULL"))
+    return SpooledEvents(open_file(newest_events_file(data_dir), SCHEMA, synchronous="FULL"))
 
 
 def open_events_read_only(file: Path) -> SpooledEvents:
@@ -161,12 +179,12 @@ class SpooledEvents:
         excluded = list(except_stores)
         placeholders = ", ".join("?" * len(excluded))
         rows = self._db.execute(
-            "SELECT number, store, boot, uptime, checksum, about, body FROM event "  # noqa: S608
+            f"SELECT {ROW} FROM event "  # noqa: S608
             f"WHERE number > ? AND store NOT IN ({placeholders}) ORDER BY number LIMIT ?",
             (after, *excluded, limit),
         )
         now = read_uptime()
-        return [_read_row(now, *row) for row in rows]
+        return [read_row(now, *row) for row in rows]
 
     def delete(self, ids: Sequence[str]) -> dict[str, int]:
         """Delete rows that the inbox has acknowledged, by the ids of their events.
@@ -204,7 +222,11 @@ class SpooledEvents:
         pages = min(self._pragma("freelist_count") - SPARE_PAGES, VACUUM_PAGES)
         if pages > 0:
             self._db.executescript(f"PRAGMA incremental_vacuum({pages})")  # `execute` would free one page
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # only this shortens the file
+            self.checkpoint()  # only this shortens the file
+
+    def checkpoint(self) -> None:
+        """Write the write-ahead log to the file. Waits for no other process."""
+        self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _pragma(self, name: str) -> int:
         return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
@@ -234,7 +256,7 @@ def _checksum(about: bytes, body: bytes) -> int:
     return crc32(body, crc32(about))
 
 
-def _read_row(
+def read_row(
     now: Uptime, number: int, store: str, boot: str, uptime: int, checksum: int, about: bytes, body: bytes
 ) -> SpooledRow:
     delivery = _unpack_or_none(checksum, about, body)

@@ -15,7 +15,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import EventQueries
 from receiver.inbox.queries.events import Spool, SpoolState
-from receiver.spool import EVENTS_FILE, open_events, spool_name
+from receiver.spool import events_files, kept_files, newest_events_file, open_events, spool_name
 
 UNKNOWN = "unknown"
 
@@ -104,7 +104,10 @@ def is_web_running(data_dir: Path) -> bool:
 
 def read_spool(data_dir: Path) -> tuple[int, float]:
     """The number of deliveries in this host's spool, and when the oldest arrived. Raises sqlite3.Error and OSError."""
-    if not (data_dir / EVENTS_FILE).exists():  # a command creates no file
+    damaged = [*events_files(data_dir)[:-1], *kept_files(data_dir)]
+    if damaged:
+        raise sqlite3.DatabaseError(f"{damaged[0].name} is damaged")
+    if not newest_events_file(data_dir).exists():  # a command creates no file
         return 0, 0.0
     with closing(open_events(data_dir)) as events:
         return events.summary()

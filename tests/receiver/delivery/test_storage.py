@@ -21,7 +21,7 @@ from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, spooling_stores
 from receiver.inbox import Inbox, connect
-from receiver.spool import EVENTS_FILE, open_events
+from receiver.spool import EVENTS_FILE, SpooledEvents, keep, kept_files, open_events, set_aside
 from receiver.spool.database import PAGE
 from receiver.spool.spooled_events import SPARE_PAGES, VACUUM_PAGES
 from tests.support.harness import System, eventually, free_port
@@ -273,8 +273,43 @@ def test_an_unreadable_spool_file_does_not_stop_the_inbox(system: System) -> Non
     assert (stored.status, stored.where) == ("accepted", "redis")
     assert here.readiness() == ("redis", None, None)
     storage = without_redis(system.config)
+    assert statuses(storage.store_all([system.delivery()])) == ["accepted"], "in a new file"
+    assert readiness(storage) == ("spool", None)
+
+
+def test_a_damaged_body_is_never_handed_to_a_handler(system: System) -> None:
+    """SQLite has no checksums of its pages."""
+    whole, damaged = padded(system, 2)
+    without_redis(system.config).store_all([whole, damaged])
+    damage(system, "UPDATE event SET body = zeroblob(length(body)) WHERE id = ?", damaged.event.id)
+    assert drain_of(system).drain() == 1
+    assert [event.id for event in system.ledger.events()] == [whole.event.id]
+
+
+def test_rows_of_a_damaged_file_wait_there_while_the_inbox_does_not_take_them(system: System) -> None:
+    config = system.config
+    north = config.stores["north"].model_copy(update={"max_stored": 3})
+    limited = config.model_copy(update={"stores": {**config.stores, "north": north}})
+    without_redis(config).store_all([*padded(system, 5, 10), system.delivery(store="south")])
+    set_aside(config.data_dir / EVENTS_FILE)
+    drain = drain_of(system, limited)
+    drain.run_once()
+    drain.run_once()
+    assert system.ledger.counters().total["accepted"] == 4
+    assert kept_files(config.data_dir) == []
+    drain_of(system).run_once()
+    total = system.ledger.counters().total
+    assert (total["accepted"], total["duplicates"]) == (6, 0)
+    assert len(kept_files(config.data_dir)) == 1
+
+
+def test_a_row_in_a_file_that_is_set_aside_and_drained_meanwhile_is_not_answered_2xx(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, file, add = without_redis(system.config), system.config.data_dir / EVENTS_FILE, SpooledEvents.add
+    storage.store_all([system.delivery()])
+    monkeypatch.setattr(SpooledEvents, "add", lambda *given: (add(*given), keep(file))[0])
     assert statuses(storage.store_all([system.delivery()])) == ["not stored"]
-    assert storage.readiness() is None
 
 
 def test_a_deleted_spool_file_is_created_again_before_the_next_answer(system: System) -> None:

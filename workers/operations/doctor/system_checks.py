@@ -277,7 +277,10 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         yield fail("disk", text, fix=f"free disk space, or change {place}")
     elif host.spool_fault:
         text = f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}"
-        fix = "check its owner and the disk; do not remove it, because it may contain accepted deliveries"
+        fix = (
+            "check its owner and the disk; do not remove it, because it may contain accepted deliveries. If its name "
+            "says that it is damaged, recover them with `sqlite3 FILE .recover`, and move it away"
+        )
         yield fail("disk", text, fix=fix)
     elif _uses_spool(facts) and host.free < facts.config.receiver.spool_bytes:
         limit = size(facts.config.receiver.spool_bytes)
@@ -304,7 +307,7 @@ def _spool_of(host: Host, now: datetime, blocking_row: str) -> Iterator[Finding]
     if host.state == "silent":
         yield _silent_host(host, now)
     elif host.spooled is None:
-        text = f"{host.name} cannot read its spool, so it is unknown what waits there"
+        text = f"{host.name} cannot read all of its spool, so it is unknown what waits there"
         yield fail("spool", text, fix=f"see the log of `storehooks web` on {host.name} for the cause")
     elif host.spooled and host.state == "stopped":
         text = f"{_accepted(host.spooled)} in the spool of {host.name}, where `storehooks web` is not running"
