@@ -93,6 +93,11 @@ def held(data_dir: Path) -> Iterator[ProcessFile]:
                 yield ProcessFile(role or path.stem, pid, path, _address_in(path))
 
 
+def web_addresses(data_dir: Path) -> list[str]:
+    """What the web processes on this host listen on. Their own environment may differ from this config."""
+    return [file.address for file in held(data_dir) if file.address]
+
+
 def _lock(path: Path, *, wait: bool) -> int:
     """Create and lock the file, and leave it open. It may be removed before it is locked; then it is created again."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -12,8 +12,9 @@ from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
 from receiver.start_checks import prepare_data_dir
-from workers.plugins.validation_process import ValidationProcess, validate_plugins
+from workers.plugins.validation_process import ValidatedPlugins, validate_plugins
 from workers.processes import reap_orphans_if_first
+from workers.runtime.config_reload import ConfigReload
 from workers.runtime.supervisor import Supervisor, worker_programs
 
 STOP_SECONDS = 5.0
@@ -25,14 +26,11 @@ log = logs.get("supervisor")
 class WorkerSupervisor:
     """The worker processes, as many as the config says, and a housekeeper. On HUP it reads the config again."""
 
-    def __init__(self, config: Config, explicit: str | None) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
         self._redis_in_use = config.redis
-        self._explicit = explicit
-        self._validation: ValidationProcess | None = None
-        self._again = False
         self._supervisor = Supervisor(report=log.warning, stop_seconds=config.workers.drain + STOP_SECONDS)
-        self._supervisor.on_hup(self._reload)
+        self._supervisor.on_hup(ConfigReload(self._supervisor.selector, config.path, self._adopt).begin)
 
     def run(self) -> None:
         for program in worker_programs(self._config):
@@ -40,31 +38,7 @@ class WorkerSupervisor:
         self._supervisor.run()
         self._supervisor.stop_children()
 
-    def _reload(self) -> None:
-        """Validate the plugins first: if they are invalid, the workers refuse the config, and so does this process."""
-        self._again = self._validation is not None
-        if self._again:
-            return
-        try:
-            self._validation = ValidationProcess(load_from_environment(self._explicit))
-        except StorehooksError as error:
-            _log_refusal(error)
-        else:
-            self._supervisor.watch(self._validation, self._finish_reload)
-
-    def _finish_reload(self) -> None:
-        assert self._validation is not None
-        validation, self._validation = self._validation, None
-        self._supervisor.unwatch(validation)
-        try:
-            validation.result()
-            self._adopt(validation.config)
-        except StorehooksError as error:
-            _log_refusal(error)
-        if self._again:
-            self._reload()
-
-    def _adopt(self, config: Config) -> None:
+    def _adopt(self, config: Config, _: ValidatedPlugins) -> None:
         if config.redis != self._redis_in_use:
             log.warning("[redis] has changed; restart `storehooks worker` to use it")
         self._supervisor.stop_seconds = config.workers.drain + STOP_SECONDS
@@ -73,27 +47,22 @@ class WorkerSupervisor:
         log.info("supervisor reloaded", processes=config.workers.processes)
 
 
-def _log_refusal(error: StorehooksError) -> None:
-    log.error("reload refused, the old number of processes stays", why=error.logged)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m workers", description="The worker processes and a housekeeper.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
-    explicit = parser.parse_args().config
+    arguments = parser.parse_args()
     reap_orphans_if_first()
     logs.setup("supervisor")
     try:
-        config = load_from_environment(explicit)
+        config = load_from_environment(arguments.config)
         prepare_data_dir(config.data_dir)
-        client = connect_to(config.redis, timeout=2.0)
-        check(client, ack=config.redis.ack, waits=True)
-        client.close()
+        with connect_to(config.redis, timeout=2.0) as client:
+            check(client, ack=config.redis.ack, waits=True)
         validate_plugins(config)
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2
-    supervisor = WorkerSupervisor(config, explicit)
+    supervisor = WorkerSupervisor(config)
     hold(config.data_dir, "worker")  # from here on HUP is handled
     supervisor.run()
     return 0

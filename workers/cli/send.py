@@ -25,7 +25,7 @@ from receiver.contract.topics import translate
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
-from receiver.process_files import held
+from receiver.process_files import web_addresses
 from workers.cli import output
 from workers.cli.options import choose_store, connect_server, load_config, stores_with_secrets, with_config
 from workers.operations.topic_names import known_topics, nearest_topic
@@ -219,12 +219,12 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
 
 def _where_web_is(config: Config) -> str:
     """What to do if the receiver does not answer. Its own environment may make it listen elsewhere, such as PORT."""
-    address = next((file.address for file in held(config.data_dir) if file.role == "web" and file.address), "")
-    if not address:
+    addresses = web_addresses(config.data_dir)
+    if not addresses:
         return "`storehooks dev` starts the receiver"
-    if address == config.receiver.bind:
+    if config.receiver.bind in addresses:
         return "the web process runs, so see its log for the cause"
-    return f"the web process listens at {address}: correct [receiver] public_url, or start it without PORT"
+    return f"the web process listens at {addresses[0]}: correct [receiver] public_url, or start it without PORT"
 
 
 def _follow(config: Config, event_id: str, started: float) -> EventRecord | None:

@@ -77,9 +77,9 @@ class Supervisor:
         self._report = report
         self._children: dict[str, _Child] = {}
         self._to_restart: list[tuple[float, Program, int]] = []
-        self._selector = selectors.DefaultSelector()
+        self.selector = selectors.DefaultSelector()
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        self._selector.register(self._signals, selectors.EVENT_READ, self._signals.clear)
+        self.selector.register(self._signals, selectors.EVENT_READ, self._signals.clear)
         self._stopping = False
         self._on_hup: Callable[[], None] = lambda: None
 
@@ -91,14 +91,14 @@ class Supervisor:
             _run_and_exit(program, parent)
         child = _Child(program, pid, os.pidfd_open(pid), time.monotonic(), restarts)
         self._children[program.name] = child
-        self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._restart(child))
+        self.selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._restart(child))
 
     def watch(self, descriptor: Any, call: Callable[[], None]) -> None:
         """Also call this function when a descriptor is readable."""
-        self._selector.register(descriptor, selectors.EVENT_READ, call)
+        self.selector.register(descriptor, selectors.EVENT_READ, call)
 
     def unwatch(self, descriptor: Any) -> None:
-        self._selector.unregister(descriptor)
+        self.selector.unregister(descriptor)
 
     def on_hup(self, call: Callable[[], None]) -> None:
         """Also call this function on HUP, which is passed on to every process."""
@@ -136,7 +136,7 @@ class Supervisor:
 
     def poll(self, seconds: float) -> None:
         """Wait at most this time for signals and processes that end, and handle them."""
-        for key, _ in self._selector.select(seconds):
+        for key, _ in self.selector.select(seconds):
             key.data()
         seen, self._signals.seen = self._signals.seen, []
         if signal.SIGHUP in seen:
@@ -170,7 +170,7 @@ class Supervisor:
 
     def _reap(self, child: _Child) -> int:
         _, status = os.waitpid(child.pid, 0)
-        self._selector.unregister(child.pidfd)
+        self.selector.unregister(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.program.name]
         return os.waitstatus_to_exitcode(status)
@@ -188,7 +188,7 @@ class Supervisor:
                     os.kill(child.pid, signal.SIGKILL)
                 self._reap(child)
         if not self._children:
-            self._selector.close()
+            self.selector.close()
 
 
 def _run_and_exit(program: Program, parent: int) -> NoReturn:

@@ -51,6 +51,21 @@ def workers(supervisor: Process) -> list[int]:
     return named(supervisor, "worker")
 
 
+def test_no_connection_stays_open_after_the_check_at_start(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    system = make_system(url=own_redis.url, plugin=PLUGIN)
+    system.start("supervisor")
+
+    def blocked() -> list[bool]:
+        """Of the connections whose last command is that of the check and of a worker that waits: which ones wait."""
+        clients = own_redis.client.client_list()
+        return ["b" in one["flags"] for one in clients if one["cmd"] == "blmove"]
+
+    eventually(lambda: any(blocked()), what="the worker waits for wake-ups")
+    assert blocked() == [True]
+
+
 def test_hup_changes_the_number_of_child_processes(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=PLUGIN, child_processes=2)
     (worker,) = system.start("worker")

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from receiver.process_files import held
+from receiver.process_files import web_addresses
 from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
 from workers.storeapi.client import ApiReply
 from workers.storeapi.configured_client import client_for_store, credentials_for_store
@@ -144,8 +144,7 @@ def _answers_at(config: Config, seconds: float) -> str:
 
     Its own environment may make it listen elsewhere than this config says, so it is asked where it says it listens.
     """
-    listening = (file.address for file in held(config.data_dir) if file.role == "web" and file.address)
-    addresses = dict.fromkeys((config.receiver.bind, *listening))
+    addresses = dict.fromkeys((config.receiver.bind, *web_addresses(config.data_dir)))
     probes = {address: partial(_is_alive, address, seconds) for address in addresses}
     alive = ParallelJobs(probes, time.monotonic() + seconds).results()
     return next((address for address in addresses if alive.get(address)), "")

@@ -24,9 +24,9 @@ from receiver.inbox.outcomes import Ending, RunResult
 from receiver.inbox.redis.connecting import check
 from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
 from workers.processes import Schedule, Signals
+from workers.runtime.config_reload import ConfigReload
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.worker.claim_sizes import LONG, ClaimSizes
-from workers.runtime.worker.config_reload import ConfigReload
 from workers.runtime.worker.exchange import InboxExchange
 from workers.runtime.worker.rq_registration import RegisteredWorker
 from workers.runtime.worker.waiting_runs import WaitingRuns
@@ -59,11 +59,11 @@ class Worker(RegisteredWorker):
         self._waiting = WaitingRuns(self._pool, self._claim_sizes)
         self._wake_ups = WakeUps(inbox.client, self._selector)
         self._exchange = InboxExchange(inbox, self._pool, self._waiting, self._claim_sizes, self._wake_ups)
-        self._reload = ConfigReload(self._selector)
+        self._reload = ConfigReload(self._selector, config.path, self._adopt_reloaded, self._publish_fault)
         self._schedule = Schedule()
         self._stop_at: float | None = None
         self._selector.register(self._pool.fileno, selectors.EVENT_READ)
-        self._selector.register(self._signals, selectors.EVENT_READ, self._signals)
+        self._selector.register(self._signals, selectors.EVENT_READ, self._signals.clear)
         self._adopt(plugins)
         self._wake_ups.listen_to(queues)
         super().__init__(queues, name=name, connection=connect_to(config.redis, timeout=2.0))
@@ -118,10 +118,8 @@ class Worker(RegisteredWorker):
         for key, _ in self._selector.select(self._exchange.seconds_until_due()):
             if isinstance(key.data, WakeUpListener):
                 self._exchange.read_wake_up(key.data)
-            elif key.data is self._reload:
-                self._finish_reload()
-            elif key.data is self._signals:
-                self._signals.clear()
+            elif key.data:
+                key.data()
 
     def _read_results(self) -> None:
         ended, returned = self._pool.poll()
@@ -181,21 +179,16 @@ class Worker(RegisteredWorker):
 
     def _handle_signals(self) -> None:
         seen, self._signals.seen = self._signals.seen, []
-        if signal.SIGHUP in seen and not self._reload.begin(self.config.path):
-            self._signals.seen.append(signal.SIGHUP)  # one reload after the other
+        if signal.SIGHUP in seen:
+            self._reload.begin()
         if self._stop_at is None and (signal.SIGTERM in seen or signal.SIGINT in seen):
             self._stop_at = time.monotonic() + self.config.workers.drain
             self._exchange.stopping = True
             self._pool.stop()
             self._exchange.release(self._waiting.take_all())
 
-    def _finish_reload(self) -> None:
-        """Use the new config and handlers, if the plugins are valid; else go on with the old ones."""
-        valid = self._reload.result()
-        if valid is None:
-            self._publish_fault()
-            return
-        config, plugins = valid
+    def _adopt_reloaded(self, config: Config, plugins: ValidatedPlugins) -> None:
+        """Work with a config and plugins that were valid."""
         # This process stays connected to its server, and so must its child processes.
         self.config = config.model_copy(update={"redis": self.config.redis})
         self._adopt(plugins)
@@ -217,9 +210,8 @@ def run(config_path: str | None) -> int:
     logs.setup("worker")
     try:
         config = load_from_environment(config_path)
-        client = connect_to(config.redis, timeout=2.0)
-        check(client, ack=config.redis.ack, waits=True)
-        client.close()
+        with connect_to(config.redis, timeout=2.0) as client:
+            check(client, ack=config.redis.ack, waits=True)
         plugins = ValidationProcess(config).result()
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
