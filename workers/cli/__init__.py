@@ -93,48 +93,30 @@ def main() -> None:
     """The script `storehooks`."""
     try:
         code = storehooks.main(standalone_mode=False)
-    except click.ClickException as error:
-        _show_usage_error(error)
-        code = error.exit_code
     except click.Abort:
         code = 1
-    except StorehooksError as error:
-        _print_error(error)
-        code = 2
     except BrokenPipeError:  # the reader of the pipe has ended, such as `| head`
         sys.stderr.close()
         code = 0
-    except Exception as error:  # noqa: BLE001  every other error is shown with its traceback
-        if not _is_redis_error(error):
-            _show_traceback()
-            raise SystemExit(1) from None
-        _print_error(f"Redis: {error}; `storehooks doctor` checks it")
-        code = 2
+    except Exception as error:  # noqa: BLE001  shown as a sentence, or with its traceback
+        code = _show(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _show_usage_error(error: click.ClickException) -> None:
-    """click quotes the arguments, which may be pasted from anywhere."""
+def _show(error: Exception) -> int:
+    """Print why the command failed; returns its exit code. Every message may quote text from outside."""
     from workers.cli import output
 
-    text = StringIO()
-    error.show(text)
-    output.echo(text.getvalue(), nl=False, err=True)
-
-
-def _show_traceback() -> None:
-    """An error of ours that has no sentence. Its message may quote text from outside."""
-    from workers.cli import output
-
+    if isinstance(error, click.ClickException):
+        text = StringIO()
+        error.show(text)
+        output.echo(text.getvalue(), nl=False, err=True)
+        return error.exit_code
+    if isinstance(error, StorehooksError):
+        output.error(error)
+        return 2
+    if any(base.__module__ == "redis.exceptions" for base in type(error).__mro__):  # redis need not be imported
+        output.error(f"Redis: {error}; `storehooks doctor` checks it")
+        return 2
     output.echo(format_exc(), nl=False, err=True)
-
-
-def _print_error(error: object) -> None:
-    from workers.cli import output
-
-    output.error(error)
-
-
-def _is_redis_error(error: Exception) -> bool:
-    """Whether the Redis client raised it. Compared by name, so that redis need not be imported."""
-    return any(base.__module__ == "redis.exceptions" for base in type(error).__mro__)
+    return 1

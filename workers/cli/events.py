@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import UNREADABLE
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
-from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
+from receiver.inbox.queries.events import EventRecord
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
 from workers.cli.events_reread import reread
@@ -65,7 +66,7 @@ def list_events(
     queries = EventQueries(connect_server(load_config()))
     found = queries.events(store=store, topic=topic, status=status, since=since, limit=limit)
     if json_:
-        output.as_json([_summary_json(event) for event in found])
+        output.as_json(found)
         return
     if not found:
         output.echo("no events found")
@@ -226,39 +227,9 @@ def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
     return matching_runs(selection, event, due_later=True)
 
 
-def _summary_json(event: EventSummary) -> dict[str, Any]:
-    return {
-        "id": event.id,
-        "store": event.store,
-        "topic": event.topic,
-        "delivery_id": event.delivery_id,
-        "resource_id": event.resource_id,
-        "received_at": event.received_at,
-        "source": event.source,
-        "status": event.status,
-    }
-
-
 def _record_json(record: EventRecord) -> dict[str, Any]:
     try:
         payload = orjson.loads(record.body)
     except orjson.JSONDecodeError:
         payload = record.body.decode("utf-8", "replace")
-    return {
-        **_summary_json(record.summary),
-        "headers": record.headers,
-        "payload": payload,
-        "runs": [_run_json(run) for run in record.runs],
-    }
-
-
-def _run_json(run: RunRecord) -> dict[str, Any]:
-    return {
-        "handler": run.handler,
-        "version": run.version,
-        "status": run.status,
-        "attempts": run.attempts,
-        "result": run.result,
-        "error": run.error,
-        "due_at": run.due_at,
-    }
+    return {**asdict(record.summary), "headers": record.headers, "payload": payload, "runs": record.runs}

@@ -13,18 +13,12 @@ from workers.formatting import counted
 from workers.operations.reread import Rereader
 
 NOT_READ = {
-    RereadResult.DUPLICATE: ("duplicate", "settled: delivered again and accepted meanwhile"),
-    RereadResult.NO_BODY: ("failed", "not read: no such event, or its body was deleted by retention"),
-    RereadResult.NOT_UNREADABLE: ("open", "not read again: not an unreadable event"),
-    RereadResult.DAMAGED: ("failed", "not read: the record is damaged"),
+    RereadResult.DUPLICATE: ("duplicates", "duplicate", "settled: delivered again and accepted meanwhile"),
+    RereadResult.NO_BODY: ("no_body", "failed", "not read: no such event, or its body was deleted by retention"),
+    RereadResult.NOT_UNREADABLE: ("not_unreadable", "open", "not read again: not an unreadable event"),
+    RereadResult.DAMAGED: ("damaged", "failed", "not read: the record is damaged"),
 }
-JSON_NAMES = {
-    RereadResult.READ: "read",
-    RereadResult.DUPLICATE: "duplicates",
-    RereadResult.NO_BODY: "no_body",
-    RereadResult.NOT_UNREADABLE: "not_unreadable",
-    RereadResult.DAMAGED: "damaged",
-}
+"""The name in JSON, the state that gives the colour, and the sentence."""
 
 
 @click.command("reread")
@@ -52,9 +46,8 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
         rereader.read(chosen or failures.unreadable(), bar.advance)
     counts = rereader.counts
     if json_:
-        output.as_json(
-            {**{name: counts[one] for one, name in JSON_NAMES.items()}, "still_unreadable": rereader.reasons}
-        )
+        others = {name: counts[one] for one, (name, _, _) in NOT_READ.items()}
+        output.as_json({"read": counts[RereadResult.READ], **others, "still_unreadable": rereader.reasons})
     else:
         _show(rereader, dry_run)
     if counts.keys() - {RereadResult.READ, RereadResult.DUPLICATE}:
@@ -69,7 +62,7 @@ def _show(rereader: Rereader, dry_run: bool) -> None:
     output.line(output.figure(counts[RereadResult.READ], "accepted"), " can be read" if dry_run else " read and routed")
     for reason, number in rereader.reasons.most_common():
         output.line(output.figure(number, "failed"), f" still unreadable: {reason}")
-    for result, (style, sentence) in NOT_READ.items():
+    for result, (_, style, sentence) in NOT_READ.items():
         if counts[result]:
             output.line(output.figure(counts[result], style), f" {sentence}")
     output.next_command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
@@ -47,7 +47,7 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
     if group or json_:
         found = reader.latest(group=_the_group(reader, group).id if group else None, limit=limit)
         if json_:
-            output.as_json([asdict(one) for one in found])
+            output.as_json(found)
             if len(found) == limit:
                 output.warn(f"only the latest {counted(limit, 'run')}; --limit N prints more")
         else:

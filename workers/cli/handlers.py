@@ -177,15 +177,5 @@ def _retries(one: Declaration) -> str:
 
 
 def _handler_json(one: Declaration) -> dict[str, Any]:
-    return {
-        "plugin": one.details["plugin"],
-        "handler": one.handler,
-        "topics": one.topics,
-        "stores": one.stores,
-        "retries": one.details["retries"],
-        "timeout": one.details["timeout"],
-        "limit": one.details["limit"],
-        "version": one.version,
-        "file": one.details["file"],
-        "line": one.details["line"],
-    }
+    details = {name: one.details[name] for name in ("plugin", "retries", "timeout", "limit", "file", "line")}
+    return {"handler": one.handler, "topics": one.topics, "stores": one.stores, "version": one.version, **details}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import update_wrapper
@@ -18,7 +18,6 @@ from redis import Redis
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.values import parse_duration, parse_rate
 from receiver.contract.errors import ConfigError, NotFound, StorehooksError
-from receiver.contract.stores import Store
 from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.redis.connecting import check
 from receiver.spool import Refusals, open_existing_refusals
@@ -76,16 +75,6 @@ def connect_server(config: Config) -> Redis:
     client = connect_to(config.redis, timeout=max(config.redis.timeout, 5.0))
     check(client, runs_scripts=False)
     return client
-
-
-def stores_with_secrets(config: Config) -> Mapping[str, Store]:
-    """Every store with its secrets: those of the config and those learned on this host. Needs no server."""
-    key = config.secrets.key.get_secret_value()
-    if not key:
-        return config.known_stores
-    from receiver.inbox.keyring.learned_secrets import with_local_secrets  # the cipher takes a while to load
-
-    return with_local_secrets(config.known_stores, config.data_dir, key)
 
 
 def refused_deliveries(config: Config) -> Refusals:

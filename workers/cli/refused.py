@@ -8,7 +8,6 @@ import click
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import printable
-from receiver.contract.errors import DeliveryRefused
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import output
@@ -20,11 +19,10 @@ from workers.cli.options import (
     json_option,
     load_config,
     refused_deliveries,
-    stores_with_secrets,
     with_config,
 )
 from workers.cli.verify import find_refusal
-from workers.operations.release import ReleaseCheck, Released, select_refusals
+from workers.operations.release import ReleaseCheck, Released, select_refusals, verified
 from workers.operations.release import release as accept_valid
 
 
@@ -51,18 +49,8 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
         output.line(_nothing(config, store), indent=2)
         output.next_command("storehooks send order.created --tamper body  send one that is refused")
         return
-    rows = [
-        (
-            one.id,
-            one.moment,
-            one.name,
-            one.reason,
-            one.length,
-            one.address,
-            "stored" if one.has_body else output.state("no", "not stored"),
-        )
-        for one in found
-    ]
+    bodies = {True: "stored", False: output.state("no", "not stored")}
+    rows = [(r.id, r.moment, r.name, r.reason, r.length, r.address, bodies[r.has_body]) for r in found]
     output.table(
         ("ID", "TIME", "STORE", "REASON", "BYTES", "FROM", "BODY"), rows, drop=("BYTES", "FROM"), shorten=("STORE",)
     )
@@ -135,21 +123,16 @@ def _first_with_body(found: list[Refusal]) -> int:
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
     inbox, refusals = Inbox(connect_server(config)), refused_deliveries(config)
-    check = ReleaseCheck(config, stores_with_secrets(config))
+    check = ReleaseCheck(config)
     with output.progress("verifying", refusals.count_with_body()) as bar:
         batches = select_refusals(refusals, check, store=store, ids=ids, progress=bar.advance)
         return accept_valid(inbox, refusals, check, batches)
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
-    check, released = ReleaseCheck(config, stores_with_secrets(config)), Released()
+    check, released = ReleaseCheck(config), Released()
     for batch in select_refusals(refused_deliveries(config), check, store=store, ids=ids):
-        for refusal in batch:
-            try:
-                check.verify(refusal)
-                released.accepted += 1
-            except DeliveryRefused as reason:
-                released.still_refused[reason.reason] += 1
+        released.accepted += sum(1 for _ in verified(batch, check, released))
     return released
 
 

@@ -27,7 +27,8 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
 from receiver.process_files import web_addresses
 from workers.cli import output
-from workers.cli.options import choose_store, connect_server, load_config, stores_with_secrets, with_config
+from workers.cli.options import choose_store, connect_server, load_config, with_config
+from workers.operations.release import stores_with_secrets
 from workers.operations.topic_names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
 

@@ -179,8 +179,7 @@ def _subscriptions(one: StoreStatus) -> list[str]:
     wanted = len(plan.wanted.names) if plan.wanted else 0
     lines = [f"{wanted} wanted, {len(plan.existing)} exist" + ("" if plan.changes else ", nothing to do")]
     lines += [f"{one.action} {one.topic}: {one.reason}" for one in plan.changes]
-    lines += [f"{number} of {host} are not ours and stay" for host, number in plan.foreign.items()]
-    return lines + plan.held_back.splitlines()
+    return [*lines, *plan.foreign_texts, *plan.held_back.splitlines()]
 
 
 def _repair(repair: Repair, now: datetime) -> str:

@@ -41,10 +41,7 @@ def _show_store(plan: Plan, wide: int) -> None:
     summary = f"{len(plan.wanted.names)} wanted, {len(plan.existing)} exist"
     output.line(name, summary if plan.changes else f"{summary}, nothing to do")
     show_changes([(sign(c.action), c.topic, f'"{c.theirs}"', c.reason) for c in plan.changes], indent=2)
-    for host, number in sorted(plan.foreign.items()):
-        verbs = ("is", "stays") if number == 1 else ("are", "stay")
-        output.line(f"    {number} of {host} {verbs[0]} not ours and {verbs[1]}")
-    for text in plan.held_back.splitlines():
+    for text in (*plan.foreign_texts, *plan.held_back.splitlines()):
         output.line("    ", text, indent=6)
     for missing in plan.wanted.unoffered:
         output.line(f"    {missing.pattern}, {missing.why}: the store offers no such topic", indent=6)

@@ -16,8 +16,8 @@ from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
-from workers.cli.options import choose_store, load_config, refused_deliveries, stores_with_secrets, with_config
-from workers.operations.release import ReleaseCheck, select_refusals
+from workers.cli.options import choose_store, load_config, refused_deliveries, with_config
+from workers.operations.release import ReleaseCheck, select_refusals, stores_with_secrets
 
 MAX_CHECKED = 2_000
 """How many other refused deliveries are checked for the summary."""
@@ -59,11 +59,7 @@ def _verify_file(config: Config, named: str | None, file: str, now: float | None
 def _verify_refused(config: Config, named: str | None, wanted: str, now: float | None) -> bool:
     refusals = refused_deliveries(config)
     refusal = find_refusal(refusals, wanted, choose_store(config, named) if named else None)
-    store = (
-        ReleaseCheck(config, stores_with_secrets(config)).store_of(refusal)
-        if named is None
-        else stores_with_secrets(config)[named]
-    )
+    store = ReleaseCheck(config).store_of(refusal) if named is None else stores_with_secrets(config)[named]
     if store is None:
         called = refusal.named or "the one this delivery names"
         raise NotFound(f"no store {called}; add [stores.NAME] to the config, or check it as another one: --store NAME")
@@ -129,12 +125,12 @@ def _where(config: Config, store: Store) -> str:
 
 def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> None:
     """How many more are stored for this store, which secret signed them, and how many are valid now."""
-    check = ReleaseCheck(config, stores_with_secrets(config))
+    check = ReleaseCheck(config)
     count, valid, by = 0, 0, Counter[str]()
     for batch in select_refusals(refusals, check, store=store.name):
         for refusal in batch:
             count += 1
-            valid += _is_valid(check, refusal)
+            valid += check.is_valid(refusal)
             by[_signed_with(store, refusal)] += 1
         if count >= MAX_CHECKED:
             break
@@ -148,14 +144,6 @@ def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> No
             output.echo(f"{times:,} signed with secret {fingerprint}.")
     why = "accept those that are valid" if valid else "accept them after the fix"
     output.next_command(f"storehooks refused release --store {store.name}  {why}")
-
-
-def _is_valid(check: ReleaseCheck, refusal: Refusal) -> bool:
-    try:
-        check.verify(refusal)
-    except DeliveryRefused:
-        return False
-    return True
 
 
 def _signed_with(store: Store, refusal: Refusal) -> str:

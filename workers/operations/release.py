@@ -21,6 +21,16 @@ from receiver.spool import Refusal, Refusals
 SOURCE = "released"
 
 
+def stores_with_secrets(config: Config) -> Mapping[str, Store]:
+    """Every store with its secrets: those of the config and those learned on this host. Needs no server."""
+    key = config.secrets.key.get_secret_value()
+    if not key:
+        return config.known_stores
+    from receiver.inbox.keyring.learned_secrets import with_local_secrets  # the cipher takes a while to load
+
+    return with_local_secrets(config.known_stores, config.data_dir, key)
+
+
 @dataclass
 class Released:
     """The results of a release."""
@@ -36,8 +46,8 @@ class Released:
 class ReleaseCheck:
     """Verifies refused deliveries with the current config, as of the time they arrived."""
 
-    def __init__(self, config: Config, stores: Mapping[str, Store] | None = None) -> None:
-        self._stores = config.known_stores if stores is None else stores
+    def __init__(self, config: Config) -> None:
+        self._stores = stores_with_secrets(config)
         self._index = StoreIndex(self._stores)
         self._window = config.receiver.dedupe_window_unidentified
         self._firsts: dict[tuple[str, str], tuple[float, str]] = {}
@@ -55,6 +65,13 @@ class ReleaseCheck:
             raise DeliveryRefused("unknown-store", "no such store")
         delivery = receive(refusal.headers, refusal.body or b"", store=store, now=refusal.at, source=SOURCE)
         return delivery if delivery.event.delivery_id else self._with_identity(delivery, refusal)
+
+    def is_valid(self, refusal: Refusal) -> bool:
+        try:
+            self.verify(refusal)
+        except DeliveryRefused:
+            return False
+        return True
 
     def _with_identity(self, delivery: Delivery, refusal: Refusal) -> Delivery:
         """Without a delivery id, the refusal's id identifies it, so that a second release finds a duplicate.
@@ -93,7 +110,7 @@ def release(inbox: Inbox, refusals: Refusals, check: ReleaseCheck, batches: Iter
     """Accept the valid deliveries, and remove each refusal once its event is stored."""
     result = Released()
     for batch in batches:
-        valid = list(_verified(batch, check, result))
+        valid = list(verified(batch, check, result))
         answers = inbox.accept([delivery for _, delivery in valid]) if valid else []
         result.accepted += sum(answer.status == "accepted" for answer in answers)
         result.duplicates += sum(answer.status == "duplicate" for answer in answers)
@@ -103,7 +120,8 @@ def release(inbox: Inbox, refusals: Refusals, check: ReleaseCheck, batches: Iter
     return result
 
 
-def _verified(batch: list[Refusal], check: ReleaseCheck, result: Released) -> Iterator[tuple[Refusal, Delivery]]:
+def verified(batch: list[Refusal], check: ReleaseCheck, result: Released) -> Iterator[tuple[Refusal, Delivery]]:
+    """The valid ones. The others are counted by reason."""
     for refusal in batch:
         try:
             yield refusal, check.verify(refusal)

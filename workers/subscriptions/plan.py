@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from receiver.contract.records import Record, Subscription
 from receiver.contract.stores import Store
@@ -22,6 +21,7 @@ from workers.formatting import counted, some, span
 from workers.plugins.router import wanted_by
 from workers.storeapi.client import Client
 from workers.storeapi.errors import ApiError
+from workers.storeapi.transport.http import host_of
 from workers.subscriptions.callback_urls import CallbackUrls, Ownership, public_url_in
 
 Action = Literal["create", "enable", "update", "delete"]
@@ -158,6 +158,14 @@ class Plan:
         )
 
     @property
+    def foreign_texts(self) -> list[str]:
+        """Whose the other subscriptions are, a text for each host."""
+        return [
+            f"{number} of {host} {'is not ours and stays' if number == 1 else 'are not ours and stay'}"
+            for host, number in sorted(self.foreign.items())
+        ]
+
+    @property
     def without_deletions(self) -> tuple[Change, ...]:
         """A deletion cannot be undone: a new subscription may have another secret, and there is a gap."""
         return tuple(change for change in self.changes if change.action != "delete")
@@ -258,7 +266,7 @@ def make_plan(
     ours = [one for one in existing if one.is_ours]
     earlier = tuple(one for one in existing if one.ownership == "earlier")
     changes = [*_for_wanted(wanted, ours, earlier), *_for_unwanted(wanted, ours, gone)]
-    foreign = Counter(_host(one.url) for one in existing if one.ownership == "foreign")
+    foreign = Counter(host_of(one.url) or "?" for one in existing if one.ownership == "foreign")
     changes.sort(key=lambda change: (ORDER.index(change.action), change.topic, change.theirs))
     listed = frozenset(str(one.id) for one in existing)
     return Plan(
@@ -288,7 +296,7 @@ def _repairs_needed(one: Existing) -> tuple[bool, bool]:
 
 def _repairs(name: WantedName, best: Existing, url: str) -> Iterator[Change]:
     if best.ownership == "former":
-        yield Change("update", name.topic, name.theirs, f"{_host(best.url)} (former url) -> ours", best.id, url)
+        yield Change("update", name.topic, name.theirs, f"{host_of(best.url)} (former url) -> ours", best.id, url)
     elif not best.enabled:
         yield Change("enable", name.topic, name.theirs, "disabled at the store", best.id, url)
 
@@ -355,10 +363,3 @@ def list_subscriptions(client: Client, urls: CallbackUrls, topics: Mapping[str, 
 
 def _existing(one: Subscription, urls: CallbackUrls, topics: Mapping[str, str]) -> Existing:
     return Existing(one.id, one.topic, one.url, one.enabled, urls.ownership(one.url), translate(one.topic, topics))
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or "?"
-    except ValueError:
-        return "?"

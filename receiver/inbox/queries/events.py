@@ -58,8 +58,7 @@ class Spool:
     """None where the host could not read its file."""
     oldest: datetime | None
     at: datetime | None
-    """None if the report cannot be read."""
-    """0 where the report is damaged, or of another version: what it says is not known."""
+    """None where the report is damaged, or of another version: what it says is not known."""
 
 
 @dataclass(frozen=True)

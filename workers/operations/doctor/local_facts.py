@@ -17,10 +17,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.config import SANDBOX_SECRET, Config
-from receiver.contract.errors import DeliveryRefused, PluginError
-from receiver.contract.stores import Store
+from receiver.contract.errors import PluginError
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to
-from receiver.inbox.keyring.learned_secrets import with_local_secrets
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.redis.connecting import server_setting
@@ -202,23 +200,9 @@ def _nearest_folder(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
-def _known_stores(config: Config) -> Mapping[str, Store]:
-    """The stores of the config, with the secrets that this host has learned from them."""
-    key = config.secrets.key.get_secret_value()
-    return with_local_secrets(config.known_stores, config.data_dir, key) if key else config.known_stores
-
-
 def _now_valid(config: Config, refusals: Refusals, of: StoreRefusals) -> tuple[int, int]:
     """How many of the newest refused deliveries were verified again, and how many are valid by now."""
-    release_check, verified, valid = ReleaseCheck(config, _known_stores(config)), 0, 0
-    for line in refusals.newest(store=of.store, limit=REVERIFIED_PER_STORE):
-        whole = refusals.get(line.id) if line.has_body else None
-        if whole is None or whole.name != of.store:
-            continue
-        verified += 1
-        try:
-            release_check.verify(whole)
-            valid += 1
-        except DeliveryRefused:
-            pass
-    return verified, valid
+    release_check = ReleaseCheck(config)
+    lines = [line.id for line in refusals.newest(store=of.store, limit=REVERIFIED_PER_STORE) if line.has_body]
+    stored = [one for one in map(refusals.get, lines) if one and one.name == of.store]
+    return len(stored), sum(map(release_check.is_valid, stored))

@@ -28,31 +28,11 @@ deadline: ContextVar[float] = ContextVar("deadline")
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-_SPECIAL = tuple(
-    map(
-        ip_network,
-        (
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "224.0.0.0/3",
-            "2001::/23",
-            "2001:db8::/32",
-            "2002::/16",
-            "3fff::/20",
-        ),
-    )
-)
+_SPECIAL_NETWORKS = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.88.99.0/24
+    192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20
+"""
+_SPECIAL = tuple(map(ip_network, _SPECIAL_NETWORKS.split()))
 """From IANA's registries of special-purpose addresses, with the tunnels 6to4 and Teredo. `is_global` of the standard
 library lacks some of them, and differs between Python versions."""
 

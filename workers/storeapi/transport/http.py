@@ -143,14 +143,15 @@ def check_url(url: str, allow_private: AllowedPrivate) -> None:
 
 def _refuse_redirect(response: httpx2.Response) -> None:
     if response.has_redirect_location:
-        target = _host_of(response.headers["location"]) or "another path"
+        target = host_of(response.headers["location"]) or "another path"
         raise ForeignOrigin(
             f"answered {response.status_code}, a redirect to {target}; redirects are not followed, and the token "
             "was not sent there. If the API has moved, set base_url or the operation's path"
         )
 
 
-def _host_of(url: str) -> str:
+def host_of(url: str) -> str:
+    """The host in a URL; empty if there is none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
