@@ -54,6 +54,7 @@ def test_events_list_and_show_read_back_as_json(system: System) -> None:
             "result": "hi",
             "error": None,
             "due_at": None,
+            "reason": None,
         }
     ]
 
