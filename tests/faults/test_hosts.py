@@ -191,6 +191,7 @@ def test_without_the_replica_that_ack_needs_deliveries_wait_in_the_spool_and_are
     sent_before = accept_calls(own_redis)
     eventually(lambda: accept_calls(own_redis) > sent_before + 3, what="the receiver looks for a replica")
     assert open_events(system.config.data_dir).count() == 20
+    assert system.ledger.counters().total["accepted"] < 20, "what would not be acknowledged is not sent"
     folder = own_redis.data_dir / "replica"
     folder.mkdir()
     port = free_port()
