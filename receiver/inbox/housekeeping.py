@@ -16,6 +16,7 @@ from receiver.inbox.redis.script_runner import ScriptCall
 
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
+STRANDED_SLICE = 500
 
 
 class FailedRun(NamedTuple):
@@ -31,6 +32,7 @@ class FailedRun(NamedTuple):
 class Housekeeping:
     def __init__(self, client: Redis) -> None:
         self.client = client
+        self._position: bytes | str = ""
 
     def tick(self, *, lapses: bool = True) -> tuple[int, int, list[FailedRun]]:
         """Make due and lapsed work ready, and wake workers. Returns how many were due and lapsed, and which failed."""
@@ -39,6 +41,12 @@ class Housekeeping:
         (moved,) = script_runner.run(self.client, [ScriptCall("tick", arguments)])
         due, lapsed, failed = moved
         return due, lapsed, _failed_runs(failed)
+
+    def put_back_stranded(self) -> int:
+        """Put open items that are in no set back, of the next slice of events. Returns how many there were."""
+        (reply,) = script_runner.run(self.client, [ScriptCall("stranded", [self._position, STRANDED_SLICE, LEASE_MS])])
+        self._position = reply[0]
+        return int(reply[1])
 
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
         """Remove a slice of what is older than these ages (s). Returns the numbers of (bodies, records, failures)."""

@@ -39,7 +39,7 @@ from receiver.inbox.model import (
     StoredEvent,
     read_declarations,
     start_text,
-    to_ms,
+    to_number,
 )
 from receiver.inbox.outcomes import Outcome
 from receiver.inbox.redis import script_runner
@@ -214,7 +214,7 @@ class Inbox:
         version, texts, declared_at, (seconds, _) = pipeline.execute()
         oldest = seconds * 1000 - DECLARATION_MS
         declared = read_declarations(texts)
-        live = [(name, at) for name in declared if (at := to_ms(declared_at.get(name))) >= oldest]
+        live = [(name, at) for name in declared if (at := to_number(declared_at.get(name))) >= oldest]
         live.sort(key=lambda pair: (pair[0].partition(b"@")[0], pair[1], pair[0]))
         return Declarations((version or b"0").decode(), tuple(declared[name] for name, _ in live))
 

@@ -162,13 +162,29 @@ def unpack(blob: bytes | None) -> tuple[dict[str, str], bytes]:
         return {}, blob or b""
 
 
-def from_ms(text: bytes | str) -> datetime:
-    return datetime.fromtimestamp(int(text) / 1000, UTC)
+def from_ms(ms: float) -> datetime:
+    """A time. A number that is none, because it is damaged, is long ago."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0, UTC)
 
 
-def to_ms(text: bytes | None) -> int:
-    """A time in ms. One that is missing or damaged is long ago."""
-    return int(text) if text and text.isdigit() else 0
+def to_number(text: bytes | str | None) -> int:
+    """A whole number as it is stored. One that is missing or damaged is 0."""
+    try:
+        return int(text or 0)
+    except ValueError:
+        return 0
+
+
+def read_detail(text: bytes | str | None) -> dict[str, Any]:
+    """The result of a run's last attempt. One that is damaged is empty."""
+    try:
+        found = orjson.loads(text or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_event(event_id: str, fields: Mapping[bytes, bytes], blob: bytes | None) -> Event:
@@ -179,7 +195,7 @@ def read_event(event_id: str, fields: Mapping[bytes, bytes], blob: bytes | None)
         id=event_id,
         store=text["store"],
         topic=text["topic"],
-        received_at=from_ms(text["received"] if text["received"].isdecimal() else "0"),
+        received_at=from_ms(to_number(text["received"])),
         body=body,
         headers=headers,
         delivery_id=text["delivery"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,7 +17,10 @@ from redis import Redis
 
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import keys
+from receiver.inbox.model import to_number
+from receiver.inbox.queries.damage import as_text, read_numbers
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
@@ -98,8 +101,7 @@ class SubscriptionChecks:
         return [name.decode() for name in due]
 
     def check_again_in(self, store: str, seconds: float) -> None:
-        now, _ = self.client.time()
-        self.client.zadd(keys.CHECK, {store: (now + seconds) * 1000}, xx=True)
+        self.client.zadd(keys.CHECK, {store: server_ms(self.client) + seconds * 1000}, xx=True)
 
     @contextmanager
     def lock(self, store: str, *, within: float = 0.0) -> Iterator[Callable[[], None]]:
@@ -130,9 +132,13 @@ class SubscriptionChecks:
         self.client.set(keys.CHECKED + result.store, orjson.dumps(asdict(result)))
 
     def last_results(self, stores: Sequence[str]) -> dict[str, CheckResult]:
-        """The last result of each store that was checked."""
+        """The last result of each store that was checked. A damaged one is left out; the next check writes it again."""
         texts: Any = self.client.mget([keys.CHECKED + store for store in stores]) if stores else []
-        return {store: _result(text) for store, text in zip(stores, texts, strict=True) if text}
+        found = {}
+        for store, text in zip(stores, texts, strict=True):
+            with suppress(ValueError, TypeError, KeyError, AttributeError):
+                found[store] = _result(text or b"")
+        return found
 
     # Repairs
 
@@ -145,18 +151,23 @@ class SubscriptionChecks:
         pipeline.execute()
 
     def repairs(self, store: str, limit: int = MAX_REPAIRS_KEPT) -> list[Repair]:
-        """The newest first."""
+        """The newest first. A damaged one is left out."""
         texts: Any = self.client.lrange(keys.REPAIRS + store, 0, limit - 1)
-        return [Repair(**orjson.loads(text)) for text in texts]
+        found = []
+        for text in texts:
+            with suppress(ValueError, TypeError):
+                found.append(Repair(**orjson.loads(text)))
+        return found
 
     def repair_count(self, store: str) -> int:
         """The number of repairs of a store so far."""
-        return int(self.client.hget(keys.COUNTERS, f"repairs|{store}") or 0)
+        return to_number(self.client.hget(keys.COUNTERS, f"repairs|{store}"))
 
     def last_deliveries(self, store: str) -> dict[str, float]:
         """When each of the store's event names was last delivered, in seconds since 1970."""
         fields: Any = self.client.hgetall(keys.EVENT_NAMES + store)
-        return {name[2:].decode(): int(at) / 1000 for name, at in fields.items() if name.startswith(b"l:")}
+        numbers = read_numbers(self.client, keys.EVENT_NAMES + store, fields)
+        return {name[2:]: at / 1000 for name, at in numbers.items() if name.startswith("l:")}
 
     # Public URLs that `dev` has replaced
 
@@ -166,13 +177,13 @@ class SubscriptionChecks:
 
     def replaced_public_urls(self) -> list[str]:
         urls: Any = self.client.smembers(keys.REPLACED_URLS)
-        return sorted(url.decode() for url in urls)
+        return sorted(map(as_text, urls))
 
     # Removed stores
 
     def removed(self) -> set[str]:
         stores: Any = self.client.smembers(keys.REMOVED)
-        return {store.decode() for store in stores}
+        return set(map(as_text, stores))
 
     def remove(self, store: str) -> None:
         """Stop checks and repairs of the store, even by a worker that still has it in its config."""

@@ -67,7 +67,7 @@ from receiver.spool.spooled_events import EVENTS_FILE, SCHEMA
 from receiver.spool.database import open_file
 events = SpooledEvents(open_file(Path(sys.argv[1]) / EVENTS_FILE, SCHEMA, synchronous=sys.argv[2]))
 for number in range(150):
-    event = Event(id=f"event{number}", store="north", topic="order.created", received_at=from_ms("1000"), body=b"{}")
+    event = Event(id=f"event{number}", store="north", topic="order.created", received_at=from_ms(1000), body=b"{}")
     events.add([Delivery(event, "orders/create")])
     print(f"event{number}", flush=True)
 time.sleep(60)

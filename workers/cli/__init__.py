@@ -116,7 +116,8 @@ def _show(error: Exception) -> int:
         output.error(error)
         return 2
     if any(base.__module__ == "redis.exceptions" for base in type(error).__mro__):  # redis need not be imported
-        output.error(f"Redis: {error}; `storehooks doctor` checks it")
+        damaged = "a key is damaged: " if "WRONGTYPE" in str(error) else ""
+        output.error(f"Redis: {damaged}{error}; `storehooks doctor` checks it")
         return 2
     output.echo(format_exc(), nl=False, err=True)
     return 1

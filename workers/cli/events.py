@@ -25,6 +25,7 @@ from workers.cli.options import (
     Moment,
     Noun,
     Rate,
+    connect_reader,
     connect_server,
     json_option,
     load_config,
@@ -63,7 +64,7 @@ def list_events(
     json_: bool = False,
 ) -> None:
     """List events, newest first."""
-    queries = EventQueries(connect_server(load_config()))
+    queries = EventQueries(connect_reader(load_config()))
     found = queries.events(store=store, topic=topic, status=status, since=since, limit=limit)
     if json_:
         output.as_json(found)
@@ -92,7 +93,7 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
 
     ID is an event's id, a delivery's id, a resource's id (the newest event of it), or `last`.
     """
-    queries = EventQueries(connect_server(load_config()))
+    queries = EventQueries(connect_reader(load_config()))
     event_id = queries.find_id(event_id)
     if export is not None:
         _write_export(event_id, export)

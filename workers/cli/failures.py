@@ -15,7 +15,16 @@ from receiver.inbox.administration import DropResult
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
-from workers.cli.options import UNREADABLE_HINT, Noun, Rate, connect_server, load_config, with_config, yes_option
+from workers.cli.options import (
+    UNREADABLE_HINT,
+    Noun,
+    Rate,
+    connect_reader,
+    connect_server,
+    load_config,
+    with_config,
+    yes_option,
+)
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted, some
 from workers.operations.replay import PAGE, Replay
@@ -42,7 +51,7 @@ def failures() -> None:
 @with_config
 def list_failures(group: str | None = None, limit: int = 100, json_: bool = False) -> None:
     """List failures grouped by cause, latest first."""
-    client = connect_server(load_config())
+    client = connect_reader(load_config())
     reader = FailureQueries(client)
     if group or json_:
         found = reader.latest(group=_the_group(reader, group).id if group else None, limit=limit)
@@ -79,7 +88,7 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
 @with_config
 def show_group(group: str) -> None:
     """Show one group: counts, versions, traceback and an example event."""
-    reader = FailureQueries(connect_server(load_config()))
+    reader = FailureQueries(connect_reader(load_config()))
     found = _the_group(reader, group)
     event_id, handler = keys.split_item(found.example)
     output.line(output.text(found.handler, "bold"))

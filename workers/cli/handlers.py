@@ -19,6 +19,7 @@ from workers.cli.handlers_explain import explain
 from workers.cli.handlers_run import run_here
 from workers.cli.options import (
     Noun,
+    connect_reader,
     connect_server,
     json_option,
     load_config,
@@ -103,7 +104,7 @@ def _show_absent(absent: Mapping[str, AbsentHandler]) -> None:
 def _server_state(config: Config, found: list[Declaration]) -> tuple[set[str] | None, dict[str, AbsentHandler]]:
     """The paused handlers, and those that no worker has. None and nothing if there is no server."""
     try:
-        client = connect_server(config)
+        client = connect_reader(config)
         names = Administration(client).paused()
         paused = {name.removeprefix("handler:") for name in names if name.startswith("handler:")}
         here = {one.handler for one in found}

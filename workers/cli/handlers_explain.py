@@ -13,7 +13,7 @@ from receiver.contract.errors import NotFound, PluginError
 from receiver.inbox import Administration, Declaration, EventQueries, Inbox
 from receiver.inbox.queries.handlers import HandlerQueries
 from workers.cli import output
-from workers.cli.options import connect_server, json_option, load_config, with_config
+from workers.cli.options import connect_reader, json_option, load_config, with_config
 
 if TYPE_CHECKING:
     from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts
@@ -59,7 +59,7 @@ def _rows(one: HandlerExplanation) -> list[tuple[Any, ...]]:
 def _facts(config: Config, event_id: str) -> RoutingFacts:
     from workers.operations.explain_handlers import RoutingFacts
 
-    client = connect_server(config)
+    client = connect_reader(config)
     queries, inbox = EventQueries(client), Inbox(client)
     record = queries.event(queries.find_id(event_id))
     if record is None:

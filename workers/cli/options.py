@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import update_wrapper
@@ -19,8 +20,10 @@ from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.values import parse_duration, parse_rate
 from receiver.contract.errors import ConfigError, NotFound, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
+from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.connecting import check
 from receiver.spool import Refusals, open_existing_refusals
+from workers.cli import output
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNREADABLE_HINT = (
@@ -28,6 +31,7 @@ UNREADABLE_HINT = (
     "`storehooks events reread` reads them again and routes them"
 )
 """For commands that are about runs of handlers."""
+MAX_DAMAGED_SHOWN = 10
 
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -75,6 +79,26 @@ def connect_server(config: Config) -> Redis:
     client = connect_to(config.redis, timeout=max(config.redis.timeout, 5.0))
     check(client, runs_scripts=False)
     return client
+
+
+def connect_reader(config: Config) -> Redis:
+    """The same for commands that only show: a damaged key is read as if it did not exist. The command goes on, says at
+    its end which keys are damaged, and exits with 1."""
+    reader = PartialReader(connect_server(config))
+    click.get_current_context().with_resource(_report_damage(reader))
+    return reader
+
+
+@contextmanager
+def _report_damage(reader: PartialReader) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for name, field in list(reader.damaged.items())[:MAX_DAMAGED_SHOWN]:
+            what = f"the field {field} of the key {name}" if field else f"the key {name}"
+            output.error(f"{what} is damaged and is left out; `storehooks doctor` says what to do")
+    if reader.damaged:
+        raise click.exceptions.Exit(1)
 
 
 def refused_deliveries(config: Config) -> Refusals:

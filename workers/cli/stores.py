@@ -12,7 +12,15 @@ from receiver.inbox import Administration, EventQueries, keys
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
-from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, with_config
+from workers.cli.options import (
+    Noun,
+    choose_store,
+    connect_reader,
+    connect_server,
+    json_option,
+    load_config,
+    with_config,
+)
 from workers.cli.stores_add import add
 from workers.cli.stores_remove import remove
 from workers.formatting import clock, span, waits
@@ -40,7 +48,7 @@ stores.add_command(remove)
 def list_stores(json_: bool = False) -> None:
     """List stores with their counts, those with most failures first."""
     config = load_config()
-    client = connect_server(config)
+    client = connect_reader(config)
     counters, paused = EventQueries(client).counters().stores, Administration(client).paused()
     last = HealthQueries(client).last_events(config.stores)
     found = [_about(config, name, counters.get(name, {}), f"store:{name}" in paused) for name in sorted(config.stores)]
@@ -81,7 +89,7 @@ def show_store(store: str | None, json_: bool) -> None:
 
     config = load_config()
     name = choose_store(config, store)
-    standing = store_status(config, name, connect_server(config))
+    standing = store_status(config, name, connect_reader(config))
     if json_:
         output.as_json(standing.as_json(datetime.now(UTC)))
         return

@@ -16,7 +16,16 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.subscription_checks import CheckResult, Repair, SubscriptionChecks
 from workers.cli import output
-from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, with_config, yes_option
+from workers.cli.options import (
+    Noun,
+    choose_store,
+    connect_reader,
+    connect_server,
+    json_option,
+    load_config,
+    with_config,
+    yes_option,
+)
 from workers.cli.subscriptions_display import (
     count_changes,
     scheduled_check,
@@ -53,7 +62,7 @@ def subscriptions() -> None:
 def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     """List the result of the last check of each store. Calls no store."""
     config = load_config()
-    checks = SubscriptionChecks(connect_server(config))
+    checks = SubscriptionChecks(connect_reader(config))
     names = [choose_store(config, store)] if store else sorted(config.stores)
     last = checks.last_results(names)
     repairs = {name: checks.repairs(name) for name in names}

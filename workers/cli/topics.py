@@ -6,7 +6,7 @@ import click
 
 from receiver.inbox import EventQueries, Inbox
 from workers.cli import output
-from workers.cli.options import choose_store, connect_server, json_option, load_config, with_config
+from workers.cli.options import choose_store, connect_reader, json_option, load_config, with_config
 from workers.cli.stats import show_conflicts
 from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
 
@@ -18,7 +18,7 @@ from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
 def topics(store: str | None, json_: bool) -> None:
     """List the event names that stores send, and their handlers."""
     config = load_config()
-    client = connect_server(config)
+    client = connect_reader(config)
     queries, handlers = EventQueries(client), Inbox(client).declarations().handlers
     names = [choose_store(config, store)] if store else sorted(config.stores)
     schemes = {name: config.known_stores[name].scheme for name in names}

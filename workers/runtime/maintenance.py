@@ -1,4 +1,4 @@
-"""Periodic maintenance of the inbox: retention and orphaned runs, in slices so short that ticks stay on time."""
+"""Periodic maintenance of the inbox: retention, orphaned and stranded runs; in slices, so that ticks are on time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,13 @@ def _trim_to_newest(housekeeping: Housekeeping, store: str, *, keep: int, window
     return total
 
 
-def orphans(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  both tasks are called alike
+def stranded(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike
+    """Put items back that are in no set: a key was damaged, or removed by hand."""
+    if many := housekeeping.put_back_stranded():
+        log.warning("open runs were in no set, and were put back", runs=many)
+
+
+def orphans(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike
     """Make failures of the runs whose handler no worker has any more."""
     if ended := housekeeping.end_orphans():
         log.warning("runs failed because no worker has their handler", runs=len(ended))

@@ -7,6 +7,7 @@ import time
 from redis import Redis
 
 from receiver.inbox import keys
+from receiver.inbox.model import to_number
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.script_runner import ScriptCall
 
@@ -33,10 +34,10 @@ class ReceiverVersions:
         (seconds, _), confirmed = pipeline.execute()
         late, gone = [], []
         for name, value in confirmed.items():
-            has_read, at = value.split(b" ")
-            if abs(int(at) / 1000 - seconds) > LIVE_SECONDS:  # a time far ahead: the clock was set back since
+            has_read, _, at = value.partition(b" ")
+            if abs(to_number(at) / 1000 - seconds) > LIVE_SECONDS:  # a time far ahead: the clock was set back since
                 gone.append(name)
-            elif int(has_read) < version:
+            elif to_number(has_read) < version:
                 late.append(name.decode())
         if gone:
             self.client.hdel(keys.RECEIVERS, *gone)

@@ -18,7 +18,7 @@ return function()
   for _, lane in ipairs(redis.call('HKEYS', P .. 'lanes')) do
     if (newest[lane] or 0) < NOW - absent then
       local set = P .. 'ready:' .. lane
-      local items = redis.call('ZRANGE', set, 0, slice - ended - 1)
+      local items = redis.pcall('ZRANGE', set, 0, slice - ended - 1) -- none, if the key is damaged
       ended = ended + fail_waiting(set, 'ready', items, lane, ARGV[3], failed)
       if ended >= slice then break end
     end

@@ -4,7 +4,8 @@
 --       4 detail (JSON) of a run that lost its worker too often  5 "0" to leave lapsed leases alone this time
 -- returns {due, lapsed, failed}: two numbers, and {event id, handler, store, topic, group} of each run that failed
 local EXAMINED = 100 -- waiting runs that one tick examines
-local slice, allowed, due, lapsed, failed
+local slice, lease, allowed, due, lapsed, failed
+local damaged -- whether a key of a lane is damaged, by lane
 
 local function come_due(id, handler, run, store)
   run.state, run.token = 'ready', ''
@@ -29,9 +30,22 @@ local function lapse(id, handler, run, store)
   end
 end
 
--- The items of a set whose time has come.
+local function is_damaged(lane)
+  if damaged[lane] == nil then
+    local ready, fair = redis.pcall('ZCARD', P .. 'ready:' .. lane), redis.pcall('HLEN', P .. 'fair:' .. lane)
+    damaged[lane] = type(ready) == 'table' or type(fair) == 'table'
+  end
+  return damaged[lane]
+end
+
+-- The items of a set whose time has come. Those of a damaged lane could not be added to it: they stay, for a while.
 local function due_in(set)
-  return redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)
+  local items = {}
+  for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)) do
+    local _, lane = split(item)
+    if is_damaged(lane) then redis.call('ZADD', P .. set, NOW + lease, item) else items[#items + 1] = item end
+  end
+  return items
 end
 
 -- A run that is further away than its delay: the clock was set back. All waiting runs are examined in turn.
@@ -52,9 +66,8 @@ local function cut_later()
 end
 
 return function()
-  local lease = tonumber(ARGV[2])
-  slice, allowed = tonumber(ARGV[1]), tonumber(ARGV[3])
-  due, lapsed, failed = 0, 0, {}
+  slice, lease, allowed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+  due, lapsed, failed, damaged = 0, 0, {}, {}
 
   move_each(P .. 'later', 'later', due_in('later'), come_due)
   if ARGV[5] ~= '0' then move_each(P .. 'leased', 'leased', due_in('leased'), lapse) end

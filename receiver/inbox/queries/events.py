@@ -15,9 +15,10 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.contract.topics import matches
 from receiver.inbox import keys
-from receiver.inbox.model import Declaration, from_ms, read_declarations, read_event, to_ms, unpack
+from receiver.inbox.model import Declaration, from_ms, read_declarations, read_detail, read_event, to_number, unpack
 from receiver.inbox.outcomes import RunState, RunStatus, status_of
-from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, read_each
+from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_each, read_numbers
+from receiver.inbox.redis.connecting import server_ms
 
 COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
@@ -104,11 +105,8 @@ class EventQueries:
 
     def spools(self) -> dict[str, Spool]:
         """What each host last published about its spool. Times are the server's."""
-        pipeline = self.client.pipeline(transaction=False)
-        pipeline.time()
-        pipeline.hgetall(keys.SPOOLS)
-        (seconds, _), found = pipeline.execute()
-        now = datetime.fromtimestamp(seconds, UTC)
+        found: Any = self.client.hgetall(keys.SPOOLS)
+        now = from_ms(server_ms(self.client))
         spools = {keys.host_name(host): _read_spool(text) for host, text in found.items()}
         late = {
             host: replace(one, state="silent")
@@ -123,35 +121,37 @@ class EventQueries:
         pipeline.hgetall(keys.DECLARATIONS)
         pipeline.hgetall(keys.DECLARED_AT)
         texts, seen = pipeline.execute()
-        found = [(one, from_ms(str(to_ms(seen.get(name))))) for name, one in read_declarations(texts).items()]
+        found = [(one, from_ms(to_number(seen.get(name)))) for name, one in read_declarations(texts).items()]
         return sorted(found, key=lambda pair: (pair[1], pair[0].handler), reverse=True)
 
     def counters(self) -> Counters:
         """All counters, read in one call, so that they belong to one moment. The total is the sum over all stores."""
         total = dict.fromkeys(COUNTED, 0)
         stores: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
-        for field_name, value in self.client.hgetall(keys.COUNTERS).items():
-            name, _, store = _decoded(field_name).partition("|")
+        found: Any = self.client.hgetall(keys.COUNTERS)
+        for field_name, number in read_numbers(self.client, keys.COUNTERS, found).items():
+            name, _, store = field_name.partition("|")
             if store and name in COUNTED:
-                stores[store][name] = int(value)
-                total[name] += int(value)
+                stores[store][name] = number
+                total[name] += number
         return Counters(total, dict(stores))
 
     def busy_limits(self) -> dict[str, datetime]:
         """Limits, or h:HANDLER, for which a handler raised Busy, and until when."""
         found: Any = self.client.hgetall(keys.BUSY)
-        now: Any = self.client.time()
-        until = {_decoded(name): int(value.split()[0]) for name, value in found.items()}
-        return {name: from_ms(str(ms)) for name, ms in until.items() if ms > now[0] * 1000}
+        now = server_ms(self.client)
+        until = {as_text(name): to_number(value.partition(b" ")[0]) for name, value in found.items()}
+        return {name: from_ms(ms) for name, ms in until.items() if ms > now}
 
     def slots_taken(self, limit: str) -> int:
         return int(self.client.hlen(keys.SLOTS + limit))
 
     def event_names(self, store: str) -> list[EventName]:
         """The event names that a store has sent, the most frequent first."""
-        found = {_decoded(name): int(value) for name, value in self.client.hgetall(keys.EVENT_NAMES + store).items()}
+        fields: Any = self.client.hgetall(keys.EVENT_NAMES + store)
+        found = read_numbers(self.client, keys.EVENT_NAMES + store, fields)
         names = [
-            EventName(name[2:], many, from_ms(str(found.get("l:" + name[2:], 0))))
+            EventName(name[2:], many, from_ms(found.get("l:" + name[2:], 0)))
             for name, many in found.items()
             if name.startswith("n:")
         ]
@@ -188,7 +188,7 @@ class EventQueries:
         if self.client.exists(keys.EVENT + which):
             return which
         if same := self.client.get(keys.SAME + which):
-            return _decoded(same)
+            return as_text(same)
         for event in islice(self._newest(keys.INDEX, None), _SEARCHED):
             if which in ("last", event.delivery_id, event.resource_id):
                 return event.id
@@ -238,12 +238,12 @@ class EventQueries:
             ids = [event_id for event_id, _ in found]
             pipeline = self.client.pipeline(transaction=False)
             for event_id in ids:
-                pipeline.hmget(keys.EVENT + _decoded(event_id), _SUMMARY)
+                pipeline.hmget(keys.EVENT + as_text(event_id), _SUMMARY)
             for event_id, fields in zip(ids, read_each(pipeline), strict=True):
                 if fields is None:
-                    yield _summary(_decoded(event_id), [*[None] * 6, DAMAGED.encode()])
+                    yield _summary(as_text(event_id), [*[None] * 6, DAMAGED.encode()])
                 elif fields[0] is not None:
-                    yield _summary(_decoded(event_id), fields)
+                    yield _summary(as_text(event_id), fields)
             if len(ids) < page:
                 return
             start += len(ids)
@@ -258,7 +258,7 @@ class EventQueries:
 
     def _run(self, event_id: str, handler: str, fields: dict[str, bytes]) -> RunRecord:
         state, attempts, *_ = fields[f"r:{handler}"].decode().split(" ")
-        detail = orjson.loads(fields.get(f"x:{handler}", b"{}"))
+        detail = read_detail(fields.get(f"x:{handler}"))
         due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler)) if state == RunState.LATER else None
         return RunRecord(
             handler=handler,
@@ -267,7 +267,7 @@ class EventQueries:
             attempts=int(attempts),
             result=detail.get("result"),
             error=detail.get("error"),
-            due_at=datetime.fromtimestamp(due / 1000, UTC) if due else None,
+            due_at=from_ms(due) if due else None,
             reason=detail.get("reason"),
         )
 
@@ -289,13 +289,8 @@ def _read_spool(text: bytes) -> Spool:
     return Spool("silent", None, None, None)
 
 
-def _decoded(value: Any) -> str:
-    """redis-py types a reply as bytes or text. Ours are bytes, because bodies are."""
-    return bytes(value).decode()
-
-
 def _summary(event_id: str, fields: list[bytes | None]) -> EventSummary:
     texts = ((value or b"").decode("utf-8", "replace") for value in fields)
     store, topic, delivery, resource, received, source, state = texts
-    received_at = from_ms(received if received.isdecimal() else "0")
+    received_at = from_ms(to_number(received))
     return EventSummary(event_id, store, topic, delivery, resource, received_at, source, state)

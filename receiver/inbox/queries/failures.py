@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-import orjson
 from redis import Redis
 
 from receiver.inbox import keys
+from receiver.inbox.model import from_ms, read_detail, to_number
 from receiver.inbox.outcomes import RunState, RunStatus
-from receiver.inbox.queries.damage import read_each
+from receiver.inbox.queries.damage import as_text, read_each
 from receiver.inbox.queries.runs import members
 
 DAMAGED = "its record is damaged"
@@ -57,7 +57,7 @@ class FailureQueries:
     def groups(self) -> list[FailureGroup]:
         """Every group, the latest first. Their number is the number of causes, not of failed runs."""
         found: Any = self.client.zrange(keys.GROUPS, 0, -1, desc=True)
-        names = [name.decode() for name in found]
+        names = [as_text(name) for name in found]
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.hgetall(keys.GROUP + name)
@@ -90,7 +90,7 @@ class FailureQueries:
 
     def _latest_of(self, group: str, limit: int) -> list[Failure]:
         scored: Any = self.client.zrange(keys.GROUP_RUNS + group, 0, limit - 1, desc=True, withscores=True)
-        items = [(item.decode(), score) for item, score in scored]
+        items = [(as_text(item), score) for item, score in scored]
         pipeline = self.client.pipeline(transaction=False)
         for item, _ in items:
             self._queue_reads(pipeline, item)
@@ -103,7 +103,7 @@ class FailureQueries:
         pipeline = self.client.pipeline(transaction=False)
         pipeline.hget(keys.EVENT + event_id, f"x:{handler}")
         (detail,) = read_each(pipeline)
-        return str(orjson.loads(detail).get("traceback", "")) if detail else ""
+        return str(read_detail(detail).get("traceback", ""))
 
     @staticmethod
     def _queue_reads(pipeline: Any, item: str) -> None:
@@ -113,26 +113,26 @@ class FailureQueries:
 
 
 def _group(name: str, fields: dict[bytes, bytes]) -> FailureGroup:
-    values = {field.decode(): value.decode() for field, value in fields.items()}
+    values = {as_text(field): as_text(value) for field, value in fields.items()}
     return FailureGroup(
         id=name,
-        handler=values["handler"],
-        error=values["error"],
-        at=values["at"],
-        retrying=int(values.get("retrying", 0)),
-        failed=int(values.get("failed", 0)),
+        handler=values.get("handler", ""),
+        error=values.get("error", DAMAGED),
+        at=values.get("at", ""),
+        retrying=to_number(values.get("retrying")),
+        failed=to_number(values.get("failed")),
         stores=sum(field.startswith("s:") for field in values),
-        versions={field[2:]: int(value) for field, value in values.items() if field.startswith("v:")},
-        first=_moment(float(values["first"])),
-        last=_moment(float(values["last"])),
-        example=values["example"],
+        versions={field[2:]: to_number(value) for field, value in values.items() if field.startswith("v:")},
+        first=from_ms(to_number(values.get("first"))),
+        last=from_ms(to_number(values.get("last"))),
+        example=values.get("example", ""),
     )
 
 
 def _failure(group: str, item: str, score: float, fields: list[bytes | None] | None, due: float | None) -> Failure:
     store, topic, run, detail = ((field or b"").decode("utf-8", "replace") for field in fields or [None] * 4)
-    result = orjson.loads(detail or "{}") if fields else {"error": DAMAGED}
-    state, attempts, *_ = (run or "failed 0").split(" ")
+    result = read_detail(detail) if fields else {"error": DAMAGED}
+    state, attempts, *_ = [*(run or "failed").split(" "), "0"]
     event_id, handler = keys.split_item(item)
     return Failure(
         event=event_id,
@@ -141,13 +141,9 @@ def _failure(group: str, item: str, score: float, fields: list[bytes | None] | N
         handler=handler,
         version=result.get("version") or "?",
         status=RunStatus.FAILED if state == RunState.FAILED else "retrying",
-        attempts=int(attempts),
+        attempts=to_number(attempts),
         error=result.get("error") or "",
         group=group,
-        next_at=_moment(due) if due else None,
-        failed_at=_moment(score),
+        next_at=from_ms(due) if due else None,
+        failed_at=from_ms(score),
     )
-
-
-def _moment(ms: float) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -10,7 +10,9 @@ from typing import Any
 from redis import Redis
 
 from receiver.inbox import keys
-from receiver.inbox.model import DECLARATION_MS, from_ms, to_ms
+from receiver.inbox.model import DECLARATION_MS, from_ms
+from receiver.inbox.queries.damage import as_text, read_numbers
+from receiver.inbox.redis.connecting import server_ms
 
 DECLARATION_SILENT_MS = 20_000
 """Workers declare their handlers every 5 s. A handler not declared for this long counts as missing."""
@@ -44,7 +46,7 @@ class HandlerQueries:
         waiting = self.waiting(gone)
         routed = _declared_since(newest, now - DECLARATION_MS)
         return {
-            name: AbsentHandler(from_ms(str(newest[name])) if name in newest else None, waiting[name])
+            name: AbsentHandler(from_ms(newest[name]) if name in newest else None, waiting[name])
             for name in sorted(gone)
             if waiting[name] or name in routed
         }
@@ -56,30 +58,31 @@ class HandlerQueries:
 
     def running_versions(self) -> dict[str, set[str]]:
         """The versions of each handler that workers have now."""
-        seen: Any = self.client.hgetall(keys.DECLARED_AT)
-        oldest = int(self.client.time()[0]) * 1000 - DECLARATION_SILENT_MS
+        oldest = server_ms(self.client) - DECLARATION_SILENT_MS
         running: dict[str, set[str]] = {}
-        for name in (name.decode() for name, at in seen.items() if int(at) >= oldest):
+        for name, at in self._declared_at().items():
             handler, _, version = name.rpartition("#")[0].partition("@")
-            running.setdefault(handler, set()).add(version)
+            if at >= oldest:
+                running.setdefault(handler, set()).add(version)
         return running
 
-    def _read(self) -> tuple[dict[str, int], set[str], int]:
+    def _declared_at(self) -> dict[str, int]:
+        seen: Any = self.client.hgetall(keys.DECLARED_AT)
+        return read_numbers(self.client, keys.DECLARED_AT, seen)
+
+    def _read(self) -> tuple[dict[str, int], set[str], float]:
         """When each handler was last declared, all that have a declaration or a lane, and the server's time in ms."""
-        pipeline = self.client.pipeline(transaction=True)
-        pipeline.hgetall(keys.DECLARED_AT)
-        pipeline.hkeys(keys.LANES)
-        pipeline.hkeys(keys.DECLARATIONS)
-        pipeline.time()
-        seen, lanes, declared, (seconds, _) = pipeline.execute()
-        return _newest(seen), {lane.decode() for lane in lanes} | set(map(_handler, declared)), seconds * 1000
+        lanes: Any = self.client.hkeys(keys.LANES)
+        declared: Any = self.client.hkeys(keys.DECLARATIONS)
+        known = {*map(as_text, lanes), *(_handler(as_text(name)) for name in declared)}
+        return _newest(self._declared_at()), known, server_ms(self.client)
 
     def waiting(self, handlers: Collection[str]) -> dict[str, int]:
         """The number of waiting runs of each handler. Running ones do not count."""
         found = {name: int(self.client.zcard(keys.READY + name)) for name in handlers}
         sets = [keys.LATER, *(keys.HELD + store for store in held_stores(self.client))] if found else []
         for item in (item for one in sets for item, _ in self.client.zscan_iter(one, count=_PAGE)):
-            handler = keys.split_item(bytes(item).decode())[1]
+            handler = keys.split_item(as_text(item))[1]
             if handler in found:
                 found[handler] += 1
         return found
@@ -89,22 +92,22 @@ def held_stores(client: Redis) -> list[str]:
     """Stores that may have held work: those that are paused, or being resumed."""
     paused: Any = client.smembers(keys.PAUSED)
     resuming: Any = client.smembers(keys.RESUMING)
-    stores = {name.decode().removeprefix("store:") for name in paused if name.startswith(b"store:")}
-    return sorted(stores | {store.decode() for store in resuming})
+    stores = {as_text(name).removeprefix("store:") for name in paused if name.startswith(b"store:")}
+    return sorted(stores.union(map(as_text, resuming)))
 
 
-def _handler(name: bytes) -> str:
-    return name.decode().partition("@")[0]
+def _handler(name: str) -> str:
+    return name.partition("@")[0]
 
 
-def _newest(seen: Mapping[bytes, bytes]) -> dict[str, int]:
+def _newest(seen: Mapping[str, int]) -> dict[str, int]:
     """When each handler was last declared, in any version. The empty name is any worker."""
     newest: dict[str, int] = {}
     for name, at in seen.items():
         handler = _handler(name)
-        newest[handler] = max(newest.get(handler, 0), to_ms(at))
+        newest[handler] = max(newest.get(handler, 0), at)
     return newest
 
 
-def _declared_since(newest: Mapping[str, int], ms: int) -> set[str]:
+def _declared_since(newest: Mapping[str, int], ms: float) -> set[str]:
     return {name for name, at in newest.items() if at >= ms}

@@ -13,6 +13,8 @@ from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.leases import LEADS_FOR_MS
 from receiver.inbox.model import from_ms
+from receiver.inbox.queries.damage import as_text, read_numbers
+from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.rq_records import WORKER_SECONDS
 
 SAMPLE = 20
@@ -61,7 +63,7 @@ class HealthQueries:
     def workers(self) -> list[Heartbeat]:
         """Our workers. RQ workers of other programs may be in the same list."""
         found: Any = self.client.smembers(keys.rq_workers(keys.DEFAULT_QUEUE))
-        names = sorted(name.decode("utf-8", "replace") for name in found)
+        names = sorted(map(as_text, found))
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.ttl(name)
@@ -71,26 +73,28 @@ class HealthQueries:
         return [
             Heartbeat(
                 name.removeprefix(keys.RQ_WORKER),
-                tuple(map(keys.from_rq_queue, queues.decode().split(","))),
-                _moment(at),
-                (fault or b"").decode(),
+                tuple(map(keys.from_rq_queue, as_text(queues).split(","))),
+                moment,
+                as_text(fault or b""),
             )
             for name, ttl, (queues, at, ours), fault in zip(
                 names, replies[::3], replies[1::3], replies[2::3], strict=True
             )
-            if at and queues and ours and ttl <= WORKER_SECONDS  # longer: the clock was set back, and it may be dead
+            # With a longer ttl the clock was set back, and it may be dead.
+            if (moment := _moment(at)) and queues and ours and ttl <= WORKER_SECONDS
         ]
 
     def other_workers(self) -> list[str]:
         """The names of other programs' live RQ workers that listen on our queues."""
         queues: Any = self.client.hvals(keys.LANES)
-        lists = {keys.rq_workers(queue) for queue in (keys.DEFAULT_QUEUE, *(one.decode() for one in queues))}
-        found: Any = self.client.sunion(sorted(lists))
         pipeline = self.client.pipeline(transaction=False)
+        for queue in {keys.DEFAULT_QUEUE, *map(as_text, queues)}:
+            pipeline.smembers(keys.rq_workers(queue))
+        found = set().union(*pipeline.execute())
         for name in found:
             pipeline.hmget(name, "queues", OURS)
         replies = zip(found, pipeline.execute(), strict=True)
-        others = [name.decode("utf-8", "replace") for name, (queues, ours) in replies if queues and not ours]
+        others = [as_text(name) for name, (queues, ours) in replies if queues and not ours]
         return sorted(name.removeprefix(keys.RQ_WORKER) for name in others)
 
     def housekeeper(self) -> str:
@@ -100,7 +104,7 @@ class HealthQueries:
         pipeline.pttl(keys.LEADER)
         found, ttl_ms = pipeline.execute()
         # Longer than it is written for: the clock was set back, and it may be dead.
-        return found.decode() if found and ttl_ms <= LEADS_FOR_MS else ""
+        return as_text(found) if found and ttl_ms <= LEADS_FOR_MS else ""
 
     def last_events(self, stores: Iterable[str]) -> dict[str, datetime]:
         """When each store last sent an event. Our own probes do not count."""
@@ -108,18 +112,21 @@ class HealthQueries:
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.hgetall(keys.EVENT_NAMES + name)
-        last = {name: _last(fields) for name, fields in zip(names, pipeline.execute(), strict=True)}
-        return {name: from_ms(str(at)) for name, at in last.items() if at}
+        last = {
+            name: _last(read_numbers(self.client, keys.EVENT_NAMES + name, fields))
+            for name, fields in zip(names, pipeline.execute(), strict=True)
+        }
+        return {name: from_ms(at) for name, at in last.items() if at}
 
     def quarantined(self) -> tuple[int, list[str]]:
         """The number of quarantined items, and some of them with the reason."""
         found: Any = self.client.hscan(keys.QUARANTINED, count=EXAMPLES)[1]
-        items = [f"{item.decode('utf-8', 'replace')}: {why.decode('utf-8', 'replace')}" for item, why in found.items()]
+        items = [f"{as_text(item)}: {as_text(why)}" for item, why in found.items()]
         return int(self.client.hlen(keys.QUARANTINED)), items[:EXAMPLES]
 
     def footprint(self, stores: Iterable[str]) -> Footprint:
         """Measured on some of the events of the last day, evenly spread."""
-        now, names = self._now_us(), list(stores)
+        now, names = int(server_ms(self.client) * 1000), list(stores)
         pipeline = self.client.pipeline(transaction=False)
         pipeline.zcard(keys.INDEX)
         pipeline.zrange(keys.INDEX, 0, 0, withscores=True)
@@ -162,20 +169,19 @@ class HealthQueries:
         found: list[int | None] = pipeline.execute()
         return sum(size or 0 for size in found[::2]) / max(1, sum(count or 0 for count in found[1::2]))
 
-    def _now_us(self) -> int:
-        seconds, micros = self.client.time()
-        return int(seconds * 10**6 + micros)
-
 
 def _mean(sizes: Sequence[int]) -> float:
     return sum(sizes) / max(1, len(sizes))
 
 
-def _last(fields: Mapping[bytes, bytes]) -> int:
-    times = (int(at) for name, at in fields.items() if name.startswith(b"l:") and name != b"l:" + PROBE.encode())
+def _last(fields: Mapping[str, int]) -> int:
+    times = (at for name, at in fields.items() if name.startswith("l:") and name != f"l:{PROBE}")
     return max(times, default=0)
 
 
-def _moment(text: bytes) -> datetime:
-    """A time as RQ writes it: in UTC, with or without a fraction and a Z."""
-    return datetime.fromisoformat(text.decode()).replace(tzinfo=UTC)
+def _moment(text: bytes | None) -> datetime | None:
+    """A time as RQ writes it: in UTC, with or without a fraction and a Z. None if it is missing or damaged."""
+    try:
+        return datetime.fromisoformat(as_text(text or b"")).replace(tzinfo=UTC)
+    except ValueError:
+        return None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-import orjson
 from redis import Redis
 
 from receiver.inbox import keys
-from receiver.inbox.queries.damage import DamagedRecord, read_each
+from receiver.inbox.model import from_ms, read_detail
+from receiver.inbox.queries.damage import DamagedRecord, as_text, read_each
+from receiver.inbox.redis.connecting import server_ms
 
 _PAGE = 200
 
@@ -26,7 +27,7 @@ class PastRun:
     @property
     def version(self) -> str | None:
         """The handler's version at the last attempt."""
-        version: str | None = orjson.loads(self.detail).get("version")
+        version: str | None = read_detail(self.detail).get("version")
         return version
 
 
@@ -81,8 +82,7 @@ class RunQueries:
         return f"{found[0][1]:.0f}" if found else "-inf"
 
     def server_time(self) -> datetime:
-        seconds, micros = self.client.time()
-        return datetime.fromtimestamp(seconds + micros / 1e6, UTC)
+        return from_ms(server_ms(self.client))
 
     def _read(self, page: list[tuple[str, float]]) -> list[EventRuns]:
         pipeline = self.client.pipeline(transaction=False)
@@ -102,7 +102,7 @@ def page_after(
     offset = 0
     while True:
         found: Any = client.zrange(index, start, end, byscore=True, offset=offset, num=_PAGE, withscores=True)
-        page = [(member.decode(), score) for member, score in found]
+        page = [(as_text(member), score) for member, score in found]
         fresh = [one for one in page if one[1] != start or one[0] > last]
         if fresh or len(page) < _PAGE:
             return fresh
@@ -115,15 +115,14 @@ def members(client: Redis, index: str, *, until: float | None = None) -> Iterato
     They are read a page at a time; those that join or leave meanwhile shift no others. Times ahead of the server's are
     from before its clock was set back. Their members are read first: a run that fails again gets an earlier time.
     """
-    seconds, micros = client.time()
-    now = seconds * 1000 + micros / 1000
+    now = server_ms(client)
     ahead: Any = client.zrange(index, f"({now}", "+inf", byscore=True)
     start: float | str = "-inf"
     last = ""
     while page := page_after(client, index, start, now if until is None else min(now, until), last):
         last, start = page[-1]
         yield from (member for member, _ in page)
-    yield from (member.decode() for member in ahead)
+    yield from map(as_text, ahead)
 
 
 def _event_runs(event_id: str, fields: Mapping[bytes, bytes], accepted: str = "") -> EventRuns:

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection, parse_url
-from redis.exceptions import BusyLoadingError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnusable
 from receiver.inbox import keys
-from receiver.inbox.redis.data_format import format_fault
-from receiver.inbox.redis.server_faults import describe, fault_of_error, fault_of_mode, user_of
+from receiver.inbox.redis.server_faults import describe, fault_of_error, user_of
+from receiver.inbox.redis.server_state import ServerState, read_state
 
 OLDEST_VERSION = (7, 0)
 SENTINEL_SECONDS = 0.25
@@ -170,47 +170,34 @@ def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True, wait
     With `waits` the user must be able to wait for wake-ups, too, as workers do.
     """
     try:
-        info = client.info()
-        fsync = server_setting(client, "appendfsync") if ack != "stored" else ""
-        appendonly = server_setting(client, "appendonly") if ack != "stored" else ""
+        state = read_state(client, writes=runs_scripts)
     except RedisError as error:
         raise fault_of_error(error, client).error from None
-    fault = fault_of_mode(info, client)
-    if fault and (runs_scripts or not fault.temporary):
-        raise fault.error
-    _refuse_unknown_format(client, write=runs_scripts)
-    policy = str(info.get("maxmemory_policy", ""))  # hosted servers often do not allow CONFIG GET
-    if policy.startswith("allkeys"):
-        raise ServerUnusable(
-            f"the server's maxmemory-policy is {policy}: the server would evict events; set it to noeviction"
-        )
-    version = str(info.get("redis_version", "0"))
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
-        raise ServerUnusable(
-            f"the Redis server at {describe(client)} is {version}, and 7.0 or later is needed; "
-            "upgrade it, or use Valkey 7.2 or later"
-        )
+    if state.fault:
+        raise state.fault.error
+    _refuse_settings(state, ack, describe(client))
     if runs_scripts:
         _refuse_without_rights(client, waits=waits)
-    if ack != "stored" and (appendonly, fsync) != ("yes", "always"):
+    return state.name
+
+
+def _refuse_settings(state: ServerState, ack: str, server: str) -> None:
+    if state.maxmemory_policy.startswith("allkeys"):
+        raise ServerUnusable(
+            f"the server's maxmemory-policy is {state.maxmemory_policy}: the server would evict events; "
+            "set it to noeviction"
+        )
+    if state.version[:2] < OLDEST_VERSION:
+        raise ServerUnusable(
+            f"the Redis server at {server} is {state.name}, and 7.0 or later is needed; "
+            "upgrade it, or use Valkey 7.2 or later"
+        )
+    if ack != "stored" and (state.appendonly, state.appendfsync) != ("yes", "always"):
         raise ServerUnusable(
             f'ack = "{ack}" needs appendonly yes and appendfsync always, and the server has '
-            f'appendonly {appendonly or "?"} and appendfsync {fsync or "?"}; set them there, or ack = "stored"'
+            f"appendonly {state.appendonly or '?'} and appendfsync {state.appendfsync or '?'}; set them there, "
+            'or ack = "stored"'
         )
-    valkey = info.get("valkey_version")
-    return f"Valkey {valkey}" if valkey else f"Redis {version}"
-
-
-def _refuse_unknown_format(client: Redis, *, write: bool) -> None:
-    """Refuse data of another format. A server that is still loading its data is usable soon."""
-    try:
-        fault = format_fault(client, write=write)
-    except BusyLoadingError:
-        return
-    except RedisError as error:
-        raise fault_of_error(error, client).error from None
-    if fault:
-        raise fault.error
 
 
 def _refuse_without_rights(client: Redis, *, waits: bool) -> None:
@@ -240,9 +227,7 @@ def _refuse_without_rights(client: Redis, *, waits: bool) -> None:
         )
 
 
-def server_setting(client: Redis, name: str) -> str:
-    """A setting of the server; empty if the server does not show it, as managed ones do not."""
-    try:
-        return str(client.config_get(name).get(name, ""))
-    except ResponseError:
-        return ""
+def server_ms(client: Redis) -> float:
+    """The server's time in ms."""
+    seconds, micros = client.time()
+    return float(seconds * 1000 + micros / 1000)

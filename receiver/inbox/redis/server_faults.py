@@ -53,11 +53,12 @@ def fault_of_error(error: RedisError, client: Redis) -> ServerFault:
     if isinstance(error, BusyLoadingError):
         return ServerFault(f"{server} is still loading its data", "wait until it is ready", temporary=True)
     known = _sentinel_fault(error, server, client) or _refused_command(error, server, client)
+    said = (str(error) or type(error).__name__).rstrip(".")
     return (
         known
         or _tls_fault(error, server, given)
         or ServerFault(
-            f"{server} does not answer: {(str(error) or type(error).__name__).rstrip('.')}",
+            f"{server} does not answer: {said}",
             f"start it, or set {URL} or sentinels; `storehooks dev` starts an embedded one",
             temporary=True,
         )
@@ -131,6 +132,9 @@ def _refused_command(error: RedisError, server: str, client: Redis) -> ServerFau
             f"{server} does not know the command {_command_in(said)}",
             "remove rename-command for it from the server's config, or use Redis 7.0, Valkey 7.2, or later",
         )
+    if isinstance(error, ResponseError):
+        fix = "see the server's log; `storehooks doctor` names damaged keys (WRONGTYPE)"
+        return ServerFault(f"{server} answers with an error: {said.rstrip('.')}", fix, temporary=True)
     return None
 
 

@@ -50,6 +50,7 @@ OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "wait", "release")
 SLOTS = 2
 LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
 """Two handlers share a limit; the first handler has none."""
+SETS = (*(keys.READY + lane for lane in ("", *HANDLERS)), keys.LEASED, keys.LATER, *(keys.HELD + one for one in STORES))
 LONG_DELAY = 1e10
 """Seconds after arrival, which is in 1970."""
 
@@ -88,7 +89,7 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(store=st.sampled_from(STORES), unreadable=st.booleans())
     def accept(self, store: str, unreadable: bool) -> None:
         number = self.sent = self.sent + 1
-        event = Event(id=f"event{number}", store=store, topic="order.created", received_at=from_ms("1000"), body=b"{}")
+        event = Event(id=f"event{number}", store=store, topic="order.created", received_at=from_ms(1000), body=b"{}")
         delivery = Delivery(event, "orders/create", unreadable="not JSON" if unreadable and number % 7 == 3 else "")
         self.known.append(delivery)
         assert self.inbox.accept([delivery])[0].status == "accepted"
@@ -340,6 +341,15 @@ class InboxMachine(RuleBasedStateMachine):
         self.housekeeping.tick()
         self.stale += self.crashed
         self.crashed = []
+
+    @rule(lost=st.sampled_from(SETS))
+    def a_set_is_removed_and_its_items_are_put_back(self, lost: str) -> None:
+        assert Housekeeping(self.client).put_back_stranded() == 0, "an item that is in a set is left alone"
+        items = self.client.zcard(lost)
+        self.client.delete(lost)
+        assert Housekeeping(self.client).put_back_stranded() == items
+        if lost == keys.LEASED and self.crashed:
+            self.client.zadd(lost, {run.item: 1 for run in self.crashed})  # these leases had ended
 
     @rule()
     def wake_ups_are_lost(self) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from redis.exceptions import RedisError
 
 from receiver.config import Config
+from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.server_faults import fault_of_error
 from workers.operations.doctor import local_facts, network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
@@ -25,6 +26,7 @@ Check = Callable[[Facts], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (
     system_checks.check_config,
     system_checks.check_server,
+    worker_checks.check_keys,
     system_checks.check_memory,
     system_checks.check_disk,
     system_checks.check_spool,
@@ -90,8 +92,8 @@ def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:
     if server.fault:
         return server, None
     try:
-        return server, local_facts.inbox_facts(client, config)
+        return server, local_facts.inbox_facts(PartialReader(client), config)
     except RedisError as error:
-        return ServerFacts(server.address, fault=fault_of_error(error, client)), None
+        return ServerFacts(address=server.address, fault=fault_of_error(error, client)), None
     finally:
         client.close()

@@ -9,33 +9,21 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
+from receiver.inbox.queries.damaged_keys import DamagedKey
 from receiver.inbox.queries.events import Counters, EventName
 from receiver.inbox.queries.handlers import AbsentHandler
 from receiver.inbox.queries.health import Footprint, Heartbeat
-from receiver.inbox.redis.server_faults import ServerFault
+from receiver.inbox.redis.server_state import ServerState
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
 from workers.operations.host_spools import Host
 
 
-@dataclass(frozen=True)
-class ServerFacts:
-    """The Redis server. With a `fault`, only its address is known."""
+@dataclass(frozen=True, kw_only=True)
+class ServerFacts(ServerState):
+    """The Redis server. If it does not answer, only its address and the fault are known."""
 
     address: str
-    fault: ServerFault | None = None
-    name: str = ""
-    version: tuple[int, ...] = ()
-    appendonly: str = ""
-    appendfsync: str = ""
-    maxmemory_policy: str = ""
-    used_memory: int = 0
-    maxmemory: int = 0
-    machine_memory: int = 0
-    role: str = "master"
-    replicas: int = 0
-    write_fault: str = ""
-    """Why it refuses writes now: a full disk, a failed snapshot."""
     clock_ahead: float = 0.0
     """Seconds by which its clock is ahead of this machine's."""
 
@@ -71,6 +59,7 @@ class InboxFacts:
     """RQ workers of other programs that listen on our queues."""
     removed: frozenset[str] = frozenset()
     """Stores removed by `storehooks stores remove`; their subscriptions are not repaired."""
+    damaged: tuple[DamagedKey, ...] = ()
 
 
 @dataclass(frozen=True)

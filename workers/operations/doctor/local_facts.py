@@ -19,11 +19,13 @@ from redis.exceptions import RedisError
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to
+from receiver.inbox.queries.damage import PartialReader
+from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
-from receiver.inbox.redis.connecting import server_setting
-from receiver.inbox.redis.data_format import format_fault
-from receiver.inbox.redis.server_faults import describe, fault_of_error, fault_of_mode
+from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.server_faults import describe, fault_of_error
+from receiver.inbox.redis.server_state import read_state
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import Refusals, StoreRefusals, open_existing_refusals
 from receiver.start_checks import open_to_others
@@ -55,47 +57,17 @@ def server_facts(client: Redis) -> ServerFacts:
     address = describe(client)
     try:
         before = time.time()
-        seconds, micros = client.time()
-        ahead = seconds + micros / 1e6 - (before + time.time()) / 2
-        info: Mapping[str, Any] = client.info()
-        settings = {name: server_setting(client, name) for name in ("appendonly", "appendfsync", "maxmemory-policy")}
-        fault = fault_of_mode(info, client)
-        if not fault or fault.temporary:
-            fault = format_fault(client)
+        ahead = server_ms(client) / 1000 - (before + time.time()) / 2
+        return ServerFacts(address=address, clock_ahead=ahead, **vars(read_state(client)))
     except RedisError as error:
-        return ServerFacts(address, fault=fault_of_error(error, client))
-    if fault:
-        return ServerFacts(address, fault=fault)
-    version, valkey = str(info.get("redis_version", "0")), info.get("valkey_version")
-    return ServerFacts(
-        address=address,
-        name=f"Valkey {valkey}" if valkey else f"Redis {version}",
-        version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-        appendonly=settings["appendonly"] or ("yes" if info.get("aof_enabled") else ""),
-        appendfsync=settings["appendfsync"],
-        maxmemory_policy=settings["maxmemory-policy"] or str(info.get("maxmemory_policy", "")),
-        used_memory=int(info.get("used_memory", 0)),
-        maxmemory=int(info.get("maxmemory", 0)),
-        machine_memory=int(info.get("total_system_memory", 0)),
-        role=str(info.get("role", "master")),
-        replicas=int(info.get("connected_slaves", 0)),
-        write_fault=_write_fault(info),
-        clock_ahead=ahead,
-    )
-
-
-def _write_fault(info: Mapping[str, Any]) -> str:
-    if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
-        return "it could not write its append-only file"
-    if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        return "its last snapshot failed, and by default it then refuses writes"
-    return "it is still loading its data" if info.get("loading") else ""
+        return ServerFacts(address=address, fault=fault_of_error(error, client))
 
 
 # The inbox
 
 
-def inbox_facts(client: Redis, config: Config) -> InboxFacts:
+def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
+    """A damaged key is read as if it did not exist, and is a fact of its own."""
     inbox, events, activity = Inbox(client), EventQueries(client), HealthQueries(client)
     groups, counters = FailureQueries(client).groups(), events.counters()
     return InboxFacts(
@@ -120,6 +92,7 @@ def inbox_facts(client: Redis, config: Config) -> InboxFacts:
         learned={
             store: len(secrets) for store, secrets in keyring_of(config, client).sealed(list(config.stores)).items()
         },
+        damaged=tuple(find_damaged_keys(client, config.stores)),  # last: it also returns what the others have found
     )
 
 

@@ -1,4 +1,4 @@
-"""Checks behind the queue: plugins, topics, workers, housekeeper, failures. Pure."""
+"""Checks behind the queue: keys, plugins, topics, workers, housekeeper, failures. Pure."""
 
 from __future__ import annotations
 
@@ -179,6 +179,22 @@ def check_housekeeper(facts: Facts) -> Iterator[Finding]:
             "no housekeeper is running: retries do not become due, and runs of dead workers are not resumed",
             fix="start `storehooks worker`, which also runs a housekeeper",
         )
+
+
+# Damaged keys
+
+
+def check_keys(facts: Facts) -> Iterator[Finding]:
+    for key in facts.inbox.damaged if facts.inbox else ():
+        name, field = harmless(key.name), harmless(key.field)
+        fix = (
+            f"set it to a number: redis-cli HSET {name} '{field}' NUMBER"
+            if field
+            else f"look at it with redis-cli TYPE {name}; restore it from a backup, or rename it: "
+            f"redis-cli RENAME {name} damaged:{name}"
+        )
+        more = () if field else (key.lost,)
+        yield fail("keys", harmless(key.text), *more, fix=f"find the program that wrote it; then {fix}")
 
 
 # Failures, pauses, quarantine

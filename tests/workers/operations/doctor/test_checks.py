@@ -42,7 +42,15 @@ HANDLER = Declaration(
     "erp.push", "1.0", ("product.stock",), ("*",), details={"plugin": "erp", "file": "/srv/erp.py", "line": 31}
 )
 SERVER = ServerFacts(
-    "10.0.0.5:6379", None, "Redis 7.0.15", (7, 0, 15), "yes", "always", "noeviction", GB, 4 * GB, 8 * GB
+    address="10.0.0.5:6379",
+    name="Redis 7.0.15",
+    version=(7, 0, 15),
+    appendonly="yes",
+    appendfsync="always",
+    maxmemory_policy="noeviction",
+    used_memory=GB,
+    maxmemory=4 * GB,
+    machine_memory=8 * GB,
 )
 CHECKED = {"north": CheckResult("north", NOW.timestamp() - 60, wanted=6)}
 INBOX = InboxFacts(
@@ -271,7 +279,7 @@ def test_only_a_fault_that_lets_web_start_leaves_deliveries_in_the_spool(facts: 
     away = ServerFault("it does not answer", "start it", temporary=True)
     refused = ServerFault("it refuses the password", "correct it")
     lines = [
-        only_line(system_checks.check_server(replace(facts, server=ServerFacts("a", fault=fault), inbox=None)))
+        only_line(system_checks.check_server(replace(facts, server=ServerFacts(address="a", fault=fault), inbox=None)))
         for fault in (away, refused)
     ]
     assert "deliveries wait in the spool, and no handler runs" in lines[0]

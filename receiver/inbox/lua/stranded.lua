@@ -1,0 +1,62 @@
+#!lua flags=allow-oom
+-- stranded: put open items that are in no set back, a slice of the events at a time. They lost their set when one of its
+-- keys was damaged or removed. An item that is in any set, or is quarantined, is left alone.
+-- ARGV  1 position of the walk through all events, "" to begin  2 maximum number of events  3 lease (ms)
+-- returns {the next position, "" at the end; how many items were put back}
+local lease, found
+
+-- Whether an item is in none of the sets. False if one of them is damaged, so that it is not known, and if it could not
+-- be made ready.
+local function is_stranded(item, handler, store)
+  if redis.pcall('HEXISTS', P .. 'quarantined', item) ~= 0 then return false end
+  if type(redis.pcall('HLEN', P .. 'fair:' .. handler)) == 'table' then return false end
+  for _, state in ipairs({ 'ready', 'leased', 'later', 'held' }) do
+    if redis.pcall('ZSCORE', set_of(state, handler, store), item) ~= false then return false end
+  end
+  return true
+end
+
+-- A leased run may be running: its worker renews the lease, or it lapses. One that waits until later waits its whole delay
+-- again. The others become ready; a claim holds them if their store is paused.
+local function put_back(item, id, handler, run, store)
+  if run.state == 'leased' then
+    redis.call('ZADD', P .. 'leased', NOW + lease, item)
+  elseif run.state == 'later' then
+    redis.call('ZADD', P .. 'later', NOW + (tonumber(run.token) or 0), item)
+  else
+    run.state = 'ready'
+    write_run(id, handler, run)
+    make_ready(id, handler, store, run.urgent)
+    wake(run.queue)
+  end
+  found = found + 1
+end
+
+local OPEN = { ready = true, leased = true, later = true, held = true }
+
+local function examine(id)
+  local about = redis.pcall('HMGET', P .. 'e:' .. id, 'state', 'store')
+  if about.err or about[1] ~= 'open' or not about[2] then return end
+  local fields = redis.call('HGETALL', P .. 'e:' .. id)
+  for at = 1, #fields, 2 do
+    local handler = string.match(fields[at], '^r:(.*)$')
+    local run = handler and parse_run(fields[at + 1])
+    if run and OPEN[run.state] then
+      local item = item_of(id, handler)
+      if is_stranded(item, handler, about[2]) then
+        change_or_quarantine(item, put_back, item, id, handler, run, about[2])
+      end
+    end
+  end
+end
+
+-- A walk ends at the event that was the newest when it began: events may arrive faster than it goes on.
+return function()
+  local from, to = string.match(ARGV[1], '^(%S+) (%S+)$')
+  if not from then from, to = '-inf', redis.pcall('ZRANGE', P .. 'ix', -1, -1, 'WITHSCORES')[2] end
+  lease, found = tonumber(ARGV[3]), 0
+  if not to then return { '', 0 } end
+  local events = redis.pcall('ZRANGEBYSCORE', P .. 'ix', '(' .. from, to, 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+  for at = 1, #events, 2 do examine(events[at]) end
+  return { #events > 0 and events[#events] .. ' ' .. to or '', found }
+end

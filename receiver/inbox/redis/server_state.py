@@ -1,0 +1,80 @@
+"""Server state: what a server says about itself, and whether it can be used in its present role and with its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import BusyLoadingError, ResponseError
+
+from receiver.inbox.redis.data_format import format_fault
+from receiver.inbox.redis.server_faults import ServerFault, fault_of_mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    fault: ServerFault | None = None
+    """Why it cannot be used, although it answers."""
+    name: str = ""
+    version: tuple[int, ...] = ()
+    appendonly: str = ""
+    appendfsync: str = ""
+    maxmemory_policy: str = ""
+    used_memory: int = 0
+    maxmemory: int = 0
+    machine_memory: int = 0
+    role: str = "master"
+    replicas: int = 0
+    write_fault: str = ""
+    """Why it refuses writes now: a full disk, a failed snapshot."""
+
+
+def read_state(client: Redis, *, writes: bool = False) -> ServerState:
+    """Ask a server about itself. Raises RedisError.
+
+    With `writes`, a replica is a fault, and the number of the data's format is written where there is none.
+    """
+    info: Mapping[str, Any] = client.info()
+    version, valkey = str(info.get("redis_version", "0")), info.get("valkey_version")
+    return ServerState(
+        fault=_fault(client, info, writes=writes),
+        name=f"Valkey {valkey}" if valkey else f"Redis {version}",
+        version=tuple(int(part) for part in version.split(".") if part.isdigit()),
+        appendonly=_setting(client, "appendonly") or ("yes" if info.get("aof_enabled") else ""),
+        appendfsync=_setting(client, "appendfsync"),
+        maxmemory_policy=_setting(client, "maxmemory-policy") or str(info.get("maxmemory_policy", "")),
+        used_memory=int(info.get("used_memory", 0)),
+        maxmemory=int(info.get("maxmemory", 0)),
+        machine_memory=int(info.get("total_system_memory", 0)),
+        role=str(info.get("role", "master")),
+        replicas=int(info.get("connected_slaves", 0)),
+        write_fault=_write_fault(info),
+    )
+
+
+def _fault(client: Redis, info: Mapping[str, Any], *, writes: bool) -> ServerFault | None:
+    fault = fault_of_mode(info, client)
+    if fault and (writes or not fault.temporary):
+        return fault
+    try:
+        return format_fault(client, write=writes)
+    except BusyLoadingError:  # it is usable soon, so that is no reason to refuse it
+        return None
+
+
+def _setting(client: Redis, name: str) -> str:
+    """A setting of the server; empty if the server does not show it, as managed ones do not."""
+    try:
+        return str(client.config_get(name).get(name, ""))
+    except ResponseError:
+        return ""
+
+
+def _write_fault(info: Mapping[str, Any]) -> str:
+    if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
+        return "it could not write its append-only file"
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return "its last snapshot failed, and by default it then refuses writes"
+    return "it is still loading its data" if info.get("loading") else ""
