@@ -219,6 +219,9 @@ def test_an_installed_package_that_breaks_stops_no_other_plugin_and_resumes_when
         assert (run.status, run.attempts) == ("waiting", 0)
     assert "a plugin cannot be loaded any more" in doctor(shop)
     assert f"{site}/loyalty/points.py:1: entry point loyalty" in doctor(shop)
+    explained = json.loads(shop.run_cli("handlers", "explain", waiting[0], "--json").stdout)
+    (why,) = (one["why"] for one in explained if one["handler"] == "loyalty.points")
+    assert f"a worker cannot load a plugin any more: {site}/loyalty/points.py:1: entry point loyalty" in why
 
     (site / "loyalty/points.py").write_text("POINTS = 'newer'\n")
     assert {result(shop, event_id, "loyalty.points") for event_id in waiting} == {("newer", "1.5")}

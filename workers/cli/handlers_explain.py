@@ -12,6 +12,7 @@ from receiver.config import Config
 from receiver.contract.errors import NotFound, PluginError
 from receiver.inbox import Administration, Declaration, EventQueries, Inbox
 from receiver.inbox.queries.handlers import HandlerQueries
+from receiver.inbox.queries.health import HealthQueries
 from workers.cli import output
 from workers.cli.options import connect_reader, json_option, load_config, with_config
 
@@ -73,6 +74,7 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
         busy=queries.busy_limits(),
         full=frozenset(name for name, most in limits.items() if queries.slots_taken(name) >= most),
         absent=HandlerQueries(client).absent(),
+        plugin_faults=frozenset(one.plugin_fault for one in HealthQueries(client).workers() if one.plugin_fault),
     )
 
 

@@ -32,6 +32,8 @@ class RoutingFacts:
     """Limits that have no free slot."""
     absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
     """Handlers that no worker has now, although some were declared in the last 15 minutes."""
+    plugin_faults: frozenset[str] = frozenset()
+    """Why workers cannot load a plugin any more."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,15 @@ def _absent(facts: RoutingFacts, name: str) -> HandlerExplanation:
 
 
 def _limited(facts: RoutingFacts, name: str) -> HandlerExplanation:
-    """Its limit is closed or full, or every worker is busy."""
+    """Its limit is closed or full, its plugin is broken on disk, or every worker is busy."""
     limit = facts.declared[name].details.get("limit")
     if until := facts.busy.get(limit or f"h:{name}"):
         return HandlerExplanation(name, False, "limit", f"{limit or 'the handler'} is busy until {until:%H:%M:%S} UTC")
     if limit in facts.full:
         return HandlerExplanation(name, False, "limit", f"[limits.{limit}] has no free slot")
+    if facts.plugin_faults:
+        why = f"ready; a worker cannot load a plugin any more: {'; '.join(sorted(facts.plugin_faults))}"
+        return HandlerExplanation(name, False, RunStatus.WAITING, why, "storehooks doctor")
     return HandlerExplanation(name, False, RunStatus.WAITING, "ready; waiting for a worker", "storehooks stats")
 
 
