@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +40,9 @@ def reload(data_dir: Path) -> Reload:
     files = list(held(data_dir))
     dev = [file for file in files if file.role == "dev"]
     replaced = [file for file in files if file.role == "web-worker"]
-    signalled = _signal(dev or [file for file in files if file.role != "web-worker"])
+    others = [file for file in files if file.role != "web-worker"]
+    signalled = [file for file in dev or others if _send_hup(file)]
     return Reload(tuple(signalled), tuple(replaced) if signalled else ())
-
-
-def _signal(files: Iterable[ProcessFile]) -> list[ProcessFile]:
-    return [file for file in files if _send_hup(file)]
 
 
 def _send_hup(file: ProcessFile) -> bool:

@@ -17,6 +17,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, BinaryIO
 
 import orjson
@@ -36,6 +37,7 @@ RECYCLED = "recycled"
 EndedRun = tuple[Run, RunResult]
 
 _LENGTH = struct.Struct("!I")
+_FIELDS = attrgetter("item", "handler", "attempts", "losses", "replays", "stored.id", "stored.values", "stored.blob")
 _ENDINGS = {str(one): one for one in Ending}
 
 log = logs.get("pool")
@@ -278,20 +280,7 @@ def pack_runs(batch: int, runs: Sequence[Run]) -> bytes:
 
     An event stays as the server sent it. Only the child process that needs it reads it.
     """
-    fields = [
-        (
-            run.item,
-            run.handler,
-            run.attempts,
-            run.losses,
-            run.replays,
-            run.stored.id,
-            run.stored.values,
-            run.stored.blob,
-        )
-        for run in runs
-    ]
-    content = marshal.dumps((batch, fields))
+    content = marshal.dumps((batch, [*map(_FIELDS, runs)]))
     return _LENGTH.pack(len(content)) + content
 
 
