@@ -149,7 +149,7 @@ def _other_workers(names: tuple[str, ...]) -> Iterator[Finding]:
     if names:
         listen = f"{counted(len(names), 'RQ worker')} of another program {'listens' if len(names) == 1 else 'listen'}"
         text = f"{listen} on queues of storehooks: {some([harmless(name) for name in names])}"
-        more = "it runs no events, and takes wake-ups away, so that runs begin late"
+        more = "such a worker runs no events, and takes wake-ups away, so that runs begin late"
         yield warn("workers", text, more, fix="stop it, or start it for other queues; `rq info` shows which it has")
 
 
