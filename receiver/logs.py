@@ -72,19 +72,10 @@ class ThrottledLog:
         self._next: dict[tuple[str, str], float] = {}
 
     def error(self, event: str, **fields: Any) -> None:
-        if self._is_due(event, fields.get("store", "")):
+        now, kind = time.monotonic(), (event, fields.get("store", ""))
+        if now >= self._next.get(kind, 0.0):
+            self._next[kind] = now + REPEAT_SECONDS
             self._logger.error(event, **fields)
-
-    def info(self, event: str, **fields: Any) -> None:
-        if self._is_due(event, fields.get("store", "")):
-            self._logger.info(event, **fields)
-
-    def _is_due(self, event: str, store: str) -> bool:
-        now = time.monotonic()
-        if now < self._next.get((event, store), 0.0):
-            return False
-        self._next[event, store] = now + REPEAT_SECONDS
-        return True
 
 
 class OutageLog:
@@ -176,7 +167,10 @@ class PeriodicCounts(Generic[Key]):
         raise NotImplementedError
 
 
-class CountedLog(PeriodicCounts[tuple[Level, str, tuple[tuple[str, str], ...]]]):
+LabelledEvent = tuple[Level, str, tuple[tuple[str, str], ...]]
+
+
+class CountedLog(PeriodicCounts[LabelledEvent]):
     """Logs the number of each kind of event, at most once a second."""
 
     def __init__(self, logger: structlog.stdlib.BoundLogger, *, timer: bool = True) -> None:
@@ -186,7 +180,7 @@ class CountedLog(PeriodicCounts[tuple[Level, str, tuple[tuple[str, str], ...]]])
     def add(self, event: str, *, level: Level = "warning", **labels: str) -> None:
         self._count({(level, event, tuple(labels.items())): 1})
 
-    def _write(self, counts: Counter[tuple[Level, str, tuple[tuple[str, str], ...]]]) -> bool:
+    def _write(self, counts: Counter[LabelledEvent]) -> bool:
         for (level, event, labels), count in counts.items():
             getattr(self._logger, level)(event, **dict(labels), count=count)
         return True

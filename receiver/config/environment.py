@@ -21,17 +21,11 @@ _PLAIN_VARIABLES = (
 )
 """The variable, the key that it sets unless STOREHOOKS_... does, and how."""
 _SERVICE_LINK = re.compile(
-    r"STOREHOOKS_(?:[A-Z0-9_]+?_)??(?:"
-    r"(?P<address>SERVICE_HOST|PORT_\d+_[A-Z]+_ADDR)|(?P<number>SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_\d+_[A-Z]+_PORT)"
-    r"|(?P<url>PORT(?:_\d+_[A-Z]+)?)|(?P<protocol>PORT_\d+_[A-Z]+_PROTO))"
+    r"STOREHOOKS_([A-Z0-9_]+_)?((SERVICE_HOST|PORT_\d+_[A-Z]+_ADDR)=[0-9a-f.:]+"
+    r"|(SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_[A-Z]+_PORT)=\d+"
+    r"|PORT(_\d+_[A-Z]+)?=(tcp|udp|sctp)://.+|PORT_\d+_[A-Z]+_PROTO=(tcp|udp|sctp))"
 )
 """The variables that Kubernetes sets in each container for a service called storehooks, storehooks-web, ..."""
-_LINK_VALUES = {
-    "address": re.compile(r"[0-9a-f.:]+"),
-    "number": re.compile(r"\d+"),
-    "url": re.compile(r"(tcp|udp|sctp)://.+"),
-    "protocol": re.compile(r"tcp|udp|sctp"),
-}
 
 
 def read_environment(environ: Mapping[str, str], places: Places) -> dict[str, Any]:
@@ -62,8 +56,7 @@ def _record_places(environ: Mapping[str, str], places: Places) -> None:
 
 def _is_service_link(name: str, value: str) -> bool:
     """Whether Kubernetes has set it. A key of ours has two underscores after its section, and those have none."""
-    found = _SERVICE_LINK.fullmatch(name) if "__" not in name else None
-    return bool(found and found.lastgroup and _LINK_VALUES[found.lastgroup].fullmatch(value))
+    return "__" not in name and _SERVICE_LINK.fullmatch(f"{name}={value}") is not None
 
 
 def _names() -> list[str]:

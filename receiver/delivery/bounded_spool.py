@@ -125,7 +125,7 @@ class BoundedSpool:
             fits = [*map(all, zip(fits, events.within_shares(deliveries, self._free_bytes()), strict=True))]
         fitting = [one for one, one_fits in zip(deliveries, fits, strict=True) if one_fits]
         added = iter(events.add(fitting))
-        if self._local.inode != _inode(self._local.file):  # else the rows would be in a file that is not drained
+        if not self._local.inode == _inode(self._local.file) != NO_FILE:  # the rows are in a file that is not drained
             raise sqlite3.OperationalError("the spool file was removed or replaced")
         return [
             next(added) if one_fits else SpoolResult("full", one.event.id)

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from redis.exceptions import RedisError
 
@@ -36,7 +37,7 @@ from receiver.inbox import AcceptResult, Inbox, connect_to
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.inbox.redis.script_runner import NotReplicatedError
-from receiver.spool import SpooledEvents, SpooledRow, keep, open_damaged, spool_name
+from receiver.spool import DamagedEvents, SpooledEvents, SpooledRow, keep, open_damaged, spool_name
 
 RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
@@ -143,22 +144,27 @@ class SpoolDrain:
     def drain_damaged_files(self) -> None:
         """Move the rows that can be read in damaged files. Once all are moved, the file is kept under another name."""
         for file in self._spool.damaged_files():
-            with open_damaged(file) as events:
-                numbers, blocked, left = events.numbers(), set[str](), 0
-                for start in range(0, len(numbers), GROUP_SIZE):
-                    rows = events.readable(numbers[start : start + GROUP_SIZE])
-                    waiting = [row for row in rows if row.id not in self._undeletable]
-                    self._undeletable.update(self._move_rows(waiting, blocked))
-                    left += sum(row.id not in self._undeletable for row in waiting)
-                if left:  # the inbox refuses them now
-                    continue
-                moved, self._undeletable = len(self._undeletable), set()
-                log.error(
-                    "the rows that can be read in a damaged file of the spool are in the inbox; the file is kept",
-                    file=str(keep(file)),
-                    events=moved,
-                    unreadable=len(numbers) - moved,
-                )
+            try:
+                with open_damaged(file) as events:
+                    self._drain_damaged(file, events)
+            except (sqlite3.Error, OSError) as error:  # a read-only disk, for one; it must not stop the newest file
+                self._problems.error("a damaged file of the spool cannot be drained", file=str(file), why=str(error))
+
+    def _drain_damaged(self, file: Path, events: DamagedEvents) -> None:
+        numbers, blocked, left = events.numbers(), set[str](), 0
+        for start in range(0, len(numbers), GROUP_SIZE):
+            rows = events.readable(numbers[start : start + GROUP_SIZE])
+            waiting = [row for row in rows if row.id not in self._undeletable]
+            self._undeletable.update(self._move_rows(waiting, blocked))
+            left += sum(row.id not in self._undeletable for row in waiting)
+        if not left:  # else the inbox refuses some now
+            log.error(
+                "the rows that can be read in a damaged file of the spool are in the inbox; the file is kept",
+                file=str(keep(file)),
+                events=len(self._undeletable),
+                unreadable=len(numbers) - len(self._undeletable),
+            )
+            self._undeletable.clear()
 
     def _move_rows(self, rows: Sequence[SpooledRow], blocked: set[str]) -> list[str]:
         """Send rows to the inbox; return the ids of those that it took. It is not asked for blocked stores."""

@@ -85,7 +85,7 @@ def test_the_same_event_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch)
         for seconds in (0, 30, 59, 61):
             now = 1000.0 + seconds
             throttled.error("disk full")
-            throttled.info("waiting")
+            throttled.error("waiting")
     assert [line["event"] for line in lines] == ["disk full", "waiting"] * 2
 
 
