@@ -9,26 +9,17 @@ from tests.receiver.inbox.test_inbox import claim_one
 from tests.support.harness import Server, System, eventually
 from workers.runtime.worker.routing import EventRouter
 
-ONE = """
+PLUGIN = """
 from workers import Router
-router = Router("one")
-@router.on("order.*")
-def order(event, ctx):
-    return "one"
+router = Router("{name}")
+@router.on("{own}.*")
+def {own}(event, ctx):
+    return "{name}"
 @router.on("customer.*")
 def both(event, ctx):
-    return "one"
+    return "{name}"
 """
-OTHER = """
-from workers import Router
-router = Router("other")
-@router.on("product.*")
-def product(event, ctx):
-    return "other"
-@router.on("customer.*")
-def both(event, ctx):
-    return "other"
-"""
+ONE, OTHER = PLUGIN.format(name="one", own="order"), PLUGIN.format(name="other", own="product")
 HANDLERS = {
     "order.created": {"one.order"},
     "product.created": {"other.product"},

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,12 @@ from receiver.inbox import Inbox, keys
 from receiver.inbox.redis.connecting import socket_path
 from receiver.spool import open_events, spool_name
 from tests.receiver.spool.test_spool import small_server
-from tests.support.harness import Process, Server, System, children_of, eventually, free_port, gone
+from tests.support.harness import Server, System, children_of, eventually, free_port, kill_with_children
+from tests.support.programs import with_times
 from tests.support.proxy import Proxy
-from tests.support.warm_interpreter import QUICKER
 
-SOON = {QUICKER: json.dumps({"receiver.inbox.queries.events.SILENT_SECONDS": 3.0})}
-"""Commands call a host silent after three seconds."""
-
-
-def kill_web(web: Process) -> None:
-    """Kill a web server with its worker processes."""
-    workers = children_of(web.pid)
-    web.kill()
-    for worker in workers:
-        with suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGKILL)
-    eventually(lambda: all(map(gone, workers)))
+SOON = with_times({"receiver.inbox.queries.events.SILENT_SECONDS": 2.0})
+"""Commands call a host silent after two seconds; it reports five times a second."""
 
 
 class Hosts:
@@ -50,7 +39,7 @@ class Hosts:
     def kill(self) -> None:
         """Kill the host's web server with its worker processes."""
         (web,) = self.receiving.processes
-        kill_web(web)
+        kill_with_children(web)
 
     def stats(self, system: System) -> Any:
         return json.loads(system.run_cli("stats", "--json", env=SOON).stdout)

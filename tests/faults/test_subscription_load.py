@@ -33,9 +33,7 @@ def sending_to(shop: Shop) -> Sending:
 
 
 def rotation(shop: Shop) -> Process:
-    command = [sys.executable, "-m", "workers.cli", "subscriptions", "rotate", "--store", "demo", "--yes"]
-    command += ["--config", str(shop.system.config_file)]
-    return Process(command, log=shop.system.folder / "rotate.log")
+    return shop.system.start_cli("subscriptions", "rotate", "--store", "demo", "--yes")
 
 
 def rotated(shop: Shop) -> int:
@@ -140,10 +138,10 @@ def test_a_subscription_disabled_under_load_is_repaired_within_two_checks(tmp_pa
         shop.process.stop()
         shop.open("--no-subscriptions", "--every", "0.02")
         eventually(lambda: shop.count_events("order.created") >= 50, 60, what="events flow")
-        shop.http.put("/sandbox/misbehave", json={"disable": 1}).raise_for_status()
+        shop.misbehave(disable=1)
         eventually(lambda: shop.status()["subscriptions"] < 14, 30, what="one was switched off without a word")
         off = time.time()
-        shop.http.put("/sandbox/misbehave", json={"disable": 0}).raise_for_status()
+        shop.misbehave(disable=0)
         gone = 14 - shop.status()["subscriptions"]
         eventually(lambda: len(shop.topics()) == 14, 4 * every, what="all are on again")
         took = time.time() - off

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from receiver.start_checks import open_to_others, prepare_data_dir
-from tests.support.harness import SECRET, Process, System, eventually, free_port, storehooks
+from tests.support.harness import HEAD, SECRET, Process, System, eventually, free_port, sandbox_config, storehooks
 from tests.support.programs import ROOT
 
 PROCESSES = ("web", "worker", "dev", "sandbox")
@@ -47,25 +47,9 @@ def careless_dev(tmp_path: Path) -> Iterator[Callable[[], Process]]:
     started: list[Process] = []
     config = tmp_path / "config.toml"
     (tmp_path / "shop.py").write_text("from workers import Router\nrouter = Router('shop')\n")
-    ports = [free_port(), free_port()]
-    config.write_text(f"""
-[redis]
-data_dir = "{tmp_path}/data"
-[receiver]
-bind = "127.0.0.1:{ports[0]}"
-public_url = "http://127.0.0.1:{ports[0]}"
-[workers]
-plugins = ["shop.py"]
-[secrets]
-key = "{"ab" * 32}"
-[sandbox]
-bind = "127.0.0.1:{ports[1]}"
-[stores.north]
-base_url = "http://127.0.0.1:{ports[1]}"
-allow_private = true
-auth = {{ url = "/oauth/token", client_id = "sandbox", client_secret = "sandbox-secret" }}
-signing_secrets = ["{SECRET}"]
-""")
+    head = HEAD.format(redis="", data=tmp_path / "data", port=free_port())
+    more = f'[workers]\nplugins = ["shop.py"]\n[secrets]\nkey = "{"ab" * 32}"\n'
+    config.write_text(head + more + sandbox_config(free_port()))
 
     def run() -> Process:
         command = shlex.join([sys.executable, "-m", "workers.cli", "dev", "--config", str(config)])
@@ -255,9 +239,7 @@ def test_the_sandbox_listens_to_the_network_only_with_credentials_of_its_own(
     port = free_port()
     text = system.config_file.read_text().replace("[stores.north]\n", f"[stores.north]\nauth = {auth}\n")
     system.config_file.write_text(text[: text.index("[sandbox]")] + f'[sandbox]\nbind = "0.0.0.0:{port}"\n')
-    command = [sys.executable, "-m", "workers.cli", "sandbox", "--store", "north", "--no-shopper"]
-    process = Process([*command, "--config", str(system.config_file)], log=system.folder / "sandbox.log")
-    system.processes.append(process)
+    process = system.start_cli("sandbox", "--store", "north", "--no-shopper")
     if refused:
         assert process.wait(20) == 2
         assert "the credentials of the sandbox are published" in process.output()

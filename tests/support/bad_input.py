@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from receiver.config import Config
 from receiver.contract.signing.grammar import Secret
 from receiver.contract.signing.signatures import sign
+from tests.support.harness import signed_store
 from tests.support.raw_http import Sending, chunked, request
 
 LIMIT = 4 << 20
@@ -21,24 +22,14 @@ OLD = "whsec_b2xkIGJ1dCBzdGlsbCBnb29kIHNlY3JldA=="
 ENDED = "whsec_b2xkIGFuZCBlbmRlZCBzZWNyZXQgb2Ygb3Vycw=="
 NEVER = "whsec_YSBzZWNyZXQgdGhhdCBub2JvZHkga25vd3MgaGVyZQ=="
 STORES = f"""
-[stores.hex]
-scheme = "hex-body"
-signing_secrets = ["the secret of hex"]
-[stores.github]
-scheme = "github"
-signing_secrets = ["the secret of github"]
-[stores.stripe]
-scheme = "stripe"
-signing_secrets = ["the secret of stripe"]
-[stores.base64]
-scheme = "base64-body"
-signing_secrets = ["the secret of base64"]
+{signed_store("hex", "hex-body")}
+{signed_store("github", "github")}
+{signed_store("stripe", "stripe")}
+{signed_store("base64", "base64-body")}
 [schemes.quiet]
 extends = "hex-body"
 success = 204
-[stores.quiet]
-scheme = "quiet"
-signing_secrets = ["the secret of quiet"]
+{signed_store("quiet", "quiet")}
 [stores.rotating]
 signing_secrets = [
   "{NEVER}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-import json
+import os
 import secrets
 import signal
 import socket
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +26,7 @@ from receiver.contract.intake import Delivery, receive
 from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, keys, server_url
 from receiver.inbox.redis import embedded_server
 from receiver.spool import Refusals, open_existing_refusals
-from tests.support.programs import Process, run_to_end, storehooks
-from tests.support.warm_interpreter import QUICKER
+from tests.support.programs import Process, run_to_end, start_command, storehooks, with_times
 from workers.testing.local_system import free_port
 
 SECRET = "whsec_dGVzdCBzZWNyZXQgb2Ygb25lIHN0b3Jl"
@@ -81,6 +80,16 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def kill_with_children(process: Process) -> None:
+    """Kill a process and all its descendants. A web worker that outlives its master would still hold the port."""
+    below = children_of(process.pid)
+    process.kill()
+    for pid in below:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    eventually(lambda: all(map(gone, below)), what="all descendants have ended")
 
 
 class Server:
@@ -143,12 +152,27 @@ bind = "127.0.0.1:{sandbox_port}"
 )
 
 
-OFTEN = {
-    "receiver.inbox.counter_buffer.FLUSH_EVERY": 0.1,
-    "receiver.delivery.refusal_log.WRITE_EVERY": 0.1,
-    "receiver.delivery.secret_cache.REFRESH_EVERY": 0.1,
-}
-"""A receiver does its background work more often, since tests wait for it."""
+AUTH = '{ url = "/oauth/token", client_id = "app", client_secret = "right" }'
+
+
+def sandbox_config(port: int, *, store: str = "north", auth: str = AUTH, more: str = "") -> str:
+    """Config of a store whose API is a sandbox at this port, with more lines for `[sandbox]`."""
+    return f"""[sandbox]
+bind = "127.0.0.1:{port}"
+{more}
+[stores.{store}]
+base_url = "http://127.0.0.1:{port}"
+allow_private = true
+auth = {auth}
+signing_secrets = ["{SECRET}"]
+"""
+
+
+def signed_store(name: str, scheme: str, *older_secrets: str, domain: str = "") -> str:
+    """Config of a store with a secret of its own."""
+    secrets = ", ".join(f'"{one}"' for one in (f"the secret of {name}", *older_secrets))
+    text = f'[stores.{name}]\nscheme = "{scheme}"\nsigning_secrets = [{secrets}]\n'
+    return text + (f'domain = "{domain}"\n' if domain else "")
 
 
 class System:
@@ -163,6 +187,7 @@ class System:
         child_processes: int = 2,
         more: str = "",
         port: int | None = None,
+        data_dir: Path | None = None,
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
@@ -172,7 +197,7 @@ class System:
         self.config_file.write_text(
             CONFIG.format(
                 redis=url,
-                data=folder / "data",
+                data=data_dir or folder / "data",
                 port=self.port,
                 sandbox_port=free_port(),
                 plugins='["shop.py"]',
@@ -198,7 +223,7 @@ class System:
         self, *names: str, env: dict[str, str] | None = None, quicker: dict[str, float] | None = None
     ) -> list[Process]:
         """Start processes by name: web, worker, housekeeper, supervisor; with these times instead of their own."""
-        env = {QUICKER: json.dumps(OFTEN | (quicker or {})), **(env or {})}
+        env = {**with_times(quicker or {}), **(env or {})}
         modules = {
             "web": "receiver.server.web",
             "worker": "workers.runtime.worker",
@@ -226,6 +251,12 @@ class System:
 
     def run_cli(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return storehooks(*arguments, "--config", str(self.config_file), env=env)
+
+    def start_cli(self, *arguments: str) -> Process:
+        """Start a command that does not end by itself; it ends with the test."""
+        log = self.folder / f"{arguments[0]}.log"
+        self.processes.append(start_command(*arguments, config=self.config_file, log=log))
+        return self.processes[-1]
 
     def refuse_to_start(self, name: str) -> subprocess.CompletedProcess[str]:
         """The output of a process or a command that does not start."""

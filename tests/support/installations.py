@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +13,16 @@ from receiver.config import SANDBOX_SECRET
 from receiver.inbox import Inbox
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from receiver.spool import open_existing_refusals
-from tests.support.harness import HEAD, OTHER_SECRET, SECRET, Process, Server, System, eventually, free_port
+from tests.support.harness import (
+    HEAD,
+    OTHER_SECRET,
+    SECRET,
+    Server,
+    System,
+    eventually,
+    free_port,
+    sandbox_config,
+)
 from tests.support.raw_server import RawServer
 
 PLUGIN = """
@@ -25,23 +33,11 @@ router = Router("erp")
 def export(event, ctx):
     return "exported"
 """
-CONFIG = (
-    HEAD
-    + """[workers]
+WORKERS = """[workers]
 plugins = ["shop.py"]
 [subscriptions]
 check = "1s"
-[sandbox]
-bind = "127.0.0.1:{sandbox}"
-[stores.north]
-base_url = "http://127.0.0.1:{sandbox}"
-allow_private = true
-auth = {{ url = "/oauth/token", client_id = "app", client_secret = "right" }}
-signing_secrets = ["{secret}"]
-[stores.south]
-signing_secrets = ["{other}"]
 """
-)
 
 
 class Installation:
@@ -52,29 +48,13 @@ class Installation:
         self.system = System(folder, server.url, plugin=PLUGIN)
         self.sandbox = free_port()
         self.config_file = self.system.config_file
-        self.text = CONFIG.format(
-            redis=server.url,
-            data=folder / "data",
-            port=self.system.port,
-            sandbox=self.sandbox,
-            secret=SECRET,
-            other=OTHER_SECRET,
-        )
+        head = HEAD.format(redis=server.url, data=folder / "data", port=self.system.port) + WORKERS
+        south = f'[stores.south]\nsigning_secrets = ["{OTHER_SECRET}"]\n'
+        self.text = head + sandbox_config(self.sandbox) + south
         self.config_file.write_text(self.text)
         self.config_file.chmod(0o600)
         self.system.start("web", "worker", "housekeeper")
-        command = [
-            sys.executable,
-            "-m",
-            "workers.cli",
-            "sandbox",
-            "--store",
-            "north",
-            "--no-shopper",
-            "--no-subscriptions",
-        ]
-        log = folder / "sandbox.log"
-        self.system.processes.append(Process([*command, "--config", str(self.config_file)], log=log))
+        self.system.start_cli("sandbox", "--store", "north", "--no-shopper", "--no-subscriptions")
         for store in ("north", "south"):
             assert self.system.settled(self.system.deliver(store=store)) == "settled"
 
@@ -87,6 +67,13 @@ class Installation:
 
     def with_config(self, more: str) -> Path:
         return self.broken("[stores.south]", f"{more}\n[stores.south]")
+
+    def with_store_at(self, url: str) -> Path:
+        """A third store, `east`, whose API is at this URL."""
+        return self.with_config(
+            f'[stores.east]\nbase_url = "{url}"\nallow_private = true\nauth = {{token = "t"}}\n'
+            f'signing_secrets = ["{SECRET}"]'
+        )
 
     @contextmanager
     def setting(self, **values: str) -> Iterator[Path]:
@@ -224,10 +211,7 @@ def check_result(installation: Installation, checked: CheckResult) -> Iterator[P
 @contextmanager
 def store_that_hangs(installation: Installation, _: Path) -> Iterator[Path]:
     silent = RawServer(b"H" * 100, pause=1.0)
-    yield installation.with_config(
-        f'[stores.east]\nbase_url = "{silent.url}"\nallow_private = true\nauth = {{token = "t"}}\n'
-        f'signing_secrets = ["{SECRET}"]'
-    )
+    yield installation.with_store_at(silent.url)
     silent.close()
 
 
@@ -237,10 +221,7 @@ def store_clock_ahead(installation: Installation, _: Path) -> Iterator[Path]:
     answer = '{"data": [], "meta": {"total": 0}}'
     head = f"HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-type: application/json\r\ncontent-length: {len(answer)}\r\n"
     store = RawServer(f"{head}connection: close\r\n\r\n{answer}".encode())
-    yield installation.with_config(
-        f'[stores.east]\nbase_url = "{store.url}"\nallow_private = true\nauth = {{token = "t"}}\n'
-        f'signing_secrets = ["{SECRET}"]'
-    )
+    yield installation.with_store_at(store.url)
     store.close()
 
 
@@ -318,7 +299,7 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
         2,
         "config",
         ["stores.south.signing_secrets[0] refers to $SOUTH_SECRET_NOT_SET"],
-        "broken.toml:21",
+        "broken.toml:22",
     ),
     (public_example_secret, 2, "config", ["uses the sandbox's secret, which is public"], "`storehooks init`"),
     (no_server, 1, "server", ["does not answer", "Connection refused"], "start it, or set [redis] url"),

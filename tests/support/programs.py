@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -11,13 +12,29 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from tests.support.warm_interpreter import Forked, Warm, can_fork
+from tests.support.warm_interpreter import QUICKER, Forked, Warm, can_fork
 from workers.processes import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 WARM = Warm()
 NOT_INHERITED = ("REDIS_URL", "PORT", "WEB_CONCURRENCY")
 """Variables that would override the config of a test."""
+OFTEN = {
+    "receiver.inbox.counter_buffer.FLUSH_EVERY": 0.1,
+    "receiver.delivery.refusal_log.WRITE_EVERY": 0.1,
+    "receiver.delivery.secret_cache.REFRESH_EVERY": 0.1,
+    "receiver.delivery.drain.RUN_EVERY": 0.1,
+    "receiver.delivery.drain.PUBLISH_EVERY": 0.2,
+    "workers.runtime.worker.worker.FAILURES_EVERY": 0.2,
+    "workers.cli.dev.CHECK_FILES_EVERY": 0.1,
+    "workers.operations.doctor.local_facts.HOUSEKEEPER_SECONDS": 0.2,
+}
+"""Programs do their background work more often than in production, since tests wait for it."""
+
+
+def with_times(seconds: dict[str, float]) -> dict[str, str]:
+    """The environment of a program with other times: "module.NAME" -> seconds, on top of OFTEN."""
+    return {QUICKER: json.dumps(OFTEN | seconds)}
 
 
 def start(
@@ -30,7 +47,7 @@ def start(
     keep: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes] | Forked:
     """Start a process in a session of its own that ends with ours. It is forked where that only saves time."""
-    environ = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED} | (env or {})
+    environ = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED} | with_times({}) | (env or {})
     if can_fork(command, environ, keep):
         return WARM.fork(command, env=environ, cwd=cwd, output=output, error=error)
     parent = os.getpid()
@@ -136,3 +153,8 @@ class Process:
         if self.alive:
             self.send(signal.SIGKILL)
         self.popen.wait(5)
+
+
+def start_command(*arguments: str, config: Path, log: Path) -> Process:
+    """Start a command, as an operator would, that does not end by itself or that a test interrupts."""
+    return Process([sys.executable, "-m", "workers.cli", *arguments, "--config", str(config)], log=log)

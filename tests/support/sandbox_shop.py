@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from receiver.inbox import Declaration, keys
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import Process, System, eventually, own_server
+from tests.support.sandbox_controls import SandboxControls
 from workers.cli import storehooks
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers
 
@@ -44,7 +44,7 @@ def plugin(*topics: str) -> str:
     return LISTENS.format(topics=", ".join(repr(topic) for topic in topics))
 
 
-class Shop:
+class Shop(SandboxControls):
     """A system, its store `demo`, and the sandbox process that serves the store's API."""
 
     def __init__(self, system: System, *, check: str = "off", store: str = "", key: str = KEY, more: str = "") -> None:
@@ -62,27 +62,9 @@ class Shop:
     def open(self, *arguments: str) -> Shop:
         """Start the sandbox; by default without a shopper and without subscriptions."""
         given = arguments or ("--no-shopper", "--no-subscriptions")
-        command = [sys.executable, "-m", "workers.cli", "sandbox", "--store", "demo", *given]
-        command += ["--config", str(self.system.config_file)]
-        self.process = Process(command, log=self.system.folder / "sandbox.log")
-        self.system.processes.append(self.process)
+        self.process = self.system.start_cli("sandbox", "--store", "demo", *given)
         eventually(self.answers, 20, what="the sandbox answers")
         return self
-
-    def answers(self) -> bool:
-        try:
-            return self.http.get("/sandbox").status_code == 200
-        except httpx2.HTTPError:
-            return False
-
-    def do(self, action: str) -> None:
-        self.http.post(f"/sandbox/do/{action}").raise_for_status()
-
-    def log(self) -> list[Any]:
-        return list(self.http.get("/sandbox/log").raise_for_status().json())
-
-    def status(self) -> dict[str, Any]:
-        return dict(self.http.get("/sandbox").raise_for_status().json())
 
     @property
     def managed(self) -> ManagedStore:

@@ -180,7 +180,6 @@ def _report_ended(running: dict[int, int]) -> None:
 def become(order: dict[str, object], descriptors: list[int]) -> None:
     """Turn this process into the program."""
     isolate_child(os.getppid(), keep_open=descriptors[:2])
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in zip((nothing, *descriptors[:2]), (0, 1, 2), strict=True):
         os.dup2(source, target)
@@ -192,13 +191,29 @@ def become(order: dict[str, object], descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(str(order["cwd"]))
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  the program's own, block-buffered as to any file
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.argv = ["", *argv[1:]]
     for name, seconds in json.loads(os.environ.pop(QUICKER, "{}")).items():
         module, _, constant = name.rpartition(".")
         assert hasattr(sys.modules[module], constant), name
         setattr(sys.modules[module], constant, seconds)
+    os.execv = os.execvp = _execute
+    _run_and_exit(argv)
+
+
+def _execute(file: str, command: list[str]) -> None:
+    """For a program that executes another one: stay in this process if it is one of ours."""
+    if not can_fork(command, dict(os.environ)):
+        return os.execvpe(file, command, os.environ)
+    atexit._clear()
+    for name in PROGRAMS.values():
+        sys.modules.pop(name, None)
+    return _run_and_exit(command[2:])
+
+
+def _run_and_exit(argv: list[str]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  the program's own, block-buffered as to any file
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.argv = ["", *argv[1:]]
     _exit(_run(PROGRAMS[argv[0]]))
 
 

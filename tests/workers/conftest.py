@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,29 +12,15 @@ from redis import Redis
 
 from receiver import config as config_room
 from receiver.config import Config
-from tests.support.harness import SECRET, Process, eventually, free_port, port_is_free
+from tests.support.harness import Process, eventually, free_port, port_is_free, sandbox_config
+from tests.support.programs import start_command
+from tests.support.sandbox_controls import SandboxControls
 from workers.storeapi import Client, client_for_store
-
-CONFIG = """
-[redis]
-url = "{redis}"
-data_dir = "{data}"
-[sandbox]
-bind = "127.0.0.1:{port}"
-{sandbox}
-[stores.demo]
-base_url = "http://127.0.0.1:{port}"
-allow_private = true
-auth = {auth}
-signing_secrets = ["{secret}"]
-{store}
-"""
-
 
 AUTH = '{ url = "/oauth/token", client_id = "the app", client_secret = "s&cret:+%" }'
 
 
-class SandboxRun:
+class SandboxRun(SandboxControls):
     """A running sandbox store, its controls, and its clients."""
 
     def __init__(
@@ -52,16 +37,9 @@ class SandboxRun:
         self.folder = folder
         self.port = free_port()
         self.config_file = folder / "config.toml"
-        text = CONFIG.format(
-            redis=redis_url,
-            data=folder / "data",
-            port=self.port,
-            secret=SECRET,
-            store=store,
-            sandbox=sandbox,
-            auth=auth,
-        )
-        self.config_file.write_text(text + more)
+        head = f'[redis]\nurl = "{redis_url}"\ndata_dir = "{folder / "data"}"\n'
+        own = sandbox_config(self.port, store="demo", auth=auth, more=sandbox)
+        self.config_file.write_text(f"{head}{own}{store}\n{more}")
         self.arguments = arguments
         self.http = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
         self.process: Process | None = None
@@ -72,29 +50,10 @@ class SandboxRun:
 
     def start(self) -> SandboxRun:
         eventually(lambda: port_is_free(self.port), what="the port is free")
-        command = [sys.executable, "-m", "workers.cli", "sandbox", *self.arguments, "--config", str(self.config_file)]
-        self.process = Process(command, log=self.folder / "sandbox.log")
+        log = self.folder / "sandbox.log"
+        self.process = start_command("sandbox", *self.arguments, config=self.config_file, log=log)
         eventually(self.answers, 15, what=f"the sandbox answers: {self.process.output()[-500:]}")
         return self
-
-    def answers(self) -> bool:
-        try:
-            return self.http.get("/sandbox").status_code == 200
-        except httpx2.HTTPError:
-            return False
-
-    def status(self) -> dict[str, Any]:
-        return dict(self.http.get("/sandbox").raise_for_status().json())
-
-    def log(self) -> list[Any]:
-        """[time, method, path, status] of every request to the API."""
-        return list(self.http.get("/sandbox/log").raise_for_status().json())
-
-    def misbehave(self, **values: float | str) -> None:
-        self.http.put("/sandbox/misbehave", json=values).raise_for_status()
-
-    def do(self, action: str, **query: int) -> None:
-        self.http.post(f"/sandbox/do/{action}", params=query, timeout=60).raise_for_status()
 
     def with_config(self, more: str) -> Path:
         """Write another config for the client: this one with more lines. The sandbox does not read it."""

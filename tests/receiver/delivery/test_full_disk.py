@@ -38,8 +38,7 @@ def test_with_a_full_disk_a_store_with_spooled_rows_is_served_by_redis(
     make_system: Callable[..., System], own_redis: Server, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", "40m") as disk:
-        system = make_system(url=own_redis.url)
-        system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
+        system = make_system(url=own_redis.url, data_dir=disk)
         system.start("web")
         own_redis.kill()
         assert [delivery_gets(system) for _ in range(3)] == [200] * 3

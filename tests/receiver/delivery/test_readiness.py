@@ -21,8 +21,6 @@ from tests.receiver.spool.test_spool import small_disk, small_server
 from tests.support.harness import Server, System, eventually, free_port
 
 MANY = 40_000
-
-
 EACH_TIME = {"receiver.delivery.storage.READY_SECONDS": 0.0}
 """`/readyz` tries each time it is asked."""
 
@@ -67,8 +65,7 @@ def test_row_32_with_a_full_disk_and_without_redis_readiness_fails_as_deliveries
 ) -> None:
     """Row 32. The disk refuses more before it is nearly full, as one with a quota does."""
     with small_disk(tmp_path / "disk", "40m") as disk:
-        system = make_system(url=own_redis.url)
-        system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
+        system = make_system(url=own_redis.url, data_dir=disk)
         system.start("web", quicker=EACH_TIME | {"receiver.delivery.bounded_spool.RESERVED_DISK_BYTES": -1 << 30})
         own_redis.kill()
         assert (delivery_gets(system), ready(system)) == (200, 200)

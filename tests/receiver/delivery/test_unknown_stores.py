@@ -26,7 +26,7 @@ from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import learned_secret
 from tests.receiver.inbox.keyring.test_keyring import KEY
-from tests.support.harness import System
+from tests.support.harness import System, signed_store
 
 SECRETS = ", ".join(f'"whsec_{letter * 32}"' for letter in "ABCDEFGH")
 STORES = f"""
@@ -40,31 +40,13 @@ signed = "{{json:type}}.{{body}}"
 signing_secrets = [{SECRETS}]
 [stores.ended]
 signing_secrets = [{{value = "whsec_{"E" * 32}", not_after = 2020-01-01T00:00:00Z}}]
-[stores.hexa]
-scheme = "hex-body"
-signing_secrets = ["the secret of hexa"]
-domain = "hexa.example"
-[stores.longer]
-scheme = "long"
-signing_secrets = ["the secret of longer", "and the one before"]
-[stores.parser]
-scheme = "parsed"
-signing_secrets = ["the secret of parser"]
-[stores.stripe]
-scheme = "stripe"
-signing_secrets = ["the secret of stripe"]
-[stores.shopify]
-scheme = "shopify"
-signing_secrets = ["the secret of shopify"]
-domain = "north.myshopify.example"
-[stores.shopify2]
-scheme = "shopify"
-signing_secrets = ["another of shopify", "and the one before"]
-domain = "south.myshopify.example"
-[stores.salla]
-scheme = "salla"
-signing_secrets = ["the secret of salla"]
-domain = "1234"
+{signed_store("hexa", "hex-body", domain="hexa.example")}
+{signed_store("longer", "long", "and the one before")}
+{signed_store("parser", "parsed")}
+{signed_store("stripe", "stripe")}
+{signed_store("shopify", "shopify", domain="north.myshopify.example")}
+{signed_store("shopify2", "shopify", "and the one before", domain="south.myshopify.example")}
+{signed_store("salla", "salla", domain="1234")}
 """
 UNKNOWN = [f"shop-{number}" for number in range(400)]
 BODY = orjson.dumps({"type": "order.created", "data": {"note": "x" * 900_000}})

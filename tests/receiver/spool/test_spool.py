@@ -20,7 +20,16 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.spool.spooled_events import open_events, pack_delivery, unpack_delivery
-from tests.support.harness import Process, Server, System, children_of, eventually, free_port, own_server
+from tests.support.harness import (
+    Process,
+    Server,
+    System,
+    children_of,
+    eventually,
+    free_port,
+    kill_with_children,
+    own_server,
+)
 from tests.support.load import Load
 
 HELLO = (
@@ -144,7 +153,7 @@ def test_a_redelivery_is_a_duplicate_before_and_after_an_outage(shop: System, ow
 def test_a_killed_receiver_drains_after_its_restart(shop: System, own_redis: Server) -> None:
     own_redis.kill()
     ids = {shop.deliver() for _ in range(5)}
-    shop.processes[0].kill()
+    kill_with_children(shop.processes[0])
     own_redis.start()
     shop.start("web")
     eventually(lambda: {event.id for event in shop.ledger.events()} == ids)
@@ -322,8 +331,7 @@ def test_row_16_with_the_spools_disk_full_and_redis_unreachable_the_answer_is_50
     make_system: Callable[..., System], own_redis: Server, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", "40m") as disk:
-        system = make_system(url=own_redis.url)
-        system.config_file.write_text(system.config_file.read_text().replace(str(system.folder / "data"), str(disk)))
+        system = make_system(url=own_redis.url, data_dir=disk)
         system.start("web")
         own_redis.kill()
         statuses = send_padded(system, 60, 200_000)

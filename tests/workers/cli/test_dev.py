@@ -18,7 +18,7 @@ from receiver.contract.compose import Request
 from receiver.inbox import EventQueries, connect, keys
 from receiver.inbox import server_url as url_of
 from tests.support.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, start_command
 
 HELLO = (
     "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"
@@ -35,8 +35,8 @@ class DevRun:
         self.data = Path(system.config.redis.data_dir)
 
     def start(self, *arguments: str) -> Process:
-        command = [sys.executable, "-m", "workers.cli", "dev", "--config", str(self.system.config_file), *arguments]
-        self.process = Process(command, log=self.system.folder / "dev.log")
+        log = self.system.folder / "dev.log"
+        self.process = start_command("dev", *arguments, config=self.system.config_file, log=log)
         return self.process
 
     def handled(self) -> Process:
@@ -57,8 +57,6 @@ class DevRun:
         found: dict[str, int] = {}
         for pid in children_of(self.process.pid):
             name = comm(pid).removeprefix("sh-").replace("valkey-server", "server")
-            if name.startswith("python"):
-                name = "receiver" if b"receiver.server.web" in Path(f"/proc/{pid}/cmdline").read_bytes() else "sandbox"
             found.setdefault(name, pid)
         return found
 

@@ -26,13 +26,14 @@ from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import (
     OTHER_SECRET,
     SECRET,
-    Process,
     System,
     eventually,
     free_port,
     own_server,
     port_is_free,
+    sandbox_config,
 )
+from tests.support.programs import start_command
 from workers.cli import storehooks
 from workers.operations.store_files import Draft, as_toml, file_of, path_for
 from workers.storeapi import client_for_store
@@ -53,15 +54,8 @@ url = "{redis}"
 data_dir = "{data}"
 [receiver]
 public_url = "http://127.0.0.1:{port}"
-[sandbox]
-bind = "127.0.0.1:{sandbox}"
-retries = ["100ms", "100ms", "200ms", "500ms"]
-[stores.{name}]
-base_url = "http://127.0.0.1:{sandbox}"
-allow_private = true
-auth = {{ url = "/oauth/token", client_id = "app", client_secret = "right" }}
-signing_secrets = ["{secret}"]
 """
+RETRIES = 'retries = ["100ms", "100ms", "200ms", "500ms"]'
 
 
 class StoreSetup:
@@ -73,11 +67,10 @@ class StoreSetup:
         self.system.start("web", "supervisor")
         self.port = free_port()
         config = folder / "sandbox.toml"
-        values = {"redis": url, "data": folder / "sandbox-data", "port": self.system.port, "sandbox": self.port}
-        config.write_text(SANDBOX.format(**values, name="east", secret=SECRET))
-        command = [sys.executable, "-m", "workers.cli", "sandbox", "--store", "east", "--no-shopper"]
-        command += ["--no-subscriptions", "--config", str(config)]
-        self.process = Process(command, log=folder / "sandbox.log")
+        head = SANDBOX.format(redis=url, data=folder / "sandbox-data", port=self.system.port)
+        config.write_text(head + sandbox_config(self.port, store="east", more=RETRIES))
+        arguments = ("sandbox", "--store", "east", "--no-shopper", "--no-subscriptions")
+        self.process = start_command(*arguments, config=config, log=folder / "sandbox.log")
         self.system.processes.append(self.process)
         self.store_config = load(config, {})
         self.api = client_for_store(self.store_config, "east")
@@ -351,8 +344,7 @@ def test_dev_loads_a_new_store_without_a_restart(tmp_path: Path) -> None:
         f'[redis]\ndata_dir = "{tmp_path}/data"\n[receiver]\nbind = "127.0.0.1:{port}"\nprocesses = 1\n'
         f'public_url = "http://127.0.0.1:{port}"\n[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
     )
-    command = [sys.executable, "-m", "workers.cli", "dev", "--no-sandbox", "--config", str(config)]
-    dev = Process(command, log=tmp_path / "dev.log")
+    dev = start_command("dev", "--no-sandbox", config=config, log=tmp_path / "dev.log")
     try:
         eventually(lambda: not port_is_free(port), 20, what="it listens")
         arguments = ["stores", "add", "west", "--secret", "new", "--json", "--config", str(config)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import pytest
 from receiver.inbox import Declaration, FailureQueries, Outcome, keys
 from receiver.inbox.administration import ReopenResult
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
-from tests.support.harness import Process, System, eventually
+from tests.support.harness import System, eventually
 
 BROKEN = """
 __version__ = "1.4.2"
@@ -170,19 +169,7 @@ def test_a_fixed_version_settles_what_the_broken_one_failed(make_system: Callabl
 def test_an_interrupted_replay_continues_and_replays_each_run_once(make_system: Callable[..., System]) -> None:
     system = make_system()
     ids = [fail(system) for _ in range(60)]
-    command = [
-        sys.executable,
-        "-m",
-        "workers.cli",
-        "failures",
-        "replay",
-        "--group",
-        "a1f3aaaa",
-        "--rate",
-        "40/s",
-        "--yes",
-    ]
-    process = Process([*command, "--config", str(system.config_file)], log=system.folder / "replay.log")
+    process = system.start_cli("failures", "replay", "--group", "a1f3aaaa", "--rate", "40/s", "--yes")
     eventually(lambda: system.client.zcard("sh:ready:shop.greet") >= 10)
     process.send(signal.SIGINT)
     assert process.wait() == 1
@@ -245,19 +232,7 @@ def test_four_thousand_failures_over_twelve_stores_are_one_group_and_settle(make
     system.plugin.write_text(FIXED)
     worker.send(signal.SIGHUP)
     eventually(lambda: '"reloaded"' in system.log("worker"))
-    command = [
-        sys.executable,
-        "-m",
-        "workers.cli",
-        "failures",
-        "replay",
-        "--group",
-        group.id,
-        "--rate",
-        "400/s",
-        "--yes",
-    ]
-    process = Process([*command, "--config", str(system.config_file)], log=system.folder / "replay.log")
+    process = system.start_cli("failures", "replay", "--group", group.id, "--rate", "400/s", "--yes")
     eventually(lambda: system.ledger.counters().total["settled"] > 1000, 30)
     os.kill(process.pid, signal.SIGINT)
     process.wait()

@@ -119,16 +119,13 @@ def test_a_former_url_is_updated_and_a_disabled_subscription_enabled(shop: Shop)
         "[receiver]\n", '[receiver]\nformer_urls = ["https://old.example.com"]\n'
     )
     shop.system.config_file.write_text(former)
-    try:
-        hooks = shop.managed.client.webhooks
-        hooks.create(topic="order.paid", url="https://old.example.com/webhooks/demo")
-        hooks.create(topic="order.created", url=shop.url, enabled=False)
-        shop.declare("order.paid", "order.created")
-        assert shop.plan() == [("enable", "order.created"), ("update", "order.paid")]
-        assert shop.apply().exit_code == 0
-        assert shop.topics() == ["order.created", "order.paid"]
-    finally:
-        shop.system.config_file.write_text(text)
+    hooks = shop.managed.client.webhooks
+    hooks.create(topic="order.paid", url="https://old.example.com/webhooks/demo")
+    hooks.create(topic="order.created", url=shop.url, enabled=False)
+    shop.declare("order.paid", "order.created")
+    assert shop.plan() == [("enable", "order.created"), ("update", "order.paid")]
+    assert shop.apply().exit_code == 0
+    assert shop.topics() == ["order.created", "order.paid"]
 
 
 @pytest.mark.parametrize("by", ["apply", "check"])
@@ -137,48 +134,42 @@ def test_after_another_public_url_nothing_is_subscribed_twice(shop: Shop, by: st
     new = f'public_url = "http://localhost:{shop.system.port}"'
     shop.declare("order.*")
     shop.apply()
-    try:
-        shop.system.config_file.write_text(text.replace(old, new))
-        if by == "check":
-            checks, config = SubscriptionChecks(shop.system.client), shop.system.config
-            with checks.lock("demo") as hold:
-                handlers = declared_handlers(shop.system.client)
-                checks.store_result(check(config, "demo", shop.system.client, handlers, hold=hold))
-        else:
-            held_back = shop.apply()
-            assert (held_back.exit_code, "nothing to do" in held_back.output) == (1, True)
-        assert len(shop.listed()) == 8
-        fix = f'set [receiver] former_urls = ["http://127.0.0.1:{shop.system.port}"] if these were yours'
-        for command in (("subscriptions", "plan"), ("subscriptions",), ("stores", "show", "demo"), ("doctor",)):
-            told = " ".join(shop.cli(*command).output.split())
-            assert fix in told, (command, told)
-        assert "8 subscriptions for http://127.0.0.1:" in " ".join(shop.cli("subscriptions", "plan").output.split())
+    shop.system.config_file.write_text(text.replace(old, new))
+    if by == "check":
+        checks, config = SubscriptionChecks(shop.system.client), shop.system.config
+        with checks.lock("demo") as hold:
+            handlers = declared_handlers(shop.system.client)
+            checks.store_result(check(config, "demo", shop.system.client, handlers, hold=hold))
+    else:
+        held_back = shop.apply()
+        assert (held_back.exit_code, "nothing to do" in held_back.output) == (1, True)
+    assert len(shop.listed()) == 8
+    fix = f'set [receiver] former_urls = ["http://127.0.0.1:{shop.system.port}"] if these were yours'
+    for command in (("subscriptions", "plan"), ("subscriptions",), ("stores", "show", "demo"), ("doctor",)):
+        told = " ".join(shop.cli(*command).output.split())
+        assert fix in told, (command, told)
+    assert "8 subscriptions for http://127.0.0.1:" in " ".join(shop.cli("subscriptions", "plan").output.split())
 
-        former = f'former_urls = ["http://127.0.0.1:{shop.system.port}"]\n{new}'
-        shop.system.config_file.write_text(text.replace(old, former))
-        assert shop.apply().exit_code == 0
-        assert len(shop.listed()) == 8
-        assert {one.url for one in shop.managed.client.webhooks.list()} == {shop.url.replace("127.0.0.1", "localhost")}
-    finally:
-        shop.system.config_file.write_text(text)
+    former = f'former_urls = ["http://127.0.0.1:{shop.system.port}"]\n{new}'
+    shop.system.config_file.write_text(text.replace(old, former))
+    assert shop.apply().exit_code == 0
+    assert len(shop.listed()) == 8
+    assert {one.url for one in shop.managed.client.webhooks.list()} == {shop.url.replace("127.0.0.1", "localhost")}
 
 
 def test_the_config_adds_and_removes_topics(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + '[store_defaults]\nsubscribe = ["product.*", "-product.deleted"]\n')
-    try:
-        shop.declare("order.paid")
-        shop.apply()
-        assert shop.topics() == ["order.paid", "product.created", "product.updated"]
-    finally:
-        shop.system.config_file.write_text(text)
+    shop.declare("order.paid")
+    shop.apply()
+    assert shop.topics() == ["order.paid", "product.created", "product.updated"]
 
 
 def test_a_failed_change_does_not_stop_the_others_and_the_next_apply_makes_the_rest(shop: Shop) -> None:
     shop.declare("order.*")
-    shop.http.put("/sandbox/misbehave", json={"fault": 0.3}).raise_for_status()
+    shop.misbehave(fault=0.3)
     results = [shop.apply() for _ in range(4)]
-    shop.http.put("/sandbox/misbehave", json={"fault": 0}).raise_for_status()
+    shop.misbehave(fault=0)
     assert any(result.exit_code == 1 for result in results), "with this many faults a change fails"
     assert all(isinstance(result.exception, SystemExit | None) for result in results)
     assert shop.apply().exit_code == 0
@@ -190,28 +181,22 @@ def test_a_store_that_lists_no_topics_is_subscribed_by_known_names(shop: Shop) -
     text = shop.system.config_file.read_text()
     wrong = '[stores.demo.catalogue.webhooks.list_topics]\npath = "/api/v3/app/nowhere"\n'
     shop.system.config_file.write_text(text + wrong)
-    try:
-        shop.declare("order.paid", "customer.*")
-        told = shop.cli("subscriptions", "plan").output
-        assert "does not list its topics" in told
-        assert '"order.paid"' in told
-        assert shop.apply().exit_code == 0
-        assert shop.topics() == ["order.paid"]
-    finally:
-        shop.system.config_file.write_text(text)
+    shop.declare("order.paid", "customer.*")
+    told = shop.cli("subscriptions", "plan").output
+    assert "does not list its topics" in told
+    assert '"order.paid"' in told
+    assert shop.apply().exit_code == 0
+    assert shop.topics() == ["order.paid"]
 
 
 def test_a_store_with_another_api_path_is_unknown_and_the_plan_shows_the_config_lines(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + '[stores.demo.catalogue.webhooks.list]\npath = "/api/v3/app/hooks"\n')
-    try:
-        done = shop.cli("subscriptions", "plan")
-        assert done.exit_code == 1
-        assert "demo   unknown: " in done.output
-        assert "[stores.demo.catalogue.webhooks.list]" in done.output
-        assert "1 store unknown" in done.output
-    finally:
-        shop.system.config_file.write_text(text)
+    done = shop.cli("subscriptions", "plan")
+    assert done.exit_code == 1
+    assert "demo   unknown: " in done.output
+    assert "[stores.demo.catalogue.webhooks.list]" in done.output
+    assert "1 store unknown" in done.output
 
 
 def test_removing_a_store_deletes_only_our_subscriptions(shop: Shop) -> None:
@@ -258,39 +243,33 @@ def wait_for_events(shop: Shop, topic: str, many: int) -> None:
 def test_secrets_generated_by_the_store_are_learned_and_verify_deliveries(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
-    try:
-        shop.declare("customer.created", "order.created")
-        assert shop.apply().exit_code == 0
-        learned = keyring_of(shop).secrets_of("demo")
-        assert {one.subscription for one in learned} == set(shop.listed())
-        assert len({one.fingerprint for one in learned}) == 2
-        shop.emit(3)
-        wait_for_events(shop, "customer.created", 3)
-        assert shop.system.client.hget(keys.COUNTERS, "refused|demo") is None
-    finally:
-        shop.system.config_file.write_text(text)
+    shop.declare("customer.created", "order.created")
+    assert shop.apply().exit_code == 0
+    learned = keyring_of(shop).secrets_of("demo")
+    assert {one.subscription for one in learned} == set(shop.listed())
+    assert len({one.fingerprint for one in learned}) == 2
+    shop.emit(3)
+    wait_for_events(shop, "customer.created", 3)
+    assert shop.system.client.hget(keys.COUNTERS, "refused|demo") is None
 
 
 def test_a_rotation_learns_new_secrets_and_ends_the_old_ones(shop: Shop) -> None:
     shop.declare("customer.created")
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
-    try:
-        shop.apply()
-        (old,) = keyring_of(shop).secrets_of("demo")
-        done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
-        assert done.exit_code == 0, done.output
-        new, before = keyring_of(shop).secrets_of("demo")
-        assert before.fingerprint == old.fingerprint
-        assert before.not_after is not None
-        assert new.not_after is None
-        assert new.fingerprint in done.output
-        assert new.text not in done.output
-        shop.emit(2)
-        wait_for_events(shop, "customer.created", 2)
-        assert shop.system.client.exists(keys.CHANGING_SECRETS) == 0
-    finally:
-        shop.system.config_file.write_text(text)
+    shop.apply()
+    (old,) = keyring_of(shop).secrets_of("demo")
+    done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
+    assert done.exit_code == 0, done.output
+    new, before = keyring_of(shop).secrets_of("demo")
+    assert before.fingerprint == old.fingerprint
+    assert before.not_after is not None
+    assert new.not_after is None
+    assert new.fingerprint in done.output
+    assert new.text not in done.output
+    shop.emit(2)
+    wait_for_events(shop, "customer.created", 2)
+    assert shop.system.client.exists(keys.CHANGING_SECRETS) == 0
 
 
 def test_a_rotation_ends_the_secret_shared_by_all_subscriptions(shop: Shop) -> None:
@@ -336,17 +315,14 @@ def test_a_secret_that_another_subscription_uses_does_not_end(
 def test_deleting_a_subscription_ends_only_its_own_secret(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     shop.system.config_file.write_text(text + MADE_BY_THE_STORE)
-    try:
-        shop.declare("customer.created", "order.paid")
-        shop.apply()
-        managed = shop.managed
-        gone = next(change for change in managed.unsubscribe_changes() if change.topic == "order.paid")
-        assert [done.error for done in apply_changes(managed, [gone])] == [""]
-        assert [one.subscription for one in keyring_of(shop).secrets_of("demo") if one.not_after is not None] == [
-            str(gone.id)
-        ]
-    finally:
-        shop.system.config_file.write_text(text)
+    shop.declare("customer.created", "order.paid")
+    shop.apply()
+    managed = shop.managed
+    gone = next(change for change in managed.unsubscribe_changes() if change.topic == "order.paid")
+    assert [done.error for done in apply_changes(managed, [gone])] == [""]
+    assert [one.subscription for one in keyring_of(shop).secrets_of("demo") if one.not_after is not None] == [
+        str(gone.id)
+    ]
 
 
 def test_a_secret_change_of_a_dead_process_is_repeated_by_the_next(shop: Shop) -> None:
@@ -389,33 +365,27 @@ def test_without_a_key_no_subscription_that_returns_a_secret_is_created(shop: Sh
     text = shop.system.config_file.read_text()
     without = text.replace(f'key = "{KEY}"', "").replace("[stores.demo]\n", f"[stores.demo]\n{WITH_A_SECRET}\n")
     shop.system.config_file.write_text(without + makes)
-    try:
-        shop.declare("customer.created")
-        done = shop.apply()
-        if makes:
-            assert done.exit_code == 1
-            assert "set [secrets] key" in done.output
-            assert changing_calls(shop.log()) == [], "nothing was created"
-        else:
-            assert done.exit_code == 0, "the config has a secret, and the API accepts it"
-            assert shop.system.client.exists(keys.SECRETS + "demo") == 0
-    finally:
-        shop.system.config_file.write_text(text)
+    shop.declare("customer.created")
+    done = shop.apply()
+    if makes:
+        assert done.exit_code == 1
+        assert "set [secrets] key" in done.output
+        assert changing_calls(shop.log()) == [], "nothing was created"
+    else:
+        assert done.exit_code == 0, "the config has a secret, and the API accepts it"
+        assert shop.system.client.exists(keys.SECRETS + "demo") == 0
 
 
 def test_without_a_key_changes_without_a_secret_are_made(shop: Shop) -> None:
     text = shop.system.config_file.read_text()
     without = text.replace(f'key = "{KEY}"', "").replace("[stores.demo]\n", f"[stores.demo]\n{WITH_A_SECRET}\n")
     shop.system.config_file.write_text(without + MADE_BY_THE_STORE)
-    try:
-        shop.managed.client.webhooks.create(topic="order.paid", url=shop.url, enabled=False)
-        shop.declare("customer.created", "order.paid")
-        done = shop.apply()
-        assert done.exit_code == 1
-        assert "set [secrets] key" in done.output
-        assert shop.topics() == ["order.paid"]
-    finally:
-        shop.system.config_file.write_text(text)
+    shop.managed.client.webhooks.create(topic="order.paid", url=shop.url, enabled=False)
+    shop.declare("customer.created", "order.paid")
+    done = shop.apply()
+    assert done.exit_code == 1
+    assert "set [secrets] key" in done.output
+    assert shop.topics() == ["order.paid"]
 
 
 def test_a_store_without_an_api_is_shown_as_manual(shop: Shop) -> None:

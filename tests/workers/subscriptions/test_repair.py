@@ -276,7 +276,7 @@ def test_a_foreign_subscription_is_never_changed(shop: Shop) -> None:
 def test_a_failed_check_keeps_the_last_known_subscriptions(shop: Shop) -> None:
     shop.declare("customer.created")
     look(shop)
-    shop.http.put("/sandbox/misbehave", json={"redirect": 1}).raise_for_status()
+    shop.misbehave(redirect=1)
     checked = look(shop)
     assert "a redirect to elsewhere.invalid" in checked.unknown
     assert checked.existing == ("customer.created",)
@@ -328,7 +328,7 @@ def test_the_record_of_a_store_can_be_deleted(shop: Shop) -> None:
 
 
 def test_a_housekeeper_stops_in_time_while_a_store_does_not_respond(shop: Shop) -> None:
-    shop.http.put("/sandbox/misbehave", json={"slow": 1, "slow_by": "4s"}).raise_for_status()
+    shop.misbehave(slow=1, slow_by="4s")
     config = replace_check(shop.system.config, 1.0)
     background = SubscriptionCheck(lambda: config)
     background.start()
@@ -336,18 +336,18 @@ def test_a_housekeeper_stops_in_time_while_a_store_does_not_respond(shop: Shop) 
     began = time.monotonic()
     background.stop(within=0.5)
     assert time.monotonic() - began < 2
-    shop.http.put("/sandbox/misbehave", json={"slow": 0}).raise_for_status()
+    shop.misbehave(slow=0)
 
 
 def test_a_check_changes_nothing_once_the_config_was_reloaded(shop: Shop) -> None:
     """It would subscribe the URL of the old config."""
     shop.declare("customer.created")
-    shop.http.put("/sandbox/misbehave", json={"slow": 1, "slow_by": "1s"}).raise_for_status()
+    shop.misbehave(slow=1, slow_by="1s")
     current = [replace_check(shop.system.config, 60.0)]
     background = SubscriptionCheck(lambda: current[0])
     assert background.round() == 1
     current[0] = replace_check(shop.system.config, 60.0)
-    shop.http.put("/sandbox/misbehave", json={"slow": 0}).raise_for_status()
+    shop.misbehave(slow=0)
     eventually(lambda: background.round() == 0, what="the check ends")
     assert shop.topics() == []
     assert SubscriptionChecks(shop.system.client).last_results(["demo"]) == {}
