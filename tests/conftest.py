@@ -24,10 +24,16 @@ if TYPE_CHECKING:
 MARK = "storehooks-tests"
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
-    "faults/test_fault_matrix.py",
     "receiver/spool/test_spool.py",
     "workers/cli/test_dev.py",
+    "faults/test_hosts.py",
+    "workers/cli/test_dev_subscriptions.py",
+    "faults/test_fault_matrix.py",
+    "faults/test_repeats_without_ids.py",
+    "faults/test_validated_code.py",
+    "receiver/test_start_checks.py",
     "workers/runtime/test_worker.py",
+    "faults/test_foreign_jobs.py",
     "faults/test_receiver_regressions.py",
     "faults/test_harmful_handlers.py",
     "faults/test_soak.py",
