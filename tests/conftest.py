@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import HealthCheck, settings
 from redis import Redis
 from redis.exceptions import ResponseError
 
@@ -21,6 +22,8 @@ from tests.support.harness import Server, System, own_server
 if TYPE_CHECKING:
     from tests.support.sandbox_shop import Shop
 
+settings.register_profile("busy machine", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("busy machine")
 MARK = "storehooks-tests"
 HERE = Path(__file__).parent
 LONGEST_FIRST = (

