@@ -13,8 +13,7 @@ import pytest
 
 from receiver.spool import EVENTS_FILE, kept_files
 from receiver.spool.database import PAGE
-from tests.faults.test_hosts import kill_web
-from tests.support.harness import Server, System, eventually
+from tests.support.harness import Server, System, eventually, kill_with_children
 
 MANY = 60
 
@@ -63,7 +62,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_drained(
     (web,) = system.start("web")
     own_redis.kill()
     ids = [system.deliver(data={"id": number}) for number in range(MANY)]
-    kill_web(web)
+    kill_with_children(web)
     sqlite3.connect(file).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
     damage(file)
     system.processes.clear()
@@ -129,7 +128,7 @@ def test_a_damaged_journal_costs_only_the_deliveries_of_its_last_moments(
     before = [system.deliver() for _ in range(10)]
     eventually(lambda: rows_without_journal(file) == 10, what="the journal was written to the file")
     system.deliver()
-    kill_web(web)
+    kill_with_children(web)
     overwrite(Path(f"{file}-wal"), 0, 1000)
     system.processes.clear()
     system.start("web")
