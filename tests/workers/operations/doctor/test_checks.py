@@ -243,7 +243,7 @@ def test_spool_findings(facts: Facts) -> None:
     assert stopped.startswith(
         "fail spool: 2 accepted deliveries in the spool of f, where `storehooks web` is not running"
     )
-    assert unreadable.startswith("fail spool: g cannot read its spool")
+    assert unreadable.startswith("fail spool: g cannot read all of its spool")
     assert hung.startswith("fail spool: `storehooks web` runs on h, and has not reported since")
     assert "its spool has 4 accepted deliveries -> check its connection to the server; if its log is silent too" in hung
     assert "start `storehooks web`" not in hung
