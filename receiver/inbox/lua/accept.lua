@@ -12,6 +12,7 @@
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
 -- before that of the second.
 local PARTS = 17
+local TO_BE_ROUTED = 'ready 0 0 ' .. DEFAULT_QUEUE .. ' '
 local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a number: no time
 local window, max_names, open_before, names, accepted_at, new
 
@@ -54,10 +55,10 @@ local function reserve_times(many)
   return last
 end
 
--- The time that an event is accepted at, as text: Lua would round the number.
+-- The time that an event is accepted at. An exact number as an argument of a command; as a text Lua would round it.
 local function next_time()
   accepted_at = (accepted_at or reserve_times((#ARGV - 2) / PARTS)) + 1
-  return string.format('%.0f', accepted_at)
+  return accepted_at
 end
 
 local function note_name(store, name, received)
@@ -95,8 +96,7 @@ end
 local function accept(at)
   local id, store, received, mark, digest, first_id = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 6]), ARGV[at + 11],
     ARGV[at + 14], ARGV[at + 15]
-  local arrived = NOW - tonumber(ARGV[at + 16])
-  local second_body = false
+  local arrived, second_body = nil, false
   if first_id ~= '' then
     if redis.call('EXISTS', P .. 'e:' .. first_id, P .. 'e:' .. id) == 0 then
       id = first_id
@@ -112,6 +112,7 @@ local function accept(at)
     return duplicate(id, store, received)
   end
   if mark ~= '' then
+    arrived = NOW - tonumber(ARGV[at + 16])
     local first = repeat_of(store, mark, received, arrived, window)
     if first then return duplicate(first, store, received) end
   end
@@ -125,7 +126,7 @@ local function accept(at)
   local fields = { 'v', 1, 'store', store, 'topic', ARGV[at + 2], 'theirs', ARGV[at + 3], 'delivery', ARGV[at + 4],
     'resource', ARGV[at + 5], 'received', ARGV[at + 6], 'occurred', ARGV[at + 7], 'source', ARGV[at + 8],
     'data_path', ARGV[at + 9], 'digest', digest, 'state', 'open', 'open', 1 }
-  if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', 'ready 0 0 ' .. DEFAULT_QUEUE .. ' ' end
+  if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', TO_BE_ROUTED end
   redis.call('HSET', e, unpack(fields))
   local accepted = next_time()
   batch('ZADD', P .. 'ix', accepted, id)
