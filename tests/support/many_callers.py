@@ -6,6 +6,7 @@ python -m tests.support.many_callers CONFIG THREADS CALLS GO   waits until the f
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -13,10 +14,12 @@ from pathlib import Path
 
 from receiver import config as config_room
 from receiver.inbox import connect
+from workers.processes import die_with_parent
 from workers.storeapi import ApiError, client_for_store
 
 
 def main(config_file: str, threads: int, calls: int, go: str) -> None:
+    die_with_parent(os.getppid())
     config = config_room.load(Path(config_file), {})
     client = client_for_store(config, "demo", connect(config.redis.url, timeout=5.0), timeout=110)
     results: list[str] = []
