@@ -45,7 +45,8 @@ Work. A lane is the queue of one handler's runs; the lane "" holds events to be 
     paces           hash    Limit -> when its next run may begin (ms).
     busy            hash    Limit, or h:{handler} -> "until delay": until when a handler asked for a pause with Busy,
                             and how long that was (ms).
-    quarantined     hash    Item -> why it was quarantined: a damaged record.
+    quarantined     hash    Item -> why it was quarantined: a damaged record. Also keys that were renamed to damaged:...
+    damaged:{name}:{time}   A set or lane that had another type, as it was found.
 
 Failures
     failed          zset    Failed runs by time (ms).

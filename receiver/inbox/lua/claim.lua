@@ -246,7 +246,10 @@ end
 return function()
   require_sets('leased', 'later')
   begin_claim()
-  for at = FIRST_LANE, first_route - 1, 6 do left[ARGV[at]] = tonumber(ARGV[at + 1]) end
+  for at = FIRST_LANE, first_route - 1, 6 do
+    require_sets('ready:' .. ARGV[at])
+    left[ARGV[at]] = tonumber(ARGV[at + 1])
+  end
   local begins = ARGV[5] == '1' and suspected or {}
   for _, turn in ipairs({ true, false }) do
     for at = FIRST_LANE, first_route - 1, 6 do

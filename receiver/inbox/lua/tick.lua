@@ -5,7 +5,6 @@
 -- returns {due, lapsed, failed}: two numbers, and {event id, handler, store, topic, group} of each run that failed
 local EXAMINED = 100 -- waiting runs that one tick examines
 local slice, lease, allowed, due, lapsed, failed
-local damaged -- whether a key of a lane is damaged, by lane
 
 local function come_due(id, handler, run, store)
   run.state, run.token = 'ready', ''
@@ -30,22 +29,29 @@ local function lapse(id, handler, run, store)
   end
 end
 
-local function is_damaged(lane)
-  if damaged[lane] == nil then
-    local ready, fair = redis.pcall('ZCARD', P .. 'ready:' .. lane), redis.pcall('HLEN', P .. 'fair:' .. lane)
-    damaged[lane] = type(ready) == 'table' or type(fair) == 'table'
-  end
-  return damaged[lane]
+-- Renames a key that has another type than ours. The script `stranded` puts its items back, by their records.
+local function set_aside_damaged(name, command)
+  local found = redis.pcall(command, P .. name)
+  if type(found) ~= 'table' or not string.find(found.err, 'WRONGTYPE', 1, true) then return end
+  local kept = string.format('%sdamaged:%s:%.0f', P, name, NOW)
+  redis.call('RENAME', P .. name, kept)
+  quarantine(P .. name, 'it had another type than ours and is kept as ' .. kept .. '; its runs are put back')
 end
 
--- The items of a set whose time has come. Those of a damaged lane could not be added to it: they stay, for a while.
-local function due_in(set)
-  local items = {}
-  for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)) do
-    local _, lane = split(item)
-    if is_damaged(lane) then redis.call('ZADD', P .. set, NOW + lease, item) else items[#items + 1] = item end
+local function check_sets(lanes)
+  set_aside_damaged('leased', 'ZCARD')
+  set_aside_damaged('later', 'ZCARD')
+  for at = 1, #lanes, 2 do
+    set_aside_damaged('ready:' .. lanes[at], 'ZCARD')
+    set_aside_damaged('fair:' .. lanes[at], 'HLEN')
   end
-  return items
+  for _, whose in ipairs(redis.call('SUNION', P .. 'paused', P .. 'resuming')) do
+    set_aside_damaged('held:' .. string.gsub(whose, '^store:', ''), 'ZCARD')
+  end
+end
+
+local function due_in(set)
+  return redis.call('ZRANGEBYSCORE', P .. set, '-inf', NOW, 'LIMIT', 0, slice)
 end
 
 -- A run that is further away than its delay: the clock was set back. All waiting runs are examined in turn.
@@ -67,7 +73,10 @@ end
 
 return function()
   slice, lease, allowed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-  due, lapsed, failed, damaged = 0, 0, {}, {}
+  due, lapsed, failed = 0, 0, {}
+  local lanes = redis.call('HGETALL', P .. 'lanes')
+  lanes[#lanes + 1], lanes[#lanes + 2] = '', DEFAULT_QUEUE
+  check_sets(lanes)
 
   move_each(P .. 'later', 'later', due_in('later'), come_due)
   if ARGV[5] ~= '0' then move_each(P .. 'leased', 'leased', due_in('leased'), lapse) end
@@ -83,8 +92,6 @@ return function()
   for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do return_held(store, slice, false) end
 
   write_batched()
-  if redis.call('EXISTS', P .. 'ready:') == 1 then wake(DEFAULT_QUEUE) end
-  local lanes = redis.call('HGETALL', P .. 'lanes')
   for at = 1, #lanes, 2 do
     if redis.call('EXISTS', P .. 'ready:' .. lanes[at]) == 1 then wake(lanes[at + 1]) end
   end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from redis.exceptions import ResponseError
 
 from receiver.inbox import Outcome, housekeeping, keys
 from tests.faults.test_damaged_records import GREET, PLUGIN, leased_runs, quarantined, ready_runs
@@ -142,44 +143,45 @@ def test_events_are_handled_although_a_set_was_removed(make_system: Callable[...
     assert "open runs were in no set" in system.log("housekeeper")
 
 
-def make_due(system: System) -> None:
-    for key in (keys.LEASED, keys.LATER):
-        for item in system.client.zrange(key, 0, -1):
-            system.client.zadd(key, {item: 1})
+KEY_OF = {
+    to_route: keys.READY,
+    ready: keys.READY + GREET,
+    leased: keys.LEASED,
+    later: keys.LATER,
+    held: keys.HELD + "north",
+}
 
 
-@pytest.mark.parametrize("damaged", [keys.READY + GREET, keys.PREFIX + "fair:" + GREET])
-@pytest.mark.parametrize("state", [leased, later])
-def test_a_tick_leaves_runs_of_a_damaged_lane_where_they_are(
-    system: System, damaged: str, state: Callable[[System], None]
+@pytest.mark.parametrize("state", KEY_OF)
+@pytest.mark.parametrize("fair", [False, True])
+def test_a_damaged_set_is_kept_under_another_name_and_its_items_are_put_back(
+    system: System, state: Callable[[System], None], fair: bool
 ) -> None:
-    """They were removed from their set and could not be added to the other one: they were open for ever."""
+    """Claims failed for all lanes, and ticks failed or left runs in no set, until a person renamed the key."""
     state(system)
     before = items_in(system)
-    good = system.client.dump(damaged)
-    system.client.set(damaged, "damaged")
-    make_due(system)
-    assert system.housekeeping.tick() == (0, 0, [])
+    lane = "" if state is to_route else GREET
+    damaged = keys.PREFIX + "fair:" + lane if fair else KEY_OF[state]
     system.client.delete(damaged)
-    if good:
-        system.client.restore(damaged, 0, good)
-    assert (items_in(system), quarantined(system)) == (before, set())
-    make_due(system)
-    system.housekeeping.tick()
-    assert len(system.inbox.claim({GREET: 1}, capacity=1).runs) == 1
+    system.client.set(damaged, "damaged")
+    assert system.housekeeping.tick() == (0, 0, [])
+    walk(system)
+    (kept,) = system.client.keys(keys.PREFIX + "damaged:*")
+    assert system.client.get(kept) == b"damaged"
+    assert damaged in quarantined(system)
+    expected = {keys.READY + GREET: before[KEY_OF[held]]} if state is held and not fair else before
+    assert items_in(system) == expected
+    assert system.housekeeping.tick() == (0, 0, [])
+    assert len(system.client.keys(keys.PREFIX + "damaged:*")) == 1
 
 
-def test_runs_of_a_damaged_lane_stop_no_others(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "TICK_SLICE", 2)
-    leased_runs(system, 2)
-    make_due(system)
-    other = system.accept()
-    system.inbox.claim({"": 1}, capacity=1)
-    system.client.set(keys.READY + GREET, "damaged")
-    system.client.zadd(keys.LEASED, {other: 2})  # behind the others
-    ticks = [system.housekeeping.tick()[1] for _ in range(2)]
-    assert ticks == [0, 1]
-    assert system.client.zrange(keys.READY, 0, -1) == [other.encode()]
+def test_a_claim_leases_nothing_if_one_of_its_lanes_is_damaged(system: System) -> None:
+    """The leases that it had given would lapse, and count as losses of their runs."""
+    ready_runs(system, 1)
+    system.client.set(keys.READY + "shop.other", "damaged")
+    with pytest.raises(ResponseError, match="is damaged"):
+        system.inbox.claim({GREET: 1, "shop.other": 1}, capacity=2)
+    assert system.client.zcard(keys.LEASED) == 0
 
 
 def test_orphans_are_ended_past_a_damaged_lane(system: System) -> None:
