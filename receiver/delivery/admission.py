@@ -16,9 +16,9 @@ from typing import NamedTuple
 from receiver import logs
 from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.intake import Delivery, receive, stored_headers
+from receiver.contract.intake import Delivery, read_delivery, stored_headers
 from receiver.contract.signing.grammar import Secret
-from receiver.contract.signing.signatures import MAX_TRIED, Headers, verify
+from receiver.contract.signing.signatures import MAX_TRIED, Headers, Verified, verify
 from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
@@ -79,14 +79,22 @@ class Admission:
         An unknown store costs the same work as a known one and gets the same answer.
         """
         named = self._named(incoming)
-        unknown, known = _up_to_a_known_one(named)
-        current = self._secrets.with_current_secrets(known)
+        unknown, first = _up_to_a_known_one(named)
         try:
-            return _receive(current, incoming)
+            store, proof = self._verify(first, incoming)
+            return read_delivery(
+                incoming.headers,
+                incoming.body,
+                store=store,
+                now=incoming.at,
+                source="webhook",
+                signed_with=proof.secret.fingerprint,
+            )
         except DeliveryRefused as refusal:
-            for store in (*unknown, *named):
-                self._imitate(store, incoming)
-            self._record(refusal, current, incoming)
+            for other in (*unknown, *named):
+                with suppress(DeliveryRefused):
+                    self._verify(other, incoming)
+            self._record(refusal, first, incoming)
             return CANNOT_VERIFY if self._secrets.may_be_incomplete else INVALID_SIGNATURE
 
     def answer(self, delivery: Delivery, stored: Stored | NotStored) -> Answer:
@@ -109,53 +117,57 @@ class Admission:
             return iter((self._index.by_name(incoming.store),))
         return self._index.all_named(incoming.headers, incoming.body)
 
-    def _imitate(self, named: NamedStore, incoming: IncomingDelivery) -> None:
-        """Do what verifying costs for this store, with as many secrets as it has, none of which can match."""
-        store = self._secrets.with_current_secrets(named.store) or named.store
-        with suppress(DeliveryRefused):
-            verify(
-                store.scheme,
-                secrets=self._dummy_secrets[: len(store.secrets)],
-                headers=incoming.headers,
-                body=incoming.body,
-                now=incoming.at,
-                url=store.url,
-            )
+    def _verify(self, named: NamedStore, incoming: IncomingDelivery) -> tuple[Store, Verified]:
+        """Verify a delivery to a known store. One to an unknown store is refused with what that costs for a known one.
 
-    def _record(self, refusal: DeliveryRefused, known: Store | None, incoming: IncomingDelivery) -> None:
+        It is verified with as many secrets as the imitated store has, none of which can match.
+        """
+        store = self._secrets.with_current_secrets(named.store)
+        secrets = (store.secrets if named.is_known else self._dummy_secrets)[: len(store.secrets)]
+        proof = verify(
+            store.scheme,
+            secrets=secrets,
+            headers=incoming.headers,
+            body=incoming.body,
+            now=incoming.at,
+            url=store.url,
+        )
+        if not named.is_known:  # no input leads here; it must never become an event of the imitated store
+            raise DeliveryRefused("unknown-store", "no such store")
+        return store, proof
+
+    def _record(self, refusal: DeliveryRefused, named: NamedStore, incoming: IncomingDelivery) -> None:
         """Count a refusal and store the delivery for a while: the configured secret may be the wrong one."""
-        label = known.name if known else UNKNOWN_STORE
-        self._counts.add(label, "refused", f"refused:{refusal.reason}")
-        self._counted.add("deliveries refused", store=label, reason=refusal.reason)
+        label, reason = (named.store.name, refusal.reason) if named.is_known else (UNKNOWN_STORE, "unknown-store")
+        self._counts.add(label, "refused", f"refused:{reason}")
+        self._counted.add("deliveries refused", store=label, reason=reason)
         self._refusals.add(
             Refusal(
                 at=incoming.at,
                 store=label,
                 named=incoming.store if is_store_name(incoming.store) else "",
-                reason=refusal.reason,
+                reason=reason,
                 length=len(incoming.body),
                 hash=hashlib.sha256(incoming.body).hexdigest()[:16],
                 address=incoming.address,
-                headers=stored_headers(incoming.headers, known.scheme.reads if known else ()),
+                headers=stored_headers(incoming.headers, named.store.scheme.reads if named.is_known else ()),
                 body=incoming.body,
             )
         )
 
 
-def _up_to_a_known_one(named: Iterator[NamedStore]) -> tuple[list[NamedStore], Store | None]:
-    """The unknown stores before the first known one, and that one. What follows it stays in the iterator."""
-    unknown: list[NamedStore] = []
+def _up_to_a_known_one(named: Iterator[NamedStore]) -> tuple[list[NamedStore], NamedStore]:
+    """The unknown stores before the first known one, and that one. What follows it stays in the iterator.
+
+    If none is known, the last unknown one takes its place.
+    """
+    passed: list[NamedStore] = []
     for one in named:
+        passed.append(one)
         if one.is_known:
-            return unknown, one.store
-        unknown.append(one)
-    return unknown, None
-
-
-def _receive(store: Store | None, incoming: IncomingDelivery) -> Delivery:
-    if store is None:
-        raise DeliveryRefused("unknown-store", "no such store")
-    return receive(incoming.headers, incoming.body, store=store, now=incoming.at)
+            break
+    last = passed.pop()
+    return passed, last
 
 
 def read_body(read: Callable[[int], bytes], announced: str, limit: int) -> bytes:

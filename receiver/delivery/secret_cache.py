@@ -66,9 +66,9 @@ class SecretCache:
 
     # For requests
 
-    def with_current_secrets(self, known: Store | None) -> Store | None:
+    def with_current_secrets(self, store: Store) -> Store:
         """The store with every secret that is valid now."""
-        return self._stores.get(known.name, known) if known is not None else None
+        return self._stores.get(store.name, store)
 
     @property
     def may_be_incomplete(self) -> bool:

@@ -36,7 +36,6 @@ def cache_of(system: System) -> SecretCache:
 
 def known(system: System, cache: SecretCache) -> list[bytes]:
     store = cache.with_current_secrets(system.config.known_stores["north"])
-    assert store is not None
     return [secret.key for secret in store.secrets]
 
 
