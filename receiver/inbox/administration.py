@@ -11,7 +11,7 @@ from redis import Redis
 
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
-from receiver.inbox.accept_batch import unreadable_detail
+from receiver.inbox.accept_batch import MAX_EVENT_NAMES, unreadable_detail
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
@@ -110,7 +110,7 @@ class Administration:
 
     def reread(self, deliveries: Sequence[tuple[str, Delivery]], *, repeat_window: float) -> list[RereadResult]:
         """Store what can be read now of events that could not be read, and route those events."""
-        arguments: list[Argument] = [int(repeat_window * 1000)]
+        arguments: list[Argument] = [int(repeat_window * 1000), MAX_EVENT_NAMES]
         for event_id, one in deliveries:
             event = one.event
             arguments += (event_id, event.topic, one.theirs, event.delivery_id, event.resource_id)

@@ -67,7 +67,7 @@ def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
     _search_config_folder(config)
     copies = copies or SourceCopies()
     found = [_load(source, copies, sources) for source in sources]
-    _refuse_duplicate_plugins(found)
+    _refuse_duplicate_plugins(config, found)
     plugins = [replace(plugin, handlers=_configured_handlers(config, plugin)) for plugin in found]
     seen: dict[str, Handler] = {}
     for plugin in plugins:
@@ -160,17 +160,18 @@ def _with_overrides(handler: Handler, given: PluginSettings) -> Handler:
     )
 
 
-def _refuse_duplicate_plugins(plugins: list[Plugin]) -> None:
+def _refuse_duplicate_plugins(config: Config, plugins: list[Plugin]) -> None:
     seen: dict[str, Plugin] = {}
     for plugin in plugins:
         if other := seen.get(plugin.name):
-            if other.router is plugin.router:
-                raise PluginError(
-                    f"plugin {plugin.name} is loaded twice: {other.origin}, and {plugin.origin}; remove one"
-                )
-            raise PluginError(
-                f"two plugins are called {plugin.name}: {other.origin}, and {plugin.origin}; rename the Router of one"
-            )
+            same = other.router is plugin.router
+            fix = "remove one" if same else "rename the Router of one"
+            if other.code.source.version and not plugin.code.source.version:
+                # Under another name the file would run beside the installed package: each effect would happen twice.
+                where = config.place("workers", "plugins") or config.path or "config"
+                fix = f"remove {plugin.origin} from [workers] plugins ({where})"
+            problem = f"plugin {plugin.name} is loaded twice" if same else f"two plugins are called {plugin.name}"
+            raise PluginError(f"{problem}: {other.origin}, and {plugin.origin}; {fix}")
         seen[plugin.name] = plugin
 
 

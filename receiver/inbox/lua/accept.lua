@@ -76,21 +76,8 @@ local function note_name(store, name, received)
   end
 end
 
--- The event names that a store sends. Their number is limited; further names are counted under the empty name.
 local function write_names(store, own)
-  local key = P .. 't:' .. store
-  for name, seen in pairs(own) do
-    local many = seen[1]
-    if redis.call('HINCRBY', key, 'n:' .. name, many) == many and redis.call('HLEN', key) > 2 * max_names then
-      redis.call('HDEL', key, 'n:' .. name)
-      name = ''
-      redis.call('HINCRBY', key, 'n:', many)
-    end
-    local last = seen[2]
-    -- A delivery that has waited, in a spool or as refused, may have arrived before the last one.
-    if last < NOW - 100 then last = math.max(last, tonumber(redis.call('HGET', key, 'l:' .. name) or 0)) end
-    redis.call('HSET', key, 'l:' .. name, string.format('%.0f', last))
-  end
+  for name, seen in pairs(own) do count_name(store, name, seen[1], seen[2], max_names) end
 end
 
 local function accept(at)

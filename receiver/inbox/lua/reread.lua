@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- reread: store events that could not be read as the current scheme reads them. Those that are readable now are made ready
 -- to be routed.
--- ARGV  1 the window for repeats (ms)
+-- ARGV  1 the window for repeats (ms)  2 how many event names of a store are counted one by one
 --       then for each event: id, topic, theirs, delivery, resource, occurred, data_path, why it is unreadable (JSON) or "",
 --       and by which a redelivery would be found now: the id of its event, its first id, its repeat mark, each or ""
 -- returns for each event what became of it; `RereadResult` in administration.py lists the words
 local PARTS = 11
-local window
+local window, max_names
 
 -- The event that a redelivery was accepted as, if there was one. Else nil and, if the current scheme finds another id than
 -- the event's own, that id: a redelivery would be looked for there.
@@ -47,7 +47,7 @@ end
 local function reread(at)
   local id, problem, mark = ARGV[at], ARGV[at + 7], ARGV[at + 10]
   local e, item = P .. 'e:' .. id, item_of(id, 'intake')
-  local store, received, digest = unpack(redis.call('HMGET', e, 'store', 'received', 'digest'))
+  local store, received, digest, theirs = unpack(redis.call('HMGET', e, 'store', 'received', 'digest', 'theirs'))
   local run = store and read_run(id, 'intake')
   if not run then return 'not-unreadable' end -- a run of intake has failed, or was dropped
   if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
@@ -75,13 +75,16 @@ local function reread(at)
     redis.call('HSET', e, 'alias', alias)
   end
   if mark ~= '' then set_mark(store, mark, received, arrived, window, id) end
+  -- A name that was read on arrival is counted already. A statistic: a damaged key must not cost the event.
+  local name = ARGV[at + 2]
+  if name ~= '' and name ~= theirs then pcall(count_name, store, name, 1, received, max_names) end
   return 'read'
 end
 
 return function()
-  window = tonumber(ARGV[1])
+  window, max_names = tonumber(ARGV[1]), tonumber(ARGV[2])
   local results = {}
-  for at = 2, #ARGV, PARTS do
+  for at = 3, #ARGV, PARTS do
     results[#results + 1] = change_or_quarantine(item_of(ARGV[at], 'intake'), reread, at)
   end
   return results

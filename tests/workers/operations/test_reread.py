@@ -14,7 +14,7 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from receiver.inbox import FailureQueries, Housekeeping, keys
+from receiver.inbox import EventQueries, FailureQueries, Housekeeping, keys
 from tests.support.harness import Process, System
 
 PLUGIN = """
@@ -102,6 +102,9 @@ def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected
         again = acme.send(number, delivery=f"delivery-{number}").json()
         assert (again["status"], again["id"]) == ("duplicate", one)
     assert acme.counts() == {"accepted": 3, "settled": 3, "open": 0, "failed": 0, "duplicates": 3}
+    (sent,) = json.loads(acme.cli("topics", "--json").stdout)
+    assert (sent["theirs"], sent["topic"], sent["seen"]) == ("orders/new", "order.created", 3)
+    assert "which no store has sent" not in acme.cli("doctor").stdout
     assert FailureQueries(acme.system.client).groups() == []
     assert "no events to read again" in acme.cli("events", "reread").stdout
     assert "1 not read again: not an unreadable event" in acme.cli("events", "reread", ids[0]).stdout
@@ -205,6 +208,7 @@ def test_a_dropped_event_can_be_read_again(system: System, problem: str) -> None
     (result,) = system.administration.reread([(stored.id, replace(delivery, unreadable=problem))], repeat_window=60)
     assert result == ("unreadable" if problem else "read")
     assert system.status(stored.id) == ("settled" if problem else "open")
+    assert [one.seen for one in EventQueries(system.client).event_names("north")] == [1], "counted on arrival"
     assert system.identity_holds()
 
 

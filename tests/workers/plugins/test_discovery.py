@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,6 +210,26 @@ def test_two_plugins_with_one_name_are_refused(tmp_path: Path) -> None:
     path.write_text('[workers]\nplugins = ["a.py", "b.py"]\n')
     with pytest.raises(PluginError, match=r"two plugins are called shop: a\.py, and b\.py; rename the Router of one"):
         load(path)
+
+
+def test_a_file_that_became_a_package_is_to_be_removed_from_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under another name the file would run beside the package, and each effect would happen twice."""
+    about = tmp_path / "site" / "moved_shop-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: moved-shop\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[storehooks.handlers]\nshop = moved_shop\n")
+    (tmp_path / "site" / "moved_shop.py").write_text(HEAD + ONE)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    path = write(tmp_path, Broken(HEAD + ONE, "", "", ""))
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if text.startswith("plugins ="))
+    with pytest.raises(PluginError) as caught:
+        load(path)
+    said = str(caught.value)
+    assert said.startswith("two plugins are called shop: entry point shop = moved_shop, and shop.py; ")
+    assert re.search(rf"remove shop\.py from \[workers\] plugins \(.*config\.toml:{line}\)", said), said
+    assert "rename" not in said
 
 
 # Settings

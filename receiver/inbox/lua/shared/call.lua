@@ -23,6 +23,20 @@ local function count(name, store, by)
   counted[own] = (counted[own] or 0) + by
 end
 
+-- Counts an event name that a store sends, and the time it was last sent. The number of names is limited; further names
+-- are counted under the empty name.
+local function count_name(store, name, many, last, max_names)
+  local key = P .. 't:' .. store
+  if redis.call('HINCRBY', key, 'n:' .. name, many) == many and redis.call('HLEN', key) > 2 * max_names then
+    redis.call('HDEL', key, 'n:' .. name)
+    name = ''
+    redis.call('HINCRBY', key, 'n:', many)
+  end
+  -- A delivery that has waited, in a spool, as refused or as unreadable, may have arrived before the last one.
+  if last < NOW - 100 then last = math.max(last, tonumber(redis.call('HGET', key, 'l:' .. name) or 0)) end
+  redis.call('HSET', key, 'l:' .. name, string.format('%.0f', last))
+end
+
 -- One command with many arguments. Lua cannot pass more than some thousands at once.
 local function in_slices(command, key, arguments)
   for at = 1, #arguments, 2000 do
