@@ -37,6 +37,7 @@ from receiver.inbox import AcceptResult, Inbox, connect_to
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.inbox.redis.script_runner import NotReplicatedError
+from receiver.inbox.redis.server_faults import reason_of
 from receiver.spool import DamagedEvents, SpooledEvents, SpooledRow, keep, open_damaged, spool_name
 
 RUN_EVERY = 0.5
@@ -79,7 +80,7 @@ class SpoolDrain:
                 self._outage.worked()
             except Exception as error:  # noqa: BLE001  rows stay in the spool until the next run
                 is_of_file = isinstance(error, (sqlite3.Error, OSError))  # its message says which disk or file
-                self._outage.failed(why=str(error) if is_of_file else type(error).__name__)
+                self._outage.failed(why=str(error) if is_of_file else reason_of(error))
                 if isinstance(error, sqlite3.Error):
                     self._spool.reopen(error)
             with suppress(Exception):
@@ -119,7 +120,7 @@ class SpoolDrain:
             self._inbox.check_accept()
         except RedisError as error:
             self._breaker.trip()
-            self._inbox.outage.failed(why=type(error).__name__)
+            self._inbox.outage.failed(why=reason_of(error))
             return False
         self._breaker.close()
         self._inbox.outage.worked(quiet=QUIET_SECONDS)

@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.stores import Store
+from receiver.inbox.redis.server_faults import reason_of
 
 if TYPE_CHECKING:
     from receiver.inbox.keyring.keyring import Keyring, KeyringState
@@ -109,7 +110,7 @@ class SecretCache:
             self._is_read, self._refreshed_at = True, began
             self._outage.worked()
         except Exception as error:  # noqa: BLE001  damaged records in Redis must neither end the thread nor prevent a start
-            self._outage.failed(why=type(error).__name__)
+            self._outage.failed(why=reason_of(error))
             self._is_read = False
             # secrets learned meanwhile may come late
             self._complete_at = time.monotonic() + REFRESH_EVERY + GRACE_SECONDS

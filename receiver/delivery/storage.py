@@ -24,6 +24,7 @@ from receiver.delivery.inbox_access import InboxAccess
 from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
+from receiver.inbox.redis.server_faults import reason_of
 
 READY_SECONDS = 1.0
 """How long the answer to "can a delivery be stored now" counts."""
@@ -103,7 +104,7 @@ class DeliveryStorage:
 
     def inbox_failed(self, error: Exception) -> None:
         """Open the breaker: the inbox is not asked again for a moment."""
-        self._inbox.outage.failed(why=type(error).__name__, spool="on" if self._spool.enabled else "off")
+        self._inbox.outage.failed(why=reason_of(error), spool="on" if self._spool.enabled else "off")
         self._breaker.trip()
 
     def inbox_worked(self) -> None:

@@ -20,6 +20,7 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
+from receiver.inbox.redis.server_faults import reason_of
 from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
 from workers.formatting import span
 from workers.subscriptions.apply import ChangeResult, apply_changes
@@ -267,7 +268,7 @@ class SubscriptionCheck:
                 pause = BUSY_ROUND_EVERY if self.round() else ROUND_EVERY
                 self._outage.worked()
             except Exception as error:  # noqa: BLE001  Redis or the disk may fail: the thread goes on
-                self._outage.failed(why=type(error).__name__)
+                self._outage.failed(why=reason_of(error))
                 pause = ROUND_EVERY
 
     def round(self) -> int:

@@ -25,7 +25,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnusable
 from receiver.inbox import keys
-from receiver.inbox.redis.server_faults import describe, fault_of_error, user_of
+from receiver.inbox.redis.server_faults import ServerFault, describe, fault_of_error, user_of
 from receiver.inbox.redis.server_state import ServerState, read_state
 
 OLDEST_VERSION = (7, 0)
@@ -176,8 +176,8 @@ def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True, wait
     if state.fault:
         raise state.fault.error
     _refuse_settings(state, ack, describe(client))
-    if runs_scripts:
-        _refuse_without_rights(client, waits=waits)
+    if runs_scripts and (missing := missing_right(client, waits=waits)):
+        raise missing.error
     return state.name
 
 
@@ -200,8 +200,8 @@ def _refuse_settings(state: ServerState, ack: str, server: str) -> None:
         )
 
 
-def _refuse_without_rights(client: Redis, *, waits: bool) -> None:
-    """Refuse a server that lacks a command of ours, or a user who may not use it. None of these changes anything.
+def missing_right(client: Redis, *, waits: bool) -> ServerFault | None:
+    """The fault of a server that lacks a command of ours, or of a user who may not use it. Trying changes nothing.
 
     A server that is still loading its data does not answer them. It is usable soon, so that is no reason to refuse it.
     """
@@ -212,19 +212,21 @@ def _refuse_without_rights(client: Redis, *, waits: bool) -> None:
     try:
         replies = pipeline.execute(raise_on_error=False)
     except RedisError:
-        return
+        return None
     lacking = []
     for one, reply in zip(needed, replies, strict=True):
         if isinstance(reply, NoPermissionError):
             lacking.append(one)
         elif "unknown command" in str(reply).lower():
-            raise fault_of_error(reply, client).error
-    if lacking:
-        uses, rights = " or ".join(one.use for one in lacking), " ".join(dict.fromkeys(one.right for one in lacking))
-        raise ServerUnusable(
-            f"the user {user_of(client)} of the Redis server at {describe(client)} may not {uses}; "
-            f"give it {rights}, as docs/operating.md says"
-        )
+            return fault_of_error(reply, client)
+    if not lacking:
+        return None
+    uses, rights = " or ".join(one.use for one in lacking), " ".join(dict.fromkeys(one.right for one in lacking))
+    return ServerFault(
+        f"the user {user_of(client)} of the Redis server at {describe(client)} may not {uses}",
+        f"give it {rights}, as docs/operating.md says",
+        only_workers=lacking == [_NEEDED_TO_WAIT],
+    )
 
 
 def server_ms(client: Redis) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
+from receiver.inbox import keys
 
 URL = "[redis] url (or REDIS_URL)"
+_A_KEY_OF = {"sh:": keys.FORMAT, "rq:": keys.RQ_QUEUES}
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class ServerFault:
     text: str
     fix: str
     temporary: bool = False
+    only_workers: bool = False
+    """Whether only workers need what is missing. Deliveries are still stored."""
 
     @property
     def error(self) -> ServerUnusable:
@@ -43,6 +48,11 @@ def describe(client: Redis) -> str:
 def user_of(client: Redis) -> str:
     """The name of a client's user at its server."""
     return client.connection_pool.connection_kwargs.get("username") or "default"
+
+
+def reason_of(error: Exception) -> str:
+    """An error as a word for the log. A refusal is the server's own text, because it names the command."""
+    return str(error) if isinstance(error, NoPermissionError) else type(error).__name__
 
 
 def fault_of_error(error: RedisError, client: Redis) -> ServerFault:
@@ -120,10 +130,7 @@ def _refused_command(error: RedisError, server: str, client: Redis) -> ServerFau
     """The fault if the server answers the first command with an error."""
     said = str(error)
     if isinstance(error, NoPermissionError):
-        return ServerFault(
-            f"{server}: the user {user_of(client)} may not run {_command_in(said)}",
-            "give it the rights that docs/operating.md lists",
-        )
+        return _missing_right(said, f"{server}: the user {user_of(client)} may not", client)
     if isinstance(error, ResponseError) and "DB index" in said:
         database = client.connection_pool.connection_kwargs.get("db")
         return ServerFault(f"{server} has no database {database}", f"correct the number at the end of {URL}")
@@ -138,6 +145,23 @@ def _refused_command(error: RedisError, server: str, client: Redis) -> ServerFau
     return None
 
 
+def _missing_right(said: str, user_may_not: str, client: Redis) -> ServerFault:
+    """The server names a command that the user may not run. Of a key it says only that it is one."""
+    if command := _command_in(said):
+        return ServerFault(f"{user_may_not} run {command}", "give it the rights that docs/operating.md lists")
+    pipeline = client.pipeline(transaction=False)
+    for name in _A_KEY_OF.values():
+        pipeline.exists(name)
+    with suppress(RedisError):
+        answers = zip(_A_KEY_OF, pipeline.execute(raise_on_error=False), strict=True)
+        if refused := [prefix for prefix, answer in answers if isinstance(answer, NoPermissionError)]:
+            patterns = " ".join(f"~{prefix}*" for prefix in refused)
+            use = f"use keys that begin with {' or '.join(refused)}"
+            return ServerFault(f"{user_may_not} {use}", f"give it {patterns}, as docs/operating.md says")
+    fix = "give it the rights that docs/operating.md lists"
+    return ServerFault(f"{user_may_not} use all that is needed: {said.rstrip('.')}", fix)
+
+
 def _wrong_password(said: str, server: str, user: str) -> ServerFault:
     if "without any password configured" in said:
         return ServerFault(f"{server} has no password, and {URL} has one", "remove it there, or set it at the server")
@@ -150,9 +174,9 @@ def _wrong_password(said: str, server: str, user: str) -> ServerFault:
 
 
 def _command_in(said: str) -> str:
-    """The command in "User me has no permissions to run the 'info' command"."""
+    """The command in "User me has no permissions to run the 'info' command"; empty if there is none."""
     _, _, rest = said.partition("'")
-    return rest.partition("'")[0].upper() or "this command"
+    return rest.partition("'")[0].upper()
 
 
 def _tls_fault(error: RedisError, server: str, given: Mapping[str, Any]) -> ServerFault | None:

@@ -23,7 +23,7 @@ from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import OLDEST_VERSION, missing_right, server_ms
 from receiver.inbox.redis.server_faults import describe, fault_of_error
 from receiver.inbox.redis.server_state import read_state
 from receiver.inbox.subscription_checks import SubscriptionChecks
@@ -58,7 +58,10 @@ def server_facts(client: Redis) -> ServerFacts:
     try:
         before = time.time()
         ahead = server_ms(client) / 1000 - (before + time.time()) / 2
-        return ServerFacts(address=address, clock_ahead=ahead, **vars(read_state(client)))
+        state = read_state(client)
+        if not state.fault and state.version[:2] >= OLDEST_VERSION:  # an old one lacks commands, too
+            state = replace(state, fault=missing_right(client, waits=True))
+        return ServerFacts(address=address, clock_ahead=ahead, **vars(state))
     except RedisError as error:
         return ServerFacts(address=address, fault=fault_of_error(error, client))
 

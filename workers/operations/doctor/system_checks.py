@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
 from receiver.inbox.redis.connecting import OLDEST_VERSION
+from receiver.inbox.redis.server_faults import ServerFault
 from workers.formatting import clock, counted, size, span
 from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
@@ -94,7 +95,7 @@ def check_server(facts: Facts) -> Iterator[Finding]:
     server = facts.server
     if server.fault:
         fix = f"{server.fault.fix}{_at(facts.config, 'redis', 'url')}"
-        yield fail("server", server.fault.text, _effect_of_fault(facts, lasting=not server.fault.temporary), fix=fix)
+        yield fail("server", server.fault.text, _effect_of(server.fault, facts), fix=fix)
         return
     problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_clock_skew(server)]
     if not problems:
@@ -102,11 +103,14 @@ def check_server(facts: Facts) -> Iterator[Finding]:
     yield from problems
 
 
-def _effect_of_fault(facts: Facts, *, lasting: bool) -> str:
+def _effect_of(fault: ServerFault, facts: Facts) -> str:
+    if fault.only_workers:
+        return "workers do not start, so do not restart them; those that run find new events late"
     if not _uses_spool(facts):
         return "every delivery is answered 503"
-    if lasting:
-        return "web and worker do not start; a web process that runs already stores deliveries in the spool"
+    if not fault.temporary:
+        effect = "a web process that runs already stores deliveries in the spool"
+        return f"web and worker do not start, so do not restart them; {effect}"
     return "deliveries wait in the spool, and no handler runs"
 
 
@@ -371,6 +375,8 @@ def _unusable_url(facts: Facts, web: WebFacts) -> Finding:
         return fail("public url", text, fix=LONGER)
     if not web.answers_at:
         fix = f"start `storehooks web`: it does not answer at {bind} either"
+        if facts.server.fault and not facts.server.fault.temporary:
+            fix = f"see server above; then {fix}"
         if facts.host.web_runs:
             fix = f"`storehooks web` runs, and does not answer at {bind} either: see its log; --timeout waits longer"
         return fail("public url", text, fix=fix)

@@ -13,6 +13,7 @@ from rq.worker.base import WorkerStatus
 
 from receiver import logs
 from receiver.inbox.keys import rq_queue
+from receiver.inbox.redis.server_faults import reason_of
 from receiver.inbox.rq_records import register_worker
 
 log = logs.get("worker")
@@ -58,4 +59,4 @@ class RegisteredWorker(RQWorker):
             call()
             self._outage.worked()
         except RedisError as error:
-            self._outage.failed(why=type(error).__name__)
+            self._outage.failed(why=reason_of(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
 import threading
@@ -19,6 +20,7 @@ from receiver.contract.errors import ServerUnreachable, ServerUnusable
 from receiver.inbox import connect_to
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
+from receiver.inbox.redis.server_faults import fault_of_error
 from tests.support.harness import Process, Server, System, eventually, free_port, own_server
 from tests.support.sentinels import NAME, Sentinels
 from tests.support.tls_proxy import TlsProxy
@@ -244,6 +246,58 @@ def test_a_worker_whose_right_to_wait_is_taken_away_says_so(make_system: Callabl
     assert "no permissions to run the 'blmove' command" in system.log("worker")
     rules.execute_command("ACL", "SETUSER", "limited", "+blmove")
     eventually(lambda: "waiting for wake-ups is possible again" in system.log("worker"))
+
+
+def test_doctor_names_a_right_that_was_taken_away_and_advises_no_restart(
+    make_system: Callable[..., System], locked: Locked
+) -> None:
+    """A restart would be refused. While web runs, it stores deliveries in the spool."""
+    rules = locked.server.client
+    rules.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", "~*", "&*", "+@all")
+    system = make_system(url=locked.url("limited:pw@"))
+    system.start("web", "worker", "housekeeper")
+    assert system.status(system.deliver())
+    rules.execute_command("ACL", "SETUSER", "limited", "-@scripting")
+    assert system.post(system.request()).status_code == 200
+    eventually(lambda: "no permissions to run the 'fcall' command" in system.log("web"), what="web's log names it")
+    findings = json.loads(system.run_cli("doctor", "--json").stdout)["findings"]
+    (server,) = [one for one in findings if one["check"] == "server"]
+    assert server["level"] == "fail"
+    assert "the user limited" in server["text"]
+    assert "may not run FCALL or run FUNCTION LOAD" in server["text"]
+    assert "give it +@scripting, as docs/operating.md says" in server["fix"]
+    assert "do not restart them" in server["more"][0]
+    assert not {one["check"] for one in findings} & {"workers", "housekeeper"}
+    assert not [one for one in findings if "start " in one["fix"]]
+
+
+def test_doctor_says_that_without_blmove_only_workers_are_refused(
+    make_system: Callable[..., System], locked: Locked
+) -> None:
+    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", "-@blocking"]
+    locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
+    done = make_system(url=locked.url("limited:pw@")).run_cli("doctor")
+    assert done.returncode == 1
+    assert "may not run BLMOVE" in done.stdout
+    assert "workers do not start" in done.stdout
+    assert "web and worker do not start" not in done.stdout
+    assert "start `storehooks worker`" not in done.stdout
+
+
+@pytest.mark.parametrize("missing", ["sh", "rq"])
+def test_a_missing_key_pattern_is_named(locked: Locked, missing: str) -> None:
+    """The server says only that it is a key."""
+    given = "rq" if missing == "sh" else "sh"
+    rights = ["reset", "on", ">pw", f"~{given}:*", "&*", "+@all"]
+    locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
+    client = connect_to(RedisSettings(url=locked.url("limited:pw@")), timeout=1.0)
+    with pytest.raises(RedisError) as raised:
+        client.get(f"{missing}:any")
+    fault = fault_of_error(raised.value, client)
+    assert f"the user limited may not use keys that begin with {missing}:" in fault.text
+    assert f"give it ~{missing}:*" in fault.fix
+    sentence = refusal(locked.url("limited:pw@"))
+    assert f"give it ~{missing}:*" in sentence
 
 
 # In every process

@@ -283,7 +283,7 @@ def test_only_a_fault_that_lets_web_start_leaves_deliveries_in_the_spool(facts: 
         for fault in (away, refused)
     ]
     assert "deliveries wait in the spool, and no handler runs" in lines[0]
-    assert "web and worker do not start; a web process that runs already stores deliveries in the spool" in lines[1]
+    assert "web and worker do not start, so do not restart them; a web process that runs already stores" in lines[1]
 
 
 @pytest.mark.parametrize("web_runs", [False, True])
@@ -405,7 +405,7 @@ def test_what_waits_for_an_operator(facts: Facts) -> None:
     )
     assert paused == "warn paused: erp.push is paused; its runs wait -> storehooks handlers resume erp.push"
     assert quarantined == (
-        "fail inbox: 1 damaged record in Redis, quarantined: what belongs to it is not handled / "
+        "fail inbox: 1 damaged record in Redis, quarantined: what belongs to a damaged event is not handled / "
         "ID|erp.push: found in later while its record says nothing -> "
         "check what else writes to this database; then clear the list: redis-cli DEL sh:quarantined"
     )
