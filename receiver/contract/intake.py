@@ -22,8 +22,8 @@ from receiver.contract.signing.signatures import (
     Scheme,
     id_has_separator,
     joined_id,
+    may_be_cut,
     read_part,
-    starts_with_timestamp,
     verify,
 )
 from receiver.contract.stores import Store, names_another_store
@@ -176,18 +176,18 @@ class _Reader:
 def _id_counts_alone(scheme: Scheme, headers: Headers, body: bytes, *, readable: bool, joined: bool) -> bool:
     """Whether two deliveries with equal ids are duplicates whatever their bodies. Raises for an ambiguous delivery.
 
-    Where `signed` joins a header's id with other parts, the signed bytes of one delivery can be cut elsewhere and sent
-    again under another id. The rest of a JSON object that was cut is not JSON, so a readable delivery is genuine. An
+    Where `signed` joins headers with other parts, the signed bytes of one delivery can be cut elsewhere and sent again,
+    even under another id. The rest of a JSON object that was cut is not JSON, so a readable delivery is genuine. An
     unreadable one is refused if it may be cut; else it is accepted, but its id counts only together with its body.
     A readable one that is joined with other headers can be cut between these: then their joined text is its id.
     """
-    separated = id_has_separator(scheme, headers)
-    if not readable and scheme.id_separators and (separated or starts_with_timestamp(scheme, body)):
+    if not readable and may_be_cut(scheme, headers, body):
         raise DeliveryRefused(
             "ambiguous",
-            "the body is not JSON, and id or body contain what separates the signed parts: this may be a part of "
-            "another delivery",
+            "the body is not JSON, and a signed header or the body contains what separates the signed parts: this may "
+            "be a part of another delivery",
         )
+    separated = id_has_separator(scheme, headers)
     return scheme.dedupe == "id" and (joined or not separated) and (readable or not scheme.id_separators)
 
 

@@ -227,7 +227,8 @@ def _hints(
         return [Hint("the signature matches this store's secret, but the delivery names another store", fix)]
     if refusal.reason == "ambiguous":
         fix = (
-            "look for the whole delivery in `storehooks events`; if the store really sends this, ask for ids without it"
+            "look for the whole delivery in `storehooks events`; if the store really sends this, ask it for JSON or "
+            "for signed headers without the separator"
         )
         return [Hint("the signature matches, but the same bytes may be another delivery, cut elsewhere", fix)]
     found = find_hints(store, headers, body, others) if refusal.reason in _SEARCHED else []

@@ -51,13 +51,13 @@ __all__ = [
     "find_signature",
     "id_has_separator",
     "joined_id",
+    "may_be_cut",
     "parse_timestamp",
     "read_source",
     "read_timestamp",
     "sign",
     "signed_content",
     "split_signature",
-    "starts_with_timestamp",
     "verify",
 ]
 
@@ -107,8 +107,8 @@ def verify(
     if not secret.is_active(now):
         raise DeliveryRefused("secret-expired", f"signed with {secret.fingerprint}, which has expired")
     if not scheme.timestamp or not scheme.tolerance:
-        if signs_time and any(separator in _header_bytes(text) for _, separator in scheme.id_separators):
-            parse_timestamp(scheme, text)  # else it may hold a part of the id
+        if signs_time and _has_separator(scheme, _TIMESTAMP, text):
+            parse_timestamp(scheme, text)  # else it may hold a part of what is signed next to it
         return Verified(secret, None)
     return Verified(secret, _checked_timestamp(scheme, text or read_timestamp(scheme, headers, body, pairs), now))
 
@@ -245,7 +245,24 @@ def joined_id(scheme: Scheme, headers: Headers, document: Any) -> bytes:
     return b"".join(part if isinstance(part, bytes) else _header_bytes(headers.get(part[1], "")) for part in run)
 
 
-def starts_with_timestamp(scheme: Scheme, body: bytes) -> bool:
+def may_be_cut(scheme: Scheme, headers: Headers, body: bytes) -> bool:
+    """Whether the same signed bytes may be another delivery, whose signed headers and body end elsewhere.
+
+    Then a signed header contains its separator, or the body starts like the parts before it.
+    """
+    names = [part for part in scheme.signed_parts if part[0] == "header"]
+    if not names or _BODY not in scheme.signed_parts:
+        return False
+    has_separator = any(_has_separator(scheme, part, headers.get(part[1], "")) for part in names)
+    return has_separator or _starts_with_timestamp(scheme, body)
+
+
+def _has_separator(scheme: Scheme, part: Part, value: str) -> bool:
+    """Whether a signed value contains the text that separates it from another signed part."""
+    return any(between in _header_bytes(value) for left, between, right in scheme.joints if part in (left, right))
+
+
+def _starts_with_timestamp(scheme: Scheme, body: bytes) -> bool:
     """Whether the body starts like the signed parts before it, with a timestamp and its separator."""
     form = _FORMS[scheme.timestamp_unit].encode()
     separators = [between for left, between, right in scheme.joints if (left, right) == (_TIMESTAMP, _BODY)]

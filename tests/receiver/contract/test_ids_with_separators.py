@@ -141,6 +141,56 @@ def test_an_id_next_to_another_signed_header_counts_with_that_header() -> None:
     assert event_id(by_body, x_id="1", x_topic="a") == event_id(by_body, x_id="2", x_topic="a"), "an id in the body"
 
 
+DOTTED = b'{"type":"order.created","data":{"id":7,"prices":["1.99","2.99","3.99"]}}'
+
+
+@pytest.mark.parametrize(
+    ("signed", "absorbs"),
+    [
+        ("{header:x-id}.{header:x-topic}.{body}", "x-topic"),
+        ("{header:x-id}.{header:x-topic}.{body}", "x-id"),
+        ("{header:x-topic}.{header:x-id}.{body}", "x-topic"),
+        ("{header:x-topic}.{header:x-id}.{body}", "x-id"),
+        ("{header:x-topic}.{body}", "x-topic"),
+    ],
+)
+@pytest.mark.parametrize("ids", ["header:x-id", "json:data.id"])
+def test_a_signed_header_cannot_take_a_part_of_the_body(signed: str, absorbs: str, ids: str) -> None:
+    """Each cut would be one more event that cannot be read, from one captured delivery."""
+    event = Sources(id=(ids,), topic=("header:x-topic",))
+    sent = send(replace(WITH_TOPIC, signed=signed, dedupe="id+body", event=event), DOTTED, x_id="77", x_topic="paid")
+    accept(sent)
+    headers = [part[1] for part in sent.scheme.template[:-1] if isinstance(part, tuple)]
+    pieces = [sent.headers[name] for name in headers] + DOTTED.decode().split(".")
+    for size in range(2, 5):
+        left, changed = list(pieces), {}
+        for name in headers:
+            taken = size if name == absorbs else 1
+            changed[name], left = ".".join(left[:taken]), left[taken:]
+        assert reason(cut(sent, ".".join(left).encode(), **changed)) == "ambiguous", changed
+
+
+def test_a_signed_header_after_the_body_cannot_take_a_part_of_it() -> None:
+    sent = send(replace(WITH_TOPIC, signed="{body}.{header:x-topic}", dedupe="id+body"), DOTTED, x_topic="paid")
+    accept(sent)
+    head, _, tail = DOTTED.decode().rpartition(".")
+    assert reason(cut(sent, head.encode(), x_topic=f"{tail}.paid")) == "ambiguous"
+
+
+def test_without_a_tolerance_the_timestamp_cannot_take_a_part_of_the_body() -> None:
+    timed = replace(CUSTOM, signed="{timestamp}.{body}", tolerance=0, dedupe="id+body")
+    sent = send(timed, DOTTED)
+    accept(sent)
+    head, _, tail = DOTTED.decode().partition(".")
+    assert reason(cut(sent, tail.encode(), x_time=f"{sent.headers['x-time']}.{head}")) == "malformed-timestamp"
+
+
+def test_an_unreadable_delivery_is_accepted_where_no_signed_header_has_the_separator() -> None:
+    assert accept(send(WITH_TOPIC, b"a.b", x_id="1", x_topic="paid")).unreadable
+    unsigned = replace(WITH_TOPIC, signed="{header:x-id}.{header:x-topic}", allow_unsigned_body=True)
+    assert accept(send(unsigned, b"", x_id="1", x_topic="order.paid")).unreadable, "no signed header can take of it"
+
+
 @pytest.mark.parametrize("written", ["{timestamp}", "{header:x-time}"])
 def test_a_redelivery_that_is_signed_anew_is_a_duplicate(written: str) -> None:
     scheme = replace(WITH_TOPIC, signed=f"{{header:x-id}}.{written}.{{body}}", timestamp="header:x-time")
