@@ -184,10 +184,8 @@ def _subscriptions(one: StoreStatus) -> list[str]:
         return ["not checked: it has no base_url or no auth"]
     if plan.unknown:
         return [f"unknown: {plan.unknown.splitlines()[0]}"]
-    wanted = len(plan.wanted.names) if plan.wanted else 0
-    lines = [f"{wanted} wanted, {len(plan.existing)} exist" + ("" if plan.changes else ", nothing to do")]
-    lines += [f"{one.action} {one.topic}: {one.reason}" for one in plan.changes]
-    return [*lines, *plan.foreign_texts, *plan.held_back.splitlines()]
+    changes = [f"{one.action} {one.topic}: {one.reason}" for one in plan.changes]
+    return [plan.summary, *changes, *plan.foreign_texts, *plan.held_back.splitlines()]
 
 
 def _repair(repair: Repair, now: datetime) -> str:

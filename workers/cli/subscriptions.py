@@ -37,7 +37,13 @@ from workers.cli.subscriptions_display import (
 from workers.formatting import counted, span
 from workers.storeapi.configured_client import sandbox_hint
 from workers.subscriptions.apply import ChangeResult, apply_changes
-from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, require_managed
+from workers.subscriptions.managed_store import (
+    ManagedStore,
+    declared_handlers,
+    is_managed,
+    require_managed,
+    url_has_changed,
+)
 from workers.subscriptions.plan import Change, Handlers, Plan
 from workers.subscriptions.repair import check_result
 
@@ -237,10 +243,10 @@ def _state(config: Config, name: str, last: CheckResult | None, removed: bool) -
         return "manual: no base_url or auth"
     if removed:
         return f"removed: no repairs until `storehooks subscriptions apply --store {name}`"
-    if last is None:
-        return "not checked yet"
-    if last.unknown:
-        return "unknown"
+    if last is None or last.unknown:
+        return "unknown" if last else "not checked yet"
+    if url_has_changed(config, last):
+        return "checked before its URL changed"
     if last.held_back:
         return "held back"
     return f"{len(last.pending)} to do" if last.pending else "ok"

@@ -38,8 +38,7 @@ def _show_store(plan: Plan, wide: int) -> None:
             output.line(" " * (wide + 3), line, indent=wide + 3)
         return
     assert plan.wanted is not None
-    summary = f"{len(plan.wanted.names)} wanted, {len(plan.existing)} exist"
-    output.line(name, summary if plan.changes else f"{summary}, nothing to do")
+    output.line(name, plan.summary)
     show_changes([(sign(c.action), c.topic, f'"{c.theirs}"', c.reason) for c in plan.changes], indent=2)
     for text in (*plan.foreign_texts, *plan.held_back.splitlines()):
         output.line("    ", text, indent=6)
@@ -59,7 +58,11 @@ def show_changes(rows: Sequence[tuple[Any, ...]], *, indent: int = 0) -> None:
 def _show_summary(plans: list[Plan]) -> None:
     unknown = sum(1 for one in plans if one.unknown)
     changed = sum(1 for one in plans if one.changes)
-    parts = [f"{count_changes(plans)} at {counted(changed, 'store')}"] if changed else ["nothing to do"]
+    held_back = [len(one.earlier) for one in plans if one.earlier]
+    parts = [f"{count_changes(plans)} at {counted(changed, 'store')}"] if changed else []
+    if held_back:
+        parts.append(f"{counted(sum(held_back), 'subscription')} held back at {counted(len(held_back), 'store')}")
+    parts = parts or ["nothing to do"]
     parts += [f"{counted(unknown, 'store')} unknown"] if unknown else []
     output.echo(f"\n{', '.join(parts)}.")
 

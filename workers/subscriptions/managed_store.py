@@ -14,7 +14,7 @@ from receiver.contract.stores import Store
 from receiver.inbox import EventQueries, keys
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import with_learned_secrets
-from receiver.inbox.subscription_checks import SubscriptionChecks
+from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.configured_client import client_for_store, sandbox_hint
 from workers.storeapi.errors import ApiError
@@ -52,6 +52,11 @@ def require_managed(config: Config, store: str) -> None:
             "cannot be managed; set both there, or subscribe by hand in the store's own admin pages. "
             f"{sandbox_hint(config)}"
         )
+
+
+def url_has_changed(config: Config, last: CheckResult) -> bool:
+    """Whether the store's callback URL is another one than at its last check."""
+    return bool(last.urls) and config.known_stores[last.store].url not in last.urls
 
 
 def keyring_of(config: Config, redis: Redis) -> Keyring:

@@ -145,6 +145,14 @@ class Plan:
     event would arrive twice."""
 
     @property
+    def summary(self) -> str:
+        """How many subscriptions are wanted, exist and are held back; or that there is nothing to do."""
+        text = f"{len(self.wanted.names) if self.wanted else 0} wanted, {len(self.existing)} exist"
+        if self.earlier:
+            return f"{text}, {len(self.earlier)} held back"
+        return text if self.changes else f"{text}, nothing to do"
+
+    @property
     def held_back(self) -> str:
         """Why nothing is created for some topics, and on the next line the fix."""
         if not self.earlier:

@@ -25,7 +25,7 @@ from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, Sto
 from workers.formatting import span
 from workers.subscriptions.apply import ChangeResult, apply_changes
 from workers.subscriptions.change_notice import retry_redis
-from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of
+from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of, url_has_changed
 from workers.subscriptions.plan import Change, Handlers, Plan
 from workers.subscriptions.probe import NoActiveSecret, ProbeFailed, probe
 
@@ -244,6 +244,7 @@ class SubscriptionCheck:
         self._redis = connect_to(config().redis, timeout=max(config().redis.timeout, 2.0))
         self._checks = SubscriptionChecks(self._redis)
         self._busy: set[str] = set()
+        self._last_config: Config | None = None
         self._outage = logs.OutageLog(
             log, begins="subscription checks are not possible now", ends="subscription checks are possible again"
         )
@@ -279,6 +280,11 @@ class SubscriptionCheck:
             return 0
         if config.secrets.key.get_secret_value():
             keyring_of(config, self._redis).store_pending()
+        if config is not self._last_config:
+            for store, last in self._checks.last_results(stores).items():
+                if url_has_changed(config, last):  # its subscriptions are for a URL that may not answer any more
+                    self._checks.check_again_in(store, 0)
+            self._last_config = config
         free = STORES_AT_ONCE - len(self._busy)
         due = self._checks.due(stores, every=config.subscriptions.check, most=free) if free else []
         handlers = declared_handlers(self._redis) if due else Handlers()

@@ -135,6 +135,8 @@ def test_after_another_public_url_nothing_is_subscribed_twice(shop: Shop, by: st
     shop.declare("order.*")
     shop.apply()
     shop.system.config_file.write_text(text.replace(old, new))
+    assert "checked before its URL changed" in shop.cli("subscriptions").output
+    assert "subscriptions were checked before its URL changed" in shop.cli("doctor").output
     if by == "check":
         checks, config = SubscriptionChecks(shop.system.client), shop.system.config
         with checks.lock("demo") as hold:
@@ -142,13 +144,17 @@ def test_after_another_public_url_nothing_is_subscribed_twice(shop: Shop, by: st
             checks.store_result(check(config, "demo", shop.system.client, handlers, hold=hold))
     else:
         held_back = shop.apply()
-        assert (held_back.exit_code, "nothing to do" in held_back.output) == (1, True)
+        assert held_back.exit_code == 1
+        assert "8 wanted, 0 exist, 8 held back\n" in held_back.output
     assert len(shop.listed()) == 8
     fix = f'set [receiver] former_urls = ["http://127.0.0.1:{shop.system.port}"] if these were yours'
     for command in (("subscriptions", "plan"), ("subscriptions",), ("stores", "show", "demo"), ("doctor",)):
         told = " ".join(shop.cli(*command).output.split())
         assert fix in told, (command, told)
-    assert "8 subscriptions for http://127.0.0.1:" in " ".join(shop.cli("subscriptions", "plan").output.split())
+        assert "nothing to do" not in told, (command, told)
+    planned = shop.cli("subscriptions", "plan")
+    assert (planned.exit_code, "\n8 subscriptions held back at 1 store." in planned.output) == (1, True)
+    assert "8 subscriptions for http://127.0.0.1:" in " ".join(planned.output.split())
 
     former = f'former_urls = ["http://127.0.0.1:{shop.system.port}"]\n{new}'
     shop.system.config_file.write_text(text.replace(old, former))

@@ -353,6 +353,28 @@ def test_a_check_changes_nothing_once_the_config_was_reloaded(shop: Shop) -> Non
     assert SubscriptionChecks(shop.system.client).last_results(["demo"]) == {}
 
 
+@pytest.mark.parametrize("changed", ["while it runs", "before its start"])
+def test_a_store_is_checked_at_once_when_its_callback_url_has_changed(shop: Shop, changed: str) -> None:
+    shop.declare("customer.created")
+    current = [replace_check(shop.system.config, 3600.0)]
+    checks = SubscriptionChecks(shop.system.client)
+    background = SubscriptionCheck(lambda: current[0])
+    background.round()
+    eventually(lambda: background.round() == 0, what="the first check ends")
+    first = checks.last_results(["demo"])["demo"]
+    current[0] = replace_check(shop.system.config, 3600.0)
+    assert background.round() == 0, "the URL is the same"
+    text = shop.system.config_file.read_text()
+    shop.system.config_file.write_text(text.replace('public_url = "http://127.0.0.1', 'public_url = "http://localhost'))
+    current[0] = replace_check(shop.system.config, 3600.0)
+    if changed == "before its start":
+        background = SubscriptionCheck(lambda: current[0])
+    assert background.round() == 1
+    eventually(lambda: background.round() == 0, what="the second check ends")
+    second = checks.last_results(["demo"])["demo"]
+    assert (first.held_back, "1 subscription for http://127.0.0.1" in second.held_back) == ("", True)
+
+
 def replace_check(config: Config, seconds: float) -> Config:
     return config.model_copy(update={"subscriptions": config.subscriptions.model_copy(update={"check": seconds})})
 

@@ -12,7 +12,7 @@ from receiver.spool import StoreRefusals
 from workers.formatting import clock, counted, some, span
 from workers.operations.doctor.facts import ApiFacts, Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
-from workers.subscriptions.managed_store import is_managed
+from workers.subscriptions.managed_store import is_managed, url_has_changed
 
 MAX_STORE_SKEW_SECONDS = 30.0
 EXPIRES_SOON = 24 * 3600.0
@@ -166,6 +166,8 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         first, *more = checked.unknown.splitlines()
         text = f"subscriptions could not be checked: {first}"
         yield fail(name, text, *more, fix=f"{plan}; base_url is {given.base_url}")
+    elif url_has_changed(facts.config, checked):
+        yield warn(name, "subscriptions were checked before its URL changed", fix=plan)
     elif checked.held_back:
         text, fix = checked.held_back.splitlines()
         yield fail(name, text, fix=fix)
