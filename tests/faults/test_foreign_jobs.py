@@ -131,6 +131,19 @@ def test_a_job_whose_record_is_broken_is_in_the_failed_registry_too(shop: System
     assert shop.settled(shop.deliver()) == "settled"
 
 
+def test_a_job_is_not_lost_if_it_cannot_be_recorded(shop: System) -> None:
+    """Up to 100 jobs were taken from the list before the first of them was recorded."""
+    shop.client.set("rq:failed:storehooks", "damaged")
+    shop.client.hset("rq:job:one", "data", "x")
+    shop.client.rpush("rq:queue:storehooks", "one")
+    intermediate = "rq:queue:storehooks:intermediate"
+    eventually(lambda: shop.client.lrange(intermediate, 0, -1) == [b"one"], what="it is taken")
+    eventually(lambda: "WRONGTYPE" in shop.log("worker"), what="recording it fails")
+    assert shop.client.lrange(intermediate, 0, -1) == [b"one"]
+    shop.client.delete("rq:failed:storehooks")
+    eventually(lambda: shop.client.zrange("rq:failed:storehooks", 0, -1) == [b"one"], 15)
+
+
 def test_a_job_is_not_lost_if_the_server_goes_away_before_it_is_recorded(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:

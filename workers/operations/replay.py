@@ -1,7 +1,8 @@
 """Replay: runs are reopened at a chosen rate. A replay that stopped, interrupted or at its limit, continues there.
 
 A failure group needs no stored cursor: a replayed run has left the group, and a run that fails again after the start of
-the replay is skipped. A replay by selection stores a cursor in the same step that reopens the runs.
+the replay is skipped. Nor does a selection of failed runs: one that failed again is replayed again. Any other replay by
+selection stores a cursor in the same step that reopens the runs.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class Replay:
         left = self.matching(selection)
         for step in self._steps(left):
             items, positions = zip(*step, strict=True)
-            self._reopen(items, make=selection.handler is not None, cursor=(selection.name, positions[-1]))
+            cursor = ("", "") if selection.run_status == RunState.FAILED else (selection.name, positions[-1])
+            self._reopen(items, make=selection.handler is not None, cursor=cursor)
         if next(left, None) is None:
             self.administration.end_replay(selection.name)
 

@@ -35,9 +35,10 @@ class ReceiverVersions:
         late, gone = [], []
         for name, value in confirmed.items():
             has_read, _, at = value.partition(b" ")
-            if abs(to_number(at) / 1000 - seconds) > LIVE_SECONDS:  # a time far ahead: the clock was set back since
+            # A damaged entry may be of a live receiver, which writes it again. A time far ahead: the clock was set back.
+            if at.isdigit() and abs(int(at) / 1000 - seconds) > LIVE_SECONDS:
                 gone.append(name)
-            elif to_number(has_read) < version:
+            elif to_number(has_read) < version or not at.isdigit():
                 late.append(name.decode())
         if gone:
             self.client.hdel(keys.RECEIVERS, *gone)

@@ -135,7 +135,7 @@ local function accept(at)
 end
 
 return function()
-  require_sets('ready:')
+  require_lane('')
   window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
   -- An error affects only the delivery that caused it.
   local answers = {}

@@ -247,7 +247,7 @@ return function()
   require_sets('leased', 'later')
   begin_claim()
   for at = FIRST_LANE, first_route - 1, 6 do
-    require_sets('ready:' .. ARGV[at])
+    require_lane(ARGV[at])
     left[ARGV[at]] = tonumber(ARGV[at + 1])
   end
   local begins = ARGV[5] == '1' and suspected or {}

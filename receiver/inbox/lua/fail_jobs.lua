@@ -20,12 +20,13 @@ end
 
 return function()
   local queue, wake_up, seconds, reason = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-  local failed = {}
-  for _, id in ipairs(redis.call('LPOP', 'rq:queue:' .. queue .. ':intermediate', SLICE) or {}) do
+  local taken, failed = 'rq:queue:' .. queue .. ':intermediate', {}
+  for _, id in ipairs(redis.call('LRANGE', taken, 0, SLICE - 1)) do
     if id ~= wake_up then
       fail(queue, id, seconds, reason)
       table.insert(failed, id)
     end
   end
+  redis.call('LTRIM', taken, SLICE, -1) -- last, because a write may fail
   return failed
 end

@@ -76,6 +76,10 @@ end
 
 return function()
   require_sets('leased', 'later')
+  for at = 1, #ARGV, 5 do
+    local _, lane = split(ARGV[at])
+    if ARGV[at + 2] == 'release' or ARGV[at + 2] == 'busy' then require_lane(lane) end
+  end
   local results = {}
   published = {}
   for at = 1, #ARGV, 5 do

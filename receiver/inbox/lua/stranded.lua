@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- stranded: put open items that are in no set back, a slice of the events at a time. They lost their set when one of its
 -- keys was damaged or removed. An item that is in any set, or is quarantined, is left alone.
--- ARGV  1 position of the walk through all events, "" to begin  2 maximum number of events  3 lease (ms)
+-- ARGV  1 position of the walk through all events, the newest first; "" to begin  2 maximum number of events  3 lease (ms)
 -- returns {the next position, "" at the end; how many items were put back}
 local lease, found
 
@@ -50,13 +50,10 @@ local function examine(id)
   end
 end
 
--- A walk ends at the event that was the newest when it began: events may arrive faster than it goes on.
 return function()
-  local from, to = string.match(ARGV[1], '^(%S+) (%S+)$')
-  if not from then from, to = '-inf', redis.pcall('ZRANGE', P .. 'ix', -1, -1, 'WITHSCORES')[2] end
+  local from = ARGV[1] == '' and '+inf' or '(' .. ARGV[1]
   lease, found = tonumber(ARGV[3]), 0
-  if not to then return { '', 0 } end
-  local events = redis.pcall('ZRANGEBYSCORE', P .. 'ix', '(' .. from, to, 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+  local events = redis.pcall('ZREVRANGEBYSCORE', P .. 'ix', from, '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
   for at = 1, #events, 2 do examine(events[at]) end
-  return { #events > 0 and events[#events] .. ' ' .. to or '', found }
+  return { events[#events] or '', found }
 end

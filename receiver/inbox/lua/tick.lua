@@ -31,8 +31,7 @@ end
 
 -- Renames a key that has another type than ours. The script `stranded` puts its items back, by their records.
 local function set_aside_damaged(name, command)
-  local found = redis.pcall(command, P .. name)
-  if type(found) ~= 'table' or not string.find(found.err, 'WRONGTYPE', 1, true) then return end
+  if not wrong_type(name, command) then return end
   local kept = string.format('%sdamaged:%s:%.0f', P, name, NOW)
   redis.call('RENAME', P .. name, kept)
   quarantine(P .. name, 'it had another type than ours and is kept as ' .. kept .. '; its runs are put back')

@@ -51,9 +51,10 @@ _NEEDED = (
     _Needed(("FCALL", "storehooks", 0), "run FCALL", "+@scripting"),  # Function not found
     _Needed(("FUNCTION", "LOAD", ""), "run FUNCTION LOAD", "+@scripting"),  # Missing library metadata
 )
-_NEEDED_TO_WAIT = _Needed(
-    ("BLMOVE", keys.FORMAT, keys.FORMAT, "LEFT", "LEFT", 0.001), "run BLMOVE", "+blmove"
-)  # no list: WRONGTYPE
+_NEEDED_TO_WAIT = (  # no list: WRONGTYPE
+    _Needed(("BLMOVE", keys.FORMAT, keys.FORMAT, "LEFT", "LEFT", 0.001), "run BLMOVE", "+blmove"),
+    _Needed(("LREM", keys.FORMAT, 1, ""), "run LREM", "+lrem"),
+)
 
 
 class SentinelPool(SentinelConnectionPool):
@@ -205,7 +206,7 @@ def missing_right(client: Redis, *, waits: bool) -> ServerFault | None:
 
     A server that is still loading its data does not answer them. It is usable soon, so that is no reason to refuse it.
     """
-    needed = (*_NEEDED, _NEEDED_TO_WAIT) if waits else _NEEDED
+    needed = (*_NEEDED, *_NEEDED_TO_WAIT) if waits else _NEEDED
     pipeline = client.pipeline(transaction=False)
     for one in needed:
         pipeline.execute_command(*one.command)

@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from receiver.inbox import Outcome, housekeeping, keys
+from receiver.inbox.outcomes import OutcomeKind
 from tests.faults.test_damaged_records import GREET, PLUGIN, leased_runs, quarantined, ready_runs
 from tests.support.harness import System
 
@@ -182,6 +183,23 @@ def test_a_claim_leases_nothing_if_one_of_its_lanes_is_damaged(system: System) -
     with pytest.raises(ResponseError, match="is damaged"):
         system.inbox.claim({GREET: 1, "shop.other": 1}, capacity=2)
     assert system.client.zcard(keys.LEASED) == 0
+
+
+@pytest.mark.parametrize("damaged", [keys.READY + GREET, keys.PREFIX + "fair:" + GREET])
+@pytest.mark.parametrize("outcome", ["release", "busy"])
+def test_a_run_that_is_given_back_into_a_damaged_lane_stays_leased(
+    system: System, damaged: str, outcome: OutcomeKind
+) -> None:
+    """It was quarantined, and its event open for ever."""
+    run, other = leased_runs(system, 2)
+    system.client.delete(damaged)
+    system.client.set(damaged, "damaged")
+    with pytest.raises(ResponseError, match="is damaged"):
+        system.inbox.finish([Outcome(other, "done"), Outcome(run, outcome, {"error": "E"}, 1)])
+    assert (system.client.zcard(keys.LEASED), quarantined(system)) == (2, set())
+    system.housekeeping.tick()
+    assert system.inbox.finish([Outcome(other, "done"), Outcome(run, outcome, {"error": "E"}, 1)]) == [True, True]
+    assert system.client.zcard(keys.READY + GREET) == 1
 
 
 def test_orphans_are_ended_past_a_damaged_lane(system: System) -> None:

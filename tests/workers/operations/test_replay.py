@@ -6,6 +6,7 @@ import signal
 import sys
 
 from receiver.inbox import Declaration, Outcome, keys
+from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.harness import Process, System, eventually
 
@@ -23,9 +24,13 @@ def done_events(system: System, number: int, *handlers: str) -> list[str]:
     return ids
 
 
-def finish_replayed(system: System, handler: str = GREET) -> None:
+def finish_replayed(system: System, handler: str = GREET, outcome: OutcomeKind = "done") -> None:
     for run in system.inbox.claim({handler: 100}, capacity=100).runs:
-        system.inbox.finish([Outcome(run, "done")])
+        system.inbox.finish([Outcome(run, outcome, {"error": "E"})])
+
+
+def fail_replayed(system: System) -> None:
+    finish_replayed(system, outcome="failed")
 
 
 def replays(system: System, ids: list[str], handler: str = GREET) -> list[int]:
@@ -60,6 +65,17 @@ def test_the_first_few_given_again_are_the_next_few(system: System) -> None:
     assert "5 runs match\n5 runs replayed" in system.run_cli(*SELECTION, "--first", "5").stdout
     finish_replayed(system)
     assert "5 runs match" in system.run_cli(*SELECTION, "--dry-run").stdout, "the replay before came to its end"
+
+
+def test_a_failed_run_that_failed_again_is_among_the_rest(system: System) -> None:
+    """It was skipped: three failed, one was tried before the bug was mended, and that one stayed failed."""
+    done_events(system, 3, GREET)
+    system.run_cli(*SELECTION)
+    fail_replayed(system)
+    failed = ("events", "replay", "--run-status", "failed", "--yes")
+    assert "1 run replayed" in system.run_cli(*failed, "--first", "1").stdout
+    fail_replayed(system)
+    assert "3 runs replayed" in system.run_cli(*failed).stdout
 
 
 def test_the_first_few_may_be_some_of_the_runs_of_an_event(system: System) -> None:

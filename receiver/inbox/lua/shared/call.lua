@@ -93,16 +93,28 @@ local function require_format()
     ', and this version of storehooks reads format ' .. FORMAT .. '; upgrade storehooks on this host', 0)
 end
 
--- Raises an error if one of these keys is no sorted set. Writes to it would fail after the records were written, and the
--- items would be in no set.
+-- The server's error if a key has another type than those of this command; nil if it has not.
+local function wrong_type(name, command)
+  local found = redis.pcall(command, P .. name)
+  if type(found) ~= 'table' then return nil end
+  if not string.find(found.err, 'WRONGTYPE', 1, true) then error(found, 0) end
+  return found.err
+end
+
+local function require_type(name, command)
+  local problem = wrong_type(name, command)
+  if problem then error('the key ' .. P .. name .. ' is damaged: ' .. problem, 0) end
+end
+
+-- These raise an error if a set or a lane is damaged, before anything is written: later, records would be written whose
+-- items are in no set. The next tick renames the damaged key.
 local function require_sets(...)
-  for _, name in ipairs({ ... }) do
-    local found = redis.pcall('ZCARD', P .. name)
-    if type(found) == 'table' then
-      local is_damaged = string.find(found.err, 'WRONGTYPE', 1, true)
-      error(is_damaged and 'the key ' .. P .. name .. ' is damaged: ' .. found.err or found, 0)
-    end
-  end
+  for _, name in ipairs({ ... }) do require_type(name, 'ZCARD') end
+end
+
+local function require_lane(lane)
+  require_type('ready:' .. lane, 'ZCARD')
+  require_type('fair:' .. lane, 'HLEN')
 end
 
 local function quarantine(item, why)

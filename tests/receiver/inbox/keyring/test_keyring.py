@@ -202,6 +202,14 @@ def load_store() -> Store:
     return Store("north", STANDARD_WEBHOOKS, (learned_secret(NORTH, SECRET, origin="x").as_secret(STANDARD_WEBHOOKS),))
 
 
+def test_a_receiver_whose_entry_is_damaged_is_waited_for(keyring: Keyring, redis: Redis) -> None:
+    """It was removed, and a rotation did not wait for it although it is alive."""
+    redis.hset(keys.RECEIVERS, "one", "garbage")
+    assert keyring.receivers.behind(keyring.version()) == ["one"]
+    keyring.receivers.confirm("one", keyring.version())
+    assert keyring.receivers.behind(keyring.version()) == []
+
+
 def test_waiting_reports_receivers_that_are_behind_but_not_those_that_are_gone(keyring: Keyring, redis: Redis) -> None:
     version = keyring.announce_change("north")
     keyring.receivers.confirm("one", version)

@@ -225,13 +225,14 @@ def test_a_user_without_a_right_is_refused_at_start(
     assert f"the user limited of the Redis server at 127.0.0.1:{locked.port} {said}" in done.stderr
 
 
+@pytest.mark.parametrize(("taken", "command"), [("-@blocking", "blmove"), ("-lrem", "lrem")])
 def test_a_worker_that_may_not_wait_for_wake_ups_is_refused_and_web_starts(
-    make_system: Callable[..., System], locked: Locked
+    make_system: Callable[..., System], locked: Locked, taken: str, command: str
 ) -> None:
-    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", "-@blocking"]
+    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", taken]
     locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
     system = make_system(url=locked.url("limited:pw@"))
-    assert "may not run BLMOVE; give it +blmove" in system.refuse_to_start("worker").stderr
+    assert f"may not run {command.upper()}; give it +{command}" in system.refuse_to_start("worker").stderr
     system.start("web")
 
 
