@@ -35,7 +35,8 @@ class ReceiverVersions:
         late, gone = [], []
         for name, value in confirmed.items():
             has_read, _, at = value.partition(b" ")
-            # A damaged entry may be of a live receiver, which writes it again. A time far ahead: the clock was set back.
+            # A damaged entry may be of a live receiver, which writes it again. A time far ahead: the clock was set
+            # back since.
             if at.isdigit() and abs(int(at) / 1000 - seconds) > LIVE_SECONDS:
                 gone.append(name)
             elif to_number(has_read) < version or not at.isdigit():

@@ -148,7 +148,7 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
     want = spacing > 0 and 1 or math.min(want, math.ceil(ready / free_slots))
   end
   if spacing > 0 and want > 0 then
-    local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
+    local due = tonumber(redis.call('HGET', P .. 'paces', limit)) or 0
     if due > NOW + burst * spacing then -- further than a claim ever sets it: the clock was set back
       due = NOW + burst * spacing
       redis.call('HSET', P .. 'paces', limit, due)
@@ -177,7 +177,7 @@ local function record_taken(lane, limit, concurrency, spacing, burst, first, got
     free_slots = free_slots - 1
   end
   if spacing > 0 then
-    local due = tonumber(redis.call('HGET', P .. 'paces', limit) or 0)
+    local due = tonumber(redis.call('HGET', P .. 'paces', limit)) or 0
     due = math.max(due, NOW - (burst - 1) * spacing) + got * spacing
     redis.call('HSET', P .. 'paces', limit, due)
     note_wait(due - NOW)

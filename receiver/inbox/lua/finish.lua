@@ -63,7 +63,7 @@ local function finish(item, token, outcome, detail, delay)
   local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'store', 'topic', 'resource', 'open', 'bad')
   local run = not about.err and parse_run(about[1])
   if not run or run.state ~= 'leased' or run.token ~= token then
-    redis.call('HINCRBY', P .. 'n', 'stale', 1)
+    redis.pcall('HINCRBY', P .. 'n', 'stale', 1)
     forgive_if_late(id, handler, token)
     return 'stale'
   end
@@ -75,7 +75,7 @@ local function finish(item, token, outcome, detail, delay)
 end
 
 return function()
-  require_sets('leased', 'later')
+  require_sets('leased', 'later', 'failed')
   for at = 1, #ARGV, 5 do
     local _, lane = split(ARGV[at])
     if ARGV[at + 2] == 'release' or ARGV[at + 2] == 'busy' then require_lane(lane) end

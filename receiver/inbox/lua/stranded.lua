@@ -41,6 +41,10 @@ local function examine(id)
   for at = 1, #fields, 2 do
     local handler = string.match(fields[at], '^r:(.*)$')
     local run = handler and parse_run(fields[at + 1])
+    -- The pause ended without a resume, since its key was removed: the run would be held for ever.
+    if run and run.state == 'held' and not is_paused('store:' .. about[2]) then
+      redis.call('SADD', P .. 'resuming', about[2])
+    end
     if run and OPEN[run.state] then
       local item = item_of(id, handler)
       if is_stranded(item, handler, about[2]) then

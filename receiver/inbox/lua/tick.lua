@@ -29,24 +29,33 @@ local function lapse(id, handler, run, store)
   end
 end
 
--- Renames a key that has another type than ours. The script `stranded` puts its items back, by their records.
+-- Renames a key that has another type than ours: what it had is lost already, and steps would fail at it. The script
+-- `stranded` puts the items of a set back, by their records.
 local function set_aside_damaged(name, command)
   if not wrong_type(name, command) then return end
   local kept = string.format('%sdamaged:%s:%.0f', P, name, NOW)
   redis.call('RENAME', P .. name, kept)
-  quarantine(P .. name, 'it had another type than ours and is kept as ' .. kept .. '; its runs are put back')
+  quarantine(P .. name, 'it had another type than ours, and is kept as ' .. kept)
 end
 
-local function check_sets(lanes)
-  set_aside_damaged('leased', 'ZCARD')
-  set_aside_damaged('later', 'ZCARD')
+-- Each with a command of its type. Not `paused` and the declarations: without these, more would run than people want.
+local CHECKED = { 'quarantined', 'HLEN', 'leased', 'ZCARD', 'later', 'ZCARD', 'failed', 'ZCARD', 'groups', 'ZCARD',
+  'done', 'ZCARD', 'ix', 'ZCARD', 'n', 'HLEN', 'lanes', 'HLEN', 'limits', 'HLEN', 'paces', 'HLEN', 'busy', 'HLEN',
+  'suspects', 'SCARD', 'resuming', 'SCARD' }
+
+-- Returns the lanes, each with its queue.
+local function check_keys()
+  for at = 1, #CHECKED, 2 do set_aside_damaged(CHECKED[at], CHECKED[at + 1]) end
+  local lanes = redis.call('HGETALL', P .. 'lanes')
+  lanes[#lanes + 1], lanes[#lanes + 2] = '', DEFAULT_QUEUE
   for at = 1, #lanes, 2 do
     set_aside_damaged('ready:' .. lanes[at], 'ZCARD')
     set_aside_damaged('fair:' .. lanes[at], 'HLEN')
   end
-  for _, whose in ipairs(redis.call('SUNION', P .. 'paused', P .. 'resuming')) do
+  for _, whose in ipairs(redis.pcall('SUNION', P .. 'paused', P .. 'resuming')) do
     set_aside_damaged('held:' .. string.gsub(whose, '^store:', ''), 'ZCARD')
   end
+  return lanes
 end
 
 local function due_in(set)
@@ -73,9 +82,7 @@ end
 return function()
   slice, lease, allowed = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   due, lapsed, failed = 0, 0, {}
-  local lanes = redis.call('HGETALL', P .. 'lanes')
-  lanes[#lanes + 1], lanes[#lanes + 2] = '', DEFAULT_QUEUE
-  check_sets(lanes)
+  local lanes = check_keys()
 
   move_each(P .. 'later', 'later', due_in('later'), come_due)
   if ARGV[5] ~= '0' then move_each(P .. 'leased', 'leased', due_in('leased'), lapse) end

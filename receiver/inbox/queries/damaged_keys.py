@@ -31,9 +31,11 @@ _KINDS = (
     _Kind("set", _REWRITTEN, "suspects"),
     _Kind("hash", _COUNTS, "n t:{store}"),
     _Kind("zset", _ITEMS, "ready:{lane} leased later held:{store}"),
-    _Kind("zset", "without it, events are handled, but not listed", "ix ix:{store}"),
+    _Kind(
+        "zset", "without it, its events are handled, but not listed, and not put back if a set is lost", "ix ix:{store}"
+    ),
     _Kind("zset", "without it, events that it had are never removed by age", "done"),
-    _Kind("set", "without it, nothing is paused any more", "paused"),
+    _Kind("set", "without it, nothing is paused any more, and what was held runs", "paused"),
     _Kind("set", "without it, held runs of a store that is resumed wait until it is resumed again", "resuming"),
     _Kind("zset", _FAILURES, "failed groups gr:{group}"),
     _Kind("hash", _FAILURES, "g:{group}"),

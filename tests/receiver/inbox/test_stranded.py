@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from redis.exceptions import ResponseError
 
 from receiver.inbox import Outcome, housekeeping, keys
+from receiver.inbox.model import Limit
 from receiver.inbox.outcomes import OutcomeKind
 from tests.faults.test_damaged_records import GREET, PLUGIN, leased_runs, quarantined, ready_runs
+from tests.receiver.inbox.test_inbox import route
 from tests.support.harness import System
 
 EVERY_SET = (keys.READY, keys.READY + GREET, keys.LEASED, keys.LATER, keys.HELD + "north")
@@ -208,3 +211,90 @@ def test_orphans_are_ended_past_a_damaged_lane(system: System) -> None:
     system.client.set(keys.READY + "shop.a", "damaged")
     system.inbox.declare([])
     assert [run.event_id for run in system.housekeeping.end_orphans(absent=0)] == [event_id]
+
+
+def test_runs_of_a_store_whose_pause_was_removed_by_hand_are_resumed(system: System) -> None:
+    """They were held for ever, and no finding said so."""
+    held(system)
+    system.client.delete(keys.PAUSED)
+    walk(system)
+    system.housekeeping.tick()
+    assert len(system.inbox.claim({GREET: 1}, capacity=1).runs) == 1
+
+
+SHARED = [
+    "quarantined",
+    "failed",
+    "groups",
+    "done",
+    "ix",
+    "n",
+    "lanes",
+    "limits",
+    "paces",
+    "busy",
+    "suspects",
+    "resuming",
+]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_work_goes_on_after_the_next_tick_if_a_shared_key_is_damaged(system: System, name: str) -> None:
+    """A run was repeated up to six times, failed without an attempt, or left its event open for ever."""
+    done, failed = leased_runs(system, 2)
+    ready_runs(system, 1)
+    system.client.delete(keys.PREFIX + name)
+    system.client.set(keys.PREFIX + name, "damaged")
+    system.housekeeping.tick()
+    assert system.inbox.finish([Outcome(done, "done"), Outcome(failed, "failed", {"error": "E"})]) == [True, True]
+    (run,) = system.inbox.claim({GREET: 1}, capacity=1, limits={GREET: Limit("erp", 1, 100.0)}).runs
+    assert system.inbox.finish([Outcome(run, "done")]) == [True]
+    states = [system.status(one.stored.id) for one in (done, failed, run)]
+    assert states == ["settled", "failed", "settled"]
+    assert quarantined(system) == {keys.PREFIX + name}
+
+
+@pytest.mark.parametrize("damage", ["type", "value"])
+def test_a_damaged_counter_costs_no_work(system: System, damage: str) -> None:
+    """Outcomes failed with it again and again, until the leases lapsed and the runs were repeated."""
+    (run,) = leased_runs(system, 1)
+    if damage == "type":
+        system.client.delete(keys.COUNTERS)
+        system.client.set(keys.COUNTERS, "damaged")
+    else:
+        system.client.hset(keys.COUNTERS, mapping={"stale": "x", "open|north": "x", "settled|north": "x"})
+    lost = replace(run, token="another")
+    assert system.inbox.finish([Outcome(lost, "done"), Outcome(run, "done")]) == [False, True]
+    assert system.status(run.stored.id) == "settled"
+
+
+@pytest.mark.parametrize("name", ["fair:" + GREET, "paces"])
+def test_a_time_that_is_no_number_counts_as_0(system: System, name: str) -> None:
+    """Runs were quarantined, or never began."""
+    ready_runs(system, 1)
+    system.client.hset(keys.PREFIX + name, mapping={"": "x", "north": "x", "erp": "x"})
+    other = system.accept()
+    (event,) = system.inbox.claim({"": 1}, capacity=1).runs
+    assert [one.handler for one in route(system.inbox, event, (GREET, "default", False))] == []
+    assert len(system.inbox.claim({GREET: 9}, capacity=9, limits={GREET: Limit("erp", rate=100.0)}).runs) == 2
+    assert (system.status(other), quarantined(system)) == ("open", set())
+
+
+@pytest.mark.parametrize("name", ["gh:" + GREET, "g:", "gr:"])
+def test_a_damaged_list_of_failures_stops_no_run(system: System, name: str) -> None:
+    """The run was quarantined, and its event open for ever."""
+    first, second = leased_runs(system, 2)
+    detail = {"error": "E", "group": "abc"}
+    system.inbox.finish([Outcome(first, "retry", detail, 1)])
+    key = keys.PREFIX + (name if name.endswith(GREET) else name + "abc")
+    system.client.delete(key)
+    system.client.set(key, "damaged")
+    assert system.inbox.finish([Outcome(second, "failed", detail)]) == [True]
+    system.client.zadd(keys.LATER, {f"{first.stored.id}|{GREET}": 1})
+    system.housekeeping.tick()
+    (again,) = system.inbox.claim({GREET: 1}, capacity=1).runs
+    assert system.inbox.finish([Outcome(again, "done")]) == [True]
+    assert [system.status(one.stored.id) for one in (first, second)] == ["settled", "failed"]
+    assert quarantined(system) == set()
+    system.administration.drop([f"{second.stored.id}|{GREET}"], reason="given up")
+    assert system.status(second.stored.id) == "settled"

@@ -213,7 +213,10 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
         text = (
             f"{counted(number, 'damaged record')} in Redis, quarantined: what belongs to a damaged event is not handled"
         )
-        fix = f"check what else writes to this database; then clear the list: redis-cli DEL {keys.QUARANTINED}"
+        fix = (
+            "check what else writes to this database; then clear the list, and runs whose records are sound are put back: "
+            f"redis-cli DEL {keys.QUARANTINED}"
+        )
         yield fail("inbox", text, *map(harmless, examples), fix=fix)
 
 

@@ -57,7 +57,11 @@ local function batch(command, key, first, second)
   if second then arguments[#arguments + 1] = second end
 end
 
--- Returns the first error. The other writes are made in any case.
+local function is_damage(why)
+  return string.find(why, 'WRONGTYPE', 1, true) or string.find(why, 'not an integer', 1, true)
+end
+
+-- Returns the first error. The other writes are made in any case. A damaged counter is no error: it costs no work.
 local function write_batched()
   local problem
   local function try(...)
@@ -65,7 +69,8 @@ local function write_batched()
     if not ok then problem = problem or answer end
   end
   for name, by in pairs(counted) do
-    if by ~= 0 then try(redis.call, 'HINCRBY', P .. 'n', name, by) end
+    local found = by ~= 0 and redis.pcall('HINCRBY', P .. 'n', name, by)
+    if type(found) == 'table' and not is_damage(found.err) then problem = problem or found end
   end
   for lane, times in pairs(fair) do try(in_slices, 'HSET', P .. 'fair:' .. lane, times.changed) end
   for _, one in pairs(batched) do try(in_slices, one.command, one.key, one.arguments) end
@@ -97,7 +102,7 @@ end
 local function wrong_type(name, command)
   local found = redis.pcall(command, P .. name)
   if type(found) ~= 'table' then return nil end
-  if not string.find(found.err, 'WRONGTYPE', 1, true) then error(found, 0) end
+  if not is_damage(found.err) then error(found, 0) end
   return found.err
 end
 
@@ -127,8 +132,7 @@ end
 local function quarantine_or_raise(item, problem)
   local why = type(problem) == 'table' and problem.err or tostring(problem)
   local code = string.match(why, '^%-?(%u+) ') -- the server's error code; an error of Lua has none
-  local its_own = not code or code == 'WRONGTYPE' or string.find(why, 'not an integer', 1, true)
-  if not its_own then error(problem, 0) end
+  if code and not is_damage(why) then error(problem, 0) end
   quarantine(item, why)
 end
 

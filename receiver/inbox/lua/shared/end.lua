@@ -63,24 +63,27 @@ local function leave_group(id, handler, store, next_group)
   local mark = redis.call('HGET', e, 'g:' .. handler)
   if not mark then return end
   local group, kind = string.match(mark, '^(%S+) (%S+)$')
-  local g = P .. 'g:' .. group
+  local g, own = P .. 'g:' .. group, 's:' .. store
   redis.call('HDEL', e, 'g:' .. handler)
-  redis.call('ZREM', P .. 'gr:' .. group, item_of(id, handler))
-  redis.call('HINCRBY', g, kind, -1)
-  if redis.call('HINCRBY', g, 's:' .. store, -1) <= 0 then redis.call('HDEL', g, 's:' .. store) end
-  if group ~= next_group and redis.call('EXISTS', P .. 'gr:' .. group) == 0 then
-    redis.call('UNLINK', g)
-    redis.call('SREM', P .. 'gh:' .. handler, group)
-    redis.call('ZREM', P .. 'groups', group)
-  end
+  pcall(function() -- a damaged list of failures must not stop the run
+    redis.call('ZREM', P .. 'gr:' .. group, item_of(id, handler))
+    redis.call('HINCRBY', g, kind, -1)
+    if redis.call('HINCRBY', g, own, -1) <= 0 then redis.call('HDEL', g, own) end
+    if group ~= next_group and redis.call('EXISTS', P .. 'gr:' .. group) == 0 then
+      redis.call('UNLINK', g)
+      redis.call('SREM', P .. 'gh:' .. handler, group)
+      redis.call('ZREM', P .. 'groups', group)
+    end
+  end)
 end
 
 -- The group to join, and whether it is the one for all causes beyond the maximum number of a handler's groups.
 local MAX_GROUPS = 200
 local function find_group(handler, group)
   local own = P .. 'gh:' .. handler
-  if redis.call('SISMEMBER', own, group) == 1 then return group, false end
-  if redis.call('SCARD', own) < MAX_GROUPS then
+  local many = redis.pcall('SCARD', own)
+  if type(many) == 'table' or redis.call('SISMEMBER', own, group) == 1 then return group, false end
+  if many < MAX_GROUPS then
     redis.call('SADD', own, group)
     return group, false
   end
@@ -100,14 +103,16 @@ local function join_group(id, handler, store, kind, detail)
   leave_group(id, handler, store, group)
   local g, item = P .. 'g:' .. group, item_of(id, handler)
   local title = (others and 'other causes, beyond ' .. MAX_GROUPS .. ' groups; the last: ' or '') .. text('error')
-  redis.call('HSETNX', g, 'first', NOW)
-  redis.call('HSET', g, 'handler', handler, 'error', title, 'at', text('at'), 'last', NOW, 'example', item)
-  redis.call('HINCRBY', g, kind, 1)
-  redis.call('HINCRBY', g, 's:' .. store, 1)
-  redis.call('HINCRBY', g, 'v:' .. (text('version') ~= '' and text('version') or '?'), 1)
-  redis.call('ZADD', P .. 'gr:' .. group, NOW, item)
-  redis.call('ZADD', P .. 'groups', NOW, group)
   redis.call('HSET', P .. 'e:' .. id, 'g:' .. handler, group .. ' ' .. kind)
+  pcall(function()
+    redis.call('ZADD', P .. 'gr:' .. group, NOW, item)
+    redis.call('ZADD', P .. 'groups', NOW, group)
+    redis.call('HSETNX', g, 'first', NOW)
+    redis.call('HSET', g, 'handler', handler, 'error', title, 'at', text('at'), 'last', NOW, 'example', item)
+    redis.call('HINCRBY', g, kind, 1)
+    redis.call('HINCRBY', g, 's:' .. store, 1)
+    redis.call('HINCRBY', g, 'v:' .. (text('version') ~= '' and text('version') or '?'), 1)
+  end)
 end
 
 local function fail_run(id, handler, run, store, detail)

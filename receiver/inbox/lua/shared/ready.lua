@@ -1,7 +1,7 @@
 -- The fair order of ready items between stores.
 local function fair_times(lane)
   if not fair[lane] then
-    fair[lane] = { now = tonumber(redis.call('HGET', P .. 'fair:' .. lane, '') or 0), last = {}, changed = {} }
+    fair[lane] = { now = tonumber(redis.call('HGET', P .. 'fair:' .. lane, '')) or 0, last = {}, changed = {} }
   end
   return fair[lane]
 end
@@ -21,7 +21,7 @@ local function make_ready(id, handler, store, urgent)
   local last = times.last[store]
   if not last then
     local at = #times.changed + 1
-    last = { at = at, time = tonumber(redis.call('HGET', P .. 'fair:' .. handler, store) or 0) }
+    last = { at = at, time = tonumber(redis.call('HGET', P .. 'fair:' .. handler, store)) or 0 }
     times.last[store], times.changed[at], times.changed[at + 1] = last, store, 0
   end
   last.time = math.floor(math.max(times.now, last.time)) + 1
