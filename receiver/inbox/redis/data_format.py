@@ -37,7 +37,7 @@ def format_fault(client: Redis, *, write: bool = False) -> ServerFault | None:
     if not found.isdecimal():
         return ServerFault(
             f"{server} has an unknown format, because the key {keys.FORMAT} is not a number",
-            f"if this is the database of storehooks, rename that key: redis-cli RENAME {keys.FORMAT} {keys.FORMAT}-damaged",
+            f"if the database is that of storehooks: redis-cli RENAME {keys.FORMAT} {keys.FORMAT}-damaged",
         )
     data = f"{server} has format {found}"
     if found == str(UNNUMBERED):

@@ -210,13 +210,9 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
         yield warn("paused", f"{name} is paused; its runs wait", fix=f"storehooks {kind}s resume {name}")
     number, examples = facts.inbox.quarantined
     if number:
-        text = (
-            f"{counted(number, 'damaged record')} in Redis, quarantined: what belongs to a damaged event is not handled"
-        )
-        fix = (
-            "check what else writes to this database; then clear the list, and runs whose records are sound are put back: "
-            f"redis-cli DEL {keys.QUARANTINED}"
-        )
+        text = f"{counted(number, 'damaged record')} in Redis, quarantined: what belongs to it is not handled"
+        clear = f"redis-cli DEL {keys.QUARANTINED} (runs with sound records are then put back)"
+        fix = f"check what else writes to this database; then clear the list: {clear}"
         yield fail("inbox", text, *map(harmless, examples), fix=fix)
 
 

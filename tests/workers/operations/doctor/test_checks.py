@@ -405,9 +405,10 @@ def test_what_waits_for_an_operator(facts: Facts) -> None:
     )
     assert paused == "warn paused: erp.push is paused; its runs wait -> storehooks handlers resume erp.push"
     assert quarantined == (
-        "fail inbox: 1 damaged record in Redis, quarantined: what belongs to a damaged event is not handled / "
+        "fail inbox: 1 damaged record in Redis, quarantined: what belongs to it is not handled / "
         "ID|erp.push: found in later while its record says nothing -> "
-        "check what else writes to this database; then clear the list: redis-cli DEL sh:quarantined"
+        "check what else writes to this database; then clear the list: redis-cli DEL sh:quarantined "
+        "(runs with sound records are then put back)"
     )
 
 
