@@ -205,8 +205,8 @@ class SpoolDrain:
         taken = [isinstance(reply, AcceptResult) and reply.status != "full" for reply in replies]
         errors = [reply for reply in replies if isinstance(reply, RedisError)]
         if errors:
-            why = type(errors[0]).__name__
-            self._problems.error("the inbox refuses rows of the spool; they stay there", store=store, why=why)
+            text = "the inbox refuses rows of the spool; they stay there"
+            self._problems.error(text, store=store, why=reason_of(errors[0]))
         if any(taken):
             self._inbox.outage.worked()
         is_full = len(errors) + sum(taken) < len(taken)
@@ -249,6 +249,6 @@ def sign_off(config: Config) -> None:
     except NotReplicatedError:
         pass
     except RedisError as error:
-        log.warning("the server does not know that this receiver has stopped", why=type(error).__name__)
+        log.warning("the server does not know that this receiver has stopped", why=reason_of(error))
     finally:
         client.close()

@@ -165,7 +165,7 @@ class DeliveryStorage:
         except Exception as error:  # noqa: BLE001  every delivery gets an answer
             if len(deliveries) > 1:
                 return [self._isolate_errors(store, [one])[0] for one in deliveries]
-            self._problems.error("a delivery cannot be stored", why=type(error).__name__)
+            self._problems.error("a delivery cannot be stored", why=reason_of(error))
             return [NotStored("it cannot be stored")]
 
     def _store_group(self, deliveries: Sequence[Delivery]) -> StoreResults:

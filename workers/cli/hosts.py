@@ -9,7 +9,7 @@ from receiver.inbox import Administration
 from workers.cli import output
 from workers.cli.options import Noun, connect_reader, connect_server, json_option, load_config, with_config, yes_option
 from workers.formatting import counted
-from workers.operations.host_spools import Host, choose_host, find_hosts
+from workers.operations.host_spools import Host, choose_host, find_hosts, write_refusal
 
 
 @click.group(cls=Noun)
@@ -24,7 +24,8 @@ def hosts() -> None:
 def list_hosts(json_: bool = False) -> None:
     """List hosts: whether they receive, and how many deliveries wait in their spools."""
     config = load_config()
-    found = find_hosts(config, connect_reader(config))
+    client = connect_reader(config)
+    found = find_hosts(config, client)
     if json_:
         output.as_json([{"name": one.name, **one.as_json()} for one in found])
         return
@@ -34,6 +35,12 @@ def list_hosts(json_: bool = False) -> None:
     rows = [(one.name, output.state(one.state), spooled_text(one), one.oldest, one.seen) for one in found]
     output.table(("HOST", "STATE", "SPOOLED", "OLDEST", "LAST SEEN"), rows, drop=("OLDEST",))
     if silent := [one.name for one in found if one.state == "silent" and one.spooled is None]:
+        if refusal := write_refusal(client):
+            output.line(
+                f"the server refuses writes: {refusal}. So no host can report; silent ones may well be receiving."
+            )
+            output.next_command("storehooks doctor  what to do about it")
+            return
         output.next_command(*(f"storehooks hosts forget {name}  if that machine is gone" for name in silent))
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, NotFound
-from receiver.inbox import EventQueries
+from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.queries.events import Spool, SpoolState
 from receiver.spool import events_files, kept_files, newest_events_file, open_events, spool_name
 
@@ -52,6 +53,20 @@ def find_hosts(config: Config, client: Redis) -> list[Host]:
     if local is not None and (here in hosts or local.spooled):
         hosts[here] = local
     return [hosts[name] for name in sorted(hosts)]
+
+
+def write_refusal(client: Redis) -> str:
+    """What the server says if it refuses all writes now, and so every report; empty if it does not.
+
+    At maxmemory it refuses new deliveries only.
+    """
+    try:
+        Inbox(client).check_accept()
+    except OutOfMemoryError:
+        return ""
+    except ResponseError as error:
+        return str(error).rstrip(".")
+    return ""
 
 
 def total_spooled(hosts: list[Host]) -> int | str:

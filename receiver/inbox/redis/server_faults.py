@@ -21,6 +21,7 @@ from receiver.inbox import keys
 
 URL = "[redis] url (or REDIS_URL)"
 _A_KEY_OF = {"sh:": keys.FORMAT, "rq:": keys.RQ_QUEUES}
+MAX_SAID = 200
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,11 @@ def user_of(client: Redis) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """An error as a word for the log. A refusal is the server's own text, because it names the command."""
-    return str(error) if isinstance(error, NoPermissionError) else type(error).__name__
+    """An error for a log line: what the server said if it answered with one, without the arguments that it repeats for
+    an unknown command. The text of any other error may contain parts of a payload."""
+    if isinstance(error, ResponseError):
+        return str(error).partition(", with args")[0][:MAX_SAID]
+    return type(error).__name__
 
 
 def fault_of_error(error: RedisError, client: Redis) -> ServerFault:

@@ -12,7 +12,14 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.server_faults import fault_of_error
-from workers.operations.doctor import local_facts, network_facts, store_checks, system_checks, worker_checks
+from workers.operations.doctor import (
+    local_facts,
+    memory_checks,
+    network_facts,
+    store_checks,
+    system_checks,
+    worker_checks,
+)
 from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
 from workers.operations.doctor.network_facts import ParallelJobs
@@ -27,7 +34,7 @@ CHECKS: tuple[Check, ...] = (
     system_checks.check_config,
     system_checks.check_server,
     worker_checks.check_keys,
-    system_checks.check_memory,
+    memory_checks.check_memory,
     system_checks.check_disk,
     system_checks.check_spool,
     worker_checks.check_handlers,

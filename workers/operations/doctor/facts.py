@@ -26,6 +26,8 @@ class ServerFacts(ServerState):
     address: str
     clock_ahead: float = 0.0
     """Seconds by which its clock is ahead of this machine's."""
+    refusal: str = ""
+    """What it says if it refuses all writes now. Then no process can report either, and silence says nothing."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.spool import Refusals, StoreRefusals, open_existing_refusals
 from receiver.start_checks import open_to_others
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
-from workers.operations.host_spools import find_hosts, is_web_running, read_spool
+from workers.operations.host_spools import find_hosts, is_web_running, read_spool, write_refusal
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
 from workers.storeapi.confirmations import unconfirmed_operations
@@ -58,10 +58,11 @@ def server_facts(client: Redis) -> ServerFacts:
     try:
         before = time.time()
         ahead = server_ms(client) / 1000 - (before + time.time()) / 2
-        state = read_state(client)
+        state, refusal = read_state(client), ""
         if not state.fault and state.version[:2] >= OLDEST_VERSION:  # an old one lacks commands, too
             state = replace(state, fault=missing_right(client, waits=True))
-        return ServerFacts(address=address, clock_ahead=ahead, **vars(state))
+            refusal = "" if state.fault else write_refusal(client)
+        return ServerFacts(address=address, clock_ahead=ahead, refusal=refusal, **vars(state))
     except RedisError as error:
         return ServerFacts(address=address, fault=fault_of_error(error, client))
 

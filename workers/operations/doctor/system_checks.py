@@ -1,4 +1,4 @@
-"""Checks of the installation: config, server, memory, disk, spool, public URLs. Pure."""
+"""Checks of the installation: config, server, disk, spool, public URLs. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from urllib.parse import urlsplit
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
 from receiver.inbox.redis.connecting import OLDEST_VERSION
-from receiver.inbox.redis.server_faults import ServerFault
 from workers.formatting import clock, counted, size, span
-from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
+from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
+from workers.operations.doctor.memory_checks import is_nearly_full
 from workers.operations.host_spools import Host
 
 MAX_SERVER_SKEW_SECONDS = 5.0
-HIGH_MEMORY = 0.85
-"""Above this fraction of maxmemory the receiver spools, so that workers can still write."""
-DAY = 86400.0
-SOON = 3 * DAY
-MINIMUM_SPAN, MINIMUM_EVENTS = 600.0, 50
-"""With a shorter history or fewer events there is no forecast."""
 MINIMUM_FREE_DISK = 32 << 20
 """With less free space the spool stores nothing."""
 LONGER = "run with a longer timeout: --timeout 1m"
+REFUSAL_FIXES = {
+    "NOREPLICAS": "connect the replicas that its min-replicas-to-write requires, or lower that setting",
+    "MISCONF": "check the server's log and its disk now",
+}
 DRAIN_SECONDS = 60.0
 """Within this time the spool normally drains."""
 
@@ -95,7 +93,7 @@ def check_server(facts: Facts) -> Iterator[Finding]:
     server = facts.server
     if server.fault:
         fix = f"{server.fault.fix}{_at(facts.config, 'redis', 'url')}"
-        yield fail("server", server.fault.text, _effect_of(server.fault, facts), fix=fix)
+        yield fail("server", server.fault.text, _effect_of_fault(facts), fix=fix)
         return
     problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_clock_skew(server)]
     if not problems:
@@ -103,15 +101,16 @@ def check_server(facts: Facts) -> Iterator[Finding]:
     yield from problems
 
 
-def _effect_of(fault: ServerFault, facts: Facts) -> str:
-    if fault.only_workers:
+def _effect_of_fault(facts: Facts) -> str:
+    """For this host. Others may reach the server."""
+    fault, usable = facts.server.fault, _uses_spool(facts) and _is_usable(facts.host)
+    web = "stores deliveries in the spool" if usable else "answers every delivery with 503"
+    if fault and fault.only_workers:
         return "workers do not start, so do not restart them; those that run find new events late"
-    if not _uses_spool(facts):
-        return "every delivery is answered 503"
-    if not fault.temporary:
-        effect = "a web process that runs already stores deliveries in the spool"
-        return f"web and worker do not start, so do not restart them; {effect}"
-    return "deliveries wait in the spool, and no handler runs"
+    if fault and not fault.temporary:
+        start = "web and worker do not start on this host, so do not restart them"
+        return f"{start}; a web process that runs already {web}"
+    return f"`storehooks web` on this host {web}, and its workers begin no run"
 
 
 def _blocking_row(facts: Facts) -> str:
@@ -120,7 +119,7 @@ def _blocking_row(facts: Facts) -> str:
     no_replica = facts.config.redis.ack == "replica" and not server.replicas
     if server.fault or no_replica or any(_writes(facts)):
         return "server"
-    return "memory" if _is_nearly_full(server) else ""
+    return "memory" if is_nearly_full(server) else ""
 
 
 def _uses_spool(facts: Facts) -> bool:
@@ -152,7 +151,9 @@ def _durability(facts: Facts) -> Iterator[Finding]:
                 fix=f'connect a replica, or set ack = "fsync"{place}',
             )
         return
-    fix = "CONFIG SET appendonly yes and CONFIG SET appendfsync always, and the same in its config file"
+    wrong = ["appendonly yes"] * (server.appendonly != "yes" or not server.appendfsync)
+    wrong += ["appendfsync always"] * (server.appendfsync != "always")
+    fix = f"{' and '.join(f'CONFIG SET {one}' for one in wrong)}, and the same in its config file"
     if not server.appendfsync:
         text = f"{_describe(server)}: the server does not allow reading its settings"
         yield warn("server", text, fix=f"check at the provider that both are set: {fix}")
@@ -181,7 +182,10 @@ def _writes(facts: Facts) -> Iterator[Finding]:
     if server.role != "master":
         text = f"{server.address} is a replica and refuses writes"
         yield fail("server", text, fix=f"set the primary's address{_at(facts.config, 'redis', 'url')}")
-    if server.write_fault:
+    elif server.refusal:
+        fix = REFUSAL_FIXES.get(server.refusal.partition(" ")[0], "see the server's log")
+        yield fail("server", f"{server.name} refuses writes: {server.refusal}", _effect_of_fault(facts), fix=fix)
+    elif server.write_fault:
         yield fail("server", f"{server.name}: {server.write_fault}", fix="check the server's log and its disk now")
 
 
@@ -196,70 +200,12 @@ def _clock_skew(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-# Memory
-
-
-def check_memory(facts: Facts) -> Iterator[Finding]:
-    """Memory in use, and a forecast for the current rate of events and the configured retention."""
-    if facts.inbox is None:
-        return
-    server, footprint = facts.server, facts.inbox.footprint
-    limit = server.maxmemory or server.machine_memory
-    usage = f"{size(server.used_memory)} of {size(limit)}" if limit else size(server.used_memory)
-    usage += "" if server.maxmemory else " (the machine's memory; maxmemory is not set)"
-    if _is_nearly_full(server):
-        yield fail("memory", f"{usage} used: new deliveries go to the spool", fix=_less_memory(facts))
-        return
-    if footprint.seconds < MINIMUM_SPAN or sum(footprint.lately.values()) < MINIMUM_EVENTS:
-        yield ok("memory", f"{usage}, {counted(footprint.events, 'event')}; too few recent events for a forecast")
-        return
-    yield _forecast(facts, limit, usage)
-
-
-def _is_nearly_full(server: ServerFacts) -> bool:
-    return bool(server.maxmemory) and server.used_memory > HIGH_MEMORY * server.maxmemory
-
-
-def _forecast(facts: Facts, limit: int, usage: str) -> Finding:
-    assert facts.inbox is not None
-    footprint = facts.inbox.footprint
-    events_per_day = sum(footprint.lately.values()) / footprint.seconds * DAY
-    each = footprint.record + footprint.body + footprint.once
-    rate = f"{counted(round(events_per_day), 'event')} a day of {size(each)}"
-    final = final_size(facts)
-    if final <= HIGH_MEMORY * limit:
-        return ok("memory", f"{usage}; {rate} will need {size(final)}")
-    full_in = max(0.0, HIGH_MEMORY * limit - facts.server.used_memory) / (events_per_day * each) * DAY
-    text = f"{usage}; {rate} will fill it in {span(full_in)} and need {size(final)} in the end"
-    effect = "then new deliveries go to the spool" if facts.server.maxmemory else "then the machine is out of memory"
-    level = fail if full_in < SOON else warn
-    return level("memory", text, effect, fix=_less_memory(facts))
-
-
-def final_size(facts: Facts) -> float:
-    """Bytes that events need once retention removes as many as arrive.
-
-    No record is removed inside the duplicate window, not even above `events_per_store`; failures are not counted.
-    """
-    assert facts.inbox is not None
-    footprint, retention, window = facts.inbox.footprint, facts.config.retention, facts.config.receiver.dedupe_retention
-    total = 0.0
-    for events in footprint.lately.values():
-        rate = events / footprint.seconds
-        records = max(rate * window, min(rate * retention.records, retention.events_per_store))
-        bodies, marks = min(rate * retention.bodies, records), min(rate * retention.once, records)
-        total += records * footprint.record + bodies * footprint.body + marks * footprint.once
-    return total
-
-
-def _less_memory(facts: Facts) -> str:
-    receiver = facts.config.receiver
-    keys = "[receiver] dedupe_window" + (" plus spool_age" if _uses_spool(facts) else "")
-    kept = f"no record is removed before {span(receiver.dedupe_retention)}, which is {keys}"
-    return f"raise maxmemory, or shorten [retention] bodies or records; {kept}"
-
-
 # Disk and spool
+
+
+def _is_usable(host: HostFacts) -> bool:
+    """Whether the disk takes a delivery."""
+    return host.writable and not host.read_only and host.free >= MINIMUM_FREE_DISK
 
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
@@ -300,11 +246,17 @@ def check_spool(facts: Facts) -> Iterator[Finding]:
         if facts.host.spooled:
             text = f"{_accepted(facts.host.spooled)} in the spool of this host, waiting for the server"
             yield fail(
-                "spool", text, "nothing is lost; they are stored when the server is back", fix="see server above"
+                "spool",
+                text,
+                "none of them is lost; they are stored when this host reaches the server again",
+                fix="see server above",
             )
         return
     for host in facts.inbox.hosts:
-        yield from _spool_of(host, facts.now, _blocking_row(facts))
+        if host.state == "silent" and facts.server.refusal:
+            yield _unreported_host(host, facts.now)
+        else:
+            yield from _spool_of(host, facts.now, _blocking_row(facts))
 
 
 def _spool_of(host: Host, now: datetime, blocking_row: str) -> Iterator[Finding]:
@@ -323,6 +275,13 @@ def _spool_of(host: Host, now: datetime, blocking_row: str) -> Iterator[Finding]
         yield fail("spool", text, fix=f"see {f'{blocking_row} above' if blocking_row else log}")
     elif host.spooled:
         yield warn("spool", f"the spool of {host.name} is draining {_accepted(host.spooled)}")
+
+
+def _unreported_host(host: Host, now: datetime) -> Finding:
+    since = f" since {clock(host.seen, now)}" if host.seen else ""
+    has = "an unknown number of accepted deliveries" if host.spooled is None else _accepted(host.spooled)
+    text = f"{host.name} may well be receiving; its reports cannot be written{since}"
+    return warn("spool", text, f"its spool has {has}", fix="see server above")
 
 
 def _silent_host(host: Host, now: datetime) -> Finding:

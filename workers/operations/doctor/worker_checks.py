@@ -43,6 +43,8 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
 
 def _absent_handlers(facts: Facts) -> Iterator[Finding]:
     """Handlers that were removed from the plugins. Events are still routed to them for a while: a worker may return."""
+    if facts.server.refusal:  # workers cannot declare theirs
+        return
     loaded_here = {handler.handler for handler in facts.plugins.handlers}
     for name, absent in (facts.inbox.absent if facts.inbox else {}).items():
         if name in loaded_here:
@@ -103,7 +105,7 @@ def _nearest_topic(missing: Unsent, names: list[SentName]) -> Iterator[str]:
 
 def _version_mismatches(facts: Facts) -> Iterator[Finding]:
     """Handlers of which the workers run another version than this host has."""
-    if facts.inbox is None or not facts.inbox.workers:
+    if facts.inbox is None or not facts.inbox.workers or facts.server.refusal:
         return
     for local in facts.plugins.handlers:
         running = facts.inbox.running.get(local.handler)
@@ -125,6 +127,10 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
     oldest = HEARTBEAT_TIMEOUT + abs(facts.server.clock_ahead)
     alive = [beat for beat in facts.inbox.workers if (facts.now - beat.at).total_seconds() < oldest]
     waiting = facts.inbox.counters.total["open"]
+    if not alive and facts.server.refusal:
+        text = "it is unknown whether a worker is running: their reports cannot be written"
+        yield warn("workers", text, fix="see server above")
+        return
     if not alive:
         text = (
             f"no worker is running; {waits(waiting, 'event')}" if waiting else "no worker is running; events will wait"
@@ -173,6 +179,9 @@ def check_housekeeper(facts: Facts) -> Iterator[Finding]:
         return
     if facts.inbox.housekeeper:
         yield ok("housekeeper", f"running on {facts.inbox.housekeeper.rsplit('-', 2)[0]}")
+    elif facts.server.refusal:
+        text = "it is unknown whether a housekeeper is running: its reports cannot be written"
+        yield warn("housekeeper", text, fix="see server above")
     else:
         yield fail(
             "housekeeper",

@@ -20,7 +20,7 @@ from receiver.inbox.redis.server_faults import ServerFault
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
 from workers.formatting import clock, counted, size, some, span, waits
-from workers.operations.doctor import network_facts, store_checks, system_checks, worker_checks
+from workers.operations.doctor import memory_checks, network_facts, store_checks, system_checks, worker_checks
 from workers.operations.doctor.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
 from workers.operations.host_spools import Host
@@ -133,6 +133,34 @@ def test_server_findings(facts: Facts, changes: dict[str, Any], says: str) -> No
     assert only_line(system_checks.check_server(replace(facts, server=replace(SERVER, **changes)))).startswith(says)
 
 
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        ({"appendfsync": "everysec"}, "-> CONFIG SET appendfsync always, and the same in its config file"),
+        ({"appendonly": "no"}, "-> CONFIG SET appendonly yes, and the same in its config file"),
+        ({"appendonly": "no", "appendfsync": "no"}, "-> CONFIG SET appendonly yes and CONFIG SET appendfsync always,"),
+        ({"appendfsync": ""}, "both are set: CONFIG SET appendonly yes and CONFIG SET appendfsync always,"),
+    ],
+)
+def test_only_a_setting_that_is_wrong_is_to_be_set(facts: Facts, changes: dict[str, Any], fix: str) -> None:
+    assert fix in only_line(system_checks.check_server(replace(facts, server=replace(SERVER, **changes))))
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("NOREPLICAS Not enough good replicas to write", "connect the replicas"),
+        ("MISCONF Errors writing to the AOF file: No space left on device", "check the server's log and its disk"),
+        ("ERR something new", "see the server's log"),
+    ],
+)
+def test_a_server_that_refuses_writes_is_a_failure_with_its_own_words(facts: Facts, said: str, fix: str) -> None:
+    refusing = replace(SERVER, refusal=said, write_fault="it could not write its append-only file")
+    line = only_line(system_checks.check_server(replace(facts, server=refusing)))
+    assert line.startswith(f"fail server: Redis 7.0.15 refuses writes: {said} / `storehooks web` on this host stores")
+    assert f"-> {fix}" in line
+
+
 # Memory: 1,000 events a day of 2,000 bytes
 
 
@@ -159,7 +187,13 @@ def test_the_memory_forecast(facts: Facts, used: int, maxmemory: int, events_per
         replace(facts, config=config, server=replace(SERVER, used_memory=used, maxmemory=maxmemory)),
         footprint=Footprint(1000, {"north": events_per_day}, 86400, 600, 1400),
     )
-    assert only_line(system_checks.check_memory(changed)).startswith(says)
+    assert only_line(memory_checks.check_memory(changed)).startswith(says)
+
+
+def test_without_maxmemory_it_is_not_to_be_raised(facts: Facts) -> None:
+    changed = with_inbox(facts, footprint=Footprint(1, {"north": 50_000_000}, 86400, 600, 1400))
+    line = only_line(memory_checks.check_memory(replace(changed, server=replace(SERVER, maxmemory=0))))
+    assert "then the machine is out of memory -> give the machine more memory, or shorten [retention]" in line
 
 
 DAYS_OF_DUPLICATES = 10
@@ -180,12 +214,12 @@ def test_the_final_size_is_what_retention_leaves(
     facts: Facts, lately: dict[str, int], records: int, bodies: int
 ) -> None:
     changed = with_inbox(facts, footprint=Footprint(1, lately, 86400, 600, 1400, once=200))
-    assert system_checks.final_size(changed) == pytest.approx(records * (600 + 200) + bodies * 1400)
+    assert memory_checks.final_size(changed) == pytest.approx(records * (600 + 200) + bodies * 1400)
 
 
 def test_the_fix_for_memory_says_that_records_outlast_the_duplicate_window(facts: Facts) -> None:
     changed = with_inbox(facts, footprint=Footprint(1, {"north": 50_000_000}, 86400, 600, 1400))
-    assert only_line(system_checks.check_memory(changed)).endswith(
+    assert only_line(memory_checks.check_memory(changed)).endswith(
         "no record is removed before 10 d, which is [receiver] dedupe_window plus spool_age"
     )
 
@@ -282,8 +316,18 @@ def test_only_a_fault_that_lets_web_start_leaves_deliveries_in_the_spool(facts: 
         only_line(system_checks.check_server(replace(facts, server=ServerFacts(address="a", fault=fault), inbox=None)))
         for fault in (away, refused)
     ]
-    assert "deliveries wait in the spool, and no handler runs" in lines[0]
-    assert "web and worker do not start, so do not restart them; a web process that runs already stores" in lines[1]
+    assert "`storehooks web` on this host stores deliveries in the spool, and its workers begin no run" in lines[0]
+    assert (
+        "web and worker do not start on this host, so do not restart them; a web process that runs already stores"
+        in lines[1]
+    )
+
+
+@pytest.mark.parametrize("host", [HostFacts("/srv/data", True, 1 << 20), HostFacts("/srv/data", True, GB, True)])
+def test_without_server_and_disk_no_delivery_is_said_to_wait_in_the_spool(facts: Facts, host: HostFacts) -> None:
+    away = ServerFacts(address="a", fault=ServerFault("it does not answer", "start it", temporary=True))
+    line = only_line(system_checks.check_server(replace(facts, server=away, inbox=None, host=host)))
+    assert "`storehooks web` on this host answers every delivery with 503, and its workers begin no run" in line
 
 
 @pytest.mark.parametrize("web_runs", [False, True])

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from receiver.inbox import Administration, connect
-from tests.support.harness import OTHER_SECRET, SECRET, System, children_of, eventually, free_port, own_server
+from receiver.inbox import Administration, Inbox, connect
+from receiver.inbox.queries.health import HealthQueries
+from tests.support.harness import OTHER_SECRET, SECRET, Server, System, children_of, eventually, free_port, own_server
 from tests.support.installations import (
     BROKEN,
     Breakage,
@@ -27,7 +28,7 @@ from tests.support.installations import (
 )
 from tests.support.raw_server import RawServer
 from workers.cli import storehooks
-from workers.operations.doctor import local_facts
+from workers.operations.doctor import local_facts, worker_checks
 from workers.operations.doctor.network_facts import probe_public_url
 
 FAILING = """
@@ -163,6 +164,41 @@ def test_a_web_process_that_hangs_is_not_to_be_started(make_system: Callable[...
     (line,) = [line for line in report.lines("fail") if line.startswith("public url: ")]
     assert "`storehooks web` runs, and does not answer" in line
     assert "start `storehooks web`" not in line
+
+
+def test_a_server_that_refuses_writes_is_the_only_fault_named(
+    make_system: Callable[..., System], own_redis: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process can report there. Each was called dead, and was to be started again or forgotten."""
+    system = make_system(url=own_redis.url)
+    system.start("web", "worker", "housekeeper")
+    activity = HealthQueries(own_redis.client)
+    eventually(lambda: activity.workers() and activity.housekeeper() and system.ledger.spools(), 20, what="reports")
+    Inbox(own_redis.client).publish_spool("elsewhere:/data", 3, 0.0)
+    own_redis.client.config_set("min-replicas-to-write", 1)
+    monkeypatch.setattr(worker_checks, "HEARTBEAT_TIMEOUT", 0.0)
+    monkeypatch.setattr("receiver.inbox.queries.events.SILENT_SECONDS", 0.5)
+    eventually(lambda: not activity.housekeeper() and len(silent_hosts(system)) == 2, what="all are silent")
+    report = doctor(system.config_file, "--json")
+    (line,) = report.lines("fail")
+    assert line.startswith("server: ")
+    assert "refuses writes: NOREPLICAS Not enough good replicas to write" in line
+    assert "min-replicas-to-write" in line
+    unknown = [line for line in report.lines("warn") if line.endswith("see server above")]
+    assert [line.partition(": ")[0] for line in unknown] == ["spool", "spool", "workers", "housekeeper", "public url"]
+    assert all("cannot be written" in line for line in unknown[:4]), unknown
+    advice = "\n".join(line.rpartition(" | ")[2] for line in report.lines("warn"))
+    assert not re.search("start|forget|retire", advice), advice
+    listed = CliRunner().invoke(storehooks, ["hosts", "--config", str(system.config_file)])
+    assert "silent" in listed.output
+    assert "forget" not in listed.output
+    assert "refuses writes: NOREPLICAS" in listed.output
+    said = eventually(lambda: re.findall(r'"why": *"[^"]*NOREPLICAS[^"]*"', system.log("web")), what="web's log")
+    assert "Not enough good replicas" in said[0]
+
+
+def silent_hosts(system: System) -> list[str]:
+    return [name for name, one in system.ledger.spools().items() if one.state == "silent"]
 
 
 def test_a_permanent_failure_is_a_problem_until_it_is_dropped(make_system: Callable[..., System]) -> None:
