@@ -25,7 +25,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as NoAnswer
 
 from receiver import logs
 from receiver.config import Config
@@ -113,18 +115,25 @@ class SpoolDrain:
 
     def _update_breaker(self) -> bool:
         """Whether the inbox would accept a delivery now. Raises RedisError if the server does not answer."""
-        self._breaker.examine(self._inbox.client)
+        try:
+            self._breaker.examine(self._inbox.client)
+        except (LostConnection, NoAnswer) as error:
+            self._log_outage(error)  # deliveries may not notice it: those of a store with rows go to the spool at once
+            raise
         if self._breaker.server_fault:
             return False
         try:
             self._inbox.check_accept()
         except RedisError as error:
             self._breaker.trip()
-            self._inbox.outage.failed(why=reason_of(error))
+            self._log_outage(error)
             return False
         self._breaker.close()
         self._inbox.outage.worked(quiet=QUIET_SECONDS)
         return not self._breaker.forbids_inbox
+
+    def _log_outage(self, error: RedisError) -> None:
+        self._inbox.outage.failed(why=reason_of(error), spool="on" if self._spool.enabled else "off")
 
     def drain(self) -> int:
         """Move every row that the inbox takes; return how many were moved."""

@@ -66,6 +66,11 @@ class Outage:
             found.update((name, str(json.loads(line)["event"])) for line in self._system.log(name)[start:].splitlines())
         return found
 
+    def seconds(self, event: str) -> list[float]:
+        """The durations in the lines of the receiver with this event."""
+        lines = [json.loads(line) for line in self._system.log("web")[self._before["web"] :].splitlines()]
+        return [line["seconds"] for line in lines if line["event"] == event]
+
     def is_over(self) -> bool:
         lines = self.lines()
         return all(lines[name, begins] == lines[name, ends] for name in self._before for begins, ends in ENDS.items())
@@ -79,10 +84,13 @@ def shop(make_system: Callable[..., System], own_redis: Server) -> System:
 
 
 def test_an_outage_is_logged_once_by_each_process(shop: System, own_redis: Server) -> None:
-    lines = Outage(shop, own_redis, 5.5).lines()
+    outage = Outage(shop, own_redis, 5.5)
+    lines = outage.lines()
     assert {event for _, event in lines} >= {*ENDS, *ENDS.values()}
     for (name, event), count in lines.items():
         assert count <= PROCESSES[name] or event == "leases lapsed", (name, event, count)
+    lasted = outage.seconds("the inbox takes deliveries again")
+    assert all(seconds > 4 for seconds in lasted), "also while deliveries go straight to the spool"
 
 
 @pytest.mark.slow

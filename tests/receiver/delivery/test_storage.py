@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import NoPermissionError, RedisError
 from structlog.testing import capture_logs
 
+from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.delivery.breaker import Breaker
@@ -247,7 +250,37 @@ def test_while_redis_is_unreachable_the_drain_logs_once_a_minute(
     with capture_logs() as lines:
         drain.start()
         eventually(lambda: len(runs) > 3)
-    assert [line["event"] for line in lines] == ["the spool cannot be drained now"]
+    assert [line["event"] for line in lines] == ["the inbox cannot take deliveries", "the spool cannot be drained now"]
+
+
+def test_an_outage_of_the_inbox_is_logged_each_minute_while_its_deliveries_go_straight_to_the_spool(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    storage, drain = open_storage(system.config, Inbox(connect(f"redis://127.0.0.1:{free_port()}", timeout=0.1)))
+    with capture_logs() as lines:
+        for _ in range(25):
+            assert statuses(storage.store_all([system.delivery()])) == ["accepted"]
+            with pytest.raises(RedisError):
+                drain.run_once()
+            now += 5.0
+    found = [line for line in lines if line["event"] == "the inbox cannot take deliveries"]
+    assert [(line.get("seconds"), line["spool"]) for line in found] == [(None, "on"), (60, "on"), (120, "on")]
+
+
+def test_a_server_that_answers_with_a_refusal_to_be_examined_may_still_take_deliveries(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, drain = open_storage(system.config, system.inbox)
+
+    def refuse(*_: object) -> None:
+        raise NoPermissionError("this user has no permissions to run the 'info' command")
+
+    monkeypatch.setattr(Breaker, "examine", refuse)
+    with capture_logs() as lines, pytest.raises(NoPermissionError):
+        drain.run_once()
+    assert lines == []
 
 
 def readiness(storage: DeliveryStorage) -> tuple[str, int | None]:
