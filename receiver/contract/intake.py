@@ -35,8 +35,12 @@ MAX_DEPTH = 200
 """The depth of nesting that `json` can read even from deep inside a handler's calls; orjson would allow 1024."""
 MAX_HEADERS = 64
 NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie"))
-_CREDENTIAL = re.compile(r"secret|token|passw|credential|private|auth|jwt|session|(api|access)[_-]?key")
+_SECRET = re.compile(r"secret|token|passw|session|cookie|bearer")
+_CREDENTIAL = re.compile(
+    r"credential|private|auth|jwt|oidc|principal|cert|(api|access)[_-]?key|(^|(?<!idempotency)[_-])key$"
+)
 _SIGNATURE = re.compile(r"signature|hmac|digest|sha\d")
+MAX_CACHED_NAME = 64
 
 _CONTAINERS = (dict, list)
 _NUMBERS = (int, float)
@@ -231,10 +235,15 @@ def _data_path(sources: tuple[Part, ...], document: Any) -> str:
     return ""
 
 
-@lru_cache(maxsize=4096)
 def is_credential(name: str) -> bool:
     """Whether a header, by its name, holds a credential, such as a proxy's token. A signature is not a credential."""
-    return name in NEVER_STORED or bool(_CREDENTIAL.search(name) and not _SIGNATURE.search(name))
+    return _is_credential(name) if len(name) <= MAX_CACHED_NAME else _is_credential.__wrapped__(name)
+
+
+@lru_cache(maxsize=4096)
+def _is_credential(name: str) -> bool:
+    is_other = bool(_CREDENTIAL.search(name)) and not _SIGNATURE.search(name)
+    return name in NEVER_STORED or bool(_SECRET.search(name)) or is_other
 
 
 def stored_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:

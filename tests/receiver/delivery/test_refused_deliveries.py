@@ -7,6 +7,7 @@ import json
 import sqlite3
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -184,6 +185,38 @@ def test_an_event_has_every_header_its_scheme_reads_and_no_credential_of_a_proxy
     assert dict(stored) == dict(request.headers)
     odd = replace(store.scheme, headers=("X-Store-Token",))
     assert stored_headers({"x-store-token": "v1,abc", "x-auth-token": "s"}, odd.reads) == {"x-store-token": "v1,abc"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("set-cookie", "cookie2", "x-original-cookie", "x-bearer", "x-amzn-oidc-data", "x-ms-client-principal"),
+        *("x-client-cert", "ssl-client-certificate", "key", "x-functions-key", "ocp-apim-subscription-key", "api_key"),
+        *("x-hub-signature-token", "x-password-sha1", "x-session-digest", "x-signature-secret"),
+    ],
+)
+def test_a_header_that_may_hold_a_credential_is_stored_only_if_the_scheme_reads_it(name: str) -> None:
+    assert stored_headers({name: "s3cret", "host": "h"}) == {"host": "h"}
+    assert stored_headers({name: "s3cret"}, {name}) == {name: "s3cret"}
+
+
+@pytest.mark.parametrize("name", ["x-auth-signature", "idempotency-key", "x-idempotency-key", "x-keyword", "x-monkey"])
+def test_a_header_that_is_no_credential_is_stored(name: str) -> None:
+    assert stored_headers({name: "1"}) == {name: "1"}
+
+
+def test_long_names_of_headers_are_not_kept_in_memory() -> None:
+    """A sender chooses the names; thousands of 8 kB would stay for the life of the process."""
+    names = [f"x-{number:05}-{'n' * 7900}" for number in range(1000)]
+    tracemalloc.start()
+    try:
+        for name in names:
+            stored_headers({name.replace("n", "m"): "1"})
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000
+    assert stored_headers({names[0] + "-token": "1"}) == {}
 
 
 @pytest.mark.parametrize("scheme", PRESETS.values(), ids=lambda scheme: scheme.name)
