@@ -49,15 +49,17 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
         others = {name: counts[one] for one, (name, _, _) in NOT_READ.items()}
         output.as_json({"read": counts[RereadResult.READ], **others, "still_unreadable": rereader.reasons})
     else:
-        _show(rereader, dry_run)
+        _show(rereader, name, total, dry_run)
     if counts.keys() - {RereadResult.READ, RereadResult.DUPLICATE}:
         raise click.exceptions.Exit(1)
 
 
-def _show(rereader: Rereader, dry_run: bool) -> None:
+def _show(rereader: Rereader, store: str | None, total: int, dry_run: bool) -> None:
+    """`total` is the number of unreadable events of all stores."""
     counts = rereader.counts
     if not counts:
-        output.echo("no events to read again: every event could be read")
+        others = f"no events of {store} to read again; other stores have {total:,}"
+        output.echo(others if store and total else "no events to read again: every event could be read")
         return
     output.line(output.figure(counts[RereadResult.READ], "accepted"), " can be read" if dry_run else " read and routed")
     for reason, number in rereader.reasons.most_common():
@@ -65,7 +67,10 @@ def _show(rereader: Rereader, dry_run: bool) -> None:
     for result, (_, style, sentence) in NOT_READ.items():
         if counts[result]:
             output.line(output.figure(counts[result], style), f" {sentence}")
-    output.next_command(
-        "storehooks events reread  read them and route them" if dry_run else "storehooks events  the newest events",
-        "storehooks failures  what is still unreadable",
-    )
+    commands = ["storehooks failures  what is still unreadable"]
+    if not dry_run:
+        commands.insert(0, "storehooks events  the newest events")
+    elif counts[RereadResult.READ]:
+        chosen = f" --store {store}" if store else ""
+        commands.insert(0, f"storehooks events reread{chosen}  read them and route them")
+    output.next_command(*commands)

@@ -196,8 +196,9 @@ def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
         raise ConfigError(f"{len(found)} failure groups begin with {str(start)[:64]!r}: {names}; give more of the id")
     if not found:
         raise NotFound(
-            f"no failure group {str(start)[:64]!r}; `storehooks failures` lists them. If a handler has 200 groups, its "
-            'further causes are in one more, "other causes"'
+            f"no failure group {str(start)[:64]!r}; if it was listed before, nothing is left to replay or drop. "
+            "`storehooks failures` lists the groups. If a handler has 200 groups, its further causes are in one more, "
+            '"other causes"'
         )
     return found[0]
 

@@ -34,7 +34,7 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
 
     config = load_config_or_defaults()
     target, wanted = _target(config, which), _known_scenarios(only)
-    with output.progress("certifying", 1 + len(wanted or _scenario_names())) as bar:
+    with output.progress("certifying", len({"clean", *(wanted or _scenario_names())})) as bar:
         results = CertificationRun(config, target, seed=seed, only=wanted, on_scenario=bar.next_step).run()
     if json_:
         output.as_json(report.as_json(results))
@@ -69,4 +69,4 @@ def _known_scenarios(only: tuple[str, ...]) -> tuple[str, ...]:
 def _scenario_names() -> list[str]:
     from workers.testing.certify.scenarios import scenarios
 
-    return [one.name for one in scenarios((), 0, uses_api=True)]
+    return ["clean", *(one.name for one in scenarios((), 0, uses_api=True))]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import click
 
 from receiver.inbox.administration import ReopenResult
+from receiver.inbox.queries.handlers import HandlerQueries
 from workers.cli import output
 from workers.formatting import counted
 from workers.operations.replay import Replay
@@ -41,14 +42,16 @@ def run_replay(replay: Replay, work: Callable[[], None], *, total: int) -> None:
 
 def _show_pauses(replay: Replay) -> None:
     """Which of the replayed runs wait because of a pause, and which begin anyway."""
+    present = HandlerQueries(replay.administration.client).present()
     for (result, handler), number in sorted(replay.counts.items()):
         resume = f"`{output.our_name()} handlers resume {handler}`"
         if result is ReopenResult.ALTHOUGH_PAUSED:
             these = "this run begins" if number == 1 else f"these {number:,} runs begin"
-            output.line(f"{handler} is paused: {these} anyway; its other runs, and retries, wait for {resume}")
+            how = "anyway" if handler in present else "all the same, but no worker has this handler now"
+            output.line(f"{handler} is paused: {these} {how}; its other runs, and retries, wait for {resume}")
         elif result is ReopenResult.HANDLER_PAUSED:
             these = "this run waits" if number == 1 else f"these {number:,} runs wait"
-            output.line(f"{handler} is paused: {these} for {resume}; to run a few now, give --first N")
+            output.line(f"{handler} is paused: {these} for {resume}")
     if held := sum(number for (result, _), number in replay.counts.items() if result is ReopenResult.STORE_PAUSED):
         paused = sorted(one.removeprefix("store:") for one in replay.administration.paused() if "store:" in one)
         these = "run is of a paused store and waits" if held == 1 else "runs are of paused stores and wait"

@@ -12,6 +12,7 @@ from receiver.inbox import FailureQueries, Housekeeping, Outcome, keys
 from receiver.inbox.administration import ReopenResult
 from tests.receiver.inbox.test_inbox import claim_one, lapse, route
 from tests.support.harness import System, eventually
+from tests.support.programs import ROOT
 from tests.workers.operations.test_failures import fail
 
 HANDLER = "loyalty.award_points"
@@ -106,6 +107,7 @@ def test_failed_runs_of_a_paused_handler_wait_unless_a_few_are_chosen(
     assert shop.system.settled(left) == "settled"
     told = shop.replay("--group", shop.group).stdout
     assert f"{HANDLER} is paused: these 6 runs wait for `storehooks handlers resume {HANDLER}`" in told
+    assert "--first" not in told, "there is no failure left to choose"
     assert (shop.settled(), shop.waiting(), shop.failures) == (4, 6, 0)
     again = shop.system.run_cli(
         "events", "replay", "--handler", HANDLER, "--run-status", "done", "--first", "2", "--yes"
@@ -116,6 +118,41 @@ def test_failed_runs_of_a_paused_handler_wait_unless_a_few_are_chosen(
     for one in ids:
         assert shop.system.settled(one) == "settled"
     assert shop.system.identity_holds()
+
+
+def test_the_runbook_of_the_documents_can_be_followed_line_by_line(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    """With the resume before the last replay, the retries run first, with the attempts that they have left, and then
+    there is no group to replay."""
+    shop = BrokenShop(make_system, tmp_path, retries="(0.1,) * 500")
+    ids = shop.receive(8)
+    page = (ROOT / "docs/operating.md").read_text()
+    runbook = page.partition("In the morning:\n\n")[2].partition("\n\n")[0]
+    lines = runbook.replace("erp.export_order", HANDLER).replace("a1f3", shop.group).splitlines()
+    assert len(lines) == 6
+    for line in lines:
+        if "--first" in line:
+            shop.fix()
+        done = shop.system.run_cli(*line.split()[1:])
+        assert done.returncode == 0, line + done.stdout + done.stderr
+        if "--first" in line:
+            eventually(lambda: shop.settled() == 5, what="five have run although the handler is paused")
+        if "resume" in line:
+            for one in ids:
+                assert shop.system.settled(one) == "settled"
+    assert shop.system.identity_holds()
+
+
+def test_without_a_worker_a_replay_does_not_say_that_its_runs_begin(system: System) -> None:
+    fail(system)
+    (group,) = FailureQueries(system.client).groups()
+    system.administration.pause(handler=group.handler)
+    told = system.run_cli("failures", "replay", "--group", group.id, "--first", "1", "--yes").stdout
+    told = " ".join(told.split())
+    assert f"{group.handler} is paused: this run begins all the same, but no worker has this handler now" in told
+    gone = system.run_cli("failures", "replay", "--group", group.id, "--yes")
+    assert (gone.returncode, "if it was listed before, nothing is left to replay" in gone.stderr) == (2, True)
 
 
 def test_replayed_runs_of_a_paused_store_wait_for_the_store_and_then_begin_although_the_handler_is_paused(

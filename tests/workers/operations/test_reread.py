@@ -89,9 +89,15 @@ def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected
     assert {acme.system.status(one) for one in ids} == {"failed"}
     told = acme.cli("events", "reread", "--yes")
     assert (told.returncode, "3 still unreadable: no topic at header:X-Wrong-Topic" in told.stdout) == (1, True)
-    acme.correct_scheme()
+    told = acme.cli("events", "reread", "--store", "north")
+    assert (told.returncode, told.stdout) == (0, "no events of north to read again; other stores have 3\n")
     told = acme.cli("events", "reread", "--dry-run")
+    assert "0 can be read" in told.stdout
+    assert "storehooks events reread" not in told.stdout, "it would read none"
+    acme.correct_scheme()
+    told = acme.cli("events", "reread", "--dry-run", "--store", "acme")
     assert (told.returncode, "3 can be read" in told.stdout) == (0, True)
+    assert "storehooks events reread --store acme  " in told.stdout
     assert acme.counts()["failed"] == 3
     told = acme.cli("events", "reread", "--store", "acme", "--yes", "--json")
     assert json.loads(told.stdout)["read"] == 3

@@ -95,13 +95,19 @@ def test_a_handler_that_is_not_idempotent_and_one_that_depends_on_the_order_are_
 
 def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
     (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT)
-    assert "no scenario late2; known scenarios: repeated, replayed," in str(
+    assert "no scenario late2; known scenarios: clean, repeated, replayed," in str(
         command(tmp_path, str(tmp_path / "plugin.py"), "--only", "late2").exception
     )
     assert "no such file" in str(command(tmp_path, str(tmp_path / "nothing.py")).exception)
     assert "no plugin is called nothing" in str(command(tmp_path, "nothing").exception)
     (tmp_path / "empty.py").write_text(NOT_IDEMPOTENT[: NOT_IDEMPOTENT.index("@router")])
     assert "has no handlers" in str(command(tmp_path, str(tmp_path / "empty.py")).exception)
+
+
+def test_only_the_clean_run(tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT)
+    done = command(tmp_path, str(tmp_path / "plugin.py"), "--only", "clean", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["scenarios"]) == (0, ["clean"])
 
 
 def test_the_report_shows_the_command_to_reproduce_and_claims_only_what_was_run() -> None:

@@ -41,8 +41,7 @@ def as_json(results: Results) -> dict[str, Any]:
 
 
 def reproduce(results: Results, scenario: str) -> str:
-    only = "" if scenario == "clean" else f" --only {scenario}"
-    return f"storehooks handlers certify {results.target.source} --seed {results.seed}{only}"
+    return f"storehooks handlers certify {results.target.source} --seed {results.seed} --only {scenario}"
 
 
 def lines(results: Results) -> Iterator[str]:
