@@ -13,6 +13,8 @@ from receiver.config.settings import ENV_PREFIX, FileSettings
 from receiver.config.source_files import Place, Places
 from receiver.contract.errors import ConfigError
 
+PREFIXED_CUTOFF = 0.9
+"""How near a whole name must be: the prefix, which is common to all, makes any two similar."""
 _NOT_SETTINGS = {"STOREHOOKS_CONFIG"}
 _PLAIN_VARIABLES = (
     ("REDIS_URL", "redis", "url", "{}"),
@@ -49,7 +51,8 @@ def _record_places(environ: Mapping[str, str], places: Places) -> None:
         if name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS and not _is_service_link(name, value):
             key = tuple(step.lower() for step in name.removeprefix(ENV_PREFIX).split("__"))
             if key[0] not in FileSettings.model_fields:
-                near = did_you_mean(key[0], FileSettings.model_fields) if key[1:] else did_you_mean(name, _names())
+                tables = FileSettings.model_fields
+                near = did_you_mean(key[0], tables) if key[1:] else did_you_mean(name, _names(), PREFIXED_CUTOFF)
                 raise ConfigError(f"${name}: unknown key {key[0]}{near}")
             places[key] = Place(f"${name}")
 

@@ -24,9 +24,9 @@ def explain(problem: ErrorDetails, places: Places) -> str:
     return f"{where}: {dotted(key)}: {problem['msg'].removeprefix('Value error, ')}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.7) -> str:
     """Return `; did you mean NAME?` for the nearest known name, or an empty text where none is near."""
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 

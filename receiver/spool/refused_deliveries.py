@@ -185,6 +185,13 @@ class Refusals:
             stores.append(StoreRefusals(name, reasons, with_body, first / 1000, last / 1000))
         return sorted(stores, key=lambda one: -one.total)
 
+    def after(self, store: str, at: float) -> tuple[int, float]:
+        """How many deliveries of a store were refused after `at`, and the seconds from the first to the last."""
+        many, first, last = self._db.execute(
+            "SELECT count(*), min(at), max(at) FROM refused WHERE store = ? AND at > ?", (store, int(at * 1000))
+        ).fetchone()
+        return int(many), (last - first) / 1000 if many else 0.0
+
     def count_with_body(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM refused_body").fetchone()[0])
 

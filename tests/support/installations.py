@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from receiver.config import SANDBOX_SECRET
 from receiver.inbox import Inbox
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from receiver.spool import open_existing_refusals
+from receiver.spool.refused_deliveries import REFUSED_FILE
 from tests.support.harness import (
     HEAD,
     OTHER_SECRET,
@@ -254,8 +256,10 @@ def no_web(installation: Installation, _: Path) -> Iterator[Path]:
 
 @contextmanager
 def rotated_secret(installation: Installation, _: Path) -> Iterator[Path]:
-    """The store signs with a secret that the config does not have, so deliveries are refused."""
+    """The store signs with a secret that the config does not have, so deliveries are refused for some time."""
     with refused_deliveries(installation):
+        with closing(sqlite3.connect(installation.system.config.data_dir / REFUSED_FILE)) as file, file:
+            file.execute("UPDATE refused SET at = at + 120000 WHERE id = (SELECT max(id) FROM refused)")
         yield installation.config_file
 
 

@@ -20,6 +20,7 @@ from receiver.contract.errors import ServerUnreachable, ServerUnusable
 from receiver.inbox import keys
 
 URL = "[redis] url (or REDIS_URL)"
+ATTEMPTS = 6
 _A_KEY_OF = {"sh:": keys.FORMAT, "rq:": keys.RQ_QUEUES}
 MAX_SAID = 200
 
@@ -66,6 +67,7 @@ def fault_of_error(error: RedisError, client: Redis) -> ServerFault:
         return _wrong_password(str(error), server, user_of(client))
     if isinstance(error, BusyLoadingError):
         return ServerFault(f"{server} is still loading its data", "wait until it is ready", temporary=True)
+    error = _clearer(error, client)
     known = _sentinel_fault(error, server, client) or _refused_command(error, server, client)
     said = (str(error) or type(error).__name__).rstrip(".")
     return (
@@ -77,6 +79,20 @@ def fault_of_error(error: RedisError, client: Redis) -> ServerFault:
             temporary=True,
         )
     )
+
+
+def _clearer(error: RedisError, client: Redis) -> RedisError:
+    """A server that refuses our certificate says why, and closes. The reason is often lost, so it is asked again."""
+    for _ in range(ATTEMPTS):
+        cause = error.__cause__ or error.__context__
+        if not isinstance(cause, ssl.SSLEOFError):
+            break
+        try:
+            client.ping()
+            break
+        except RedisError as again:
+            error = again
+    return error
 
 
 def fault_of_mode(info: Mapping[str, Any], client: Redis) -> ServerFault | None:
@@ -187,12 +203,7 @@ def _tls_fault(error: RedisError, server: str, given: Mapping[str, Any]) -> Serv
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _certificate_fault(cause, server)
-    if "CERTIFICATE_REQUIRED" in str(cause):
-        return ServerFault(
-            f"{server} requires a client certificate",
-            f"add ?ssl_certfile=PATH&ssl_keyfile=PATH to {URL}, or set tls-auth-clients no at the server",
-        )
-    if isinstance(cause, OSError) and (fault := _file_fault(given)):
+    if isinstance(cause, OSError) and (fault := _client_certificate_fault(cause, server) or _file_fault(given)):
         return fault
     if isinstance(cause, ssl.SSLError) or "handshake" in str(cause):
         return ServerFault(
@@ -208,6 +219,21 @@ def _tls_fault(error: RedisError, server: str, given: Mapping[str, Any]) -> Serv
             f"if a proxy is in front of it, check that the server behind it is up; "
             f"if the server expects TLS, use rediss:// in {URL}",
             temporary=True,
+        )
+    return None
+
+
+def _client_certificate_fault(cause: OSError, server: str) -> ServerFault | None:
+    """The fault if the server says in an alert that our certificate is missing or not trusted."""
+    if "CERTIFICATE_REQUIRED" in str(cause):
+        return ServerFault(
+            f"{server} requires a client certificate",
+            f"add ?ssl_certfile=PATH&ssl_keyfile=PATH to {URL}, or set tls-auth-clients no at the server",
+        )
+    if "UNKNOWN_CA" in str(cause):
+        return ServerFault(
+            f"{server} does not trust the client certificate of ssl_certfile in {URL}",
+            "use one of an authority that the server knows, or add its authority to tls-ca-cert-file of the server",
         )
     return None
 

@@ -210,6 +210,13 @@ def test_an_unknown_storehooks_variable_is_refused(tmp_path: Path) -> None:
     assert error == "$STOREHOOKS_WORKER__PROCESSES: unknown key worker; did you mean workers?"
 
 
+@pytest.mark.parametrize("name", ["STOREHOOKS_SERVICE_HOTS", "STOREHOOKS_SERVICE__HOTS", "STOREHOOKS_WHATEVER"])
+def test_only_a_close_name_is_suggested(tmp_path: Path, name: str) -> None:
+    """The prefix is common to all, and made any name look close."""
+    assert "did you mean" not in error_of(tmp_path, STORE, {name: "1"})
+    assert error_of(tmp_path, STORE, {"STOREHOOKS_REDIS_URLL": "x"}).endswith("did you mean STOREHOOKS_REDIS__URL?")
+
+
 KUBERNETES = {
     "STOREHOOKS_SERVICE_HOST": "10.96.4.7",
     "STOREHOOKS_SERVICE_PORT": "8000",

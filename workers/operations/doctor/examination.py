@@ -74,7 +74,7 @@ def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:
         server=server,
         inbox=inbox,
         plugins=local_facts.plugin_facts(validation, max(deadline, time.monotonic() + 1)),
-        host=local_facts.host_facts(config),
+        host=local_facts.host_facts(config, inbox.last_events if inbox else {}),
         web=tuple(answers.get(url) or _unanswered_url(url, url in webs.started) for url in urls),
         apis={store: api_answers.get(store) or _unanswered_api(store in apis.started) for store in config.stores},
     )

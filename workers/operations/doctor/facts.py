@@ -45,6 +45,7 @@ class InboxFacts:
     hosts: tuple[Host, ...]
     """The hosts that receive deliveries, with their spools."""
     failed: int
+    """Runs that failed for good, and deliveries that could not be read."""
     retrying: int
     quarantined: tuple[int, list[str]]
     """How many damaged records, and some of them with the reason."""
@@ -62,6 +63,8 @@ class InboxFacts:
     removed: frozenset[str] = frozenset()
     """Stores removed by `storehooks stores remove`; their subscriptions are not repaired."""
     damaged: tuple[DamagedKey, ...] = ()
+    unreadable: int = 0
+    """How many of `failed` are deliveries that could not be read."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class HostFacts:
     refused: tuple[StoreRefusals, ...] = ()
     now_valid: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By store: how many refused deliveries were verified again, and how many of them the current config accepts."""
+    refused_after: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """By store: how many were refused after the last accepted delivery, and the seconds from first to last of them."""
     spooled: int = 0
     spool_fault: str = ""
     web_runs: bool = False

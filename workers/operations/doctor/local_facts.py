@@ -6,9 +6,10 @@ import os
 import sqlite3
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from redis.exceptions import RedisError
 
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import PluginError
-from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to
+from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to, keys
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -87,6 +88,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         paused=frozenset(Administration(client).paused()),
         hosts=tuple(find_hosts(config, client)),
         failed=sum(group.failed for group in groups),
+        unreadable=sum(group.failed for group in groups if group.handler == keys.INTAKE),
         retrying=sum(group.retrying for group in groups),
         quarantined=activity.quarantined(),
         footprint=activity.footprint(counters.stores),
@@ -121,7 +123,7 @@ def plugin_facts(validation: ValidationProcess, deadline: float) -> PluginFacts:
 # The disk
 
 
-def host_facts(config: Config) -> HostFacts:
+def host_facts(config: Config, last_events: Mapping[str, datetime]) -> HostFacts:
     folder = config.data_dir
     existing = _nearest_folder(folder)
     disk = os.statvfs(existing)
@@ -139,9 +141,17 @@ def host_facts(config: Config) -> HostFacts:
         refusals = open_existing_refusals(folder)
         refused = tuple(refusals.by_store())
         now_valid = {of.store: _now_valid(config, refusals, of) for of in refused[:REVERIFIED_STORES]}
-        return replace(facts, refused=refused, now_valid=now_valid, spooled=read_spool(folder)[0])
+        after = refused_after(refusals, config.stores, last_events)
+        return replace(facts, refused=refused, now_valid=now_valid, refused_after=after, spooled=read_spool(folder)[0])
     except (sqlite3.Error, OSError) as error:
         return replace(facts, spool_fault=str(error))
+
+
+def refused_after(
+    refusals: Refusals, stores: Iterable[str], last_events: Mapping[str, datetime]
+) -> dict[str, tuple[int, float]]:
+    last = {store: at.timestamp() for store, at in last_events.items()}
+    return {store: refusals.after(store, last.get(store, 0.0)) for store in stores}
 
 
 def _exposed(config: Config) -> Iterator[str]:

@@ -18,6 +18,8 @@ MAX_STORE_SKEW_SECONDS = 30.0
 EXPIRES_SOON = 24 * 3600.0
 MISSED_CHECKS = 3
 """After this many check intervals without a check there is a warning."""
+SEVERAL_REFUSALS, REFUSING_SECONDS = 3, 60.0
+"""Fewer refusals, or all within a shorter time, are no failure: any sender can cause them with wrong signatures."""
 NO_ANSWER = ApiFacts("late")
 FOLD = 20
 """More stores than this with the same finding share one line."""
@@ -211,11 +213,24 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
         return
     reasons = ", ".join(f"{reason} {many:,}" for reason, many in of.reasons.items())
     fix = f"storehooks verify --store {name} --refused last"
-    last = facts.inbox.last_events.get(name) if facts.inbox else None
-    if last and last.timestamp() > of.last and "secret-expired" not in of.reasons:
-        yield warn(name, text, f"{reasons}; other deliveries were accepted since", fix=fix)
-    else:
-        yield fail(name, text, f"{reasons}; no delivery was accepted since", fix=fix)
+    if "secret-expired" in of.reasons:  # only the store can cause it
+        yield fail(name, text, f"{reasons}; the store has signed with an expired secret", fix=fix)
+        return
+    many, seconds = facts.host.refused_after.get(name, (0, 0.0))
+    level = fail if facts.inbox and many >= SEVERAL_REFUSALS and seconds >= REFUSING_SECONDS else warn
+    yield level(name, text, f"{reasons}; {_accepted_since(facts, of, many)}", fix=fix)
+
+
+def _accepted_since(facts: Facts, of: StoreRefusals, refused_after: int) -> str:
+    if facts.inbox is None:
+        return "it is unknown whether other deliveries were accepted since"
+    if of.store not in facts.inbox.last_events:
+        return "no delivery was ever accepted"
+    if refused_after == of.total:
+        return "no delivery was accepted since"
+    if refused_after:
+        return f"{refused_after:,} of them after the last accepted delivery"
+    return "other deliveries were accepted since"
 
 
 def _stored(of: StoreRefusals) -> str:

@@ -16,6 +16,7 @@ from workers.operations.topic_names import SentName, Unsent, known_topics, sent_
 
 HEARTBEAT_TIMEOUT = 20.0
 """Seconds after which a worker without a heartbeat counts as dead."""
+REREAD = "after you have corrected the scheme: storehooks events reread"
 RELOAD = "send HUP to `storehooks worker`: it reloads config and plugins"
 
 
@@ -230,7 +231,9 @@ def _failures(inbox: InboxFacts) -> Iterator[Finding]:
     failed, retrying = counted(inbox.failed, "run"), waits(inbox.retrying, "run")
     if inbox.failed:
         more = retrying if inbox.retrying else "none waits"
-        fix = "storehooks failures; then replay or drop each group"
-        yield fail("failures", f"{failed} failed for good; {more} for a retry", fix=fix)
+        fixes = ["storehooks failures; then replay or drop each group"] if inbox.failed > inbox.unreadable else []
+        unread = [f"{inbox.unreadable:,} of them could not be read"] if inbox.unreadable else []
+        fixes += [REREAD] if unread else []
+        yield fail("failures", f"{failed} failed for good; {more} for a retry", *unread, fix="; ".join(fixes))
     elif inbox.retrying:
         yield warn("failures", f"{retrying} for a retry after a failed attempt", fix="storehooks failures")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from receiver.inbox.redis.server_faults import reason_of
 from receiver.inbox.rq_records import register_worker
 
 log = logs.get("worker")
+# RQ asks for the worker's address, which only `rq info` shows: a user who may not run the command is no fault.
+warnings.filterwarnings("ignore", message="CLIENT (LIST|SETNAME) command not supported")
 
 
 class RegisteredWorker(RQWorker):

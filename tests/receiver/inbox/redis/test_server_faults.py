@@ -168,6 +168,32 @@ def test_a_client_certificate_that_the_server_requires_is_named(tmp_path: Path, 
     proxy.listener.close()
 
 
+@pytest.mark.full
+def test_a_client_certificate_that_the_server_does_not_trust_is_named(tmp_path: Path, own_redis: Server) -> None:
+    folders = [tmp_path / "server", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    proxy, other = (TlsProxy(folder, socket_path(own_redis.data_dir), requires_certificate=True) for folder in folders)
+    files = f"ssl_certfile={folders[1]}/cert.pem&ssl_keyfile={folders[1]}/key.pem"
+    sentence = refusal(f"{proxy.url}?{files}", ca_file=str(proxy.certificate))
+    assert "does not trust the client certificate of ssl_certfile in [redis] url" in sentence
+    for one in (proxy, other):
+        one.listener.close()
+
+
+@pytest.mark.full
+def test_a_missing_client_certificate_is_named_although_the_alert_is_lost_at_times(
+    tmp_path: Path, own_redis: Server
+) -> None:
+    """A server that closes at once loses its alert in many cases: the first command is unread."""
+    proxy = TlsProxy(tmp_path, socket_path(own_redis.data_dir), requires_certificate=True)
+    proxy.closed_early = 3
+    sentence = refusal(proxy.url, ca_file=str(proxy.certificate))
+    assert "requires a client certificate" in sentence
+    assert proxy.closed_early == 0
+    proxy.listener.close()
+
+
 def test_a_name_that_the_sentinels_do_not_know_is_named_and_a_primary_that_is_down_is_awaited(tmp_path: Path) -> None:
     sentinels = Sentinels(tmp_path / "sentinels").start()
     try:
@@ -299,6 +325,17 @@ def test_a_missing_key_pattern_is_named(locked: Locked, missing: str) -> None:
     assert f"give it ~{missing}:*" in fault.fix
     sentence = refusal(locked.url("limited:pw@"))
     assert f"give it ~{missing}:*" in sentence
+
+
+def test_a_worker_without_client_list_prints_no_warning_of_rq(
+    make_system: Callable[..., System], locked: Locked
+) -> None:
+    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", "-client|list"]
+    locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
+    system = make_system(url=locked.url("limited:pw@"))
+    system.start("worker")
+    eventually(lambda: b"rq:workers" in locked.server.client.keys("rq:workers"), what="it is registered")
+    assert "CLIENT LIST" not in system.log("worker")
 
 
 # In every process

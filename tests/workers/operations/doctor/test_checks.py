@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from receiver.config import Config, load
+from receiver.config.values import Bounds
 from receiver.inbox import Declaration
 from receiver.inbox.queries.events import COUNTED, Counters, EventName
 from receiver.inbox.queries.health import Footprint, Heartbeat
@@ -20,7 +21,14 @@ from receiver.inbox.redis.server_faults import ServerFault
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
 from workers.formatting import clock, counted, size, some, span, waits
-from workers.operations.doctor import memory_checks, network_facts, store_checks, system_checks, worker_checks
+from workers.operations.doctor import (
+    local_facts,
+    memory_checks,
+    network_facts,
+    store_checks,
+    system_checks,
+    worker_checks,
+)
 from workers.operations.doctor.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding
 from workers.operations.host_spools import Host
@@ -456,6 +464,17 @@ def test_what_waits_for_an_operator(facts: Facts) -> None:
     )
 
 
+def test_deliveries_that_could_not_be_read_are_to_be_reread(facts: Facts) -> None:
+    """A replay of them is refused."""
+    reread = "after you have corrected the scheme: storehooks events reread"
+    only = only_line(worker_checks.check_open_issues(with_inbox(facts, failed=3, unreadable=3)))
+    assert only == (
+        f"fail failures: 3 runs failed for good; none waits for a retry / 3 of them could not be read -> {reread}"
+    )
+    both = only_line(worker_checks.check_open_issues(with_inbox(facts, failed=5, unreadable=3)))
+    assert both.endswith(f"-> storehooks failures; then replay or drop each group; {reread}")
+
+
 def test_runs_that_are_still_retried_are_a_warning(facts: Facts) -> None:
     line = only_line(worker_checks.check_open_issues(with_inbox(facts, retrying=1)))
     assert line == "warn failures: 1 run waits for a retry after a failed attempt -> storehooks failures"
@@ -537,14 +556,62 @@ def test_a_store_with_a_learned_secret_needs_none_in_the_config(tmp_path: Path, 
     assert lines_of(with_inbox(changed, learned={"north": 2}))[0].startswith("ok north")
 
 
-def test_refusals_fail_only_until_a_delivery_is_accepted(facts: Facts) -> None:
-    at = (NOW - timedelta(hours=1)).timestamp()
+@pytest.mark.parametrize(
+    ("refused_minutes_ago", "accepted_minutes_ago", "level", "says"),
+    [
+        ([90, 80, 70, 60], 100, "fail", "no delivery was accepted since"),
+        ([90, 80, 70, 60], None, "fail", "no delivery was ever accepted"),
+        ([90, 80, 70, 60], 50, "warn", "other deliveries were accepted since"),
+        ([90, 80, 70, 60], 75, "warn", "2 of them after the last accepted delivery"),
+        ([9000, 90, 80, 70, 60], 100, "fail", "4 of them after the last accepted delivery"),
+        ([60], 100, "warn", "no delivery was accepted since"),  # any sender can cause it
+        ([60.2, 60.1, 60], 100, "warn", "no delivery was accepted since"),
+        ([60], None, "warn", "no delivery was ever accepted"),
+    ],
+)
+def test_only_refusals_over_some_time_after_the_last_accepted_delivery_fail(
+    facts: Facts,
+    tmp_path: Path,
+    refused_minutes_ago: list[float],
+    accepted_minutes_ago: float | None,
+    level: str,
+    says: str,
+) -> None:
+    def ago(minutes: float) -> datetime:
+        return NOW - timedelta(minutes=minutes)
+
+    refusals = open_refusals(tmp_path)
+    lines = [
+        Refusal(ago(minutes).timestamp(), "north", "north", "signature-mismatch", 1, "", "")
+        for minutes in refused_minutes_ago
+    ]
+    refusals.add(lines, bounds=Bounds(30 * 86400.0, 1 << 20), now=NOW.timestamp())
+    accepted = {"north": ago(accepted_minutes_ago)} if accepted_minutes_ago else {}
+    host = replace(
+        facts.host,
+        refused=tuple(refusals.by_store()),
+        refused_after=local_facts.refused_after(refusals, ["north"], accepted),
+    )
+    line = lines_of(with_inbox(replace(facts, host=host), last_events=accepted))[0]
+    assert line.startswith(f"{level} north: {len(refused_minutes_ago)} refused since ")
+    assert f"signature-mismatch {len(refused_minutes_ago)}; {says} -> " in line
+
+
+def test_refusals_are_a_warning_while_it_is_unknown_what_was_accepted(facts: Facts) -> None:
+    at = NOW.timestamp() - 3600
     host = replace(facts.host, refused=(StoreRefusals("north", {"signature-mismatch": 212}, 212, at - 9000, at),))
-    assert lines_of(replace(facts, host=host))[0].startswith("fail north: 212 refused since ")
-    since = with_inbox(replace(facts, host=host), last_events={"north": NOW})
-    assert lines_of(since)[0].startswith("warn north: 212 refused since ")
-    expired = replace(host, refused=(StoreRefusals("north", {"secret-expired": 2}, 2, at, at),))
-    assert lines_of(replace(since, host=expired))[0].startswith("fail north: 2 refused since ")
+    line = lines_of(replace(facts, host=host, inbox=None))[0]
+    assert line.startswith("warn north: 212 refused since ")
+    assert "it is unknown whether other deliveries were accepted" in line
+
+
+def test_a_store_that_signs_with_an_expired_secret_is_a_failure(facts: Facts) -> None:
+    """Only the store can cause it."""
+    at = NOW.timestamp() - 3600
+    host = replace(facts.host, refused=(StoreRefusals("north", {"secret-expired": 2}, 2, at, at),))
+    line = lines_of(with_inbox(replace(facts, host=host), last_events={"north": NOW}))[0]
+    assert line.startswith("fail north: 2 refused since ")
+    assert "secret-expired 2; the store has signed with an expired secret -> " in line
 
 
 def test_unknown_stores_and_limits_of_a_scheme_are_reported_once(facts: Facts) -> None:
