@@ -23,7 +23,6 @@ from receiver.inbox import keys
 from receiver.inbox.keyring.host_files import Entry, KeyringFiles, Sealed, merge
 from receiver.inbox.keyring.learned_secrets import LearnedSecret, Seal
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
-from receiver.inbox.model import to_number
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.script_runner import ScriptCall
 
@@ -62,14 +61,14 @@ class Keyring:
         pipeline.hgetall(keys.CHANGING_SECRETS)
         version, versions, changing = pipeline.execute()
         return KeyringState(
-            to_number(version),
-            {name.decode(): to_number(value) for name, value in versions.items()},
+            int(version or 0),
+            {name.decode(): int(value) for name, value in versions.items()},
             {name.decode(): value.decode() for name, value in changing.items()},
         )
 
     def version(self) -> int:
         """The version alone, which receivers read twice a second."""
-        return to_number(self.client.get(keys.KEYRING_VERSION))
+        return int(self.client.get(keys.KEYRING_VERSION) or 0)
 
     def sealed(self, stores: Sequence[str]) -> Sealed:
         """The sealed secrets of these stores in Redis. Entries that are not text are damaged and left out."""
@@ -128,7 +127,7 @@ class Keyring:
         if missing:
             self._write(missing)
         changed: Any = self.client.hmget(keys.SECRET_VERSIONS, list(there))
-        if not self.receivers.behind(max(map(to_number, changed))):
+        if not self.receivers.behind(max(int(version or 0) for version in changed)):
             self.files.forget_pending(pending)
         return len(missing)
 
