@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class Proxy:
         self._listener.bind(self.path)
         self._listener.listen(64)
         self._open: list[socket.socket] = []
+        self.delay = 0.0
+        """Seconds by which each reply is late."""
         self.deaf = False
         """New connections are accepted and never answered. Open ones still work."""
         threading.Thread(target=self._accept, daemon=True).start()
@@ -91,6 +94,7 @@ class Proxy:
                     self.fired.set()
                     if not forward:
                         break
+                time.sleep(self.delay)
                 client.sendall(piece)
         _shut_down(client, server)
 

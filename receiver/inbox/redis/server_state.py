@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import BusyLoadingError, ResponseError
+from redis.exceptions import BusyLoadingError
 
 from receiver.inbox.redis.data_format import format_fault
 from receiver.inbox.redis.server_faults import ServerFault, fault_of_mode
+
+SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +39,15 @@ def read_state(client: Redis, *, writes: bool = False) -> ServerState:
     With `writes`, a replica is a fault, and the number of the data's format is written where there is none.
     """
     info: Mapping[str, Any] = client.info()
+    settings = _settings(client)
     version, valkey = str(info.get("redis_version", "0")), info.get("valkey_version")
     return ServerState(
         fault=_fault(client, info, writes=writes),
         name=f"Valkey {valkey}" if valkey else f"Redis {version}",
         version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-        appendonly=_setting(client, "appendonly") or ("yes" if info.get("aof_enabled") else ""),
-        appendfsync=_setting(client, "appendfsync"),
-        maxmemory_policy=_setting(client, "maxmemory-policy") or str(info.get("maxmemory_policy", "")),
+        appendonly=settings["appendonly"] or ("yes" if info.get("aof_enabled") else ""),
+        appendfsync=settings["appendfsync"],
+        maxmemory_policy=settings["maxmemory-policy"] or str(info.get("maxmemory_policy", "")),
         used_memory=int(info.get("used_memory", 0)),
         maxmemory=int(info.get("maxmemory", 0)),
         machine_memory=int(info.get("total_system_memory", 0)),
@@ -64,12 +67,14 @@ def _fault(client: Redis, info: Mapping[str, Any], *, writes: bool) -> ServerFau
         return None
 
 
-def _setting(client: Redis, name: str) -> str:
-    """A setting of the server; empty if the server does not show it, as managed ones do not."""
-    try:
-        return str(client.config_get(name).get(name, ""))
-    except ResponseError:
-        return ""
+def _settings(client: Redis) -> dict[str, str]:
+    """Settings of the server; empty where the server does not show them, as managed ones do not."""
+    pipeline = client.pipeline(transaction=False)
+    for name in SETTINGS:
+        pipeline.config_get(name)
+    replies = pipeline.execute(raise_on_error=False)
+    shown = [reply if isinstance(reply, dict) else {} for reply in replies]
+    return {name: str(reply.get(name, "")) for name, reply in zip(SETTINGS, shown, strict=True)}
 
 
 def _write_fault(info: Mapping[str, Any]) -> str:

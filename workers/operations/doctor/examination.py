@@ -96,7 +96,7 @@ def _unanswered_api(started: bool) -> ApiFacts:
 def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:
     client = local_facts.client_for(config)
     server = local_facts.server_facts(client)
-    if server.fault:
+    if server.fault or server.round_trip >= config.redis.timeout:  # reading the inbox would take too long
         return server, None
     try:
         return server, local_facts.inbox_facts(PartialReader(client), config)

@@ -26,6 +26,8 @@ class ServerFacts(ServerState):
     address: str
     clock_ahead: float = 0.0
     """Seconds by which its clock is ahead of this machine's."""
+    round_trip: float = 0.0
+    """Seconds from a command to its answer."""
     refusal: str = ""
     """What it says if it refuses all writes now. Then no process can report either, and silence says nothing."""
 
@@ -40,6 +42,8 @@ class InboxFacts:
     running: Mapping[str, set[str]]
     """By handler: the versions that workers have now."""
     workers: tuple[Heartbeat, ...]
+    workers_read_at: datetime
+    """When their heartbeats were read. On a slow link the other facts take a while."""
     housekeeper: str
     paused: frozenset[str]
     hosts: tuple[Host, ...]

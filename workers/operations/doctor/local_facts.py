@@ -7,9 +7,10 @@ import sqlite3
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +24,7 @@ from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, 
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
-from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox.queries.health import HealthQueries, Heartbeat
 from receiver.inbox.redis.connecting import OLDEST_VERSION, missing_right, server_ms
 from receiver.inbox.redis.server_faults import describe, fault_of_error
 from receiver.inbox.redis.server_state import read_state
@@ -38,6 +39,8 @@ from workers.storeapi.confirmations import unconfirmed_operations
 from workers.subscriptions.managed_store import keyring_of
 
 SERVER_SECONDS = 2.0
+READERS = 16
+"""Threads that read the inbox. One after the other would take dozens of round trips."""
 HOUSEKEEPER_SECONDS = 1.5
 """Within this time another housekeeper takes over from one that died."""
 REVERIFIED_PER_STORE = 20
@@ -57,15 +60,21 @@ def client_for(config: Config) -> Redis:
 def server_facts(client: Redis) -> ServerFacts:
     address = describe(client)
     try:
-        before = time.time()
-        ahead = server_ms(client) / 1000 - (before + time.time()) / 2
+        round_trip, ahead = min(_round_trip(client) for _ in range(3))  # the first one also connects
         state, refusal = read_state(client), ""
         if not state.fault and state.version[:2] >= OLDEST_VERSION:  # an old one lacks commands, too
             state = replace(state, fault=missing_right(client, waits=True))
             refusal = "" if state.fault else write_refusal(client)
-        return ServerFacts(address=address, clock_ahead=ahead, refusal=refusal, **vars(state))
+        return ServerFacts(address=address, clock_ahead=ahead, round_trip=round_trip, refusal=refusal, **vars(state))
     except RedisError as error:
         return ServerFacts(address=address, fault=fault_of_error(error, client))
+
+
+def _round_trip(client: Redis) -> tuple[float, float]:
+    """Seconds from a command to its answer, and by how many the server's clock is ahead."""
+    before = time.time()
+    at, after = server_ms(client) / 1000, time.time()
+    return after - before, at - (before + after) / 2
 
 
 # The inbox
@@ -73,33 +82,51 @@ def server_facts(client: Redis) -> ServerFacts:
 
 def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
     """A damaged key is read as if it did not exist, and is a fact of its own."""
-    inbox, events, activity = Inbox(client), EventQueries(client), HealthQueries(client)
-    groups, counters = FailureQueries(client).groups(), events.counters()
+    events, activity, handlers = EventQueries(client), HealthQueries(client), HandlerQueries(client)
+    checks, stores = SubscriptionChecks(client), list(config.stores)
+    with ThreadPoolExecutor(READERS) as readers:
+        ask = readers.submit
+        counters = ask(events.counters)
+        footprint = ask(lambda: activity.footprint(counters.result().stores))
+        housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
+        groups, hosts = ask(FailureQueries(client).groups), ask(find_hosts, config, client)
+        declared = ask(Inbox(client).declarations)
+        running, absent = ask(handlers.running_versions), ask(handlers.absent)
+        other_workers, quarantined = ask(activity.other_workers), ask(activity.quarantined)
+        last_events, paused = ask(activity.last_events, stores), ask(Administration(client).paused)
+        checked, removed = ask(checks.last_results, stores), ask(checks.removed)
+        unconfirmed = ask(unconfirmed_operations, client, config.stores)
+        learned = ask(keyring_of(config, client).sealed, stores)
+        topic_names = dict(zip(stores, readers.map(events.event_names, stores), strict=True))
+    read_at, workers = heartbeats.result()
     return InboxFacts(
-        counters=counters,
-        topic_names={store: events.event_names(store) for store in config.stores},
-        last_events=activity.last_events(config.stores),
-        declared=inbox.declarations().handlers,
-        running=HandlerQueries(client).running_versions(),
-        absent=HandlerQueries(client).absent(),
-        workers=tuple(activity.workers()),
-        other_workers=tuple(activity.other_workers()),
-        housekeeper=_housekeeper(activity),
-        paused=frozenset(Administration(client).paused()),
-        hosts=tuple(find_hosts(config, client)),
-        failed=sum(group.failed for group in groups),
-        unreadable=sum(group.failed for group in groups if group.handler == keys.INTAKE),
-        retrying=sum(group.retrying for group in groups),
-        quarantined=activity.quarantined(),
-        footprint=activity.footprint(counters.stores),
-        unconfirmed=unconfirmed_operations(client, config.stores),
-        checked=SubscriptionChecks(client).last_results(list(config.stores)),
-        removed=frozenset(SubscriptionChecks(client).removed()),
-        learned={
-            store: len(secrets) for store, secrets in keyring_of(config, client).sealed(list(config.stores)).items()
-        },
+        counters=counters.result(),
+        topic_names=topic_names,
+        last_events=last_events.result(),
+        declared=declared.result().handlers,
+        running=running.result(),
+        absent=absent.result(),
+        workers=workers,
+        workers_read_at=read_at,
+        other_workers=tuple(other_workers.result()),
+        housekeeper=housekeeper.result(),
+        paused=frozenset(paused.result()),
+        hosts=tuple(hosts.result()),
+        failed=sum(group.failed for group in groups.result()),
+        unreadable=sum(group.failed for group in groups.result() if group.handler == keys.INTAKE),
+        retrying=sum(group.retrying for group in groups.result()),
+        quarantined=quarantined.result(),
+        footprint=footprint.result(),
+        unconfirmed=unconfirmed.result(),
+        checked=checked.result(),
+        removed=frozenset(removed.result()),
+        learned={store: len(secrets) for store, secrets in learned.result().items()},
         damaged=tuple(find_damaged_keys(client, config.stores)),  # last: it also returns what the others have found
     )
+
+
+def _heartbeats(activity: HealthQueries) -> tuple[datetime, tuple[Heartbeat, ...]]:
+    return datetime.now(UTC), tuple(activity.workers())
 
 
 def _housekeeper(activity: HealthQueries) -> str:

@@ -95,9 +95,10 @@ def check_server(facts: Facts) -> Iterator[Finding]:
         fix = f"{server.fault.fix}{_at(facts.config, 'redis', 'url')}"
         yield fail("server", server.fault.text, _effect_of_fault(facts), fix=fix)
         return
-    problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_clock_skew(server)]
+    problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_slow_link(facts)]
+    problems += _clock_skew(server)
     if not problems:
-        yield ok("server", _describe(server))
+        yield ok("server", f"{_describe(server)}, answers in {server.round_trip * 1000:.0f} ms")
     yield from problems
 
 
@@ -117,7 +118,7 @@ def _blocking_row(facts: Facts) -> str:
     """The row that says why the inbox takes no delivery now; empty if none does."""
     server = facts.server
     no_replica = facts.config.redis.ack == "replica" and not server.replicas
-    if server.fault or no_replica or any(_writes(facts)):
+    if server.fault or no_replica or any(_writes(facts)) or any(_slow_link(facts)):
         return "server"
     return "memory" if is_nearly_full(server) else ""
 
@@ -187,6 +188,15 @@ def _writes(facts: Facts) -> Iterator[Finding]:
         yield fail("server", f"{server.name} refuses writes: {server.refusal}", _effect_of_fault(facts), fix=fix)
     elif server.write_fault:
         yield fail("server", f"{server.name}: {server.write_fault}", fix="check the server's log and its disk now")
+
+
+def _slow_link(facts: Facts) -> Iterator[Finding]:
+    round_trip, timeout = facts.server.round_trip, facts.config.redis.timeout
+    if round_trip >= timeout:
+        took, limit = f"{round_trip * 1000:.0f} ms", f"[redis] timeout is {timeout * 1000:.0f} ms"
+        text = f"a round trip to {facts.server.address} takes {took}, and {limit}; the inbox was not read"
+        fix = "check the network between this host and the server, or raise timeout"
+        yield fail("server", text, _effect_of_fault(facts), fix=f"{fix}{_at(facts.config, 'redis', 'timeout')}")
 
 
 def _clock_skew(server: ServerFacts) -> Iterator[Finding]:

@@ -126,7 +126,7 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
     yield from _other_workers(facts.inbox.other_workers)
     # Heartbeats use the workers' clocks. The server's clock skew is the best estimate of theirs.
     oldest = HEARTBEAT_TIMEOUT + abs(facts.server.clock_ahead)
-    alive = [beat for beat in facts.inbox.workers if (facts.now - beat.at).total_seconds() < oldest]
+    alive = [beat for beat in facts.inbox.workers if (facts.inbox.workers_read_at - beat.at).total_seconds() < oldest]
     waiting = facts.inbox.counters.total["open"]
     if not alive and facts.server.refusal:
         text = "it is unknown whether a worker is running: their reports cannot be written"

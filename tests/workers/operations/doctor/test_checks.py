@@ -68,6 +68,7 @@ INBOX = InboxFacts(
     declared=(),
     running={},
     workers=(Heartbeat("vm-1-2", ("default",), NOW),),
+    workers_read_at=NOW,
     housekeeper="vm-1-abc",
     paused=frozenset(),
     hosts=(),
@@ -133,6 +134,8 @@ def with_inbox(facts: Facts, **changes: Any) -> Facts:
             {"appendfsync": "", "appendonly": "yes"},
             "warn server: Redis 7.0.15, appendfsync ?: the server does not allow",
         ),
+        ({"round_trip": 0.25}, "ok server: Redis 7.0.15, appendfsync always, answers in 250 ms"),
+        ({"round_trip": 0.5}, "fail server: a round trip to 10.0.0.5:6379 takes 500 ms, and [redis] timeout is 500 ms"),
         ({"clock_ahead": 9.0}, "warn clock: the server's clock is 9 s ahead of this machine's"),
         ({"clock_ahead": -90.0}, "warn clock: the server's clock is 1 min behind this machine's"),
     ],
@@ -167,6 +170,11 @@ def test_a_server_that_refuses_writes_is_a_failure_with_its_own_words(facts: Fac
     line = only_line(system_checks.check_server(replace(facts, server=refusing)))
     assert line.startswith(f"fail server: Redis 7.0.15 refuses writes: {said} / `storehooks web` on this host stores")
     assert f"-> {fix}" in line
+
+
+def test_a_heartbeat_is_judged_by_the_time_at_which_it_was_read(facts: Facts) -> None:
+    late = replace(facts, now=NOW + timedelta(minutes=1))
+    assert only_line(worker_checks.check_workers(late)).startswith("ok workers: 1 running")
 
 
 # Memory: 1,000 events a day of 2,000 bytes

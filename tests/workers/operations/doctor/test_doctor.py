@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from receiver.inbox import Administration, Inbox, connect
 from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox.redis.connecting import socket_path
 from tests.support.harness import OTHER_SECRET, SECRET, Server, System, children_of, eventually, free_port, own_server
 from tests.support.installations import (
     BROKEN,
@@ -26,6 +27,7 @@ from tests.support.installations import (
     plugin_that_hangs,
     store_that_hangs,
 )
+from tests.support.proxy import Proxy
 from tests.support.raw_server import RawServer
 from workers.cli import storehooks
 from workers.operations.doctor import local_facts, worker_checks
@@ -147,6 +149,31 @@ def test_the_web_process_is_asked_although_reading_redis_takes_all_the_time(
         if one["check"] == "public url"
     ]
     assert (found["level"], "answered in" in found["text"]) == ("ok", True), found
+
+
+@pytest.mark.parametrize(("delay", "level"), [(0.2, "ok"), (0.5, "fail")])
+def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
+    make_system: Callable[..., System], own_redis: Server, monkeypatch: pytest.MonkeyPatch, delay: float, level: str
+) -> None:
+    """It read one thing after the other, and the heartbeats that it had read grew old meanwhile."""
+    near = make_system(url=own_redis.url)
+    near.start("worker", "housekeeper")
+    activity = HealthQueries(own_redis.client)
+    eventually(lambda: activity.workers() and activity.housekeeper(), 20, what="reports")
+    proxy = Proxy(own_redis.data_dir, str(socket_path(own_redis.data_dir)))
+    proxy.delay = delay
+    monkeypatch.setattr(worker_checks, "HEARTBEAT_TIMEOUT", 7.0)  # it beats every five
+    far = make_system(url=proxy.url)
+    started = time.monotonic()
+    report = doctor(far.config_file, "--json")
+    took = time.monotonic() - started
+    proxy.close()
+    (server,) = [one for one in report.findings if one["check"] == "server"]
+    assert server["level"] == level, server
+    assert re.search(r"in [2-5]\d\d ms" if level == "ok" else r"takes [5-9]\d\d ms.* timeout is 500 ms", server["text"])
+    workers = [one["level"] for one in report.findings if one["check"] == "workers"]
+    assert workers == (["ok"] if level == "ok" else []), report.findings
+    assert took < 9, f"{took:.1f} s"
 
 
 def test_a_web_process_that_hangs_is_not_to_be_started(make_system: Callable[..., System]) -> None:
