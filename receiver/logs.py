@@ -115,6 +115,11 @@ class OutageLog:
             self._write_begin(self._begins, **lasted, **fields)
             self._logged, self._logged_at = True, now
 
+    @property
+    def lasts(self) -> bool:
+        """Whether there was no success since the last failure."""
+        return bool(self._failures)
+
     def worked(self, *, quiet: float = 0.0) -> None:
         """Call it for each success; this costs nothing while there is no outage.
 

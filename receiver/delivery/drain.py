@@ -86,6 +86,8 @@ class SpoolDrain:
                 if isinstance(error, sqlite3.Error):
                     self._spool.reopen(error)
             with suppress(Exception):
+                if self._spool.outage.lasts:  # the next delivery for the spool may be weeks away
+                    self._spool.can_commit()
                 self._spool.checkpoint()
                 self._report_overdue_rows()
             pause.wait(RUN_EVERY)

@@ -97,6 +97,16 @@ def test_row_27_a_host_cut_off_and_killed_is_a_failure_and_unknown_until_its_del
     assert hosts.other.ledger.counters().total["accepted"] == 3
 
 
+@pytest.mark.parametrize("command", [["stats"], ["hosts"], ["hosts", "--json"]])
+def test_a_host_that_is_cut_off_says_what_waits_in_its_own_spool(hosts: Hosts, command: list[str]) -> None:
+    hosts.cut_off()
+    for _ in range(3):
+        hosts.receiving.deliver()
+    said = hosts.receiving.run_cli(*command)
+    assert said.returncode == 2
+    assert "3 accepted deliveries wait in the spool of this host" in " ".join(said.stderr.split())
+
+
 def test_a_receiver_that_stops_signs_off_and_leaves_no_entry(hosts: Hosts) -> None:
     hosts.receiving.deliver()
     hosts.receiving.processes[0].stop()

@@ -7,7 +7,15 @@ import click
 from receiver.contract.errors import ConfigError
 from receiver.inbox import Administration
 from workers.cli import output
-from workers.cli.options import Noun, connect_reader, connect_server, json_option, load_config, with_config, yes_option
+from workers.cli.options import (
+    Noun,
+    connect_server,
+    connect_to_list_hosts,
+    json_option,
+    load_config,
+    with_config,
+    yes_option,
+)
 from workers.formatting import counted
 from workers.operations.host_spools import Host, choose_host, find_hosts, write_refusal
 
@@ -24,7 +32,7 @@ def hosts() -> None:
 def list_hosts(json_: bool = False) -> None:
     """List hosts: whether they receive, and how many deliveries wait in their spools."""
     config = load_config()
-    client = connect_reader(config)
+    client = connect_to_list_hosts(config)
     found = find_hosts(config, client)
     if json_:
         output.as_json([{"name": one.name, **one.as_json()} for one in found])

@@ -18,7 +18,7 @@ from redis import Redis
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.values import parse_duration, parse_rate
-from receiver.contract.errors import ConfigError, NotFound, StorehooksError
+from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.connecting import check
@@ -87,6 +87,16 @@ def connect_reader(config: Config) -> Redis:
     reader = PartialReader(connect_server(config))
     click.get_current_context().with_resource(_report_damage(reader))
     return reader
+
+
+def connect_to_list_hosts(config: Config) -> Redis:
+    """The same, but without the server the error says what waits on this host."""
+    from workers.operations.host_spools import spooled_here  # most commands do not need it
+
+    try:
+        return connect_reader(config)
+    except ServerUnusable as error:
+        raise type(error)(f"{error}. {spooled_here(config)}") from None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 
 from receiver.inbox import EventQueries
 from workers.cli import output
-from workers.cli.options import connect_reader, json_option, load_config, with_config
+from workers.cli.options import connect_to_list_hosts, json_option, load_config, with_config
 from workers.formatting import counted, waits
 from workers.operations.host_spools import Host, find_hosts, total_spooled
 
@@ -20,7 +20,7 @@ from workers.operations.host_spools import Host, find_hosts, total_spooled
 def stats(json_: bool) -> None:
     """Show event counts. Always: accepted = settled + open + failed."""
     config = load_config()
-    client = connect_reader(config)
+    client = connect_to_list_hosts(config)
     queries = EventQueries(client)
     counters, hosts = queries.counters(), find_hosts(config, client)
     if json_:

@@ -17,6 +17,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.queries.events import Spool, SpoolState
 from receiver.spool import events_files, kept_files, newest_events_file, open_events, spool_name
+from workers.formatting import waits
 
 UNKNOWN = "unknown"
 
@@ -53,6 +54,15 @@ def find_hosts(config: Config, client: Redis) -> list[Host]:
     if local is not None and (here in hosts or local.spooled):
         hosts[here] = local
     return [hosts[name] for name in sorted(hosts)]
+
+
+def spooled_here(config: Config) -> str:
+    """A sentence about this host's spool, by its file."""
+    try:
+        count, _ = read_spool(config.data_dir)
+    except (sqlite3.Error, OSError) as error:
+        return f"The spool of this host cannot be read: {error}"
+    return f"{waits(count, 'accepted delivery', 'accepted deliveries')} in the spool of this host"
 
 
 def write_refusal(client: Redis) -> str:

@@ -81,6 +81,22 @@ def test_with_a_read_only_disk_the_inbox_gets_the_rows_and_new_deliveries(system
         assert (total["accepted"], total["duplicates"], events.count()) == (4, 0, 0)
 
 
+def test_the_log_says_when_the_disk_takes_deliveries_again_although_none_is_spooled(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "40m") as disk:
+        system = make_system(url=own_redis.url, data_dir=disk)
+        system.start("web")
+        own_redis.kill()
+        with filled(disk):
+            assert delivery_gets(system) == 503
+            own_redis.start()
+            eventually(lambda: delivery_gets(system) == 200, what="Redis takes deliveries")
+            assert "the spool takes deliveries again" not in system.log("web")
+        eventually(lambda: "the spool takes deliveries again" in system.log("web"), what="the end of the outage")
+        system.close()
+
+
 def test_rows_that_could_not_be_deleted_are_not_taken_for_those_of_another_file(system: System) -> None:
     config = system.config
     with closing(open_events(config.data_dir)) as events:
