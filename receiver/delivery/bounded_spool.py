@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ from receiver.spool import (
 
 RESERVED_DISK_BYTES = 32 << 20
 NO_FILE = (0, 0)
+NEW_FILE_EVERY = 60.0
+"""A disk may damage every file: this is the least time between two new ones."""
 
 log = logs.get("spool")
 
@@ -44,6 +47,7 @@ class BoundedSpool:
         self._local = threading.local()
         self._read_only: SpooledEvents | None = None
         self._read_only_inode = NO_FILE
+        self._next_file_at = 0.0
         self._problems = logs.ThrottledLog(log)
         self.outage = logs.OutageLog(
             log, level="error", begins="the spool cannot take deliveries", ends="the spool takes deliveries again"
@@ -155,11 +159,12 @@ class BoundedSpool:
     def reopen(self, error: Exception) -> None:
         """Forget this thread's connection after an error; the next use opens a new one, and not of a damaged file."""
         self._local.events = None
-        if is_damage(error):
+        if is_damage(error) and time.monotonic() >= self._next_file_at:
             damaged = self._local.file
             self._problems.error("a file of the spool is damaged; a new one is used", file=str(damaged), why=str(error))
             with suppress(OSError):  # on a full disk, the next error tries it again
                 set_aside(damaged)
+                self._next_file_at = time.monotonic() + NEW_FILE_EVERY
 
     def _report_unreadable(self, error: Exception) -> None:
         self.reopen(error)

@@ -59,10 +59,8 @@ class SpoolDrain:
         self._counters = CounterBuffer(inbox.client)
         self._max_age = config.receiver.spool_age
         self._data_dir = config.data_dir
-        self._undeleted: set[str] = set()
-        """Ids of rows that are in the inbox and could not be deleted. Not their numbers: the file may be replaced."""
-        self._undeletable: set[str] = set()
-        """Ids of rows of damaged files that are in the inbox. Nothing is deleted from a damaged file."""
+        self._moved: set[str] = set()
+        """Ids of rows that are in the inbox and not deleted. Not their numbers: the file may be replaced."""
         self._name = spool_name(config.data_dir)
         self._check_age_at = self._publish_at = 0.0
         self._problems = logs.ThrottledLog(log)
@@ -89,6 +87,7 @@ class SpoolDrain:
                 if self._spool.outage.lasts:  # the next delivery for the spool may be weeks away
                     self._spool.can_commit()
                 self._spool.checkpoint()
+            with suppress(Exception):
                 self._report_overdue_rows()
             pause.wait(RUN_EVERY)
 
@@ -108,7 +107,7 @@ class SpoolDrain:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.drain_damaged_files()
             self.drain()
-            if not self._undeleted:
+            if not self._moved:
                 self._spool.events().release_free_pages()
         except BlockingIOError:
             return
@@ -139,19 +138,25 @@ class SpoolDrain:
 
     def drain(self) -> int:
         """Move every row that the inbox takes; return how many were moved."""
-        moved, last, blocked = 0, 0, set[str]()
         events = self._spool.events()
-        known, self._undeleted = list(self._undeleted), set()
-        for start in range(0, len(known), GROUP_SIZE):
-            self._delete(events, known[start : start + GROUP_SIZE])
+        moved, _, _ = self._drain(events)
+        if moved:
+            log.info("spooled deliveries are in the inbox", events=moved, left=events.count() - len(self._moved))
+        return moved
+
+    def _drain(self, events: SpooledEvents | DamagedEvents) -> tuple[int, int, int]:
+        """The numbers of rows that were moved, that the inbox does not take now, and that cannot be read."""
+        moved, left, unreadable, last, blocked, can_delete = 0, 0, 0, 0, set[str](), True
         while rows := events.oldest(GROUP_SIZE, after=last, except_stores=blocked):
             last = rows[-1].number
-            done = self._move_rows([row for row in rows if row.id not in self._undeleted], blocked)
-            self._delete(events, done)
+            done = self._move_rows([row for row in rows if row.id not in self._moved], blocked)
+            self._moved.update(done)
             moved += len(done)
-        if moved:
-            log.info("spooled deliveries are in the inbox", events=moved, left=events.count() - len(self._undeleted))
-        return moved
+            unreadable += sum(row.delivery is None for row in rows)
+            left += sum(row.delivery is not None and row.id not in self._moved for row in rows)
+            if can_delete and isinstance(events, SpooledEvents):
+                can_delete = self._delete(events, [row.id for row in rows if row.id in self._moved])
+        return moved, left, unreadable
 
     def drain_damaged_files(self) -> None:
         """Move the rows that can be read in damaged files. Once all are moved, the file is kept under another name."""
@@ -163,20 +168,20 @@ class SpoolDrain:
                 self._problems.error("a damaged file of the spool cannot be drained", file=str(file), why=str(error))
 
     def _drain_damaged(self, file: Path, events: DamagedEvents) -> None:
-        numbers, blocked, left = events.numbers(), set[str](), 0
-        for start in range(0, len(numbers), GROUP_SIZE):
-            rows = events.readable(numbers[start : start + GROUP_SIZE])
-            waiting = [row for row in rows if row.id not in self._undeletable]
-            self._undeletable.update(self._move_rows(waiting, blocked))
-            left += sum(row.id not in self._undeletable for row in waiting)
-        if not left:  # else the inbox refuses some now
+        found = len(events.numbers)
+        _, left, unreadable = self._drain(events)
+        events.lock()
+        found += len(events.numbers)
+        _, left_of_new, unreadable_of_new = self._drain(events)
+        if not left + left_of_new:
+            unreadable += unreadable_of_new
             log.error(
                 "the rows that can be read in a damaged file of the spool are in the inbox; the file is kept",
                 file=str(keep(file)),
-                events=len(self._undeletable),
-                unreadable=len(numbers) - len(self._undeletable),
+                events=found - unreadable,
+                unreadable=unreadable,
             )
-            self._undeletable.clear()
+            self._moved.clear()
 
     def _move_rows(self, rows: Sequence[SpooledRow], blocked: set[str]) -> list[str]:
         """Send rows to the inbox; return the ids of those that it took. It is not asked for blocked stores."""
@@ -187,17 +192,18 @@ class SpoolDrain:
             self._publish()
         return done
 
-    def _delete(self, events: SpooledEvents, ids: list[str]) -> None:
-        """Delete rows that are in the inbox. After a failure this run tries no more, and the next one deletes them."""
-        if ids and not self._undeleted:
-            try:
-                for store, duplicates in events.delete(ids).items():
-                    self._counters.add(store, "duplicates", number=duplicates)
-                return
-            except sqlite3.Error as error:
-                self._spool.reopen(error)
-                self._problems.error("rows of the spool are in the inbox and cannot be deleted", why=str(error))
-        self._undeleted.update(ids)
+    def _delete(self, events: SpooledEvents, ids: list[str]) -> bool:
+        """Delete rows that are in the inbox. After a failure this run tries no more."""
+        try:
+            duplicates = events.delete(ids) if ids else {}
+        except sqlite3.Error as error:
+            self._spool.reopen(error)
+            self._problems.error("rows of the spool are in the inbox and cannot be deleted", why=str(error))
+            return False
+        self._moved.difference_update(ids)
+        for store, number in duplicates.items():
+            self._counters.add(store, "duplicates", number=number)
+        return True
 
     def _move(self, store: str, rows: Sequence[SpooledRow], blocked: set[str]) -> list[str]:
         """Send one store's rows to the inbox, in order; return the ids of those that it took.

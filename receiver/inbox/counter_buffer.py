@@ -28,7 +28,10 @@ class CounterBuffer(PeriodicCounts[str]):
         for name, value in counts.items():
             pipeline.hincrby(keys.COUNTERS, name, value)
         try:
-            pipeline.execute()
+            replies = pipeline.execute(raise_on_error=False)
         except RedisError:
             return False
-        return True
+        for name, reply in zip(list(counts), replies, strict=True):
+            if not isinstance(reply, RedisError):  # a damaged field keeps its own count waiting, and no other
+                del counts[name]
+        return not counts

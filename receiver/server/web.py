@@ -28,7 +28,7 @@ from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
 from receiver.server.buffering_worker import CONNECTIONS, BufferingWorker
 from receiver.server.loop_worker import LoopWorker
-from receiver.spool import EVENTS_FILE, REFUSED_FILE, check_format
+from receiver.spool import EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, check_format, events_files
 from receiver.start_checks import prepare_data_dir, require_free_port
 
 PR_SET_PDEATHSIG = 1
@@ -165,8 +165,9 @@ def main() -> int:
         config = load_from_environment(explicit)
         prepare_data_dir(config.data_dir)
         require_free_port(config.receiver.bind, key="[receiver] bind")
-        for name in (EVENTS_FILE, REFUSED_FILE):
-            check_format(config.data_dir / name)
+        check_format(config.data_dir / REFUSED_FILE, REFUSED_FORMAT)
+        for file in events_files(config.data_dir):
+            check_format(file, EVENTS_FORMAT)
         check_redis(config)
     except StorehooksError as error:
         print(f"storehooks web: {error}", file=sys.stderr)

@@ -19,6 +19,7 @@ from receiver.spool.damaged_events import DamagedEvents, is_damage, keep, kept_f
 from receiver.spool.database import check_format
 from receiver.spool.refused_deliveries import (
     REFUSED_FILE,
+    REFUSED_FORMAT,
     Refusal,
     Refusals,
     StoreRefusals,
@@ -27,6 +28,7 @@ from receiver.spool.refused_deliveries import (
 )
 from receiver.spool.spooled_events import (
     EVENTS_FILE,
+    EVENTS_FORMAT,
     SpooledEvents,
     SpooledRow,
     SpoolResult,
@@ -39,7 +41,9 @@ from receiver.spool.spooled_events import (
 
 __all__ = [
     "EVENTS_FILE",
+    "EVENTS_FORMAT",
     "REFUSED_FILE",
+    "REFUSED_FORMAT",
     "DamagedEvents",
     "Refusal",
     "Refusals",

@@ -5,17 +5,36 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from receiver.spool.database import PAGE, connect
-from receiver.spool.spooled_events import EVENTS_FILE, FILE_NAME, ROW, SCHEMA, SpooledRow, read_row, read_uptime
+from receiver.spool.database import LISTED, PAGE, DamagedFileError, connect
+from receiver.spool.spooled_events import (
+    EVENTS_FILE,
+    EVENTS_FORMAT,
+    FILE_NAME,
+    ROW,
+    SpooledRow,
+    Uptime,
+    read_row,
+    read_uptime,
+)
+
+DAMAGE = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CONSTRAINT,  # every value that is written here fits the tables,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_ERROR,  # and every statement
+)
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the error says that the content of a file is not what SQLite has written."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    """Whether the error says that the content of a file is not what was written. Else it is the disk, or a lock."""
+    return isinstance(error, DamagedFileError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
 
 
 def set_aside(damaged: Path) -> None:
@@ -42,24 +61,53 @@ def keep(damaged: Path) -> Path:
 
 @contextmanager
 def open_damaged(file: Path) -> Iterator[DamagedEvents]:
-    """A damaged file. Meanwhile other processes cannot add rows."""
     try:
         with closing(connect(file)) as connection:
-            connection.execute("SELECT * FROM sqlite_master").fetchall()
+            intact = connection.execute(LISTED).fetchall() == EVENTS_FORMAT.listed
     except sqlite3.Error:
+        intact = False
+    if not intact:
         _replace_first_page(file)
     with closing(connect(file)) as connection:
-        with suppress(sqlite3.Error):
-            connection.execute("BEGIN IMMEDIATE")
         yield DamagedEvents(connection)
 
 
 class DamagedEvents:
+    """The rows of a damaged file, as far as they are found. Nothing is deleted there."""
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
+        self.numbers = self._find_numbers()
 
-    def numbers(self) -> list[int]:
-        """The rows that are found: by the table and by an index, from both ends."""
+    def lock(self) -> None:
+        """Let other processes add no more rows, and go on with those that were added meanwhile."""
+        with suppress(sqlite3.Error):
+            self._db.execute("BEGIN IMMEDIATE")
+        self.numbers = sorted({*self._find_numbers()} - {*self.numbers})
+
+    def oldest(self, limit: int, *, after: int = 0, except_stores: Iterable[str] = ()) -> list[SpooledRow]:  # noqa: ARG002
+        """The first rows after a number, of all stores."""
+        start = bisect_right(self.numbers, after)
+        wanted, found, now = self.numbers[start : start + limit], dict[int, SpooledRow](), read_uptime()
+        for number in wanted:
+            found |= self._read(now, "number = ?", number)
+        for order in ("ASC", "DESC"):  # a damaged number next to a row hides it from a search, not from a walk
+            missing = [number for number in wanted if number not in found]
+            if missing:
+                found |= self._read(
+                    now, f"+number IN ({', '.join('?' * len(missing))}) ORDER BY number {order}", *missing
+                )
+        return [found.get(number) or SpooledRow(number, "", None) for number in wanted]
+
+    def _read(self, now: Uptime, where: str, *values: int) -> dict[int, SpooledRow]:
+        rows = {}
+        with suppress(sqlite3.Error):
+            for row in self._db.execute(f"SELECT {ROW} FROM event NOT INDEXED WHERE {where}", values):  # noqa: S608
+                rows[row[0]] = read_row(now, *row)
+        return rows
+
+    def _find_numbers(self) -> list[int]:
+        """By the table and by an index, from both ends."""
         found: set[int] = set()
         for way in (
             "NOT INDEXED ORDER BY number",
@@ -68,17 +116,9 @@ class DamagedEvents:
             "INDEXED BY event_by_store ORDER BY store DESC, number DESC",
         ):
             with suppress(sqlite3.Error):
-                found.update(number for (number,) in self._db.execute(f"SELECT number FROM event {way}"))  # noqa: S608
+                for (number,) in self._db.execute(f"SELECT number FROM event {way}"):  # noqa: S608
+                    found.add(number)
         return sorted(found)
-
-    def readable(self, numbers: Iterable[int]) -> list[SpooledRow]:
-        """Those of the rows that can be read."""
-        now, rows = read_uptime(), []
-        for number in numbers:
-            with suppress(sqlite3.Error):
-                found = self._db.execute(f"SELECT {ROW} FROM event NOT INDEXED WHERE number = ?", (number,))  # noqa: S608
-                rows += [read_row(now, *row) for row in found]
-        return [row for row in rows if row.delivery]
 
 
 def _replace_first_page(file: Path) -> None:
@@ -86,9 +126,7 @@ def _replace_first_page(file: Path) -> None:
 
     It has the file's header and the list of tables, and every file with this schema has each table at the same place.
     """
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
-        empty.executescript(f"PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; {SCHEMA}")
-        page = bytearray(empty.serialize()[:PAGE])
+    page = bytearray(EVENTS_FORMAT.new_file()[:PAGE])
     page[18:20] = b"\2\2"  # there is a write-ahead log
     page[92:96] = b"\1\1\1\1"  # so that the size of the file counts, and not the number of pages in this header
     with file.open("r+b") as pages:

@@ -1,4 +1,4 @@
-"""The SQLite files of this host: how they are created and opened, and the version of their format."""
+"""The SQLite files of this host: how they are created and opened, and how another format or damage is noticed."""
 
 from __future__ import annotations
 
@@ -7,29 +7,68 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from receiver.contract.errors import StorehooksError
 
-FORMAT = 3
-"""Version of the tables, in `PRAGMA user_version`. 0 is a file without tables, or from before versions had numbers."""
 BUSY_SECONDS = 5.0
 WAL_BYTES = 4 << 20
 PAGE = 4096
 
 
+LISTED = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master"
+
+
+class DamagedFileError(sqlite3.DatabaseError):
+    """The content of a file is not what this version has written, and SQLite did not notice it."""
+
+
 class OtherFormatError(StorehooksError, sqlite3.DatabaseError):
     """A newer or an older version of storehooks has written the file."""
 
-    def __init__(self, path: Path, version: int) -> None:
+    def __init__(self, path: Path, found: int, known: int) -> None:
         super().__init__(
-            f"{path} has format {version}, and this version of storehooks reads format {FORMAT}; "
+            f"{path} has format {found}, and this version of storehooks reads format {known}; "
             "start the version that wrote it, or move the file away if nothing in it is needed"
         )
 
 
-def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]) -> sqlite3.Connection:
+@dataclass(frozen=True)
+class Format:
+    """The tables of a file. A change of them needs another number, and another number needs a change of them."""
+
+    number: int
+    """In `PRAGMA user_version`."""
+    table: str
+    """The one whose rows must not be lost."""
+    schema: str
+    synchronous: Literal["NORMAL", "FULL"]
+
+    def new_file(self) -> bytes:
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
+            empty.executescript(f"PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; {self.schema}")
+            return empty.serialize()
+
+    @cached_property
+    def listed(self) -> list[tuple[Any, ...]]:
+        """What every file of this format says about its tables, and where they begin."""
+        with closing(sqlite3.connect(":memory:")) as empty:
+            empty.deserialize(self.new_file())
+            return empty.execute(LISTED).fetchall()
+
+
+class _Connection(sqlite3.Connection):
+    def execute(self, *given: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*given)
+        except UnicodeDecodeError as error:  # SQLite's message quotes what is damaged
+            raise DamagedFileError("its list of tables is damaged") from error
+
+
+def open_file(path: Path, fmt: Format) -> sqlite3.Connection:
     """Open a file. Creates it with its tables if it is missing, readable by its owner only.
 
     A file that has its tables is not written, so it can be read on a full or read-only disk.
@@ -45,10 +84,11 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
         if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it has no effect, but is a write
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _use_wal(connection)
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA synchronous = {fmt.synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-        if not _has_tables(connection, path):
-            connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {FORMAT}; COMMIT;")
+        if not _has_tables(connection, path, fmt):
+            connection.executescript(f"BEGIN IMMEDIATE; {fmt.schema} PRAGMA user_version = {fmt.number}; COMMIT;")
+        _check_writable(connection, path, fmt)
     except BaseException:  # an interrupt, too, must not leave it open
         connection.close()
         raise
@@ -56,37 +96,72 @@ def open_file(path: Path, schema: str, *, synchronous: Literal["NORMAL", "FULL"]
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.text_factory = lambda text: text.decode(errors="replace")  # one damaged row must not stop the others
-    return connection
-
-
-def check_format(path: Path) -> None:
-    """Raise OtherFormatError for a file that another version has written. A missing or damaged file raises nothing."""
-    try:
-        with closing(connect_read_only(path)) as connection:
-            _has_tables(connection, path)
-    except OtherFormatError:
-        raise
-    except sqlite3.Error:  # reported where the file is used
-        return
+    return _connect(path, "rw", BUSY_SECONDS)
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
     """For reads that never block: they raise sqlite3.Error where the file is missing or locked, or has no table."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)
+    return _connect(path, "ro", 0)
 
 
-def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the tables exist. Raises OtherFormatError.
+def _connect(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
+    connection.text_factory = lambda text: text.decode(errors="replace")  # one damaged row must not stop the others
+    return connection
 
-    Tables and version are written together, so the version is read last: another process may write them meanwhile.
+
+def check_format(path: Path, fmt: Format) -> None:
+    """Raise OtherFormatError for a file that another version has written, and remove an older one that has no rows.
+
+    A missing or damaged file raises nothing.
     """
-    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name IN ('event', 'refused')").fetchone()
+    try:
+        with closing(connect_read_only(path)) as connection:
+            _has_tables(connection, path, fmt)
+    except OtherFormatError:
+        if not _remove_older_without_rows(path, fmt):
+            raise
+    except sqlite3.Error:  # reported where the file is used
+        return
+
+
+def _remove_older_without_rows(path: Path, fmt: Format) -> bool:
+    """A process that adds a row meanwhile notices it before it answers."""
+    with suppress(sqlite3.Error, OSError), closing(connect(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version < fmt.number and not connection.execute(f"SELECT 1 FROM {fmt.table} LIMIT 1").fetchone():  # noqa: S608
+            path.unlink()
+            return True
+    return False
+
+
+def _has_tables(connection: sqlite3.Connection, path: Path, fmt: Format) -> bool:
+    """Whether the tables exist. Raises OtherFormatError and DamagedFileError.
+
+    The number alone says nothing: in a file with exactly these tables, it is damaged.
+    """
+    found = connection.execute(LISTED).fetchall()
+    if not found or found == fmt.listed:
+        return bool(found)
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version != FORMAT and (tables or version):
-        raise OtherFormatError(path, version)
-    return version == FORMAT
+    if version != fmt.number:
+        raise OtherFormatError(path, version, fmt.number)
+    raise DamagedFileError("its list of tables is damaged")
+
+
+def _check_writable(connection: sqlite3.Connection, path: Path, fmt: Format) -> None:
+    """Raise DamagedFileError where only the file's header says that it is read-only. Does not wait for a lock."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        connection.execute(f"DELETE FROM {fmt.table} WHERE 0")  # noqa: S608
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK):
+            raise DamagedFileError("its header is damaged") from error
+    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ import orjson
 
 from receiver.config.values import Bounds
 from receiver.contract.stores import UNKNOWN_STORE
-from receiver.spool.database import PAGE, open_file, transaction, truncate_wal
+from receiver.spool.database import PAGE, Format, open_file, transaction, truncate_wal
 
 REFUSED_FILE = "refused.sqlite3"
 LINE_COST = 400
@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS refused_body (
     id INTEGER PRIMARY KEY, store TEXT NOT NULL, cost INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS refused_body_by_store ON refused_body (store, id, cost);
 """
+REFUSED_FORMAT = Format(2, "refused", SCHEMA, "NORMAL")
 _COLUMNS = "r.id, r.at, r.store, r.named, r.reason, r.length, r.hash, r.address"
 
 
@@ -95,7 +96,7 @@ class StoreRefusals:
 
 
 def open_refusals(data_dir: Path) -> Refusals:
-    return Refusals(open_file(data_dir / REFUSED_FILE, SCHEMA, synchronous="NORMAL"))
+    return Refusals(open_file(data_dir / REFUSED_FILE, REFUSED_FORMAT))
 
 
 def open_existing_refusals(data_dir: Path) -> Refusals:

@@ -19,7 +19,7 @@ import orjson
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.spool.database import connect_read_only, open_file, transaction
+from receiver.spool.database import DamagedFileError, Format, connect_read_only, open_file, transaction
 
 EVENTS_FILE = "spool.sqlite3"
 FILE_NAME = re.compile(r"spool(?:-(\d+))?\.sqlite3")
@@ -50,6 +50,9 @@ CREATE TRIGGER IF NOT EXISTS event_deleted AFTER DELETE ON event BEGIN
 END;
 CREATE TABLE IF NOT EXISTS attempt (number INTEGER PRIMARY KEY, padding BLOB NOT NULL);
 """  # noqa: S608  built from constants
+EVENTS_FORMAT = Format(3, "event", SCHEMA, "FULL")
+LATEST = 253_402_300_800_000
+"""No time is later, in milliseconds: the year 10000."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def newest_events_file(data_dir: Path) -> Path:
 
 
 def open_events(data_dir: Path) -> SpooledEvents:
-    return SpooledEvents(open_file(newest_events_file(data_dir), SCHEMA, synchronous="FULL"))
+    return SpooledEvents(open_file(newest_events_file(data_dir), EVENTS_FORMAT))
 
 
 def open_events_read_only(file: Path) -> SpooledEvents:
@@ -153,12 +156,12 @@ class SpooledEvents:
 
     def count_of(self, store: str) -> int:
         """The number of a store's rows."""
-        found = self._db.execute("SELECT events FROM store_usage WHERE store = ?", (store,)).fetchone()
-        return int(found[0]) if found else 0
+        found = self._db.execute("SELECT CAST(total(events) AS INTEGER) FROM store_usage WHERE store = ?", (store,))
+        return int(found.fetchone()[0])
 
     def bytes_by_store(self) -> dict[str, int]:
         """The bytes that each store's rows take."""
-        return dict(self._db.execute("SELECT store, bytes FROM store_usage"))
+        return dict(self._db.execute("SELECT store, CAST(total(bytes) AS INTEGER) FROM store_usage GROUP BY store"))
 
     def within_shares(self, deliveries: Iterable[Delivery], free: int) -> list[bool]:
         """Which deliveries their stores may still add: a store may use no more bytes than are free.
@@ -184,10 +187,14 @@ class SpooledEvents:
             (after, *excluded, limit),
         )
         now = read_uptime()
-        return [read_row(now, *row) for row in rows]
+        found = [read_row(now, *row) for row in rows]
+        numbers = [after, *(row.number for row in found)]
+        if numbers != sorted(set(numbers)):
+            raise DamagedFileError("its rows are not in order")
+        return found
 
     def delete(self, ids: Sequence[str]) -> dict[str, int]:
-        """Delete rows that the inbox has acknowledged, by the ids of their events.
+        """Delete rows that were read here and that the inbox has acknowledged, by the ids of their events.
 
         Returns the number of duplicates of these rows that were found here, by store.
         """
@@ -196,7 +203,8 @@ class SpooledEvents:
             duplicates = self._db.execute(
                 f"SELECT store, sum(duplicates) {of_these} AND duplicates > 0 GROUP BY store", ids
             ).fetchall()
-            self._db.execute(f"DELETE {of_these}", ids)
+            if self._db.execute(f"DELETE {of_these}", ids).rowcount < len(ids):
+                raise DamagedFileError("a row that is there is not found by its id")
         return dict(duplicates)
 
     def try_commit(self) -> None:
@@ -209,13 +217,22 @@ class SpooledEvents:
 
     def summary(self) -> tuple[int, float]:
         """The number of rows, and when the first arrived (0 if there is none). Costs the same at any number of rows."""
-        (count,) = self._db.execute("SELECT coalesce(sum(events), 0) FROM store_usage").fetchone()
-        first = self._db.execute("SELECT at FROM event ORDER BY number LIMIT 1").fetchone()
-        return int(count), first[0] / 1000 if first else 0.0
+        count, at = self._db.execute(  # in one statement, so that no row is added or deleted in between
+            "SELECT (SELECT CAST(total(events) AS INTEGER) FROM store_usage), "
+            "(SELECT at FROM event ORDER BY number LIMIT 1)"
+        ).fetchone()
+        if (count, at) == (0, None):
+            return 0, 0.0
+        if not (count > 0 and isinstance(at, int) and 0 <= at < LATEST):
+            raise DamagedFileError("the number of its rows or the time of the first is damaged")
+        return count, at / 1000
 
     def used_bytes(self) -> int:
         """The bytes of the pages in use. Deleting rows does not shrink the file; its free pages are used again."""
-        return (self._pragma("page_count") - self._pragma("freelist_count")) * self._pragma("page_size")
+        pages, free = self._pragma("page_count"), self._pragma("freelist_count")
+        if not 0 <= free <= pages:
+            raise DamagedFileError("the number of its free pages is damaged")
+        return (pages - free) * self._pragma("page_size")
 
     def release_free_pages(self) -> None:
         """Return free pages to the disk, except for a few; not many at a time, because others want to write."""
@@ -260,7 +277,8 @@ def read_row(
     now: Uptime, number: int, store: str, boot: str, uptime: int, checksum: int, about: bytes, body: bytes
 ) -> SpooledRow:
     delivery = _unpack_or_none(checksum, about, body)
-    if boot == now.boot:
+    store = delivery.event.store if delivery else str(store)
+    if boot == now.boot and isinstance(uptime, int) and 0 <= uptime <= now.ms:
         return SpooledRow(number, store, delivery, (now.ms - uptime) / 1000)
     return SpooledRow(number, store, delivery and replace(delivery, content_hash=""))
 

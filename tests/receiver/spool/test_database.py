@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from receiver.spool import EVENTS_FILE, REFUSED_FILE, open_events, open_refusals
-from receiver.spool.database import FORMAT
+from receiver.spool import EVENTS_FILE, EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, open_events, open_refusals
+from receiver.spool.database import Format
 from tests.support.harness import Server, System
+
+FILES = {EVENTS_FILE: EVENTS_FORMAT, "spool-2.sqlite3": EVENTS_FORMAT, REFUSED_FILE: REFUSED_FORMAT}
 
 OPEN_MANY = """
 import sys
@@ -43,8 +45,7 @@ def test_many_processes_may_create_a_file_at_once(tmp_path: Path) -> None:
 
 def test_a_process_waits_for_another_that_creates_the_file(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / EVENTS_FILE, isolation_level=None, check_same_thread=False)) as other:
-        other.execute("CREATE TABLE other (number)")
-        other.execute("BEGIN IMMEDIATE")  # as while it switches to a write-ahead log
+        other.execute("BEGIN EXCLUSIVE")  # as while it switches to a write-ahead log
         timer = threading.Timer(0.3, lambda: other.execute("COMMIT"))
         timer.start()
         began = time.monotonic()
@@ -53,30 +54,49 @@ def test_a_process_waits_for_another_that_creates_the_file(tmp_path: Path) -> No
         timer.join()
 
 
-@pytest.mark.parametrize("version", [0, FORMAT - 1, FORMAT + 1], ids=["before numbers", "older", "newer"])
+def of_version(file: Path, fmt: Format, version: int, rows: int) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.executescript(f"PRAGMA journal_mode = WAL; {fmt.schema} PRAGMA user_version = {version};")
+        other.execute(f"ALTER TABLE {fmt.table} RENAME COLUMN store TO shop")
+        if rows:
+            names = [row[1:3] for row in other.execute(f"PRAGMA table_info({fmt.table})")]
+            other.execute(f"INSERT INTO {fmt.table} VALUES ({', '.join('1' for _ in names)})")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("newer", [True, False], ids=["newer", "older"])
 def test_a_file_of_another_format_is_refused_at_start_and_by_commands(
-    make_system: Callable[..., System], version: int
+    make_system: Callable[..., System], name: str, newer: bool
 ) -> None:
+    system, fmt = make_system(), FILES[name]
+    version, file = fmt.number + (1 if newer else -1), system.config.data_dir / name
+    of_version(file, fmt, version, rows=0 if newer else 1)
+    sentence = f"{name} has format {version}, and this version of storehooks reads format {fmt.number}"
+    refused = system.refuse_to_start("web")
+    assert (refused.returncode, sentence in refused.stderr) == (2, True)
+    assert sentence in system.run_cli("doctor", "--json").stdout
+    with closing(sqlite3.connect(file)) as other:
+        assert other.execute("PRAGMA user_version").fetchone() == (version,), "nothing has written to it"
+    if name == REFUSED_FILE:
+        listed = system.run_cli("refused")
+        assert (listed.returncode, sentence in " ".join(listed.stderr.split())) == (2, True)
+
+
+def test_an_older_file_without_rows_is_created_anew_at_start(make_system: Callable[..., System]) -> None:
     system = make_system()
-    data = system.config.data_dir
-    open_events(data).close()
-    open_refusals(data).close()
-    for name in (EVENTS_FILE, REFUSED_FILE):
-        with closing(sqlite3.connect(data / name)) as file:
-            assert file.execute("PRAGMA user_version").fetchone() == (FORMAT,)
-            file.execute(f"PRAGMA user_version = {version}")
-        refused = system.refuse_to_start("web")
-        assert refused.returncode == 2
-        sentence = f"{name} has format {version}, and this version of storehooks reads format {FORMAT}"
-        assert sentence in refused.stderr
-        assert sentence in system.run_cli("doctor", "--json").stdout
-        with closing(sqlite3.connect(data / name)) as file:
-            assert file.execute("PRAGMA user_version").fetchone() == (version,), "nothing has written to it"
-            file.execute(f"PRAGMA user_version = {FORMAT}")
-    with closing(sqlite3.connect(data / REFUSED_FILE)) as file:
-        file.execute(f"PRAGMA user_version = {version}")
-    listed = system.run_cli("refused")
-    assert (listed.returncode, sentence in " ".join(listed.stderr.split())) == (2, True)
+    of_version(system.config.data_dir / EVENTS_FILE, EVENTS_FORMAT, EVENTS_FORMAT.number - 1, rows=0)
+    system.start("web")
+    assert system.post(system.request()).status_code == 200
+    assert open_events(system.config.data_dir).count() == 0
+
+
+def test_each_file_has_a_format_number_of_its_own(tmp_path: Path) -> None:
+    """So a change of one does not refuse the other."""
+    open_events(tmp_path).close()
+    open_refusals(tmp_path).close()
+    for name, number in ((EVENTS_FILE, 3), (REFUSED_FILE, 2)):
+        with closing(sqlite3.connect(tmp_path / name)) as file:
+            assert file.execute("PRAGMA user_version").fetchone() == (number,)
 
 
 def test_a_refused_delivery_that_is_being_written_delays_no_spooled_one(
