@@ -10,6 +10,7 @@ import pytest
 
 from receiver.config import SANDBOX_SECRET, Config, load
 from tests.support.harness import System, own_server
+from tests.support.installations import spread_refusals
 from tests.support.programs import ROOT, typed
 from workers.cli.capture_file import write
 
@@ -28,7 +29,7 @@ def commands(document: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """The store of the documents, with a captured request and a refused delivery."""
+    """The store of the documents, with a captured request, and deliveries that are refused for some time."""
     with own_server(tmp_path_factory.mktemp("server")) as server:
         system = documented_system(System(tmp_path_factory.mktemp("system"), server.url))
         yield system
@@ -42,8 +43,10 @@ def documented_system(system: System) -> System:
     captured = system.request(store="demo")
     (system.folder / "request.txt").write_bytes(write(captured.headers, captured.body))
     system.start("web", "worker", "housekeeper")
-    system.post(captured._replace(body=captured.body + b"\n"), "demo")
-    system.refused()
+    for number in range(3):
+        system.post(captured._replace(body=captured.body + b"\n" * (number + 1)), "demo")
+    system.refused(3)
+    spread_refusals(system.config.data_dir)
     return system
 
 

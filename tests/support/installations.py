@@ -254,12 +254,17 @@ def no_web(installation: Installation, _: Path) -> Iterator[Path]:
     yield path
 
 
+def spread_refusals(data_dir: Path) -> None:
+    """The last refusal came two minutes later."""
+    with closing(sqlite3.connect(data_dir / REFUSED_FILE)) as file, file:
+        file.execute("UPDATE refused SET at = at + 120000 WHERE id = (SELECT max(id) FROM refused)")
+
+
 @contextmanager
 def rotated_secret(installation: Installation, _: Path) -> Iterator[Path]:
     """The store signs with a secret that the config does not have, so deliveries are refused for some time."""
     with refused_deliveries(installation):
-        with closing(sqlite3.connect(installation.system.config.data_dir / REFUSED_FILE)) as file, file:
-            file.execute("UPDATE refused SET at = at + 120000 WHERE id = (SELECT max(id) FROM refused)")
+        spread_refusals(installation.system.config.data_dir)
         yield installation.config_file
 
 
