@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from receiver.contract.signing.grammar import Part, Scheme
+from receiver.contract.signing.grammar import Scheme
 from receiver.contract.signing.signatures import format_timestamp, read_part, sign
+from receiver.contract.signing.sources import Part
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from receiver.contract.signing.grammar import Part
 from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Headers, Scheme, Secret, read_part
+from receiver.contract.signing.sources import Part
 
 MAX_DOMAIN = 255
 UNKNOWN_STORE = "?"

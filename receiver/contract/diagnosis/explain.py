@@ -27,7 +27,6 @@ from receiver.contract.signing.signatures import (
     find_signature,
     parse_timestamp,
     read_timestamp,
-    signed_content,
     split_signature,
 )
 from receiver.contract.stores import Store
@@ -163,7 +162,7 @@ class _Steps:
 
     def _content(self, text: str) -> bytes | None:
         def build() -> bytes:
-            return signed_content(self.scheme, headers=self.headers, body=self.body, timestamp=text, url=self.store.url)
+            return self.scheme.signed_content(self.headers, self.body, text, self.store.url)
 
         content = self._attempt("signed", build)
         if content is not None:

@@ -17,7 +17,6 @@ from receiver.contract.signing.signatures import (
     PRESETS,
     Headers,
     read_timestamp,
-    signed_content,
     split_signature,
     verify,
 )
@@ -195,7 +194,7 @@ def _content_by_scheme(
         text = ""
         if "{timestamp}" in scheme.signed:
             text = read_timestamp(scheme, headers, body, split_signature(scheme, raw))
-        content = signed_content(scheme, headers=headers, body=body, timestamp=text, url=store.url)
+        content = scheme.signed_content(headers, body, text, store.url)
     except DeliveryRefused:
         return
     yield _Change(difference, content, fix)

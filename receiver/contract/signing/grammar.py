@@ -7,20 +7,31 @@ from __future__ import annotations
 
 import hashlib
 import re
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
-from collections.abc import Iterator, Mapping
+from base64 import b64encode
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
-PLACEHOLDERS = ("body", "timestamp", "url", "header:NAME", "json:a.b")
-Part = tuple[str, str]
-"""A parsed placeholder or source: ("header", "x-topic"), ("json", "data.id"), ("body", "")."""
+from receiver.contract.signing.mac import Mac, keyed
+from receiver.contract.signing.sources import (
+    PLACEHOLDER,
+    Filler,
+    Part,
+    Reader,
+    filler,
+    first_reader,
+    joints,
+    parse_source,
+    parse_template,
+    reader,
+)
 
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+PLACEHOLDERS = ("body", "timestamp", "url", "header:NAME", "json:a.b")
+
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TOPIC = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _HEX = re.compile(r"[0-9a-fA-F]*")
@@ -46,6 +57,11 @@ class Secret:
     def fingerprint(self) -> str:
         return hashlib.sha256(b"storehooks fingerprint\0" + self.key).hexdigest()[:6]
 
+    @cached_property
+    def macs(self) -> dict[str, Mac]:
+        """For each hash, the function that signs with this key."""
+        return {digest: keyed(self.key, digest) for digest in ("sha256", "sha512")}
+
     def is_active(self, now: float) -> bool:
         return self.not_after is None or now <= self.not_after.timestamp()
 
@@ -60,6 +76,15 @@ class Sources:
     data: tuple[str, ...] = ("json:data", "body")
     occurred: tuple[str, ...] = ("json:timestamp",)
     store: tuple[str, ...] = ()
+
+    @cached_property
+    def readers(self) -> dict[str, Reader]:
+        """For each part of an event, the function that reads it."""
+        return {what: first_reader(parts) for what, parts in self.parts.items()}
+
+    @cached_property
+    def data_readers(self) -> tuple[tuple[str, Reader], ...]:
+        return tuple((path, reader((kind, path))) for kind, path in self.parts["data"])
 
     @cached_property
     def parts(self) -> dict[str, tuple[Part, ...]]:
@@ -113,12 +138,21 @@ class Scheme:
 
         The source of the timestamp is the timestamp, under each of its two names.
         """
-        parts = _parse_template(self.signed)
+        parts = parse_template(self.signed)
         return tuple(("timestamp", "") if self.timestamp and part == self.timestamp_source else part for part in parts)
+
+    @cached_property
+    def signed_content(self) -> Filler:
+        """The function that makes the bytes that the store signed from headers, body, timestamp and URL."""
+        return filler(self.template)
 
     @cached_property
     def signed_parts(self) -> frozenset[Part]:
         return frozenset(part for part in self.template if not isinstance(part, bytes))
+
+    @cached_property
+    def signs_time(self) -> bool:
+        return ("timestamp", "") in self.signed_parts
 
     @cached_property
     def id_separators(self) -> tuple[tuple[str, bytes], ...]:
@@ -145,7 +179,7 @@ class Scheme:
     @cached_property
     def joints(self) -> tuple[tuple[Part, bytes, Part], ...]:
         """Each two placeholders of `signed` that follow one another, with the text between them."""
-        return tuple(_joints(self.template))
+        return tuple(joints(self.template))
 
     @cached_property
     def timestamp_source(self) -> Part:
@@ -202,35 +236,6 @@ def extend(
     return scheme
 
 
-def parse_source(source: str) -> Part:
-    """Parse `header:X-Topic` to ("header", "x-topic"). Header names are case-insensitive."""
-    kind, _, name = source.partition(":")
-    return kind, name.lower() if kind == "header" else name
-
-
-def _parse_template(signed: str) -> Iterator[bytes | Part]:
-    end = 0
-    for match in _PLACEHOLDER.finditer(signed):
-        if literal := signed[end : match.start()]:
-            yield literal.encode()
-        yield parse_source(match[1])
-        end = match.end()
-    if literal := signed[end:]:
-        yield literal.encode()
-
-
-def _joints(template: tuple[bytes | Part, ...]) -> Iterator[tuple[Part, bytes, Part]]:
-    left: Part | None = None
-    between = b""
-    for part in template:
-        if isinstance(part, bytes):
-            between = part
-            continue
-        if left:
-            yield left, between, part
-        left, between = part, b""
-
-
 # Strict decoding: Python's decoders accept spaces, junk and missing padding; these refuse them
 
 
@@ -243,10 +248,10 @@ def strict_hex(text: str) -> bytes:
 def strict_base64(text: str) -> bytes:
     """Decode the standard alphabet with full padding and no stray bits in the last character."""
     try:
-        decoded = b64decode(text.encode("ascii"), validate=True)
-    except (UnicodeEncodeError, Base64Error):
+        decoded = a2b_base64(text, strict_mode=True)
+    except ValueError:  # also for what is not ASCII
         raise ValueError("it is not base64") from None
-    if b64encode(decoded).decode() != text:
+    if b2a_base64(decoded, newline=False).decode() != text:
         raise ValueError("it is not canonical base64")
     return decoded
 
@@ -290,7 +295,7 @@ def _check_form(scheme: Scheme) -> None:
 
 
 def _check_signed(scheme: Scheme) -> None:
-    if set("{}") & set(_PLACEHOLDER.sub("", scheme.signed)):
+    if set("{}") & set(PLACEHOLDER.sub("", scheme.signed)):
         raise SchemeError("signed", "signed has an unmatched brace; write placeholders like {body}")
     for kind, name in scheme.signed_parts:
         if (kind, bool(name)) not in _KNOWN_PLACEHOLDERS:
@@ -309,13 +314,7 @@ def _check_signed(scheme: Scheme) -> None:
         raise SchemeError("signed", "signed is the same for every delivery; add a placeholder, such as {timestamp}")
 
 
-_KNOWN_PLACEHOLDERS = {
-    ("body", False),
-    ("timestamp", False),
-    ("url", False),
-    ("header", True),
-    ("json", True),
-}
+_KNOWN_PLACEHOLDERS = {("body", False), ("timestamp", False), ("url", False), ("header", True), ("json", True)}
 
 
 def _check_timestamp(scheme: Scheme) -> None:

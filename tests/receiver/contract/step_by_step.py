@@ -1,0 +1,239 @@
+"""Judging a delivery step by step, straight from the grammar: slow, and with nothing made in advance.
+
+`receive` must judge every delivery like this. Text of refusals is left out; their reasons count.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from receiver.contract.errors import DeliveryRefused, Reason
+from receiver.contract.event import UNREADABLE, Event
+from receiver.contract.intake import MAX_HEADERS, MAX_ID, MAX_TOPIC, Delivery, is_credential, read_document
+from receiver.contract.signing.grammar import Scheme, Secret
+from receiver.contract.signing.signatures import MAX_CANDIDATES, MAX_SIGNATURE_HEADER, check_timestamp, may_be_cut
+from receiver.contract.stores import Store, names_another_store
+from receiver.contract.topics import translate
+
+Headers = dict[str, str]
+TIMES = {
+    "s": r"0|[1-9][0-9]{0,15}",
+    "ms": r"0|[1-9][0-9]{0,15}",
+    "rfc3339": r"\d{4}-\d\d-\d\d[T ][\d:.]{8,18}(Z|[+-]\d\d:\d\d)",
+}
+
+
+def judge(headers: Headers, body: bytes, *, store: Store, now: float) -> Delivery:
+    return read(headers, body, store, now, verified(store, headers, body, now))
+
+
+def require(value: Any, reason: Reason) -> Any:
+    if value is None or value is False or value == []:
+        raise DeliveryRefused(reason, reason)
+    return value
+
+
+def value_at(source: str, headers: Headers, document: Any) -> Any:
+    """The value at `header:NAME`, `json:a.b` or `body`."""
+    kind, _, name = source.partition(":")
+    if kind == "header":
+        return headers.get(name.lower())
+    for step in name.split(".") if name else ():
+        if isinstance(document, dict):
+            document = document.get(step)
+        elif isinstance(document, list) and re.fullmatch("[0-9]+", step) and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return None
+    return document
+
+
+# Verification
+
+
+def verified(store: Store, headers: Headers, body: bytes, now: float) -> Secret:
+    scheme = store.scheme
+    raw = next((headers[name.lower()] for name in scheme.headers if headers.get(name.lower())), None)
+    require(len(require(raw, "no-signature")) <= MAX_SIGNATURE_HEADER, "malformed-signature")
+    pairs = [pair_of(scheme, item.strip()) for item in (raw or "").split(scheme.list_sep or "\0\0")]
+    texts = [value for key, value in pairs if not scheme.sig_keys or key in scheme.sig_keys][:MAX_CANDIDATES]
+    candidates = require([mac for text in texts if (mac := mac_in(scheme, text))], "malformed-signature")
+    signs_time = scheme.timestamp and (
+        "{timestamp}" in scheme.signed or "{" + scheme.timestamp.lower() + "}" in scheme.signed.lower()
+    )
+    time = require(time_text(scheme, headers, body, pairs) or None, "no-timestamp") if signs_time else ""
+    content = signed_bytes(scheme, headers, body, time, store.url)
+    made = [
+        secret
+        for secret in store.secrets
+        for candidate in candidates
+        if hmac.new(secret.key, content, scheme.digest).digest() == candidate
+    ]
+    active = [secret for secret in made if secret.is_active(now)]
+    require(made, "signature-mismatch")
+    require(active, "secret-expired")
+    if scheme.timestamp and scheme.tolerance:
+        text = require(time or time_text(scheme, headers, body, pairs) or None, "no-timestamp")
+        check_timestamp(scheme, moment_of(scheme, text), now)
+    elif signs_time and any(
+        between in as_bytes(time) for left, between, right in scheme.joints if ("timestamp", "") in (left, right)
+    ):
+        moment_of(scheme, time)
+    return active[0]
+
+
+def pair_of(scheme: Scheme, item: str) -> tuple[str, str]:
+    key, sep, value = item.partition(scheme.pair_sep) if scheme.pair_sep else ("", "", item)
+    return (key, value) if sep or not scheme.pair_sep else ("", key)
+
+
+def mac_in(scheme: Scheme, text: str) -> bytes | None:
+    try:
+        if scheme.encoding == "hex":
+            mac = bytes.fromhex(text) if re.fullmatch("([0-9a-fA-F]{2})*", text) else b""
+        else:
+            mac = base64.b64decode(text.encode("ascii"), validate=True)
+            mac = mac if base64.b64encode(mac).decode() == text else b""
+    except (UnicodeEncodeError, binascii.Error):
+        return None
+    return mac if len(mac) == hashlib.new(scheme.digest).digest_size else None
+
+
+def time_text(scheme: Scheme, headers: Headers, body: bytes, pairs: list[tuple[str, str]]) -> str | None:
+    kind, _, name = scheme.timestamp.partition(":")
+    if kind == "sig":
+        return next((value for key, value in pairs if key == name), None)
+    return headers.get(name.lower()) if kind == "header" else scalar_at(name, body)
+
+
+def moment_of(scheme: Scheme, text: str) -> float:
+    require(bool(re.fullmatch(TIMES[scheme.timestamp_unit], text, re.ASCII)), "malformed-timestamp")
+    if scheme.timestamp_unit != "rfc3339":
+        return int(text) / (1000 if scheme.timestamp_unit == "ms" else 1)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise DeliveryRefused("malformed-timestamp", "") from None
+
+
+def signed_bytes(scheme: Scheme, headers: Headers, body: bytes, time: str, url: str) -> bytes:
+    content = b""
+    for literal, placeholder in re.findall(r"([^{}]*)(?:\{([^{}]*)\})?", scheme.signed):
+        content += literal.encode()
+        kind, _, name = placeholder.partition(":")
+        if kind == "body":
+            content += body
+        elif kind == "url":
+            content += url.encode()
+        elif kind == "timestamp" or (placeholder and placeholder.lower() == scheme.timestamp.lower()):
+            content += as_bytes(time)
+        elif kind == "header":
+            content += as_bytes(require(headers.get(name.lower()), "incomplete"))
+        elif kind:
+            content += require(scalar_at(name, body), "incomplete").encode("utf-8", "surrogatepass")
+    return content
+
+
+def scalar_at(path: str, body: bytes) -> str | None:
+    try:
+        value = value_at(f"json:{path}", {}, orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+def as_bytes(text: str) -> bytes:
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+# Reading
+
+
+def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret) -> Delivery:
+    scheme = store.scheme
+    document, problem = read_document(body)
+    readable = not problem
+    require(not names_another_store(store, headers, document), "wrong-store")
+    require(readable or not may_be_cut(scheme, headers, body), "ambiguous")
+
+    def first(sources: tuple[str, ...]) -> Any:
+        found = [source for source in sources if value_at(source, headers, document) not in (None, "")]
+        value = value_at(found[0], headers, document) if found else None
+        return value_at(found[0], headers, json.loads(body)) if isinstance(value, float) else value
+
+    def text(sources: tuple[str, ...]) -> str:
+        value = first(sources)
+        return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+
+    theirs, delivery_id = text(scheme.event.topic), text(scheme.event.id)
+    topic = translate(theirs, scheme.topics)
+    if readable and not topic:
+        problem = f"no topic at {' or '.join(scheme.event.topic) or 'any source'}"
+    objects = [
+        source for source in scheme.event.data if source == "body" or isinstance(value_at(source, {}, document), dict)
+    ]
+    data_path = objects[0].partition(":")[2] if objects else ""
+    names = [name for name in headers if not is_credential(name) or name in scheme.reads - {"authorization", "cookie"}]
+    return Delivery(
+        event=Event(
+            id=event_id(store, headers, body, document, delivery_id, readable) if delivery_id else "",
+            store=store.name,
+            topic=UNREADABLE if problem else topic,
+            received_at=datetime.fromtimestamp(now, UTC),
+            body=body,
+            headers={name: headers[name] for name in names[:MAX_HEADERS]},
+            delivery_id=bounded(delivery_id, MAX_ID),
+            resource_id=bounded(text(scheme.event.resource_id), MAX_ID),
+            occurred_at=time_of(first(scheme.event.occurred)),
+            data_path=data_path,
+        ),
+        theirs=bounded(theirs, MAX_TOPIC),
+        unreadable=problem,
+        signed_with=secret.fingerprint,
+    )
+
+
+def event_id(store: Store, headers: Headers, body: bytes, document: Any, delivery_id: str, readable: bool) -> str:
+    scheme = store.scheme
+    found = next(
+        part for part in scheme.event.parts["id"] if value_at(":".join(part), headers, document) not in (None, "")
+    )
+    run = scheme.joined_ids.get(found, ())
+    joined = b"".join(part if isinstance(part, bytes) else as_bytes(headers.get(part[1], "")) for part in run)
+    key = b"joined\0" + joined if joined else b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
+    separated = any(between in as_bytes(headers.get(name, "")) for name, between in scheme.id_separators)
+    alone = scheme.dedupe == "id" and (joined or not separated) and (readable or not scheme.id_separators)
+    if not alone:
+        key = b"id+body\0" + key + b"\0" + hashlib.sha256(body).digest()
+    return base64.b32encode(hashlib.sha256(store.name.encode() + b"\0" + key).digest()).decode().lower()[:26]
+
+
+def bounded(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def time_of(value: Any) -> datetime | None:
+    try:
+        if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,16}(\.[0-9]{1,9})?", value):
+            moment = datetime.fromisoformat(value)
+            return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            number = float(value)
+            return datetime.fromtimestamp(number / 1000 if number > 10**11 else number, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
