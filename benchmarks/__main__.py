@@ -21,13 +21,24 @@ from benchmarks.comparison import Comparison, Result, Timing, run, select
 from benchmarks.comparisons.fanout import FanOut
 from benchmarks.comparisons.growth import Growth
 from benchmarks.comparisons.ingest import HalfSpeed, Ingest
+from benchmarks.comparisons.judging import Judging
 from benchmarks.comparisons.latency import Latency
 from benchmarks.comparisons.memory import Memory
 from benchmarks.comparisons.workers import NoOpRuns, TwoWorkers
 from benchmarks.processes import PEERS_PYTHON, ROOT
 from receiver.inbox.redis import embedded_server
 
-COMPARISONS: tuple[type[Comparison], ...] = (Ingest, HalfSpeed, NoOpRuns, Latency, FanOut, Memory, Growth, TwoWorkers)
+COMPARISONS: tuple[type[Comparison], ...] = (
+    Ingest,
+    HalfSpeed,
+    Judging,
+    NoOpRuns,
+    Latency,
+    FanOut,
+    Memory,
+    Growth,
+    TwoWorkers,
+)
 RESULTS = ROOT / "benchmarks" / "results"
 QUICK = Timing(seconds=0.4, rounds=3, attempts=1, backlog=50_000)
 

@@ -45,6 +45,7 @@ TARGETS = (
         0.1,
         TAIL_SPREAD,
     ),
+    Target("judging a delivery, against hmac + json.loads", "judging", "us", US, "standard library", "less", 1.2, 1.0),
     Target("runs/s, no-op handler, against rq SimpleWorker", "workers", "rate", US, "rq simple", "more", 15, 40),
     Target("runs/s, no-op handler, against celery solo", "workers", "rate", US, "celery", "more", 5, 15),
     Target("runs/s, no-op handler, against dramatiq", "workers", "rate", US, "dramatiq", "more", 2, 5),

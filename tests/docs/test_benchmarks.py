@@ -19,6 +19,7 @@ GOALS = {
     ("ingest", "adnanh"): (1.1, 2),
     ("ingest", "fastapi"): (2.5, 5),
     ("p99", "naive"): (0.3, 0.1),
+    ("judging", "standard library"): (1.2, 1.0),
     ("workers", "rq simple"): (15, 40),
     ("workers", "celery"): (5, 15),
     ("workers", "dramatiq"): (2, 5),
