@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -244,20 +245,13 @@ def _is_credential(name: str) -> bool:
     return name in NEVER_STORED or bool(_SECRET.search(name)) or is_other
 
 
-def stored_headers(headers: Headers, reads: frozenset[str] = frozenset()) -> dict[str, str]:
+def stored_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
     """Return the headers to store: at most MAX_HEADERS, without credentials.
 
     Headers that the store's scheme reads are stored under any name, so that the delivery can be verified again.
     """
-    names = _stored_names(tuple(headers), reads)
-    return dict(headers) if names is None else {name: headers[name] for name in names}
-
-
-@lru_cache(maxsize=512)
-def _stored_names(names: tuple[str, ...], reads: frozenset[str]) -> list[str] | None:
-    """The names of the headers to store; None for all. Cached, because a store sends the same headers each time."""
-    wanted = [name for name in names if not is_credential(name) or (name in reads and name not in NEVER_STORED)]
-    return None if len(wanted) == len(names) <= MAX_HEADERS else wanted[:MAX_HEADERS]
+    wanted = [name for name in headers if not is_credential(name) or (name in reads and name not in NEVER_STORED)]
+    return {name: headers[name] for name in wanted[:MAX_HEADERS]}
 
 
 def _bounded(text: str, limit: int) -> str:
