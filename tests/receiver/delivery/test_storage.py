@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -401,9 +401,11 @@ def test_a_duplicate_in_the_spool_is_counted_once_even_if_a_drain_dies(system: S
 
 
 def test_the_inbox_judges_which_spooled_deliveries_without_an_id_are_repeats(system: System) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+
     def bare(seconds: float, store: str = "north") -> Delivery:
         one = system.delivery(store=store)
-        moment = one.event.received_at.replace(microsecond=0) + timedelta(seconds=seconds)
+        moment = now + timedelta(seconds=seconds)
         return replace(one, content_hash="m", event=replace(one.event, received_at=moment))
 
     first, again, elsewhere = bare(0), bare(59), bare(0, "south")
