@@ -17,7 +17,7 @@ from receiver.contract.compose import compose
 from receiver.inbox import keys
 from receiver.spool import EVENTS_FILE
 from tests.receiver.spool.test_spool import spooled
-from tests.support.harness import Server, System, children_of
+from tests.support.harness import Server, System, children_of, eventually
 
 A_SECOND, HOUR = 20, 3600
 SENDERS = 6
@@ -130,6 +130,7 @@ def _drain(system: System, own_redis: Server, senders: list[Sender], warm: list[
     assert spooled(system) > 0, "the spool still has rows of the other store"
     assert system.status(direct) == "open", "a store without rows goes straight to the inbox"
     last = system.deliver(data={"id": -2})
+    eventually(system.ledger.spools, what="the host publishes its spool")
     worst, left = 0.0, waiting
     while left:
         at = time.monotonic()
