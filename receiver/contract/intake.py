@@ -72,12 +72,12 @@ class Delivery:
 
 def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook") -> Delivery:
     """Verify and read a delivery, or raise DeliveryRefused. A genuine delivery is never refused for its content."""
-    proof = verify(store.scheme, store.secrets, headers, body, now, store.url)
-    return read_delivery(headers, body, store, now, source, proof.secret.fingerprint)
+    proof = verify(store.scheme, secrets=store.secrets, headers=headers, body=body, now=now, url=store.url)
+    return read_delivery(headers, body, store=store, now=now, source=source, signed_with=proof.secret.fingerprint)
 
 
 def read_delivery(
-    headers: Headers, body: bytes, store: Store, now: float, source: str, signed_with: str = ""
+    headers: Headers, body: bytes, *, store: Store, now: float, source: str, signed_with: str = ""
 ) -> Delivery:
     """Read a delivery that was verified. Raises DeliveryRefused if it names another store."""
     scheme = store.scheme

@@ -150,7 +150,7 @@ class Admission:
                 length=len(incoming.body),
                 hash=hashlib.sha256(incoming.body).hexdigest()[:16],
                 address=incoming.address,
-                headers=stored_headers(incoming.headers, named.store.scheme.reads if named.is_known else frozenset()),
+                headers=stored_headers(incoming.headers, named.store.scheme.reads if named.is_known else ()),
                 body=incoming.body,
             )
         )

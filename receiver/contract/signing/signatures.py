@@ -84,7 +84,7 @@ class Verified(NamedTuple):
 
 
 def verify(
-    scheme: Scheme, secrets: Sequence[Secret], headers: Headers, body: bytes, now: float, url: str = ""
+    scheme: Scheme, *, secrets: Sequence[Secret], headers: Headers, body: bytes, now: float, url: str = ""
 ) -> Verified:
     """Verify a delivery's signature over its raw bytes, or raise DeliveryRefused."""
     _, raw = find_signature(scheme, headers)
@@ -102,7 +102,7 @@ def verify(
             parse_timestamp(scheme, text)  # else it may hold a part of what is signed next to it
         return Verified(secret, None)
     # Checked last: before that it may be forged.
-    moment = _moment(text or read_timestamp(scheme, headers, body, pairs), scheme.timestamp_unit)
+    moment = parse_timestamp(scheme, text or read_timestamp(scheme, headers, body, pairs))
     check_timestamp(scheme, moment, now)
     return Verified(secret, moment)
 

@@ -20,6 +20,7 @@ local MAX_BYTES = 8 * 1024 * 1024 -- of bodies in one claim: the server must als
 local MAX_SKIPPED = 256 -- suspects of a lane that one claim skips
 local token, lease_end, version, first_route
 local capacity, taken, wait_ms, size, left, suspected
+local ready_before -- how many items each lane had when the claim began
 local free_slots -- of the current limit, if it has a concurrency
 local routes, places, fields
 
@@ -29,7 +30,7 @@ local function begin_claim()
   first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
   taken, wait_ms, size, left, free_slots = {}, 0, 0, {}, 0
   routes, places, fields = {}, {}, {}
-  suspected = {}
+  suspected, ready_before = {}, {}
   for _, lane in ipairs(redis.call('SMEMBERS', P .. 'suspects')) do suspected[lane] = true end
 end
 
@@ -144,8 +145,7 @@ local function allowed(lane, want, limit, concurrency, spacing, burst)
   if concurrency > 0 then
     free_slots = concurrency - slots_taken(limit, concurrency)
     if free_slots < 1 then return 0 end
-    local ready = redis.call('ZCARD', P .. 'ready:' .. lane)
-    want = spacing > 0 and 1 or math.min(want, math.ceil(ready / free_slots))
+    want = spacing > 0 and 1 or math.min(want, math.ceil(ready_before[lane] / free_slots))
   end
   if spacing > 0 and want > 0 then
     local due = tonumber(redis.call('HGET', P .. 'paces', limit)) or 0
@@ -228,7 +228,7 @@ end
 -- Takes up to `want` items of a lane.
 local function take_from(lane, want, limit, concurrency, spacing, burst)
   local ready, before = P .. 'ready:' .. lane, #taken
-  if redis.call('EXISTS', ready) == 0 then return record_suspects(lane, false) end
+  if ready_before[lane] == 0 then return record_suspects(lane, false) end
   local most = is_paused('handler:' .. lane) and count_urgent(lane) or math.huge
   if most == 0 then return end
   want = allowed(lane, want, limit, concurrency, spacing, burst)
@@ -247,7 +247,7 @@ return function()
   require_sets('leased', 'later')
   begin_claim()
   for at = FIRST_LANE, first_route - 1, 6 do
-    require_lane(ARGV[at])
+    ready_before[ARGV[at]] = require_lane(ARGV[at])
     left[ARGV[at]] = tonumber(ARGV[at + 1])
   end
   local begins = ARGV[5] == '1' and suspected or {}

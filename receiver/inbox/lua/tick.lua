@@ -32,7 +32,7 @@ end
 -- Renames a key that has another type than ours: what it had is lost already, and steps would fail at it. The script
 -- `stranded` puts the items of a set back, by their records.
 local function set_aside_damaged(name, command)
-  if not wrong_type(name, command) then return end
+  if size_of(name, command) then return end
   local kept = string.format('%sdamaged:%s:%.0f', P, name, NOW)
   redis.call('RENAME', P .. name, kept)
   quarantine(P .. name, 'it had another type than ours, and is kept as ' .. kept)

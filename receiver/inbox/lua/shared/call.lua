@@ -98,17 +98,18 @@ local function require_format()
     ', and this version of storehooks reads format ' .. FORMAT .. '; upgrade storehooks on this host', 0)
 end
 
--- The server's error if a key has another type than those of this command; nil if it has not.
-local function wrong_type(name, command)
+-- The size of a key, by a command of its type; nil and the server's error if the key has another type.
+local function size_of(name, command)
   local found = redis.pcall(command, P .. name)
-  if type(found) ~= 'table' then return nil end
+  if type(found) ~= 'table' then return found end
   if not is_damage(found.err) then error(found, 0) end
-  return found.err
+  return nil, found.err
 end
 
 local function require_type(name, command)
-  local problem = wrong_type(name, command)
+  local size, problem = size_of(name, command)
   if problem then error('the key ' .. P .. name .. ' is damaged: ' .. problem, 0) end
+  return size
 end
 
 -- These raise an error if a set or a lane is damaged, before anything is written: later, records would be written whose
@@ -117,9 +118,10 @@ local function require_sets(...)
   for _, name in ipairs({ ... }) do require_type(name, 'ZCARD') end
 end
 
+-- Returns how many items are ready in the lane.
 local function require_lane(lane)
-  require_type('ready:' .. lane, 'ZCARD')
   require_type('fair:' .. lane, 'HLEN')
+  return require_type('ready:' .. lane, 'ZCARD')
 end
 
 local function quarantine(item, why)
