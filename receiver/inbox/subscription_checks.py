@@ -101,7 +101,7 @@ class SubscriptionChecks:
         return [name.decode() for name in due]
 
     def check_again_in(self, store: str, seconds: float) -> None:
-        self.client.zadd(keys.CHECK, {store: server_ms(self.client) + seconds * 1000}, xx=True)
+        self.client.zadd(keys.CHECK, {store: int(server_ms(self.client)) + seconds * 1000}, xx=True)
 
     @contextmanager
     def lock(self, store: str, *, within: float = 0.0) -> Iterator[Callable[[], None]]:
