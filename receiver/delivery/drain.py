@@ -38,9 +38,11 @@ from receiver.delivery.inbox_access import InboxAccess
 from receiver.inbox import AcceptResult, Inbox, connect_to
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.inbox.counter_buffer import CounterBuffer
+from receiver.inbox.keys import host_of
+from receiver.inbox.known_data import KnownData
 from receiver.inbox.redis.script_runner import NotReplicatedError
 from receiver.inbox.redis.server_faults import reason_of
-from receiver.spool import DamagedEvents, SpooledEvents, SpooledRow, keep, open_damaged, spool_name
+from receiver.spool import DamagedEvents, SpooledEvents, SpooledRow, keep, open_damaged
 
 RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
@@ -61,7 +63,8 @@ class SpoolDrain:
         self._data_dir = config.data_dir
         self._moved: set[str] = set()
         """Ids of rows that are in the inbox and not deleted. Not their numbers: the file may be replaced."""
-        self._name = spool_name(config.data_dir)
+        self._host = host_of(config.data_dir)
+        self._known_data = KnownData(config.data_dir, log)
         self._check_age_at = self._publish_at = 0.0
         self._problems = logs.ThrottledLog(log)
         self._outage = logs.OutageLog(
@@ -97,6 +100,7 @@ class SpoolDrain:
         if self._breaker.server_fault:
             self._problems.error("no delivery goes to the inbox", why=self._breaker.server_fault)
             return
+        self._known_data.compare(self._inbox.client)
         if not self._spool.in_use:
             return
         self._publish()
@@ -252,7 +256,7 @@ class SpoolDrain:
 
     def _publish(self) -> None:
         self._publish_at = time.monotonic() + PUBLISH_EVERY
-        self._inbox.publish_spool(self._name, *self._spool.summary())
+        self._inbox.publish_spool(self._host, *self._spool.summary())
 
 
 def sign_off(config: Config) -> None:
@@ -262,7 +266,7 @@ def sign_off(config: Config) -> None:
         return
     client = connect_to(config.redis, timeout=config.redis.timeout)
     try:
-        InboxAccess(config, Inbox(client)).publish_spool(spool_name(config.data_dir), *spool.summary(), stopped=True)
+        InboxAccess(config, Inbox(client)).publish_spool(host_of(config.data_dir), *spool.summary(), stopped=True)
     except NotReplicatedError:
         pass
     except RedisError as error:

@@ -64,6 +64,9 @@ Plugins
 
 The server
     format          string  The number of the format of all this; see redis/data_format.py.
+    data            string  The id of all this: when the first process looked (us); then the ids of other data that it
+                            replaces, as an operator has accepted. See redis/known_data.py.
+    replaced        hash    host:data_dir -> "id ms": it knows other data, of this id, and noticed this one then.
 
 Handlers and processes
     declarations    hash    "handler@version#mark" -> the declaration, as JSON. The mark identifies what it asks for.
@@ -105,7 +108,9 @@ ready, leased, later and held; every script moves it from one to another in one 
 
 from __future__ import annotations
 
+import socket
 from datetime import datetime
+from pathlib import Path
 
 PREFIX = "sh:"
 
@@ -132,6 +137,8 @@ INDEX = PREFIX + "ix"
 DONE = PREFIX + "done"
 ACCEPTED_UNTIL = PREFIX + "accepted_until"
 FORMAT = PREFIX + "format"
+DATA = PREFIX + "data"
+REPLACED = PREFIX + "replaced"
 SAME = PREFIX + "same:"
 COUNTERS = PREFIX + "n"
 EVENT_NAMES = PREFIX + "t:"
@@ -199,8 +206,13 @@ def index_score(moment: datetime) -> str:
     return f"{moment.timestamp() * 1e6:.0f}"
 
 
+def host_of(data_dir: Path) -> str:
+    """The field of this host in SPOOLS and REPLACED. A machine may run two receivers, each with its own directory."""
+    return f"{socket.gethostname()}:{data_dir.resolve()}"
+
+
 def host_name(field: bytes) -> str:
-    """A field of SPOOLS as text that can be typed, even if it is damaged."""
+    """A host's field as text that can be typed, even if it is damaged."""
     return field.decode("utf-8", "backslashreplace")
 
 

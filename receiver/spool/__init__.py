@@ -36,7 +36,6 @@ from receiver.spool.spooled_events import (
     newest_events_file,
     open_events,
     open_events_read_only,
-    spool_name,
 )
 
 __all__ = [
@@ -63,5 +62,4 @@ __all__ = [
     "open_existing_refusals",
     "open_refusals",
     "set_aside",
-    "spool_name",
 ]

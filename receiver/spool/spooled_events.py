@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
@@ -96,11 +95,6 @@ class SpoolResult(NamedTuple):
 
     status: Literal["accepted", "duplicate", "full"]
     id: str
-
-
-def spool_name(data_dir: Path) -> str:
-    """The name under which this host publishes its spool. A host may run two receivers, each with its own."""
-    return f"{socket.gethostname()}:{data_dir.resolve()}"
 
 
 def events_files(data_dir: Path) -> list[Path]:

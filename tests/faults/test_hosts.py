@@ -15,7 +15,7 @@ import pytest
 
 from receiver.inbox import Inbox, keys
 from receiver.inbox.redis.connecting import socket_path
-from receiver.spool import open_events, spool_name
+from receiver.spool import open_events
 from tests.receiver.spool.test_spool import small_server
 from tests.support.harness import Server, System, children_of, eventually, free_port, kill_with_children
 from tests.support.programs import with_times
@@ -30,7 +30,7 @@ class Hosts:
 
     def __init__(self, receiving: System, other: System, proxy: Proxy) -> None:
         self.receiving, self.other, self.proxy = receiving, other, proxy
-        self.name = spool_name(receiving.config.data_dir)
+        self.name = keys.host_of(receiving.config.data_dir)
 
     def cut_off(self) -> None:
         """Cut the host off from Redis."""

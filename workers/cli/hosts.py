@@ -1,11 +1,12 @@
-"""hosts: list the hosts that receive deliveries, with their spools; forget one that is gone."""
+"""hosts: list hosts that receive, with their spools; forget one that is gone; accept that Redis was replaced."""
 
 from __future__ import annotations
 
 import click
 
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration
+from receiver.inbox.known_data import accept_data, hosts_with_other_data
 from workers.cli import output
 from workers.cli.options import (
     Noun,
@@ -23,7 +24,7 @@ from workers.operations.host_spools import Host, choose_host, find_hosts, write_
 @click.group(cls=Noun)
 @with_config
 def hosts() -> None:
-    """List hosts with their spools, and forget one that is gone."""
+    """List hosts with their spools, forget one that is gone, and accept that Redis was replaced."""
 
 
 @hosts.command("list")
@@ -66,6 +67,18 @@ def forget(name: str, yes: bool) -> None:
     output.require_yes(f"Forget {host.name}? {_left(host)}.", yes=yes, why=_left(host))
     Administration(client).forget_host(host.name)
     output.echo(f"forgot {host.name}; it is listed again if `storehooks web` starts there")
+
+
+@hosts.command("accept")
+@with_config
+def accept() -> None:
+    """Accept that Redis was emptied or replaced, as `storehooks doctor` has reported."""
+    client = connect_server(load_config())
+    noticed = hosts_with_other_data(client)
+    if not noticed:
+        raise NotFound("no host has noticed that Redis was emptied or replaced")
+    accept_data(client)
+    output.echo(f"{', '.join(sorted(noticed))}: the data that Redis has now is accepted")
 
 
 def _left(host: Host) -> str:

@@ -15,8 +15,9 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import EventQueries, Inbox
+from receiver.inbox.keys import host_of
 from receiver.inbox.queries.events import Spool, SpoolState
-from receiver.spool import events_files, kept_files, newest_events_file, open_events, spool_name
+from receiver.spool import events_files, kept_files, newest_events_file, open_events
 from workers.formatting import waits
 
 UNKNOWN = "unknown"
@@ -49,7 +50,7 @@ class Host:
 def find_hosts(config: Config, client: Redis) -> list[Host]:
     """Every host that has reported and has not stopped with an empty spool, and this one if deliveries wait here."""
     hosts = {name: _as_reported(name, spool) for name, spool in EventQueries(client).spools().items()}
-    here = spool_name(config.data_dir)
+    here = host_of(config.data_dir)
     local = _read_here(config, hosts.get(here))
     if local is not None and (here in hosts or local.spooled):
         hosts[here] = local
@@ -108,7 +109,7 @@ def _read_here(config: Config, reported: Host | None) -> Host | None:
         count, oldest = read_spool(config.data_dir)
     except (sqlite3.Error, OSError):
         return None
-    name, state = spool_name(config.data_dir), _state_here(config.data_dir, reported)
+    name, state = host_of(config.data_dir), _state_here(config.data_dir, reported)
     since = datetime.fromtimestamp(oldest, UTC) if oldest else None
     return replace(reported or Host(name, state, 0, count, since, seen=None), state=state, spooled=count, oldest=since)
 

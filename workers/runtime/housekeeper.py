@@ -22,6 +22,7 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Housekeeping, connect_to
 from receiver.inbox.housekeeping import TICK_SLICE
+from receiver.inbox.known_data import KnownData
 from receiver.inbox.leases import LEADS_FOR_MS, LEASE_MS
 from receiver.inbox.redis.connecting import check
 from workers.processes import Schedule, Signals
@@ -48,10 +49,12 @@ class Housekeeper:
         self._schedule = Schedule()
         self._no_lapses_before = 0.0
         self._outage = ServerOutage(log)
+        self._known_data = KnownData(config.data_dir, log)
         self._subscription_check: SubscriptionCheck | None = None
 
     def round(self) -> None:
         """One tick and the maintenance that is due, if this housekeeper leads."""
+        self._known_data.compare(self.housekeeping.client)
         try:
             if self.housekeeping.lead(self.name, LEADS_FOR_MS):
                 self._tick()

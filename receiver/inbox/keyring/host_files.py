@@ -124,11 +124,16 @@ def _read(file: Path) -> tuple[int, Sealed]:
 
 def _write(file: Path, sealed: Sealed, version: int = 0) -> None:
     stores = {store: {k: blob.decode() for k, blob in blobs.items()} for store, blobs in sealed.items() if blobs}
+    replace_file(file, orjson.dumps({"version": version, "stores": stores}))
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Write a file as a whole, readable only by its owner."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".keyring-")  # 0600
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")  # 0600
     try:
         with os.fdopen(descriptor, "wb") as new:
-            new.write(orjson.dumps({"version": version, "stores": stores}))
+            new.write(content)
             new.flush()
             os.fsync(new.fileno())
         os.replace(name, file)

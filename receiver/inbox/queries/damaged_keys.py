@@ -25,10 +25,11 @@ _FAILURES = "without it, these failures are not listed; `storehooks events repla
 _SUBSCRIPTIONS = "without it, the next checks of subscriptions begin anew"
 _KINDS = (
     _Kind("hash", _REWRITTEN, "lanes fair:{lane} limits slots:{limit} paces busy declarations declared_at spools"),
-    _Kind("hash", _REWRITTEN, "secret_versions changing receivers quarantined"),
+    _Kind("hash", _REWRITTEN, "secret_versions changing receivers quarantined replaced"),
     _Kind("string", _REWRITTEN, "accepted_until bodies_removed_until later_examined declarations_version"),
     _Kind("string", _REWRITTEN, "declared_since leader keyring_version"),
     _Kind("set", _REWRITTEN, "suspects"),
+    _Kind("string", "without it, hosts report that Redis was replaced, until `storehooks hosts accept`", "data"),
     _Kind("hash", _COUNTS, "n t:{store}"),
     _Kind("zset", _ITEMS, "ready:{lane} leased later held:{store}"),
     _Kind(

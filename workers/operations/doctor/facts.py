@@ -66,6 +66,8 @@ class InboxFacts:
     """RQ workers of other programs that listen on our queues."""
     removed: frozenset[str] = frozenset()
     """Stores removed by `storehooks stores remove`; their subscriptions are not repaired."""
+    other_data: Mapping[str, datetime] = field(default_factory=dict)
+    """The hosts that know other data than the server has, and when each noticed it."""
     damaged: tuple[DamagedKey, ...] = ()
     unreadable: int = 0
     """How many of `failed` are deliveries that could not be read."""

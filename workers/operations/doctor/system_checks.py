@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
 from receiver.inbox.redis.connecting import OLDEST_VERSION
-from workers.formatting import clock, counted, size, span
+from workers.formatting import clock, counted, size, some, span
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.doctor.memory_checks import is_nearly_full
@@ -96,7 +96,7 @@ def check_server(facts: Facts) -> Iterator[Finding]:
         yield fail("server", server.fault.text, _effect_of_fault(facts), fix=fix)
         return
     problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_slow_link(facts)]
-    problems += _clock_skew(server)
+    problems += [*_clock_skew(server), *_other_data(facts)]
     if not problems:
         yield ok("server", f"{_describe(server)}, answers in {server.round_trip * 1000:.0f} ms")
     yield from problems
@@ -197,6 +197,22 @@ def _slow_link(facts: Facts) -> Iterator[Finding]:
         text = f"a round trip to {facts.server.address} takes {took}, and {limit}; the inbox was not read"
         fix = "check the network between this host and the server, or raise timeout"
         yield fail("server", text, _effect_of_fault(facts), fix=f"{fix}{_at(facts.config, 'redis', 'timeout')}")
+
+
+def _other_data(facts: Facts) -> Iterator[Finding]:
+    noticed = facts.inbox.other_data if facts.inbox else {}
+    if noticed:
+        since, hosts = clock(min(noticed.values()), facts.now), some(sorted(noticed))
+        fix = (
+            "restore its data, or set the right server; if this is the one to use from now on: storehooks hosts accept"
+        )
+        yield fail(
+            "server",
+            f"{facts.server.address} has other data than {hosts} had before, noticed at {since}",
+            "it was emptied, replaced or restored: events that were accepted before may be missing from it, and then "
+            "are not handled; deliveries in spools are safe",
+            fix=f"{fix}{_at(facts.config, 'redis', 'url')}",
+        )
 
 
 def _clock_skew(server: ServerFacts) -> Iterator[Finding]:

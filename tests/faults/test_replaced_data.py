@@ -1,0 +1,119 @@
+"""Redis was emptied, or replaced by an empty, another or an older one: accepted events are missing from it. Processes
+notice, and `doctor` fails until an operator accepts that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from receiver.inbox import keys
+from tests.support.harness import Server, System, eventually, own_server
+
+NOTICED = "Redis has other data than before"
+
+
+def failures(system: System) -> list[Any]:
+    """What doctor says about the data in Redis."""
+    found = json.loads(system.run_cli("doctor", "--json").stdout)["findings"]
+    return [one for one in found if one["level"] == "fail" and "has other data" in one["text"]]
+
+
+def knows_its_data(system: System) -> bool:
+    file = system.config.data_dir / "known_data"
+    return file.exists() and file.read_text() == (system.client.get(keys.DATA) or b"").decode().split(" ")[0]
+
+
+def assert_noticed(system: System) -> None:
+    (found,) = eventually(lambda: failures(system), 15)
+    assert found["check"] == "server"
+    assert str(system.config.data_dir.resolve()) in found["text"]
+    assert "deliveries in spools are safe" in " ".join(found["more"])
+    assert "storehooks hosts accept" in found["fix"]
+
+
+def assert_accepted(system: System) -> None:
+    assert system.run_cli("hosts", "accept").returncode == 0
+    eventually(lambda: knows_its_data(system))
+    assert failures(system) == []
+
+
+@pytest.fixture
+def running(make_system: Callable[..., System], own_redis: Server) -> System:
+    system = make_system(url=own_redis.url)
+    system.start("web", "housekeeper")
+    eventually(lambda: knows_its_data(system), what="the host knows its data")
+    system.deliver()
+    assert failures(system) == []
+    return system
+
+
+def test_an_emptied_server_is_noticed_until_an_operator_accepts_that(running: System, own_redis: Server) -> None:
+    own_redis.client.flushall()
+    assert_noticed(running)
+    for process in ("web", "housekeeper"):
+        eventually(lambda name=process: NOTICED in running.log(name))
+    running.deliver()
+    assert_accepted(running)
+    assert (running.config.data_dir / "known_data").stat().st_mode & 0o777 == 0o600
+    for process in running.processes:
+        process.stop()
+    running.start("web", "housekeeper")
+    running.deliver()
+    assert failures(running) == []
+
+
+def test_a_server_that_lost_its_volume_while_everything_was_stopped_is_noticed(
+    running: System, own_redis: Server
+) -> None:
+    for process in running.processes:
+        process.stop()
+    own_redis.client.flushall()
+    assert failures(running) == [], "no process has looked yet"
+    running.start("web")
+    assert_noticed(running)
+    assert_accepted(running)
+
+
+def test_an_older_copy_of_the_data_is_noticed_by_processes_that_run(running: System, own_redis: Server) -> None:
+    old = {key: own_redis.client.dump(key) for key in own_redis.client.keys(keys.PREFIX + "*")}
+    running.deliver()
+    for _ in range(2):  # the second round began after the delivery
+        (before,) = running.ledger.spools().values()
+        eventually(lambda last=before.at: [one.at for one in running.ledger.spools().values()] > [last])
+    own_redis.client.flushall()
+    for key, value in old.items():
+        own_redis.client.restore(key, 0, value, replace=True)
+    assert_noticed(running)
+    assert_accepted(running)
+
+
+@pytest.fixture
+def other_redis(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with own_server(folder) as server:
+        yield server
+
+
+def test_a_wrong_server_is_noticed_and_the_right_one_needs_no_step_afterwards(
+    running: System, own_redis: Server, other_redis: Server, make_system: Callable[..., System]
+) -> None:
+    other = make_system(url=other_redis.url)
+    other.start("web")
+    eventually(lambda: knows_its_data(other), what="the other installation knows its data")
+    right = running.config_file.read_text()
+    running.config_file.write_text(right.replace(own_redis.url, other_redis.url))
+    for process in running.processes:
+        process.stop()
+    running.start("web")
+    assert_noticed(running)
+    running.config_file.write_text(right)
+    running.processes[-1].stop()
+    running.start("web")
+    running.deliver()
+    eventually(lambda: knows_its_data(running))
+    assert failures(running) == []
