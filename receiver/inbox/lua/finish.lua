@@ -77,8 +77,10 @@ end
 return function()
   require_sets('leased', 'later', 'failed')
   for at = 1, #ARGV, 5 do
-    local _, lane = split(ARGV[at])
-    if ARGV[at + 2] == 'release' or ARGV[at + 2] == 'busy' then require_lane(lane) end
+    if ARGV[at + 2] == 'release' or ARGV[at + 2] == 'busy' then
+      local _, lane = split(ARGV[at])
+      require_lane(lane)
+    end
   end
   local results = {}
   published = {}
