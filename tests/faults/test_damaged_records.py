@@ -395,3 +395,41 @@ def test_a_delivery_is_refused_while_the_set_of_ready_events_is_damaged(system: 
     system.client.delete(keys.READY)
     assert system.inbox.accept([delivery])[0].status == "accepted"
     assert len(system.inbox.claim({"": 9}, capacity=9).runs) == 1
+
+
+def test_an_event_whose_body_is_gone_fails_without_a_call_and_is_healed_by_a_redelivery(
+    make_system: Callable[..., System],
+) -> None:
+    """The handler was called with an empty body, and a redelivery was only counted as a duplicate."""
+    plugin = PLUGIN.replace("pass", "return event.data['id']")
+    system = make_system(plugin=plugin)
+    system.start("web", "worker", "housekeeper")
+    assert system.settled(system.deliver()) == "settled"
+    system.run_cli("handlers", "pause", GREET)
+    request = system.request(data={"id": 17})
+    event_id = str(system.post(request).json()["id"])
+    eventually(lambda: system.run_of(event_id, GREET), what="it is routed")
+    system.client.delete(keys.BODY + event_id)
+    system.run_cli("handlers", "resume", GREET)
+    assert system.settled(event_id) == "failed"
+    run = system.run_of(event_id, GREET)
+    assert (run.status, run.reason, run.attempts) == ("failed", "no-body", 1)
+    assert "have the store send the event again" in run.error
+    assert "not replayed" in system.run_cli("failures", "replay", "--event", event_id, "--yes").stdout
+    assert system.post(request).json()["status"] == "duplicate"
+    system.run_cli("failures", "replay", "--event", event_id, "--yes")
+    assert system.settled(event_id) == "settled"
+    assert system.run_of(event_id, GREET).result == 17
+
+
+def test_a_redelivery_does_not_bring_back_a_body_that_was_removed_by_age(system: System) -> None:
+    delivery = system.delivery()
+    (accepted,) = system.inbox.accept([delivery])
+    system.inbox.declare([Declaration(GREET, "1", ("*",), ("*",), "default", {})])
+    (event,) = system.inbox.claim({"": 1}, capacity=1).runs
+    system.inbox.route([(event, [(GREET, "default", True)])], system.inbox.declarations().version)
+    (run,) = [replace(event, item=f"{accepted.id}|{GREET}", handler=GREET)]
+    system.inbox.finish([Outcome(run, "done")])
+    system.client.delete(keys.BODY + accepted.id)
+    assert system.inbox.accept([delivery])[0].status == "duplicate"
+    assert not system.client.exists(keys.BODY + accepted.id)

@@ -71,7 +71,7 @@ def _with_run(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
             return HandlerExplanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
         case RunStatus.FAILED:
             again = f"storehooks failures replay --event {facts.event.summary.id}"
-            called = run.reason not in ("no-such-handler", "lost-worker")
+            called = run.reason not in ("no-such-handler", "lost-worker", "no-body")
             return HandlerExplanation(run.handler, called, RunStatus.FAILED, f"failed, {attempt}: {run.error}", again)
         case RunStatus.WAITING:
             return _waiting(facts, run)

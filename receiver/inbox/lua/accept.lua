@@ -19,10 +19,12 @@ local window, max_names, open_before, names, accepted_at, new
 -- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as the
 -- event, or as its last duplicate, of an earlier call is not counted: its receiver sends it again, because the first time was
 -- not acknowledged.
-local function duplicate(of, store, received)
+-- The body of an event that has not ended well is stored again if it was lost, so that the event can be replayed.
+local function duplicate(of, store, received, body)
   local id = real_id(of)
   local e = P .. 'e:' .. id
-  local times = new[id] and {} or redis.pcall('HMGET', e, 'received', 'repeated')
+  local times = new[id] and {} or redis.pcall('HMGET', e, 'received', 'repeated', 'state')
+  if body and times[3] and times[3] ~= 'settled' then redis.call('SET', P .. 'b:' .. id, body, 'NX') end
   if tonumber(times[1]) == received or tonumber(times[2]) == received then
     redis.call('HINCRBY', P .. 'n', 'duplicates|' .. store, 0)
   else
@@ -81,27 +83,28 @@ local function write_names(store, own)
 end
 
 local function accept(at)
-  local id, store, received, mark, digest, first_id = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 6]), ARGV[at + 11],
-    ARGV[at + 14], ARGV[at + 15]
+  local id, store, received, body, mark, digest, first_id = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 6]),
+    ARGV[at + 10], ARGV[at + 11], ARGV[at + 14], ARGV[at + 15]
   local arrived, second_body = nil, false
   if first_id ~= '' then
     if redis.call('EXISTS', P .. 'e:' .. first_id, P .. 'e:' .. id) == 0 then
       id = first_id
     elseif digest_of(first_id) == digest then
-      return duplicate(first_id, store, received)
+      return duplicate(first_id, store, received, body)
     else
       second_body = true
     end
   end
   local e = P .. 'e:' .. id
   if id ~= first_id and redis.call('EXISTS', e) == 1 then
-    if digest_of(id) ~= digest then count('conflicts', store, 1) end
+    if digest_of(id) == digest then return duplicate(id, store, received, body) end
+    count('conflicts', store, 1)
     return duplicate(id, store, received)
   end
   if mark ~= '' then
     arrived = NOW - tonumber(ARGV[at + 16])
     local first = repeat_of(store, mark, received, arrived, window)
-    if first then return duplicate(first, store, received) end
+    if first then return duplicate(first, store, received, body) end
   end
   if is_full(store, tonumber(ARGV[at + 12])) then return { 'full', id } end
 
@@ -109,7 +112,7 @@ local function accept(at)
   -- Before anything is written, because it reads and may fail: an event that is stored but not ready would turn the next
   -- delivery into a duplicate.
   if unreadable == '' then make_ready(id, '', store) end
-  redis.call('SET', P .. 'b:' .. id, ARGV[at + 10])
+  redis.call('SET', P .. 'b:' .. id, body)
   local fields = { 'v', 1, 'store', store, 'topic', ARGV[at + 2], 'theirs', ARGV[at + 3], 'delivery', ARGV[at + 4],
     'resource', ARGV[at + 5], 'received', ARGV[at + 6], 'occurred', ARGV[at + 7], 'source', ARGV[at + 8],
     'data_path', ARGV[at + 9], 'digest', digest, 'state', 'open', 'open', 1 }

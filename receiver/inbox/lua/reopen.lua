@@ -7,10 +7,12 @@
 -- returns for each run what became of it; `ReopenResult` in administration.py lists the words
 local urgent
 
--- Whether it waits already: it is leased, held or ready. An urgent replay also takes a run that is ready, if it waits
--- because its handler is paused.
+-- Whether it waits already: it is leased, held or ready. One that is ready, but waits because its handler is paused, is
+-- replayed if that changes it: an urgent replay lets it begin, and a retry that was due gets all its attempts again.
 local function is_open(run, handler)
-  if run.state == 'ready' then return run.urgent or not urgent or not is_paused('handler:' .. handler) end
+  if run.state == 'ready' then
+    return run.urgent or not (urgent or run.attempts > 0) or not is_paused('handler:' .. handler)
+  end
   return run.state == 'leased' or run.state == 'held'
 end
 

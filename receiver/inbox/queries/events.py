@@ -87,7 +87,7 @@ class RunRecord:
     error: str | None
     due_at: datetime | None
     reason: str | None = None
-    """Why it ended without a call, or failed without an error of the handler: skipped, lost-worker, no-such-handler."""
+    """Why it ended without a call, or without the handler's error: skipped, lost-worker, no-such-handler, no-body."""
 
 
 @dataclass(frozen=True)

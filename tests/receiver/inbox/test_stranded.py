@@ -298,3 +298,24 @@ def test_a_damaged_list_of_failures_stops_no_run(system: System, name: str) -> N
     assert quarantined(system) == set()
     system.administration.drop([f"{second.stored.id}|{GREET}"], reason="given up")
     assert system.status(second.stored.id) == "settled"
+
+
+def test_counters_that_were_lost_are_never_negative_and_are_right_once_the_events_from_before_have_ended(
+    system: System,
+) -> None:
+    """`open` was negative for good."""
+    done, failed, replayed = leased_runs(system, 3)
+    system.inbox.finish([Outcome(replayed, "failed", {"error": "E"})])
+    system.client.delete(keys.COUNTERS)
+    system.accept()
+    system.inbox.finish([Outcome(done, "done"), Outcome(failed, "failed", {"error": "E"})])
+    for run in (failed, replayed):
+        system.administration.reopen([run.item], queues={GREET: "default"})
+    assert min(system.ledger.counters().total.values()) == 0
+    assert system.identity_holds()
+    (event,) = system.inbox.claim({"": 9}, capacity=9).runs
+    route(system.inbox, event, (GREET, "default", False))
+    runs = system.inbox.claim({GREET: 9}, capacity=9).runs
+    system.inbox.finish([Outcome(run, "done") for run in runs])
+    found = system.ledger.counters().total
+    assert (found["accepted"], found["settled"], found["open"], found["failed"]) == (4, 4, 0, 0)

@@ -137,6 +137,9 @@ class RunExecutor:
     def _call(self, run: Run) -> RunResult:
         if run.handler not in self._handlers:
             return RunResult(Ending.ABSENT, {})
+        if run.stored.blob is None:
+            error = "no-body: its body was deleted; have the store send the event again, then replay it"
+            return RunResult(Ending.FAILED, {"error": error, "reason": "no-body"})
         handler, plugin, timeout = self._handlers[run.handler]
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout)

@@ -61,6 +61,13 @@ local function is_damage(why)
   return string.find(why, 'WRONGTYPE', 1, true) or string.find(why, 'not an integer', 1, true)
 end
 
+-- A counter below zero was lost, and an event from before has left it. That event is counted as accepted here, so no
+-- counter stays negative, and all are right once the events from before have ended.
+local function count_lost(name, many)
+  redis.call('HINCRBY', P .. 'n', name, many)
+  redis.call('HINCRBY', P .. 'n', string.gsub(name, '^[^|]*', 'accepted', 1), many)
+end
+
 -- Returns the first error. The other writes are made in any case. A damaged counter is no error: it costs no work.
 local function write_batched()
   local problem
@@ -71,6 +78,7 @@ local function write_batched()
   for name, by in pairs(counted) do
     local found = by ~= 0 and redis.pcall('HINCRBY', P .. 'n', name, by)
     if type(found) == 'table' and not is_damage(found.err) then problem = problem or found end
+    if type(found) == 'number' and found < 0 then pcall(count_lost, name, -found) end
   end
   for lane, times in pairs(fair) do try(in_slices, 'HSET', P .. 'fair:' .. lane, times.changed) end
   for _, one in pairs(batched) do try(in_slices, one.command, one.key, one.arguments) end
