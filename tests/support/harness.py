@@ -95,17 +95,20 @@ def kill_with_children(process: Process) -> None:
 class Server:
     """A real Valkey server of its own, which a test may kill and start again on the same data."""
 
-    def __init__(self, folder: Path, *, extra: tuple[str, ...] = (), prefix: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, extra: tuple[str, ...] = (), prefix: tuple[str, ...] = (), program: str = ""
+    ) -> None:
         self.data_dir = folder
         self.extra = extra
         self.prefix = prefix
         """A program to start it with, such as strace."""
+        self.program = Path(program) if program else embedded_server.binary()
         self.url = server_url("", folder)
         self.client = connect(self.url, timeout=2.0)
         self.process: Process | None = None
 
     def start(self) -> Server:
-        command = [*self.prefix, *embedded_server.command(embedded_server.binary(), self.data_dir), *self.extra]
+        command = [*self.prefix, *embedded_server.command(self.program, self.data_dir), *self.extra]
         self.process = Process(command, log=self.data_dir / "server.log")
         eventually(self._answers, what="the server answers")
         return self

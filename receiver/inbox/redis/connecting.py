@@ -230,6 +230,15 @@ def missing_right(client: Redis, *, waits: bool) -> ServerFault | None:
     )
 
 
+def default_user_denied(client: Redis) -> str:
+    """Why the user `default` may not write our keys, in the server's words; empty if it may, or if we may not ask."""
+    try:
+        answer = client.execute_command("ACL", "DRYRUN", "default", "DEL", keys.FORMAT, keys.RQ_QUEUES)
+    except RedisError:
+        return ""
+    return "" if answer == b"OK" else answer.decode()
+
+
 def server_ms(client: Redis) -> float:
     """The server's time in ms."""
     seconds, micros = client.time()

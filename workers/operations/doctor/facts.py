@@ -30,6 +30,8 @@ class ServerFacts(ServerState):
     """Seconds from a command to its answer."""
     refusal: str = ""
     """What it says if it refuses all writes now. Then no process can report either, and silence says nothing."""
+    default_denied: str = ""
+    """Why its user `default` may not write our keys; empty if it may, or if our user may not ask."""
 
 
 @dataclass(frozen=True)

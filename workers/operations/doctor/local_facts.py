@@ -26,7 +26,7 @@ from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries, Heartbeat
-from receiver.inbox.redis.connecting import OLDEST_VERSION, missing_right, server_ms
+from receiver.inbox.redis.connecting import OLDEST_VERSION, default_user_denied, missing_right, server_ms
 from receiver.inbox.redis.server_faults import describe, fault_of_error
 from receiver.inbox.redis.server_state import read_state
 from receiver.inbox.subscription_checks import SubscriptionChecks
@@ -66,7 +66,14 @@ def server_facts(client: Redis) -> ServerFacts:
         if not state.fault and state.version[:2] >= OLDEST_VERSION:  # an old one lacks commands, too
             state = replace(state, fault=missing_right(client, waits=True))
             refusal = "" if state.fault else write_refusal(client)
-        return ServerFacts(address=address, clock_ahead=ahead, round_trip=round_trip, refusal=refusal, **vars(state))
+        return ServerFacts(
+            address=address,
+            clock_ahead=ahead,
+            round_trip=round_trip,
+            refusal=refusal,
+            default_denied=default_user_denied(client),
+            **vars(state),
+        )
     except RedisError as error:
         return ServerFacts(address=address, fault=fault_of_error(error, client))
 

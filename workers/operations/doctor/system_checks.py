@@ -24,6 +24,9 @@ REFUSAL_FIXES = {
     "NOREPLICAS": "connect the replicas that its min-replicas-to-write requires, or lower that setting",
     "MISCONF": "check the server's log and its disk now",
 }
+REPLAYS_WITHOUT_ACL = {"Redis": (8, 6), "Valkey": (9, 1, 2)}
+"""From these versions on, scripts' writes are replayed whatever `default` may do: Redis' notes of 8.6 list the fix
+(#14545). Of Valkey (#3984) 9.1.2 was tried; which releases of older lines have the fix is unknown."""
 DRAIN_SECONDS = 60.0
 """Within this time the spool normally drains."""
 
@@ -96,7 +99,7 @@ def check_server(facts: Facts) -> Iterator[Finding]:
         yield fail("server", server.fault.text, _effect_of_fault(facts), fix=fix)
         return
     problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_slow_link(facts)]
-    problems += [*_clock_skew(server), *_other_data(facts)]
+    problems += [*_replay(server), *_clock_skew(server), *_other_data(facts)]
     if not problems:
         yield ok("server", f"{_describe(server)}, answers in {server.round_trip * 1000:.0f} ms")
     yield from problems
@@ -167,6 +170,23 @@ def _durability(facts: Facts) -> Iterator[Finding]:
             risk,
             fix=fix,
         )
+
+
+def _replay(server: ServerFacts) -> Iterator[Finding]:
+    """A restart that loses what scripts wrote, even with appendfsync always."""
+    product, _, version = server.name.partition(" ")
+    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
+    if not server.default_denied or server.appendonly != "yes" or numbers >= REPLAYS_WITHOUT_ACL[product]:
+        return
+    level, may = (fail, "loses") if product == "Redis" else (warn, "may lose")
+    yield level(
+        "server",
+        f"{server.name} replays its append-only file as the user default, which may not write our keys: "
+        f"a restart {may} every event since the last rewrite of that file",
+        f"it says: {server.default_denied}",
+        fix="ACL SETUSER default ~* &* +@all, and the same in its config or ACL file (it may stay off); if events are "
+        "missing since a restart, restart it with these rights before it rewrites the file",
+    )
 
 
 def _eviction(server: ServerFacts) -> Iterator[Finding]:

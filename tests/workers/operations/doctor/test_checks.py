@@ -136,6 +136,15 @@ def with_inbox(facts: Facts, **changes: Any) -> Facts:
         ),
         ({"round_trip": 0.25}, "ok server: Redis 7.0.15, appendfsync always, answers in 250 ms"),
         ({"round_trip": 0.5}, "fail server: a round trip to 10.0.0.5:6379 takes 500 ms, and [redis] timeout is 500 ms"),
+        (
+            {"default_denied": "no 'del'"},
+            "fail server: Redis 7.0.15 replays its append-only file as the user default, which may not write our keys: "
+            "a restart loses every event since the last rewrite of that file / it says: no 'del' -> ACL SETUSER",
+        ),
+        ({"default_denied": "no 'del'", "name": "Valkey 8.1.3"}, "warn server: Valkey 8.1.3 replays"),
+        ({"default_denied": "no 'del'", "name": "Redis 8.6.0"}, "ok server: Redis 8.6.0"),
+        ({"default_denied": "no 'del'", "name": "Valkey 9.1.2"}, "ok server: Valkey 9.1.2"),
+        ({"default_denied": "no 'del'", "appendonly": "no"}, "warn server: Redis 7.0.15, appendonly no"),
         ({"clock_ahead": 9.0}, "warn clock: the server's clock is 9 s ahead of this machine's"),
         ({"clock_ahead": -90.0}, "warn clock: the server's clock is 1 min behind this machine's"),
     ],
