@@ -256,7 +256,9 @@ class SpoolDrain:
 
     def _publish(self) -> None:
         self._publish_at = time.monotonic() + PUBLISH_EVERY
-        self._inbox.publish_spool(self._host, *self._spool.summary())
+        count, oldest = self._spool.summary()
+        left = count and max(0, count - len(self._moved))
+        self._inbox.publish_spool(self._host, left, oldest if left != 0 else 0.0)
 
 
 def sign_off(config: Config) -> None:

@@ -15,6 +15,7 @@ import orjson
 from receiver.config.values import Bounds
 from receiver.contract.stores import UNKNOWN_STORE
 from receiver.spool.database import PAGE, Format, open_file, transaction, truncate_wal
+from receiver.spool.spooled_events import LATEST, Uptime, read_uptime
 
 REFUSED_FILE = "refused.sqlite3"
 LINE_COST = 400
@@ -26,15 +27,23 @@ LINES_SHARE = 4
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS refused (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, store TEXT NOT NULL, named TEXT NOT NULL,
-    reason TEXT NOT NULL, length INTEGER NOT NULL, hash TEXT NOT NULL, address TEXT NOT NULL);
+    reason TEXT NOT NULL, length INTEGER NOT NULL, hash TEXT NOT NULL, address TEXT NOT NULL,
+    boot TEXT NOT NULL, uptime INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS refused_by_store ON refused (store, id);
 CREATE INDEX IF NOT EXISTS refused_by_time ON refused (at);
 CREATE TABLE IF NOT EXISTS refused_body (
     id INTEGER PRIMARY KEY, store TEXT NOT NULL, cost INTEGER NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS refused_body_by_store ON refused_body (store, id, cost);
 """
-REFUSED_FORMAT = Format(2, "refused", SCHEMA, "NORMAL")
-_COLUMNS = "r.id, r.at, r.store, r.named, r.reason, r.length, r.hash, r.address"
+REFUSED_FORMAT = Format(3, "refused", SCHEMA, "NORMAL")
+_COLUMNS = "r.id, r.at, r.store, r.named, r.reason, r.length, r.hash, r.address, r.boot, r.uptime"
+_IS_READABLE = (
+    "typeof(at) || typeof(length) || typeof(uptime) = 'integerintegerinteger' AND "
+    "typeof(store) || typeof(named) || typeof(reason) || typeof(hash) || typeof(address) || typeof(boot) "
+    f"= 'texttexttexttexttexttext' AND at BETWEEN 0 AND {LATEST - 1}"
+)
+_LINES = f"(SELECT * FROM refused WHERE {_IS_READABLE}) r"  # noqa: S608  built from constants
+"""A damaged row is left out, so that it does not hide the others."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,15 @@ class Refusal:
     body: bytes | None = field(default=None, repr=False)
     """None where only the line is stored."""
     id: int = 0
+    boot: str = ""
+    uptime: int = 0
+    """When it was written, in ms since that boot: by a clock of this host that is never set."""
+
+    def is_near(self, other: Refusal, seconds: float) -> bool:
+        """Whether they arrived less than this apart, by both clocks. Where those disagree it is not known, and what may
+        be an update must not be lost."""
+        written_apart = abs(self.uptime - other.uptime) / 1000 if self.boot == other.boot else seconds
+        return max(abs(self.at - other.at), written_apart) < seconds
 
     @property
     def moment(self) -> datetime:
@@ -121,9 +139,10 @@ class Refusals:
 
     def add(self, refusals: Iterable[Refusal], *, bounds: Bounds, now: float) -> None:
         """Write lines and bodies and enforce the bounds, in one transaction."""
+        uptime = read_uptime()
         with transaction(self._db):
             for one in refusals:
-                self._insert(one)
+                self._insert(one, uptime)
             self._trim(bounds, now)
         truncate_wal(self._db)
 
@@ -139,20 +158,24 @@ class Refusals:
     def count(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM refused").fetchone()[0])
 
+    def count_damaged(self) -> int:
+        found = self._db.execute(f"SELECT count(*) FROM refused WHERE NOT ({_IS_READABLE})")  # noqa: S608
+        return int(found.fetchone()[0])
+
     def newest(self, *, store: str | None = None, limit: int = 50) -> list[Refusal]:
         """The latest lines, newest first, without their bodies."""
         where, values = ("WHERE r.store = ? OR r.named = ?", (store, store)) if store else ("", ())
         rows = self._db.execute(
-            f"SELECT {_COLUMNS}, b.id FROM refused r LEFT JOIN refused_body b ON b.id = r.id {where} "  # noqa: S608
+            f"SELECT {_COLUMNS}, b.id FROM {_LINES} LEFT JOIN refused_body b ON b.id = r.id {where} "  # noqa: S608
             "ORDER BY r.id DESC LIMIT ?",
             (*values, limit),
         )
-        return [_line(row[:8], body=None if row[8] is None else b"") for row in rows]
+        return [_line(row, body=None if row[-1] is None else b"") for row in rows]
 
     def get(self, refusal_id: int) -> Refusal | None:
         """One refusal with headers and body, as far as they are stored."""
         row = self._db.execute(
-            f"SELECT {_COLUMNS}, b.headers, b.body FROM refused r LEFT JOIN refused_body b ON b.id = r.id "  # noqa: S608
+            f"SELECT {_COLUMNS}, b.headers, b.body FROM {_LINES} LEFT JOIN refused_body b ON b.id = r.id "  # noqa: S608
             "WHERE r.id = ?",
             (refusal_id,),
         ).fetchone()
@@ -162,19 +185,19 @@ class Refusals:
         """All refusals that have a body, in order of arrival, one batch at a time."""
         last = 0
         while rows := self._db.execute(
-            f"SELECT {_COLUMNS}, b.headers, b.body FROM refused_body b JOIN refused r ON r.id = b.id "  # noqa: S608
+            f"SELECT {_COLUMNS}, b.headers, b.body FROM refused_body b JOIN {_LINES} ON r.id = b.id "  # noqa: S608
             "WHERE b.id > ? ORDER BY b.id LIMIT ?",
             (last, batch),
         ).fetchall():
             last = rows[-1][0]
-            yield [_with_body(row) for row in rows]
+            yield [one for row in rows if (one := _with_body(row)).has_body]
 
     def by_store(self) -> list[StoreRefusals]:
         """The refusals of each store under the name to show for it, the most first."""
         rows = self._db.execute(
-            "SELECT CASE WHEN r.store = ? AND r.named <> '' THEN r.named ELSE r.store END AS name, r.reason, count(*), "
-            "count(b.id), min(r.at), max(r.at) FROM refused r LEFT JOIN refused_body b ON b.id = r.id "
-            "GROUP BY name, r.reason ORDER BY name, count(*) DESC",
+            "SELECT CASE WHEN r.store = ? AND r.named <> '' THEN r.named ELSE r.store END AS name, "  # noqa: S608
+            f"r.reason, count(*), count(b.id), min(r.at), max(r.at) FROM {_LINES} "
+            "LEFT JOIN refused_body b ON b.id = r.id GROUP BY name, r.reason ORDER BY name, count(*) DESC",
             (UNKNOWN_STORE,),
         ).fetchall()
         stores = []
@@ -189,18 +212,17 @@ class Refusals:
     def after(self, store: str, at: float) -> tuple[int, float]:
         """How many deliveries of a store were refused after `at`, and the seconds from the first to the last."""
         many, first, last = self._db.execute(
-            "SELECT count(*), min(at), max(at) FROM refused WHERE store = ? AND at > ?", (store, int(at * 1000))
+            f"SELECT count(*), min(at), max(at) FROM {_LINES} WHERE store = ? AND at > ?",  # noqa: S608
+            (store, int(at * 1000)),
         ).fetchone()
         return int(many), (last - first) / 1000 if many else 0.0
 
     def count_with_body(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM refused_body").fetchone()[0])
 
-    def _insert(self, one: Refusal) -> None:
-        line = (int(one.at * 1000), one.store, one.named, one.reason, one.length, one.hash, one.address)
-        cursor = self._db.execute(
-            "INSERT INTO refused (at, store, named, reason, length, hash, address) VALUES (?, ?, ?, ?, ?, ?, ?)", line
-        )
+    def _insert(self, one: Refusal, uptime: Uptime) -> None:
+        line = (int(one.at * 1000), one.store, one.named, one.reason, one.length, one.hash, one.address, *uptime)
+        cursor = self._db.execute("INSERT INTO refused VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", line)
         if one.body is not None:
             self._db.execute(
                 "INSERT INTO refused_body (id, store, cost, headers, body) VALUES (?, ?, ?, ?, ?)",
@@ -253,10 +275,16 @@ def fair_level(sizes: list[int], limit: int) -> int:
 
 
 def _line(row: tuple[Any, ...], body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Refusal:
-    number, at, store, named, reason, length, digest, address = row
-    return Refusal(at / 1000, store, named, reason, length, digest, address, headers or {}, body, number)
+    number, at, store, named, reason, length, digest, address, *uptime = row[:10]
+    return Refusal(at / 1000, store, named, reason, length, digest, address, headers or {}, body, number, *uptime)
 
 
 def _with_body(row: tuple[Any, ...]) -> Refusal:
-    *line, headers, body = row
-    return _line(tuple(line), body, orjson.loads(headers) if headers is not None else None)
+    """Without headers and body if they are damaged."""
+    headers, body = row[-2:]
+    try:
+        found = orjson.loads(headers) if isinstance(body, bytes) else None
+    except ValueError:
+        found = None
+    is_whole = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+    return _line(row, body, found) if is_whole else _line(row)

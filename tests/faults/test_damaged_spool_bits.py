@@ -191,6 +191,21 @@ def test_a_row_that_is_not_found_by_its_id_is_moved_once(system: System) -> None
     assert system.ledger.counters().total["accepted"] == 2
 
 
+def test_a_row_that_is_in_the_inbox_and_cannot_be_deleted_does_not_count_as_spooled(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    spool(system, [system.delivery(), system.delivery()])
+    monkeypatch.setattr(SpooledEvents, "delete", refuse)
+    _, drain = open_storage(system.config, system.inbox)
+    for _ in range(2):
+        drain.run_once()
+    assert system.ledger.counters().total["accepted"] == 2
+    assert [(one.count, one.oldest) for one in system.ledger.spools().values()] == [(0, None)]
+
+
 def test_a_disk_that_damages_every_file_gets_no_new_one_at_each_error(system: System) -> None:
     storage, _ = open_storage(system.config, system.inbox)
     for _ in range(5):

@@ -22,8 +22,9 @@ from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, Stor
 from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.connecting import check
-from receiver.spool import Refusals, open_existing_refusals
+from receiver.spool import REFUSED_FILE, Refusals, open_existing_refusals
 from workers.cli import output
+from workers.formatting import counted
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNREADABLE_HINT = (
@@ -114,7 +115,10 @@ def _report_damage(reader: PartialReader) -> Iterator[None]:
 def refused_deliveries(config: Config) -> Refusals:
     """The refused deliveries that are stored on this host."""
     try:
-        return open_existing_refusals(config.data_dir)
+        found = open_existing_refusals(config.data_dir)
+        if damaged := found.count_damaged():
+            output.warn(f"left out: {counted(damaged, 'damaged row')} of {REFUSED_FILE}")
+        return found
     except StorehooksError:  # a sentence already: another version has written the file
         raise
     except (sqlite3.Error, OSError) as error:

@@ -50,7 +50,7 @@ class ReleaseCheck:
         self._stores = stores_with_secrets(config)
         self._index = StoreIndex(self._stores)
         self._window = config.receiver.dedupe_window_unidentified
-        self._firsts: dict[tuple[str, str], tuple[float, str]] = {}
+        self._firsts: dict[tuple[str, str], tuple[Refusal, str]] = {}
 
     def store_of(self, refusal: Refusal) -> Store | None:
         """The store it was sent to. A store that was not configured then may be configured now."""
@@ -80,12 +80,10 @@ class ReleaseCheck:
         """
         own = event_id(delivery.event.store, b"refused\0%d\0%d\0" % (refusal.id, int(refusal.at * 1000)))
         key = (delivery.event.store, delivery.content_hash)
-        first_at, first_id = self._firsts.get(key, (0.0, ""))
-        # In either direction: this host's clock may have been set back between the two.
-        if not delivery.content_hash or abs(refusal.at - first_at) >= self._window:
-            first_id = own
-            self._firsts[key] = (refusal.at, own)
-        return replace(delivery, content_hash="", event=replace(delivery.event, id=first_id))
+        first = self._firsts.get(key)
+        if not first or not delivery.content_hash or not refusal.is_near(first[0], self._window):
+            first = self._firsts[key] = (refusal, own)
+        return replace(delivery, content_hash="", event=replace(delivery.event, id=first[1]))
 
 
 def select_refusals(

@@ -373,6 +373,53 @@ def test_a_delivery_after_the_clock_was_set_back_is_no_repeat(shared: System) ->
     assert (result["accepted"], result["duplicates"]) == (2, 0)
 
 
+def test_an_equal_body_an_hour_later_is_no_repeat_although_the_clock_was_set_back_by_that_hour(shared: System) -> None:
+    """Only this host's clock was compared, and the later update was lost."""
+    delivery = as_the_store_signs(shared, store="bare")(3)
+    refuse(shared, delivery, "bare")
+    later = refuse(shared, delivery, "bare")
+    with sqlite3.connect(shared.folder / "data" / REFUSED_FILE) as file:
+        file.execute("UPDATE refused SET uptime = uptime + 3600000 WHERE id = ?", (later.id,))
+    result = release(shared, "--store", "bare")
+    assert (result["accepted"], result["duplicates"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "refused SET at = 'x'",
+        "refused SET at = 1e300",
+        "refused SET store = x'ff'",
+        "refused SET reason = CAST(x'ff' AS TEXT)",
+        "refused_body SET headers = x'7b'",
+        "refused_body SET headers = '{\"a\": 1}'",
+        "refused_body SET body = 7",
+    ],
+)
+def test_a_damaged_row_is_left_out_with_a_warning_and_the_others_are_released(system: System, damage: str) -> None:
+    """Commands ended with a traceback."""
+    requests = [as_the_store_signs(system)(number) for number in range(3)]
+    refusals, bounds = open_refusals(system.config.data_dir), Bounds(3600, 4 << 20)
+    at = time.time()
+    refusals.add(
+        [
+            Refusal(at, "south", "south", "signature-mismatch", len(one.body), "h", "127.0.0.1", one.headers, one.body)
+            for one in requests
+        ],
+        bounds=bounds,
+        now=at,
+    )
+    with sqlite3.connect(system.folder / "data" / REFUSED_FILE) as file:
+        file.execute(f"UPDATE {damage} WHERE id = 2")
+    for command in (["refused"], ["refused", "show", "2"], ["verify", "--refused", "2"], ["doctor", "--json"]):
+        done = system.run_cli(*command)
+        assert "Traceback" not in done.stderr, (command, done.stderr)
+    if damage.startswith("refused SET") and "TEXT" not in damage:
+        said = system.run_cli("refused").stderr
+        assert "left out: 1 damaged row of refused.sqlite3" in said
+    assert release(system)["accepted"] == (3 if "TEXT" in damage else 2)
+
+
 def test_a_release_does_not_move_the_last_time_of_a_topic_back(shared: System) -> None:
     number = refuse(shared, as_the_store_signs(shared)(4711)).id
     refused = time.time()
