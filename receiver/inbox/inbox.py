@@ -201,12 +201,13 @@ class Inbox:
         return str(version.decode())
 
     def declarations(self) -> Declarations:
-        """The declarations of all workers in the last 15 minutes, read in one transaction.
+        """The declarations of all workers in the last 15 minutes. The version is read first: a change that follows is
+        found by the next comparison of versions.
 
         Of a handler's versions the one declared last comes last, and so wins where only one can count: after a deploy
         the old one is not declared any more.
         """
-        pipeline = self.client.pipeline(transaction=True)
+        pipeline = self.client.pipeline(transaction=False)
         pipeline.get(keys.DECLARATIONS_VERSION)
         pipeline.hgetall(keys.DECLARATIONS)
         pipeline.hgetall(keys.DECLARED_AT)

@@ -48,7 +48,7 @@ class KnownData:
         if not self._known:  # not before: another process of this host may have learned it meanwhile
             with suppress(OSError, ValueError):
                 self._known = self._file.read_text()
-        pipeline = client.pipeline(transaction=True)
+        pipeline = client.pipeline(transaction=False)
         pipeline.get(keys.DATA)
         pipeline.get(keys.ACCEPTED_UNTIL)
         found, until = pipeline.execute(raise_on_error=False)

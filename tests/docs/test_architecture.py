@@ -219,6 +219,33 @@ def _is_redis(value: ast.expr) -> bool:
     )
 
 
+def reads_in_transactions(source: str) -> list[str]:
+    """Calls on a pipeline that do not write, in functions that open one as a transaction, as is redis-py's default."""
+    found = []
+    for function in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)):
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        methods = [(call, call.func) for call in calls if isinstance(call.func, ast.Attribute)]
+        opened = [ast.unparse(call) for call, method in methods if method.attr == "pipeline"]
+        if any("transaction=False" not in call for call in opened):
+            used = {method.attr for _, method in methods if ast.unparse(method.value) == "pipeline"} - {"execute"}
+            found += [f"{function.name}: {name}" for name in sorted(used) if not WRITES.fullmatch(name)]
+    return found
+
+
+@pytest.mark.parametrize("path", modules().values())
+def test_no_read_is_a_transaction(path: Path) -> None:
+    """At maxmemory, Redis refuses every command inside MULTI, reads too."""
+    assert reads_in_transactions(path.read_text()) == []
+
+
+def test_a_read_in_a_transaction_is_detected() -> None:
+    function = "def f(client):\n    pipeline = client.pipeline({})\n    pipeline.{}\n    pipeline.execute()"
+    for opened in ("", "transaction=True"):
+        assert reads_in_transactions(function.format(opened, "hgetall(a)")) == ["f: hgetall"]
+        assert reads_in_transactions(function.format(opened, "hincrby(a, b, 1)")) == []
+    assert reads_in_transactions(function.format("transaction=False", "hgetall(a)")) == []
+
+
 @pytest.mark.parametrize(("module", "path"), modules().items())
 def test_only_the_inbox_writes_its_keys(module: str, path: Path) -> None:
     assert redis_writes(module, path.read_text()) == []

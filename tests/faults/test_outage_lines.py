@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from receiver.inbox import keys
 from receiver.spool import open_events
 from tests.support.harness import Server, System, eventually
 
@@ -97,3 +98,21 @@ def test_an_outage_is_logged_once_by_each_process(shop: System, own_redis: Serve
 def test_an_outage_of_twenty_seconds_leaves_few_lines(shop: System, own_redis: Server) -> None:
     lines = Outage(shop, own_redis, 20.0).lines()
     assert lines.total() <= 40, lines
+
+
+def test_a_call_refused_at_each_heartbeat_is_one_outage(shop: System, own_redis: Server) -> None:
+    """Each refused declaration and each claim that worked were the begin and the end of an outage."""
+    refused, again = "the Redis server refuses a command", "the Redis server no longer refuses commands"
+    quicker = {"workers.runtime.worker.worker.HEARTBEAT_EVERY": 0.5, "receiver.logs.BEGIN_SECONDS": 0.01}
+    shop.start("worker", quicker={**quicker, "workers.runtime.server_outage.QUIET_SECONDS": 1.0})
+    assert shop.settled(shop.accept()) == "settled"
+    own_redis.client.rename(keys.DECLARED_AT, "kept")
+    own_redis.client.set(keys.DECLARED_AT, "damaged")
+    eventually(lambda: refused in shop.log("worker"))
+    for _ in range(5):  # claims work all the time
+        assert shop.settled(shop.accept()) == "settled"
+    own_redis.client.rename("kept", keys.DECLARED_AT)
+    eventually(lambda: again in shop.log("worker"))
+    lines = [json.loads(line) for line in shop.log("worker").splitlines()]
+    assert [line["event"] for line in lines if "refuses" in line["event"]] == [refused, again]
+    assert lines[-1]["seconds"] > 0

@@ -349,8 +349,8 @@ class System:
 
 
 @contextmanager
-def own_server(folder: Path, *extra: str) -> Iterator[Server]:
-    server = Server(folder, extra=extra).start()
+def own_server(folder: Path, *extra: str, program: str = "") -> Iterator[Server]:
+    server = Server(folder, extra=extra, program=program).start()
     try:
         yield server
     finally:

@@ -7,6 +7,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from receiver import logs
 
+QUIET_SECONDS = 10.0
+"""Two heartbeats: a server that refuses one of our calls may take all the others, such as claims."""
+
 
 class ServerOutage:
     def __init__(self, logger: structlog.stdlib.BoundLogger) -> None:
@@ -27,4 +30,4 @@ class ServerOutage:
 
     def worked(self) -> None:
         self._unreachable.worked()
-        self._refusing.worked()
+        self._refusing.worked(quiet=QUIET_SECONDS)

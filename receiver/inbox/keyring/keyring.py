@@ -34,7 +34,7 @@ CHANGE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class KeyringState:
-    """The part of the keyring that receivers poll, read in one transaction."""
+    """The part of the keyring that receivers poll. The version is read first: a later change is read next time."""
 
     version: int
     versions: Mapping[str, int]
@@ -55,7 +55,7 @@ class Keyring:
     # Reading
 
     def state(self) -> KeyringState:
-        pipeline = self.client.pipeline(transaction=True)
+        pipeline = self.client.pipeline(transaction=False)
         pipeline.get(keys.KEYRING_VERSION)
         pipeline.hgetall(keys.SECRET_VERSIONS)
         pipeline.hgetall(keys.CHANGING_SECRETS)

@@ -28,7 +28,7 @@ class ReceiverVersions:
 
     def behind(self, version: int) -> list[str]:
         """The live receivers that have not read this version yet. Those that are gone are removed."""
-        pipeline = self.client.pipeline(transaction=True)
+        pipeline = self.client.pipeline(transaction=False)
         pipeline.time()
         pipeline.hgetall(keys.RECEIVERS)
         (seconds, _), confirmed = pipeline.execute()

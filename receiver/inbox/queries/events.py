@@ -117,7 +117,7 @@ class EventQueries:
 
     def declared(self) -> list[tuple[Declaration, datetime]]:
         """All declarations that are stored, each with the time it was last made, the newest first."""
-        pipeline = self.client.pipeline(transaction=True)
+        pipeline = self.client.pipeline(transaction=False)
         pipeline.hgetall(keys.DECLARATIONS)
         pipeline.hgetall(keys.DECLARED_AT)
         texts, seen = pipeline.execute()
@@ -195,7 +195,7 @@ class EventQueries:
         return which
 
     def event(self, event_id: str) -> EventRecord | None:
-        """One event with its runs, read in one transaction. Raises DamagedRecord."""
+        """One event with its runs, which are one record. Raises DamagedRecord."""
         fields, blob = self._read(event_id)
         if not fields:
             return None
@@ -219,7 +219,7 @@ class EventQueries:
         return read_event(event_id, fields, blob) if fields and blob else None
 
     def _read(self, event_id: str) -> tuple[dict[bytes, bytes], bytes | None]:
-        pipeline = self.client.pipeline(transaction=True)
+        pipeline = self.client.pipeline(transaction=False)
         pipeline.hgetall(keys.EVENT + event_id)
         pipeline.get(keys.BODY + event_id)
         fields, blob = read_each(pipeline)

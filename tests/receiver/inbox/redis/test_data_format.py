@@ -110,7 +110,8 @@ def test_a_running_worker_and_housekeeper_leave_data_of_a_newer_version_alone(
     """They worked on it as if it were their own."""
     plugin = "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    pass\n"
     system = make_system(plugin=plugin)
-    system.start("worker", "housekeeper", quicker={"workers.runtime.worker.worker.HEARTBEAT_EVERY": 0.3})
+    quicker = {"workers.runtime.worker.worker.HEARTBEAT_EVERY": 0.3, "workers.runtime.server_outage.QUIET_SECONDS": 1.0}
+    system.start("worker", "housekeeper", quicker=quicker)
     assert system.settled(system.accept()) == "settled"
     system.client.set(keys.FORMAT, value)
     for name in ("worker", "housekeeper"):
