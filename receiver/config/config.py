@@ -63,6 +63,14 @@ class Config(FileSettings):
         """Return the file and line of the value at `key`, or of the nearest table above it."""
         return self._places.nearest(key)
 
+    def scheme_table(self, store: str) -> str:
+        """Where the keys of a store's scheme are set: its table, or for a preset a new one that extends it."""
+        name = self.known_stores[store].scheme.name
+        if name in self.schemes:
+            return f"[schemes.{name}], {self.place('schemes', name)}"
+        place = f"[stores.{store}], {self.place('stores', store)}"
+        return f'[schemes.my-{name}] with extends = "{name}", and scheme = "my-{name}" in {place}'
+
     def is_reference(self, *key: str | int) -> bool:
         """Whether the value at `key` was written as "env:NAME" or "file:PATH"; such a value is likely a secret."""
         return key in self._references

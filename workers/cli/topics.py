@@ -32,7 +32,7 @@ def topics(store: str | None, json_: bool) -> None:
         output.echo("no events received yet")
     _show_unsent(list(unsent(handlers, rows)))
     for name in names:
-        show_conflicts(name, queries.counters().stores.get(name, {}))
+        show_conflicts(config, name, queries.counters().stores.get(name, {}))
     output.next_command(
         "storehooks handlers  which handler takes which topics",
         "storehooks scheme show NAME  how a scheme maps event names to topics",

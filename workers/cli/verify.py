@@ -108,7 +108,7 @@ def _show_explanation(config: Config, store: Store, explanation: Explanation) ->
     for hint in explanation.hints:
         output.line("  - ", hint.text, indent=4)
         if hint.fix:
-            where = f"   ({_where(config, store)})" if " = " in hint.fix else ""
+            where = f"   ({_where(config, store, hint.fix)})" if " = " in hint.fix else ""
             output.line("    fix: ", hint.fix, where, whole=True)
     if explanation.valid and explanation.caveats:
         output.echo()
@@ -117,10 +117,12 @@ def _show_explanation(config: Config, store: Store, explanation: Explanation) ->
     return explanation.valid
 
 
-def _where(config: Config, store: Store) -> str:
+def _where(config: Config, store: Store, fix: str) -> str:
     """The table of the config that the fix belongs to."""
-    key = ("schemes", store.scheme.name) if store.scheme.name in config.schemes else ("stores", store.name)
-    return f"[{'.'.join(key)}], {config.place(*key)}"
+    of_store = fix.startswith(("scheme = ", "[stores."))
+    return (
+        f"[stores.{store.name}], {config.place('stores', store.name)}" if of_store else config.scheme_table(store.name)
+    )
 
 
 def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> None:

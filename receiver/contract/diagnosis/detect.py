@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -30,6 +31,11 @@ _STORE_KEYS = (
     "domain",
 )
 _ID_KEYS = ("event_id", "eventId", "delivery_id", "deliveryId", "notification_id", "message_id")
+# Ids of shops, apps, webhooks or subscriptions are equal in every delivery, and those of requests or traces differ in a
+# redelivery. Standard Webhooks calls the id of a message `webhook-id`.
+_ID_HEADER = re.compile(
+    r"(.*[-_])?((delivery|message|msg|event|notification)[-_]?(id|uuid|guid)|delivery)|(webhook|svix)-id"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def detect(headers: Headers, body: bytes, secret_text: str, *, url: str = "") ->
     ):
         scheme = _scheme_of(match, headers, document, notes)
         if scheme and _verifies(scheme, headers, body, secret_text, url):
-            return Detection(scheme, notes=tuple(notes))
+            return Detection(scheme, notes=(*notes, _about_id(scheme)))
     return Detection(None, tried=_tried(signatures, times, ids, keys, url=url), notes=tuple(notes))
 
 
@@ -137,12 +143,19 @@ def _scheme_of(match: candidates.Match, headers: Headers, document: Any, notes: 
     if unsigned:
         notes.append("the body is not signed: a captured delivery can be replayed with any other content")
     try:
-        scheme = _build(match, unsigned=unsigned, event=_sources(headers, document, match.form.header))
+        return _build(match, unsigned=unsigned, event=_sources(headers, document, match.form.header))
     except SchemeError as error:
         notes.append(f"the signature matches over {match.content.signed}, but {error}")
         return None
-    signed_ids = scheme.event.id and all(scheme.signs(source) for source in scheme.event.id)
-    return replace(scheme, dedupe="id") if signed_ids else scheme
+
+
+def _about_id(scheme: Scheme) -> str:
+    """One delivery does not show what differs in each. So `dedupe = "id"` is never printed: it could lose events."""
+    if scheme.event.id:
+        return f"the id is assumed to be {' or '.join(scheme.event.id)}; in a second delivery it must be another one"
+    return (
+        "no delivery id was found; set id, if a header or field differs in a second delivery but not in a repeated one"
+    )
 
 
 def _build(match: candidates.Match, *, unsigned: bool, event: Sources) -> Scheme:
@@ -167,15 +180,17 @@ def _build(match: candidates.Match, *, unsigned: bool, event: Sources) -> Scheme
 
 def _sources(headers: Headers, document: Any, signature: str) -> Sources:
     """Guess the sources of the event's parts from the names of headers and fields."""
-    names = [name for name in candidates.custom_headers(headers) if name != signature]
+    custom = [name for name in candidates.custom_headers(headers) if name != signature]
+    ids = [name for name in custom if _ID_HEADER.fullmatch(name)]
+    names = [name for name in custom if name not in ids and not name.endswith("-id")]
     data = [f"json:{key}" for key in _DATA_KEYS if isinstance(follow(document, key), dict)][:1]
     return Sources(
-        topic=(
-            *_headers_with(names, "topic"),
-            *_headers_with(names, "event"),
-            *_present(document, _TOPIC_KEYS),
+        topic=tuple(
+            dict.fromkeys(
+                (*_headers_with(names, "topic"), *_headers_with(names, "event"), *_present(document, _TOPIC_KEYS))
+            )
         ),
-        id=(*_headers_with(names, "delivery"), *_headers_with(names, "-id"), *_present(document, _ID_KEYS)),
+        id=(*_headers_with(ids), *_present(document, _ID_KEYS)),
         resource_id=(*(f"{source}.id" for source in data), "json:id"),
         data=(*data, "body"),
         occurred=_present(document, _TIME_KEYS),
@@ -183,9 +198,8 @@ def _sources(headers: Headers, document: Any, signature: str) -> Sources:
     )
 
 
-def _headers_with(names: list[str], word: str) -> tuple[str, ...]:
-    wanted = [name for name in names if word in name and (word != "event" or not name.endswith("-id"))]
-    return tuple(f"header:{name}" for name in wanted[:2])
+def _headers_with(names: list[str], word: str = "") -> tuple[str, ...]:
+    return tuple(f"header:{name}" for name in names if word in name)[:2]
 
 
 def _present(document: Any, keys: tuple[str, ...]) -> tuple[str, ...]:

@@ -141,6 +141,7 @@ def test_one_id_with_two_bodies_is_counted_and_shown(web: System) -> None:
     assert web.ledger.counters().stores["github"]["conflicts"] == 2
     shown = web.run_cli("topics", "--store", "github").stdout
     assert "github: 2 deliveries reused a delivery id with another body" in shown
+    assert "They are separate events." in shown
     assert "github: 2 deliveries reused a delivery id" in web.run_cli("stats").stdout
 
 
@@ -151,6 +152,9 @@ def test_with_a_signed_id_a_second_body_is_a_duplicate_and_counted(web: System) 
     ]
     assert answers == ["accepted", "duplicate"]
     assert web.ledger.counters().stores["paddle"]["conflicts"] == 1
+    shown = " ".join(web.run_cli("topics", "--store", "paddle").stdout.split())
+    assert 'paddle: 1 delivery reused a delivery id with another body. With dedupe = "id" they are duplicates' in shown
+    assert "separate events" not in shown
 
 
 # Topics

@@ -155,6 +155,26 @@ def test_ten_invalid_deliveries_are_explained_correctly(tmp_path: Path) -> None:
         assert OLD not in done.stdout
 
 
+def test_a_fix_names_the_table_that_it_belongs_to(tmp_path: Path) -> None:
+    config, file = tmp_path / "config.toml", tmp_path / "request"
+    config.write_text(CONFIG)
+    shop = load(config, {}).known_stores["shop"]
+    made = compose(shop, topic="order.created", delivery_id="d1", data={"id": 1}, now=time.time())
+    file.write_bytes(write(made.headers, made.body))
+    shown = " ".join(cli(config, "verify", "--store", "acme", "--request", str(file)).stdout.split())
+    assert f'fix: scheme = "shopify" ([stores.acme], {config}:2)' in shown
+
+    headers = {"x-acme-hmac": made.headers.pop("x-shopify-hmac-sha256"), **made.headers}
+    file.write_bytes(write(headers, made.body))
+    shown = " ".join(cli(config, "verify", "--store", "shop", "--request", str(file)).stdout.split())
+    line = 'headers = ["x-acme-hmac"]'
+    table = '[schemes.my-shopify] with extends = "shopify", and scheme = "my-shopify" in [stores.shop]'
+    assert f"fix: {line} ({table}, {config}:11)" in shown
+    changed = config.read_text().replace('scheme = "shopify"', 'scheme = "my-shopify"')
+    config.write_text(changed + f'[schemes.my-shopify]\nextends = "shopify"\n{line}\n')
+    assert cli(config, "verify", "--store", "shop", "--request", str(file)).returncode == 0
+
+
 def test_a_refused_delivery_is_explained_with_the_next_command(served: System) -> None:
     store = served.config.known_stores["acme"]
     old = replace(store, secrets=store.secrets[1:])

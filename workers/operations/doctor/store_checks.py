@@ -69,6 +69,7 @@ def _problems(facts: Facts, name: str) -> Iterator[Finding]:
     yield from _clock_skew(facts, name, api)
     yield from _subscriptions(facts, name)
     yield from _refused(facts, name)
+    yield from _reused_ids(facts, name)
     yield from _unconfirmed_operations(facts, name)
 
 
@@ -247,6 +248,24 @@ def _unknown_stores(facts: Facts) -> Iterator[Finding]:
         text += f": {some(named)}" if named else ""
         fix = "storehooks stores add NAME, if a store is yours; then storehooks refused release"
         yield warn("stores", text, fix=fix)
+
+
+def _reused_ids(facts: Facts, name: str) -> Iterator[Finding]:
+    """An id that is equal in every delivery loses all events but the first."""
+    scheme, counts = (
+        facts.config.known_stores[name].scheme,
+        facts.inbox.counters.stores.get(name) if facts.inbox else None,
+    )
+    if not counts or not counts["conflicts"] or scheme.dedupe != "id":
+        return
+    many = counted(counts["conflicts"], "delivery", "deliveries")
+    yield (fail if counts["conflicts"] >= counts["accepted"] else warn)(
+        name,
+        f"{many} had the delivery id of an earlier one and another body, and were dropped as duplicates",
+        'with dedupe = "id" the id alone decides',
+        fix=f"check that {' or '.join(scheme.event.id)} differs in each delivery, and correct id, or set dedupe = "
+        f'"id+body", in {facts.config.scheme_table(name)}',
+    )
 
 
 # Assumed operations, and limits of the schemes

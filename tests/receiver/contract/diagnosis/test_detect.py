@@ -177,7 +177,61 @@ def test_standard_webhooks_with_a_plain_secret_is_not_mistaken_for_bigcommerce()
     assert found.scheme is not None
     assert found.preset == ""
     assert found.scheme.signed == "{header:webhook-id}.{timestamp}.{body}"
-    assert found.scheme.dedupe == "id"
+    assert found.scheme.event.id == ("header:webhook-id",)
+    assert found.scheme.dedupe == "id+body"
+
+
+EVENT = {"event": "order.updated", "data": {"id": 7, "total": "10"}}
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "ids"),
+    [
+        ({"x-shop-id": "4711"}, {}, ()),
+        ({"x-webhook-id": "wh_17"}, {}, ()),
+        ({"x-subscription-id": "s_1", "x-correlation-id": "c"}, {}, ()),
+        ({"x-event-subscription-id": "s_1", "x-delivery-attempt": "1"}, {}, ()),
+        ({"x-acme-id": "a"}, {}, ()),
+        ({"x-app-id": "app_9", "x-delivery-id": "d1"}, {}, ("header:x-delivery-id",)),
+        ({"x-customer-id": "c1"}, {"message_id": "m1"}, ("json:message_id",)),
+        ({"x-request-id": "r", "x-amzn-trace-id": "Root=1"}, {"event_id": "e1"}, ("json:event_id",)),
+        (
+            {"x-acme-delivery": "d1", "x-acme-event-uuid": "u"},
+            {},
+            ("header:x-acme-delivery", "header:x-acme-event-uuid"),
+        ),
+        ({"x-acme-notification-id": "n"}, {"eventId": "e"}, ("header:x-acme-notification-id", "json:eventId")),
+    ],
+)
+def test_only_what_names_one_delivery_is_its_id(
+    headers: dict[str, str], fields: dict[str, str], ids: tuple[str, ...]
+) -> None:
+    body = orjson.dumps({**EVENT, **fields})
+    signed = b".".join((*(value.encode() for value in headers.values()), body)) if len(headers) == 1 else body
+    found = timed({**headers, "x-sig": mac(SECRET, signed).hex()}, body, SECRET)
+    assert found.scheme is not None
+    assert found.scheme.event.id == ids
+    assert not any("uuid" in source for source in found.scheme.event.topic)
+    assert "dedupe" not in found.toml("acme")
+    (note,) = found.notes
+    assert "second delivery" in note
+    assert all(source in note for source in ids)
+
+
+def test_a_source_is_named_once() -> None:
+    found = timed({"x-event-topic": "orders/create", "x-sig": mac(SECRET, BODY).hex()}, BODY, SECRET)
+    assert found.scheme is not None
+    assert found.scheme.event.topic.count("header:x-event-topic") == 1
+
+
+def test_later_deliveries_under_a_constant_header_become_events(tmp_path: Path) -> None:
+    def delivery(total: int) -> tuple[dict[str, str], bytes]:
+        body = orjson.dumps({"event": "order.updated", "data": {"id": 7, "total": total}})
+        return {"x-shop-id": "4711", "x-sig": mac(SECRET, b"4711." + body).hex()}, body
+
+    store = loaded(timed(*delivery(1), SECRET), SECRET, tmp_path)
+    received = [receive(*delivery(total), store=store, now=NOW).event.id for total in range(5)]
+    assert len(set(received)) == 5
 
 
 @pytest.mark.parametrize("name", PRESETS)

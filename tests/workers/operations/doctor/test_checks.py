@@ -186,6 +186,22 @@ def test_a_heartbeat_is_judged_by_the_time_at_which_it_was_read(facts: Facts) ->
     assert only_line(worker_checks.check_workers(late)).startswith("ok workers: 1 running")
 
 
+@pytest.mark.parametrize(
+    ("store", "accepted", "conflicts", "level"),
+    [("north", 1, 4, "fail"), ("north", 90, 4, "warn"), ("north", 9, 0, ""), ("south", 1, 4, "")],
+)
+def test_deliveries_that_only_their_id_makes_duplicates(
+    facts: Facts, store: str, accepted: int, conflicts: int, level: str
+) -> None:
+    counts = {**dict.fromkeys(COUNTED, 0), "accepted": accepted, "conflicts": conflicts}
+    changed = with_inbox(facts, counters=Counters(counts, {store: counts}))
+    found = [line for line in as_lines(store_checks.check_stores(changed)) if "another body" in line]
+    assert [line.partition(" ")[0] for line in found] == ([level] if level else [])
+    if level:
+        assert "north: 4 deliveries had the delivery id of an earlier one and another body" in found[0]
+        assert "[schemes.my-standard-webhooks]" in found[0]
+
+
 # Memory: 1,000 events a day of 2,000 bytes
 
 
