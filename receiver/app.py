@@ -59,7 +59,7 @@ class Views:
             raise RequestEntityTooLarge from None
         except BodyUnreadable as error:
             raise BadRequest(str(error)) from None
-        return IncomingDelivery(store, lower_case_headers(environ), body, request.remote_addr or "", now)
+        return IncomingDelivery(store, headers_in(environ), body, request.remote_addr or "", now)
 
 
 def healthz() -> Response:
@@ -67,7 +67,7 @@ def healthz() -> Response:
     return as_response(json_answer({"status": "alive"}))
 
 
-def lower_case_headers(environ: dict[str, Any]) -> dict[str, str]:
+def headers_in(environ: dict[str, Any]) -> dict[str, str]:
     """The request's headers under their lower-case names, as `receiver.contract` reads them."""
     found = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
     if content_type := environ.get("CONTENT_TYPE"):

@@ -16,7 +16,7 @@ from receiver import logs
 from receiver.contract.errors import ConfigError
 
 _ID = "[0-9a-f]" * 8
-OURS = {
+OUR_FILES = {
     ".": (
         "spool*.sqlite3*",
         "refused.sqlite3*",
@@ -87,7 +87,7 @@ def _our_files(folder: Path, data_dir: Path) -> Iterator[Path]:
     for path in _entries(folder):
         if _is_ours(path, data_dir):
             yield path
-        if path.is_dir() and not path.is_symlink() and str(path.relative_to(data_dir)) in OURS:
+        if path.is_dir() and not path.is_symlink() and str(path.relative_to(data_dir)) in OUR_FILES:
             yield from _our_files(path, data_dir)
 
 
@@ -95,8 +95,8 @@ def _is_ours(path: Path, data_dir: Path) -> bool:
     """A folder is ours if everything in it is."""
     inside = path.relative_to(data_dir)
     if path.is_dir():
-        return str(inside) in OURS and all(_is_ours(one, data_dir) for one in _entries(path))
-    return any(fnmatch(path.name, pattern) for pattern in OURS[str(inside.parent)])
+        return str(inside) in OUR_FILES and all(_is_ours(one, data_dir) for one in _entries(path))
+    return any(fnmatch(path.name, pattern) for pattern in OUR_FILES[str(inside.parent)])
 
 
 def _entries(folder: Path) -> list[Path]:

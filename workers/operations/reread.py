@@ -17,7 +17,7 @@ from receiver.inbox import Administration, EventQueries
 from receiver.inbox.administration import RereadResult
 from receiver.inbox.queries.damage import DamagedRecord
 
-PAGE = 50
+EVENTS_AT_ONCE = 50
 
 
 class Rereader:
@@ -47,7 +47,7 @@ class Rereader:
                 self.counts[RereadResult.NO_BODY] += 1
             elif self._store in (None, event.store):
                 page.append((event_id, _read_again(event, self._stores.get(event.store))))
-            if len(page) >= PAGE:
+            if len(page) >= EVENTS_AT_ONCE:
                 self._store_page(page)
                 page = []
         if page:

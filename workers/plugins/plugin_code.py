@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 INSTALLED = {"site-packages", "dist-packages"}
-OURS = {"workers", "receiver"}
+OUR_PACKAGES = {"workers", "receiver"}
 PLUGIN_FILE = "storehooks_plugin_"
 """How the names of modules begin that are plugins named by file."""
 CODE = tuple(all_suffixes())
@@ -140,7 +140,7 @@ class SourceCopies:
 
     def copy_modules_beside(self, path: str, *, other_plugins: Iterable[str]) -> set[str]:
         """Copy the modules in the folder of a file that were imported with it; returns the paths of all of its code."""
-        apart = {*OURS, *other_plugins, *sys.stdlib_module_names}
+        apart = {*OUR_PACKAGES, *other_plugins, *sys.stdlib_module_names}
         used = {path}
         for name, module in list(sys.modules.items()):
             file = getattr(getattr(module, "__spec__", None), "origin", None) or ""

@@ -15,7 +15,7 @@ from receiver.inbox.outcomes import RunState, RunStatus
 from receiver.inbox.queries.damage import as_text, read_each
 from receiver.inbox.queries.runs import members
 
-DAMAGED = "its record is damaged"
+DAMAGED_RECORD = "its record is damaged"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _group(name: str, fields: dict[bytes, bytes]) -> FailureGroup:
     return FailureGroup(
         id=name,
         handler=values.get("handler", ""),
-        error=values.get("error", DAMAGED),
+        error=values.get("error", DAMAGED_RECORD),
         at=values.get("at", ""),
         retrying=to_number(values.get("retrying")),
         failed=to_number(values.get("failed")),
@@ -131,7 +131,7 @@ def _group(name: str, fields: dict[bytes, bytes]) -> FailureGroup:
 
 def _failure(group: str, item: str, score: float, fields: list[bytes | None] | None, due: float | None) -> Failure:
     store, topic, run, detail = ((field or b"").decode("utf-8", "replace") for field in fields or [None] * 4)
-    result = read_detail(detail) if fields else {"error": DAMAGED}
+    result = read_detail(detail) if fields else {"error": DAMAGED_RECORD}
     state, attempts, *_ = [*(run or "failed").split(" "), "0"]
     event_id, handler = keys.split_item(item)
     return Failure(

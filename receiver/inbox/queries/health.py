@@ -20,7 +20,7 @@ from receiver.inbox.rq_records import WORKER_SECONDS
 SAMPLE = 20
 """Number of events whose memory use is measured."""
 EXAMPLES = 3
-OURS = "storehooks"
+OUR_MARK = "storehooks"
 """The field that marks our workers among RQ's; see register.lua."""
 DAY_US = 24 * 3600 * 10**6
 
@@ -67,7 +67,7 @@ class HealthQueries:
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.ttl(name)
-            pipeline.hmget(name, "queues", "last_heartbeat", OURS)
+            pipeline.hmget(name, "queues", "last_heartbeat", OUR_MARK)
             pipeline.get(keys.PLUGIN_FAULT + name.removeprefix(keys.RQ_WORKER))
         replies = pipeline.execute()
         return [
@@ -92,7 +92,7 @@ class HealthQueries:
             pipeline.smembers(keys.rq_workers(queue))
         found = set().union(*pipeline.execute())
         for name in found:
-            pipeline.hmget(name, "queues", OURS)
+            pipeline.hmget(name, "queues", OUR_MARK)
         replies = zip(found, pipeline.execute(), strict=True)
         others = [as_text(name) for name, (queues, ours) in replies if queues and not ours]
         return sorted(name.removeprefix(keys.RQ_WORKER) for name in others)

@@ -144,7 +144,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def open_connection(client: Redis) -> Connection:
+def new_connection(client: Redis) -> Connection:
     """One connection outside the pool."""
     pool = client.connection_pool
     connection: Connection = pool.connection_class(**pool.connection_kwargs)

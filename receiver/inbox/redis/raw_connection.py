@@ -17,7 +17,7 @@ from redis.exceptions import BusyLoadingError, InvalidResponse, ReadOnlyError, R
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as TooSlow
 
-from receiver.inbox.redis.connecting import find_primary, open_connection, outdated
+from receiver.inbox.redis.connecting import find_primary, new_connection, outdated
 
 Argument = str | bytes | int | float
 
@@ -30,7 +30,7 @@ _pack: Callable[[Any], bytes] = hiredis.pack_command
 class RawConnection:
     def __init__(self, client: Redis) -> None:
         self._client = client
-        self._connection = open_connection(client)
+        self._connection = new_connection(client)
         self._connection.connect()  # asks the sentinels for the primary's address, which sending alone does not
         sock: socket.socket | None = self._connection._sock  # redis-py has no public name for it
         if sock is None:

@@ -106,10 +106,10 @@ class InboxExchange:
             return
         self.expects_work = True  # also after another program's job: while that was in the queue, it got no wake-up
         if job != listener.wake_up:
-            self.fail_foreign_jobs()
+            self.report_foreign_jobs()
 
-    def fail_foreign_jobs(self) -> None:
-        """Put other programs' jobs into RQ's registry of failed jobs, also those that a killed worker has taken."""
+    def report_foreign_jobs(self) -> None:
+        """Fail the jobs of other programs and log them, also those that a killed worker has taken."""
         jobs = self.try_at_server(lambda: list(fail_foreign_jobs(self.inbox.client, self._wake_ups.queues)))
         for queue, job in jobs or ():
             self.failures.foreign_job(queue, job)

@@ -154,7 +154,7 @@ class Worker(RegisteredWorker):
             self._renew_leases()
         if self._schedule.due("heartbeat", HEARTBEAT_EVERY):
             self.refresh_registration()
-            self._exchange.fail_foreign_jobs()
+            self._exchange.report_foreign_jobs()
             self._publish_fault()
             self._exchange.try_at_server(self._exchange.router.declare_and_read, always=True)
             self._exchange.expects_work = True  # if a wake-up was lost, no work waits longer than this
