@@ -17,8 +17,7 @@ from workers.cli.options import (
     with_config,
     yes_option,
 )
-from workers.formatting import counted
-from workers.operations.host_spools import Host, choose_host, find_hosts, write_refusal
+from workers.operations.host_spools import Host, accepted, choose_host, find_hosts, write_refusal
 
 
 @click.group(cls=Noun)
@@ -84,10 +83,10 @@ def accept() -> None:
 def _left(host: Host) -> str:
     """What may be lost."""
     if host.spooled is not None:
-        return f"{counted(host.spooled, 'accepted delivery', 'accepted deliveries')} in its spool will not be handled"
+        return f"{accepted(host.spooled)} in its spool will not be handled"
     if host.reported is None:
-        return "its spool has an unknown number of accepted deliveries, and none of them will be handled"
-    last = counted(host.reported, "accepted delivery", "accepted deliveries")
+        return f"its spool has {accepted(None)}, and none of them will be handled"
+    last = accepted(host.reported)
     return f"its spool had {last} at its last report, may have more since, and none of them will be handled"
 
 

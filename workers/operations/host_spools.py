@@ -18,7 +18,7 @@ from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.keys import host_of
 from receiver.inbox.queries.events import Spool, SpoolState
 from receiver.spool import events_files, kept_files, newest_events_file, open_events
-from workers.formatting import waits
+from workers.formatting import counted
 
 UNKNOWN = "unknown"
 
@@ -63,7 +63,13 @@ def spooled_here(config: Config) -> str:
         count, _ = read_spool(config.data_dir)
     except (sqlite3.Error, OSError) as error:
         return f"The spool of this host cannot be read: {error}"
-    return f"{waits(count, 'accepted delivery', 'accepted deliveries')} in the spool of this host"
+    return f"{accepted(count)} {'waits' if count == 1 else 'wait'} in the spool of this host"
+
+
+def accepted(count: int | None) -> str:
+    if count is None:
+        return "an unknown number of accepted deliveries"
+    return counted(count, "accepted delivery", "accepted deliveries")
 
 
 def write_refusal(client: Redis) -> str:

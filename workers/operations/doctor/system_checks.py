@@ -14,7 +14,7 @@ from workers.formatting import clock, counted, size, some, span
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.doctor.memory_checks import is_nearly_full
-from workers.operations.host_spools import Host
+from workers.operations.host_spools import Host, accepted
 
 MAX_SERVER_SKEW_SECONDS = 5.0
 MINIMUM_FREE_DISK = 32 << 20
@@ -290,13 +290,9 @@ def check_spool(facts: Facts) -> Iterator[Finding]:
     """Deliveries that were accepted into the spool and are not in the inbox yet."""
     if facts.inbox is None:
         if facts.host.spooled:
-            text = f"{_accepted(facts.host.spooled)} in the spool of this host, waiting for the server"
-            yield fail(
-                "spool",
-                text,
-                "none of them is lost; they are stored when this host reaches the server again",
-                fix="see server above",
-            )
+            text = f"{accepted(facts.host.spooled)} in the spool of this host, waiting for the server"
+            more = "none of them is lost; they are stored when this host reaches the server again"
+            yield fail("spool", text, more, fix="see server above")
         return
     for host in facts.inbox.hosts:
         if host.state == "silent" and facts.server.refusal:
@@ -312,42 +308,37 @@ def _spool_of(host: Host, now: datetime, blocking_row: str) -> Iterator[Finding]
         text = f"{host.name} cannot read all of its spool, so it is unknown what waits there"
         yield fail("spool", text, fix=f"see the log of `storehooks web` on {host.name} for the cause")
     elif host.spooled and host.state == "stopped":
-        text = f"{_accepted(host.spooled)} in the spool of {host.name}, where `storehooks web` is not running"
+        text = f"{accepted(host.spooled)} in the spool of {host.name}, where `storehooks web` is not running"
         yield fail("spool", text, fix=f"start `storehooks web` on {host.name}, or where its data directory is now")
     elif host.spooled and (blocking_row or (now - (host.oldest or now)).total_seconds() > DRAIN_SECONDS):
         since = f", the oldest since {clock(host.oldest, now)}" if host.oldest else ""
-        text = f"{_accepted(host.spooled)} in the spool of {host.name}{since}"
+        text = f"{accepted(host.spooled)} in the spool of {host.name}{since}"
         log = f"the log of `storehooks web` on {host.name} for the cause"
         yield fail("spool", text, fix=f"see {f'{blocking_row} above' if blocking_row else log}")
     elif host.spooled:
-        yield warn("spool", f"the spool of {host.name} is draining {_accepted(host.spooled)}")
+        yield warn("spool", f"the spool of {host.name} is draining {accepted(host.spooled)}")
 
 
 def _unreported_host(host: Host, now: datetime) -> Finding:
     since = f" since {clock(host.seen, now)}" if host.seen else ""
-    has = "an unknown number of accepted deliveries" if host.spooled is None else _accepted(host.spooled)
     text = f"{host.name} may well be receiving; its reports cannot be written{since}"
-    return warn("spool", text, f"its spool has {has}", fix="see server above")
+    return warn("spool", text, f"its spool has {accepted(host.spooled)}", fix="see server above")
 
 
 def _silent_host(host: Host, now: datetime) -> Finding:
-    unreadable = f"the last report of {host.name} cannot be read; it is damaged, or of another version of storehooks"
-    since = clock(host.seen, now) if host.seen else ""
-    if host.spooled is not None:
-        text = f"`storehooks web` runs on {host.name}, and has not reported since {since}" if since else unreadable
+    since, is_counted = clock(host.seen, now) if host.seen else "", host.spooled is not None
+    if not since:
+        text = f"the last report of {host.name} cannot be read; it is damaged, or of another version of storehooks"
+    elif is_counted:
+        text = f"`storehooks web` runs on {host.name}, and has not reported since {since}"
+    else:
+        text = f"{host.name} is silent since {since}: it is cut off from the server, or not running"
+    if is_counted:
         fix = "check its connection to the server; if its log is silent too, it hangs: restart it"
-        return fail("spool", text, f"its spool has {_accepted(host.spooled)}", fix=fix)
-    text = (
-        f"{host.name} is silent since {since}: it is cut off from the server, or not running" if since else unreadable
-    )
-    had = "an unknown number of accepted deliveries" if host.reported is None else _accepted(host.reported)
-    effect = f"its spool had {had} then, and may have more that exist only there"
+        return fail("spool", text, f"its spool has {accepted(host.spooled)}", fix=fix)
+    effect = f"its spool had {accepted(host.reported)} then, and may have more that exist only there"
     fix = "check its connection to the server; start `storehooks web` on it if it is not running; "
     return fail("spool", text, effect, fix=f"{fix}or run `storehooks hosts forget {host.name}` if the machine is gone")
-
-
-def _accepted(count: int) -> str:
-    return counted(count, "accepted delivery", "accepted deliveries")
 
 
 # The public URLs
@@ -389,10 +380,6 @@ def _unusable_url(facts: Facts, web: WebFacts) -> Finding:
     if web.answers_at == bind:
         fix = f"check the proxy, DNS or certificate in front of it, or {public_url}"
         return fail("public url", text, f"the web process itself answers at {bind}", fix=fix)
+    more = f"the web process itself answers at {web.answers_at}, not at [receiver] bind {bind}"
     fix = f"set {public_url} to the address that stores send to; or start `storehooks web` without PORT set"
-    return fail(
-        "public url",
-        text,
-        f"the web process itself answers at {web.answers_at}, not at [receiver] bind {bind}",
-        fix=fix,
-    )
+    return fail("public url", text, more, fix=fix)
