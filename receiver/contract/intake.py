@@ -16,14 +16,7 @@ import orjson
 
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE, Event, build, event_id, follow
-from receiver.contract.signing.signatures import (
-    Headers,
-    Scheme,
-    id_has_separator,
-    joined_id,
-    may_be_cut,
-    verify,
-)
+from receiver.contract.signing.signatures import Headers, Scheme, id_has_separator, joined_id, may_be_cut, verify
 from receiver.contract.signing.sources import Reader
 from receiver.contract.stores import Store, names_another_store
 from receiver.contract.topics import translate

@@ -17,7 +17,7 @@ import click
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
-from workers.cli.options import with_config
+from workers.cli.options import CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 COMMANDS: Mapping[str, tuple[str, str]] = {name: one for section in SECTIONS.values() for name, one in section.items()}
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
@@ -84,7 +84,6 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="storehooks")
-@with_config
 def storehooks() -> None:
     """Receive webhooks of many stores, verify and store them, and run handlers for them."""
 

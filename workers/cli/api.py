@@ -17,7 +17,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.records import Record
 from workers.cli import output
-from workers.cli.options import choose_store, connect_server, load_config, with_config
+from workers.cli.options import Command, choose_store, connect_server, load_config
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, configured_catalogue
 from workers.storeapi.confirmations import Confirmations, state_text
@@ -31,7 +31,7 @@ MAX_COLUMNS = 6
 """The maximum number of columns in a table of records."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("group", required=False)
 @click.argument("operation", required=False)
 @click.argument("values", nargs=-1)
@@ -48,7 +48,6 @@ MAX_COLUMNS = 6
 @click.option("--store", help="The store. Optional if only one store is configured.")
 @click.option("--all", "all_", is_flag=True, help="All pages of a listing, not only the first.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON, also on a terminal.")
-@with_config
 def api(
     group: str | None,
     operation: str | None,

@@ -28,7 +28,7 @@ from receiver.start_checks import prepare_data_dir, require_free_port
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
-from workers.cli.options import load_config, with_config
+from workers.cli.options import Command, load_config
 from workers.cli.stats import equation
 from workers.formatting import waits
 from workers.plugins.validation_process import validate_plugins
@@ -45,10 +45,9 @@ SERVER_STAGE = 0
 """The server stops last: the others still write to it when they stop."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--no-sandbox", is_flag=True, help="Do not run the sandbox store.")
 @click.option("--events", type=click.IntRange(1), metavar="N", help="Stop with a summary after N handled events.")
-@with_config
 def dev(no_sandbox: bool, events: int | None) -> None:
     """Run everything: server, receiver, workers, sandbox store."""
     reap_orphans_if_first()

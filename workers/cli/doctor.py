@@ -10,7 +10,7 @@ import click
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import Span, json_option, load_config, with_config
+from workers.cli.options import Command, Span, json_option, load_config
 from workers.formatting import counted
 from workers.operations.doctor.examination import TIMEOUT, examine
 from workers.operations.doctor.facts import Facts
@@ -19,13 +19,12 @@ from workers.operations.doctor.findings import Finding, count, fail
 NAME_WIDTH = 12
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 @click.option("--strict", is_flag=True, help="Also exit 1 on warnings.")
 @click.option(
     "--timeout", type=Span(), default=TIMEOUT, metavar="TIME", help="Maximum time to wait for stores. Default: 4s."
 )
-@with_config
 def doctor(json_: bool, strict: bool, timeout: float) -> None:
     """Check config, server, plugins, workers and stores.
 

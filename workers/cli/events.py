@@ -30,7 +30,6 @@ from workers.cli.options import (
     json_option,
     load_config,
     require_handler,
-    with_config,
     yes_option,
 )
 from workers.cli.replay_run import run_replay
@@ -39,7 +38,6 @@ from workers.operations.replay import Replay, Selection, matching_runs
 
 
 @click.group(cls=Noun)
-@with_config
 def events() -> None:
     """List, show, replay and reread events."""
 
@@ -54,7 +52,6 @@ events.add_command(reread)
 @click.option("--since", type=Moment(), help="Only events accepted since then.")
 @click.option("--limit", default=50, show_default=True, help="Maximum number of events.")
 @json_option
-@with_config
 def list_events(
     store: str | None = None,
     topic: str | None = None,
@@ -87,7 +84,6 @@ def list_events(
 @click.argument("event_id", metavar="ID")
 @json_option
 @click.option("--export", metavar="FILE", help="Write the event with its context to a file, to be run elsewhere.")
-@with_config
 def show_event(event_id: str, json_: bool, export: str | None) -> None:
     """Show one event: its payload and its runs.
 
@@ -174,7 +170,6 @@ def _write_export(event_id: str, path: str) -> None:
 @click.option("--again", is_flag=True, help="Also repeat the effects that ctx.once recorded as done.")
 @click.option("--dry-run", is_flag=True, help="Only count the runs.")
 @yes_option
-@with_config
 def replay_events(
     event_ids: tuple[str, ...],
     first: int | None,

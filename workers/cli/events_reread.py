@@ -8,7 +8,7 @@ from receiver.inbox import EventQueries, FailureQueries
 from receiver.inbox.administration import RereadResult
 from receiver.inbox.keys import INTAKE
 from workers.cli import output
-from workers.cli.options import choose_store, connect_server, json_option, load_config, with_config, yes_option
+from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
 from workers.formatting import counted
 from workers.operations.reread import Rereader
 
@@ -21,13 +21,12 @@ NOT_READ = {
 """The name in JSON, the state that gives the colour, and the sentence."""
 
 
-@click.command("reread")
+@click.command("reread", cls=Command)
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
 @click.option("--store", help="Only events of this store.")
 @click.option("--dry-run", is_flag=True, help="Show what could be read, and change nothing.")
 @json_option
 @yes_option
-@with_config
 def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: bool, yes: bool) -> None:
     """Read events again that could not be read, and route them.
 

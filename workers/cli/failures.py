@@ -15,16 +15,7 @@ from receiver.inbox.administration import DropResult
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
-from workers.cli.options import (
-    UNREADABLE_HINT,
-    Noun,
-    Rate,
-    connect_reader,
-    connect_server,
-    load_config,
-    with_config,
-    yes_option,
-)
+from workers.cli.options import UNREADABLE_HINT, Noun, Rate, connect_reader, connect_server, load_config, yes_option
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted, some
 from workers.operations.replay import PAGE, Replay
@@ -39,7 +30,6 @@ NOT_DROPPED = {
 
 
 @click.group(cls=Noun)
-@with_config
 def failures() -> None:
     """List, show, replay and drop failures."""
 
@@ -48,7 +38,6 @@ def failures() -> None:
 @click.option("--group", metavar="GROUP", help="List the runs of this group.")
 @click.option("--limit", default=100, show_default=True, help="Maximum number of runs.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON, one entry for each run.")
-@with_config
 def list_failures(group: str | None = None, limit: int = 100, json_: bool = False) -> None:
     """List failures grouped by cause, latest first."""
     client = connect_reader(load_config())
@@ -85,7 +74,6 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
 
 @failures.command("show")
 @click.argument("group")
-@with_config
 def show_group(group: str) -> None:
     """Show one group: counts, versions, traceback and an example event."""
     reader = FailureQueries(connect_reader(load_config()))
@@ -120,7 +108,6 @@ def show_group(group: str) -> None:
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Maximum number of runs.")
 @click.option("--rate", type=Rate(), help="Maximum rate, such as 10/s.")
 @yes_option
-@with_config
 def replay_failures(group: str | None, event_id: str | None, first: int | None, rate: float | None, yes: bool) -> None:
     """Run failed runs again. If it is interrupted, the same command continues.
 
@@ -142,7 +129,6 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
 @click.option("--event", "event_id", metavar="ID", help="The failed runs of this event.")
 @click.option("--reason", required=True, help="The reason; stored with each run.")
 @yes_option
-@with_config
 def drop_failures(group: str | None, event_id: str | None, reason: str, yes: bool) -> None:
     """Give up on failed runs, with a reason."""
     client = connect_server(load_config())

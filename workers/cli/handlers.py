@@ -24,14 +24,12 @@ from workers.cli.options import (
     json_option,
     load_config,
     require_handler,
-    with_config,
     yes_option,
 )
 from workers.formatting import counted, waits
 
 
 @click.group(cls=Noun)
-@with_config
 def handlers() -> None:
     """List, explain, run, certify, pause and retire handlers."""
 
@@ -43,7 +41,6 @@ handlers.add_command(certify)
 
 @handlers.command("list")
 @json_option
-@with_config
 def list_handlers(json_: bool = False) -> None:
     """List the handlers of this config and environment. Needs no server."""
     from workers.plugins.discovery import declarations, load
@@ -115,7 +112,6 @@ def _server_state(config: Config, found: list[Declaration]) -> tuple[set[str] | 
 
 @handlers.command("pause")
 @click.argument("handler")
-@with_config
 def pause(handler: str) -> None:
     """Start no more runs of a handler. They wait, and no attempt is used up."""
     administration = _administration_with(handler)
@@ -125,7 +121,6 @@ def pause(handler: str) -> None:
 
 @handlers.command("resume")
 @click.argument("handler")
-@with_config
 def resume(handler: str) -> None:
     """Start the runs of a paused handler again, in their order."""
     administration = _administration_with(handler)
@@ -140,7 +135,6 @@ def resume(handler: str) -> None:
 @handlers.command("retire")
 @click.argument("handler")
 @yes_option
-@with_config
 def retire(handler: str, yes: bool) -> None:
     """Remove a handler for good: its waiting runs fail, and no events are routed to it."""
     administration = _administration_with(handler)

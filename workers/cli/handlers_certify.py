@@ -9,18 +9,17 @@ import click
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import json_option, load_config_or_defaults, with_config
+from workers.cli.options import Command, json_option, load_config_or_defaults
 
 if TYPE_CHECKING:
     from workers.testing.certify.runner import Target
 
 
-@click.command("certify")
+@click.command("certify", cls=Command)
 @click.argument("which", metavar="PLUGIN")
 @click.option("--seed", default=7, show_default=True, help="The same seed gives the same events and faults.")
 @click.option("--only", multiple=True, metavar="SCENARIO", help="Only this scenario. Can be repeated.")
 @json_option
-@with_config
 def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
     """Test a plugin against duplicates, reordering, delays and crashes.
 

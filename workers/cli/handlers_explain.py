@@ -14,16 +14,15 @@ from receiver.inbox import Administration, Declaration, EventQueries, Inbox
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from workers.cli import output
-from workers.cli.options import connect_reader, json_option, load_config, with_config
+from workers.cli.options import Command, connect_reader, json_option, load_config
 
 if TYPE_CHECKING:
     from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts
 
 
-@click.command("explain")
+@click.command("explain", cls=Command)
 @click.argument("event_id", metavar="EVENT")
 @json_option
-@with_config
 def explain(event_id: str, json_: bool) -> None:
     """Explain why each handler was called for an event, or not.
 

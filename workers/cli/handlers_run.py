@@ -13,13 +13,13 @@ from receiver.contract.event import Event
 from receiver.inbox import EventQueries, keys
 from receiver.inbox.outcomes import Ending
 from workers.cli import output
-from workers.cli.options import UNREADABLE_HINT, connect_server, load_config, with_config
+from workers.cli.options import UNREADABLE_HINT, Command, connect_server, load_config
 
 if TYPE_CHECKING:
     from workers.operations.event_export import EventExport
 
 
-@click.command("run")
+@click.command("run", cls=Command)
 @click.argument("handler")
 @click.option(
     "--event",
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 @click.option("--live", is_flag=True, help="Let ctx.api call the real store. Default: a sandbox store for this run.")
 @click.option("--record", is_flag=True, help="Store the marks of ctx.once and ctx.state. Default: store nothing.")
 @click.option("--pdb", is_flag=True, help="Start the debugger at the exception.")
-@with_config
 def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> None:
     """Run one handler here, with this code. The inbox is not changed."""
     from workers.operations.local_run import LocalRun

@@ -8,27 +8,17 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration
 from receiver.inbox.known_data import accept_data, hosts_with_other_data
 from workers.cli import output
-from workers.cli.options import (
-    Noun,
-    connect_server,
-    connect_to_list_hosts,
-    json_option,
-    load_config,
-    with_config,
-    yes_option,
-)
+from workers.cli.options import Noun, connect_server, connect_to_list_hosts, json_option, load_config, yes_option
 from workers.operations.host_spools import Host, accepted, choose_host, find_hosts, write_refusal
 
 
 @click.group(cls=Noun)
-@with_config
 def hosts() -> None:
     """List hosts with their spools, forget one that is gone, and accept that Redis was replaced."""
 
 
 @hosts.command("list")
 @json_option
-@with_config
 def list_hosts(json_: bool = False) -> None:
     """List hosts: whether they receive, and how many deliveries wait in their spools."""
     config = load_config()
@@ -55,7 +45,6 @@ def list_hosts(json_: bool = False) -> None:
 @hosts.command("forget")
 @click.argument("name")
 @yes_option
-@with_config
 def forget(name: str, yes: bool) -> None:
     """Forget a host that is gone. What is in its spool is lost with its disk."""
     config = load_config()
@@ -69,7 +58,6 @@ def forget(name: str, yes: bool) -> None:
 
 
 @hosts.command("accept")
-@with_config
 def accept() -> None:
     """Accept that Redis was emptied or replaced, as `storehooks doctor` has reported."""
     client = connect_server(load_config())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from functools import update_wrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from redis import Redis
@@ -26,7 +25,6 @@ from receiver.spool import REFUSED_FILE, Refusals, open_existing_refusals
 from workers.cli import output
 from workers.formatting import counted
 
-F = TypeVar("F", bound=Callable[..., Any])
 UNREADABLE_HINT = (
     "these deliveries could not be read, so no handler was called; correct the store's scheme, then "
     "`storehooks events reread` reads them again and routes them"
@@ -38,26 +36,32 @@ json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-class Noun(click.Group):
+class Command(click.Command):
+    """A command with `--config FILE`. If it is given twice, the last one wins."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        config = click.Option(["--config"], metavar="FILE", expose_value=False, callback=_remember_config)
+        config.help = "The config file (TOML)."
+        self.params.append(config)
+
+
+def _remember_config(context: click.Context, _: click.Parameter, file: str | None) -> None:
+    if file:
+        context.ensure_object(dict)["config"] = file
+
+
+class CommandGroup(Command, click.Group):
+    command_class = Command
+
+
+class Noun(CommandGroup):
     """A noun and its commands. Without a command it runs `list`, with the options of `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         wants_help = any(one in ctx.help_option_names for one in args)
         names_a_command = any(one in self.commands for one in args) or bool(args and not args[0].startswith("-"))
         return super().parse_args(ctx, args if wants_help or names_a_command else ["list", *args])
-
-
-def with_config(function: F) -> F:
-    """Give a command `--config FILE`. If it is given twice, the last one wins."""
-
-    @click.pass_context
-    def remember(context: click.Context, /, config_file: str | None, **given: Any) -> Any:
-        if config_file:
-            context.ensure_object(dict)["config"] = config_file
-        return context.invoke(function, **given)
-
-    option = click.option("--config", "config_file", metavar="FILE", help="The config file (TOML).")
-    return option(update_wrapper(remember, function))  # type: ignore[return-value]
 
 
 def load_config() -> Config:

@@ -12,22 +12,13 @@ from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import output
 from workers.cli.capture_file import write
-from workers.cli.options import (
-    Noun,
-    choose_store,
-    connect_server,
-    json_option,
-    load_config,
-    refused_deliveries,
-    with_config,
-)
+from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, refused_deliveries
 from workers.cli.verify import find_refusal
 from workers.operations.release import ReleaseCheck, Released, select_refusals, verified
 from workers.operations.release import release as accept_valid
 
 
 @click.group(cls=Noun)
-@with_config
 def refused() -> None:
     """List, show and release refused deliveries of this host."""
 
@@ -36,7 +27,6 @@ def refused() -> None:
 @click.option("--store", help="Only deliveries of this store.")
 @click.option("--limit", default=50, show_default=True, help="Maximum number of deliveries.")
 @json_option
-@with_config
 def list_refused(store: str | None = None, limit: int = 50, json_: bool = False) -> None:
     """List refused deliveries, newest first."""
     config = load_config()
@@ -67,7 +57,6 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
 @click.option("--raw", is_flag=True, help="Print the raw request, as read by `verify --request` and `scheme detect`.")
 @click.option("--force", is_flag=True, help="With --raw: print control characters as they are, also on a terminal.")
 @json_option
-@with_config
 def show_refused(refusal_id: str, raw: bool, force: bool, json_: bool) -> None:
     """Show one refused delivery: reason, headers and body."""
     refusal = find_refusal(refused_deliveries(load_config()), refusal_id)
@@ -100,7 +89,6 @@ def show_refused(refusal_id: str, raw: bool, force: bool, json_: bool) -> None:
 @click.option("--store", help="Only deliveries of this store.")
 @click.option("--dry-run", is_flag=True, help="Show what would be accepted, and change nothing.")
 @json_option
-@with_config
 def release(refusal_ids: tuple[int, ...], store: str | None, dry_run: bool, json_: bool) -> None:
     """Verify refused deliveries again, and accept those that are valid.
 

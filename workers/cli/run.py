@@ -7,18 +7,16 @@ import sys
 
 import click
 
-from workers.cli.options import load_config, with_config
+from workers.cli.options import Command, load_config
 
 
-@click.command()
-@with_config
+@click.command(cls=Command)
 def web() -> None:
     """Run the receiver: the public HTTP endpoint."""
     replace_process("receiver.server.web")
 
 
-@click.command()
-@with_config
+@click.command(cls=Command)
 def worker() -> None:
     """Run the workers and their housekeeper."""
     replace_process("workers")

@@ -9,12 +9,12 @@ import click
 
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import choose_store, json_option, load_config, with_config
+from workers.cli.options import CommandGroup, choose_store, json_option, load_config
 
 ACTIONS = ("reset", "rotate-secret", "disable-subscriptions", "delete-subscriptions", "revoke-tokens")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--store", help="The store to simulate. Optional if only one store is configured.")
 @click.option("--every", type=float, default=2.0, show_default=True, help="Seconds between two events.")
 @click.option("--events", type=int, help="Stop the shopper after this number of events.")
@@ -24,7 +24,6 @@ ACTIONS = ("reset", "rotate-secret", "disable-subscriptions", "delete-subscripti
 @click.option(
     "--data", type=click.Path(dir_okay=False, path_type=Path), help="The file for its state. Default: in data_dir."
 )
-@with_config
 @click.pass_context
 def sandbox(
     context: click.Context,
@@ -55,7 +54,6 @@ def sandbox(
 
 @sandbox.command()
 @json_option
-@with_config
 def status(json_: bool) -> None:
     """Show what the running sandbox has done, and its faults."""
     state = _ask("GET", "")
@@ -72,7 +70,6 @@ def status(json_: bool) -> None:
 
 @sandbox.command()
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
-@with_config
 def misbehave(changes: tuple[str, ...]) -> None:
     """Set the faults of the running sandbox; without arguments, list them."""
     from workers.storeapi.sandbox.misbehaviour import FAULT_SETTINGS, FAULTS
@@ -89,7 +86,6 @@ def misbehave(changes: tuple[str, ...]) -> None:
 
 @sandbox.command("do")
 @click.argument("action", type=click.Choice(ACTIONS))
-@with_config
 def do(action: str) -> None:
     """Make the running sandbox do something now."""
     _ask("POST", f"/do/{action}")

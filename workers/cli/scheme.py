@@ -16,18 +16,16 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.signing.grammar import Scheme
 from workers.cli import output
 from workers.cli.capture_file import read_captured
-from workers.cli.options import Noun, json_option, load_config, with_config
+from workers.cli.options import Noun, json_option, load_config
 
 
 @click.group(cls=Noun)
-@with_config
 def scheme() -> None:
     """List, show and detect signing schemes."""
 
 
 @scheme.command("list")
 @json_option
-@with_config
 def list_schemes(json_: bool = False) -> None:
     """List the signing schemes: presets, and those of this config."""
     config = load_config()
@@ -52,7 +50,6 @@ def list_schemes(json_: bool = False) -> None:
 
 @scheme.command("show")
 @click.argument("name")
-@with_config
 def show_scheme(name: str) -> None:
     """Show a scheme as TOML, with its limits."""
     known = load_config().known_schemes
@@ -74,7 +71,6 @@ def show_scheme(name: str) -> None:
 @click.option("--secret", required=True, metavar="env:NAME", help="The store's secret: env:NAME or file:PATH.")
 @click.option("--url", default="", help="The URL that the store sends to, if it is part of the signed content.")
 @click.option("--name", default="mystore", show_default=True, help="The name for the scheme.")
-@with_config
 def detect_scheme(file: str, secret: str, url: str, name: str) -> None:
     """Find the scheme of a captured delivery, and print its TOML.
 

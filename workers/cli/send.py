@@ -27,7 +27,7 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
 from receiver.process_files import web_addresses
 from workers.cli import output
-from workers.cli.options import choose_store, connect_server, load_config, with_config
+from workers.cli.options import Command, choose_store, connect_server, load_config
 from workers.operations.release import stores_with_secrets
 from workers.operations.topic_names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
@@ -39,7 +39,7 @@ ONE_HOUR = 3600
 WILDCARDS = "*?["
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("topic")
 @click.option("--store", help="The store to send as. Optional if only one store is configured.")
 @click.option(
@@ -53,7 +53,6 @@ WILDCARDS = "*?["
 )
 @click.option("--print", "print_", is_flag=True, help="Print the body, and send nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation if the URL is public.")
-@with_config
 def send(
     topic: str,
     store: str | None,

@@ -10,14 +10,13 @@ import click
 from receiver.config import Config
 from receiver.inbox import EventQueries
 from workers.cli import output
-from workers.cli.options import connect_to_list_hosts, json_option, load_config, with_config
+from workers.cli.options import Command, connect_to_list_hosts, json_option, load_config
 from workers.formatting import counted, waits
 from workers.operations.host_spools import Host, find_hosts, total_spooled
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
-@with_config
 def stats(json_: bool) -> None:
     """Show event counts. Always: accepted = settled + open + failed."""
     config = load_config()

@@ -12,15 +12,7 @@ from receiver.inbox import Administration, EventQueries, keys
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
-from workers.cli.options import (
-    Noun,
-    choose_store,
-    connect_reader,
-    connect_server,
-    json_option,
-    load_config,
-    with_config,
-)
+from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config
 from workers.cli.stores_add import add
 from workers.cli.stores_remove import remove
 from workers.formatting import clock, span, waits
@@ -33,7 +25,6 @@ FIGURES = ("accepted", "open", "failed", "refused")
 
 
 @click.group(cls=Noun)
-@with_config
 def stores() -> None:
     """List, show, add, pause, resume and remove stores."""
 
@@ -44,7 +35,6 @@ stores.add_command(remove)
 
 @stores.command("list")
 @json_option
-@with_config
 def list_stores(json_: bool = False) -> None:
     """List stores with their counts, those with most failures first."""
     config = load_config()
@@ -82,7 +72,6 @@ def list_stores(json_: bool = False) -> None:
 @stores.command("show")
 @click.argument("store", required=False)
 @json_option
-@with_config
 def show_store(store: str | None, json_: bool) -> None:
     """Show one store: secrets, token, subscriptions and counts. Calls its API."""
     from workers.operations.store_status import store_status
@@ -99,7 +88,6 @@ def show_store(store: str | None, json_: bool) -> None:
 
 @stores.command("pause")
 @click.argument("store")
-@with_config
 def pause(store: str) -> None:
     """Start no more runs of a store. Its deliveries are still accepted, and wait."""
     config = load_config()
@@ -111,7 +99,6 @@ def pause(store: str) -> None:
 
 @stores.command("resume")
 @click.argument("store")
-@with_config
 def resume(store: str) -> None:
     """Start the runs of a paused store again, in their order."""
     config = load_config()

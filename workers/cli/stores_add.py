@@ -22,7 +22,7 @@ from receiver.inbox import EventQueries
 from receiver.inbox.queries.runs import RunQueries
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
-from workers.cli.options import Span, connect_server, json_option, load_config, with_config
+from workers.cli.options import Command, Span, connect_server, json_option, load_config
 from workers.cli.store_steps import Steps, first_line, reload_processes
 from workers.operations.store_files import Draft, as_toml, path_for
 
@@ -46,7 +46,7 @@ def _check_reference(context: click.Context, parameter: click.Parameter, value: 
     return value
 
 
-@click.command("add")
+@click.command("add", cls=Command)
 @click.argument("name")
 @click.option("--base-url", help="The URL of the store's API. Without it, the API is not used.")
 @click.option("--scheme", help="How the store signs: a preset, or a [schemes.NAME] of the config.")
@@ -71,7 +71,6 @@ def _check_reference(context: click.Context, parameter: click.Parameter, value: 
     "--wait", type=Span(), default=15.0, metavar="TIME", help="Maximum time to wait for the test event. Default: 15s."
 )
 @json_option
-@with_config
 def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float, **given: Any) -> None:
     """Add a store, subscribe, and wait for a test event.
 

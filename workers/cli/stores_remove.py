@@ -12,7 +12,7 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import Administration, EventQueries
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
-from workers.cli.options import choose_store, connect_server, json_option, load_config, with_config, yes_option
+from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
 from workers.cli.store_steps import Steps, first_line, reload_processes
 from workers.operations.store_files import file_of
 
@@ -23,7 +23,7 @@ LOCK_SECONDS = 15.0
 """How long to wait while another process changes the store's subscriptions."""
 
 
-@click.command("remove")
+@click.command("remove", cls=Command)
 @click.argument("name")
 @yes_option
 @click.option(
@@ -31,7 +31,6 @@ LOCK_SECONDS = 15.0
 )
 @click.option("--no-reload", is_flag=True, help="Do not reload running processes.")
 @json_option
-@with_config
 def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json_: bool) -> None:
     """Remove a store: its subscriptions, then its config. Its events stay."""
     from workers.subscriptions.managed_store import is_managed

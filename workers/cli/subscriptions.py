@@ -16,16 +16,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.subscription_checks import CheckResult, Repair, SubscriptionChecks
 from workers.cli import output
-from workers.cli.options import (
-    Noun,
-    choose_store,
-    connect_reader,
-    connect_server,
-    json_option,
-    load_config,
-    with_config,
-    yes_option,
-)
+from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config, yes_option
 from workers.cli.subscriptions_display import (
     count_changes,
     scheduled_check,
@@ -56,7 +47,6 @@ T = TypeVar("T")
 
 
 @click.group(cls=Noun)
-@with_config
 def subscriptions() -> None:
     """List, plan, apply and rotate subscriptions at stores."""
 
@@ -64,7 +54,6 @@ def subscriptions() -> None:
 @subscriptions.command("list")
 @click.option("--store", help="Only this store.")
 @json_option
-@with_config
 def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     """List the result of the last check of each store. Calls no store."""
     config = load_config()
@@ -90,7 +79,6 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
 @subscriptions.command("plan")
 @click.option("--store", help="Only this store.")
 @json_option
-@with_config
 def plan_subscriptions(store: str | None, json_: bool) -> None:
     """Show what `apply` would change at the stores. Exit 1 if anything."""
     config = load_config()
@@ -113,7 +101,6 @@ def plan_subscriptions(store: str | None, json_: bool) -> None:
 @click.option("--store", help="Only this store.")
 @yes_option
 @click.option("--no-delete", is_flag=True, help="Only create, enable and update.")
-@with_config
 def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     """Change the subscriptions at the stores to what handlers need.
 
@@ -146,7 +133,6 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
 @subscriptions.command("rotate")
 @click.option("--store", help="The store. Optional if only one store is configured.")
 @yes_option
-@with_config
 def rotate(store: str | None, yes: bool) -> None:
     """Rotate the signing secrets of a store's subscriptions.
 

@@ -6,15 +6,14 @@ import click
 
 from receiver.inbox import EventQueries, Inbox
 from workers.cli import output
-from workers.cli.options import choose_store, connect_reader, json_option, load_config, with_config
+from workers.cli.options import Command, choose_store, connect_reader, json_option, load_config
 from workers.cli.stats import show_conflicts
 from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--store", help="Only topics of this store.")
 @json_option
-@with_config
 def topics(store: str | None, json_: bool) -> None:
     """List the event names that stores send, and their handlers."""
     config = load_config()

@@ -16,14 +16,14 @@ from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
-from workers.cli.options import choose_store, load_config, refused_deliveries, with_config
+from workers.cli.options import Command, choose_store, load_config, refused_deliveries
 from workers.operations.release import ReleaseCheck, select_refusals, stores_with_secrets
 
 MAX_CHECKED = 2_000
 """How many other refused deliveries are checked for the summary."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--store", help="The store that sent it. Optional if only one store is configured.")
 @click.option(
     "--request",
@@ -33,7 +33,6 @@ MAX_CHECKED = 2_000
 )
 @click.option("--refused", metavar="last|ID", help="A refused delivery of this host.")
 @click.option("--now", type=float, metavar="UNIX", help="Check as of this time. Default: now, or its arrival.")
-@with_config
 def verify(store: str | None, file: str | None, refused: str | None, now: float | None) -> None:
     """Explain why a delivery's signature is valid or not.
 

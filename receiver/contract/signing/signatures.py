@@ -15,14 +15,7 @@ from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.signing.grammar import (
-    Scheme,
-    SchemeError,
-    Secret,
-    Sources,
-    strict_base64,
-    strict_hex,
-)
+from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources, strict_base64, strict_hex
 from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.signing.sources import Headers, Part, header_bytes, parse_source, reader, signed_text
 
