@@ -42,7 +42,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "events": ("events", "List, show, replay and reread events."),
         "failures": ("failures", "List, show, replay and drop failures."),
         "refused": ("refused", "List, show and release refused deliveries of this host."),
-        "hosts": ("hosts", "List hosts with their spools, and forget one that is gone."),
+        "hosts": ("hosts", "List and forget hosts, and accept that Redis was replaced."),
         "handlers": ("handlers", "List, explain, run, certify, pause and retire handlers."),
         "stores": ("stores", "List, show, add, pause, resume and remove stores."),
         "subscriptions": ("subscriptions", "List, plan, apply and rotate subscriptions at stores."),

@@ -14,7 +14,7 @@ from workers.operations.host_spools import Host, accepted, choose_host, find_hos
 
 @click.group(cls=Noun)
 def hosts() -> None:
-    """List hosts with their spools, forget one that is gone, and accept that Redis was replaced."""
+    """List and forget hosts, and accept that Redis was replaced."""
 
 
 @hosts.command("list")
