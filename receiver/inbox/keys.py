@@ -1,5 +1,13 @@
-"""Every key in Redis, on one page. The scripts in `lua/` build the same names from the prefix.
+"""Every key in Redis, on one page. The scripts in `lua/` build the same names from the prefix."""
 
+from __future__ import annotations
+
+import re
+import socket
+from datetime import datetime
+from pathlib import Path
+
+PAGE = """
 Events
     e:{id}          hash    An event: v store topic theirs delivery resource received occurred source data_path
                             digest (of the body) state (open, settled, failed) open (number of open runs)
@@ -105,12 +113,12 @@ Not ours
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
 ready, leased, later and held; every script moves it from one to another in one step.
 """
-
-from __future__ import annotations
-
-import socket
-from datetime import datetime
-from pathlib import Path
+TYPES = {
+    name.partition("{")[0]: kind
+    for row, kind in re.findall(r"^    (\S[^\n]*?) +(hash|zset|set|string|list)  ", PAGE, re.M)
+    for name in row.split(", ")
+}
+"""The type of each key, by its name up to the first place that is filled in."""
 
 PREFIX = "sh:"
 

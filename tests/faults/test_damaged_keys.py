@@ -26,7 +26,7 @@ from workers.operations.doctor.worker_checks import check_keys
 GREET = "shop.greet"
 WORKER = "host-1-1"
 PLUGIN = "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    pass\n"
-ROWS = re.findall(r"^    (\S[^\n]*?) +(hash|zset|set|string|list)  ", keys.__doc__ or "", re.M)
+ROWS = re.findall(r"^    (\S[^\n]*?) +(hash|zset|set|string|list)  ", keys.PAGE, re.M)
 """The names and the type of each row in the page of all keys."""
 OF_RQ = {
     f"rq:worker:{WORKER}": "hash",

@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import click
 from redis import Redis
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
+from receiver.config.errors import did_you_mean
 from receiver.config.values import parse_duration, parse_rate
 from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
@@ -150,8 +150,7 @@ def require_handler(client: Redis, name: str) -> None:
         raise ConfigError(f"{name} is not a handler: {UNREADABLE_HINT}")
     known = {one.handler for one in Inbox(client).declarations().handlers}
     if name not in known and not client.hexists(keys.LANES, name):
-        near = get_close_matches(name, known, n=1)
-        raise NotFound(f"no worker has a handler {name}{f'; did you mean {near[0]}?' if near else ''}")
+        raise NotFound(f"no worker has a handler {name}{did_you_mean(name, known, cutoff=0.6)}")
 
 
 class Rate(click.ParamType[float]):

@@ -5,7 +5,6 @@ Pure, except that it reads that file.
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from receiver.config import Config
+from receiver.config.errors import did_you_mean
 from receiver.config.settings import CatalogueSettings, GroupSettings, OperationSettings
 from receiver.contract.errors import ConfigError
 
@@ -105,7 +105,8 @@ class Catalogue:
         operation = self.operations.get(f"{group}.{name}")
         if operation is None:
             raise ConfigError(
-                f"the catalogue has no operation {group}.{name}{_suggestion(f'{group}.{name}', self.operations)}"
+                f"the catalogue has no operation {group}.{name}"
+                f"{did_you_mean(f'{group}.{name}', self.operations, cutoff=0.5)}"
             )
         return operation
 
@@ -184,7 +185,7 @@ def _added(
     if "method" not in given or "path" not in given:
         raise ConfigError(
             f"{config.place(*key)}: {'.'.join(key)}: the catalogue has no operation {group}.{name}"
-            f"{_suggestion(f'{group}.{name}', operations)}; to add an operation, set its method and path"
+            f"{did_you_mean(f'{group}.{name}', operations, cutoff=0.5)}; to add an operation, set its method and path"
         )
     given.setdefault("retry_safe", given["method"] in _IDEMPOTENT_METHODS)
     given.setdefault("paging", paging.style)
@@ -197,8 +198,3 @@ def _check_path(path: str | None, key: tuple[str, ...], config: Config) -> None:
             f"{config.place(*key, 'path')}: {'.'.join(key)}.path: write the whole path, "
             'such as "/api/v3/app/orders/{id}/state"'
         )
-
-
-def _suggestion(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -15,45 +15,38 @@ _MAX_GROUPS = 1_000
 class _Kind(NamedTuple):
     type: str
     lost: str
-    names: str
 
 
 _REWRITTEN = "nothing is lost without it: running processes write it again"
-_COUNTS = "without it, its counts begin at 0 again"
-_ITEMS = "without it, the housekeeper puts its runs back within minutes"
-_FAILURES = "without it, these failures are not listed; `storehooks events replay --run-status failed` finds their runs"
-_SUBSCRIPTIONS = "without it, the next checks of subscriptions begin anew"
-_KINDS = (
-    _Kind("hash", _REWRITTEN, "lanes fair:{lane} limits slots:{limit} paces busy declarations declared_at spools"),
-    _Kind("hash", _REWRITTEN, "secret_versions changing receivers quarantined replaced"),
-    _Kind("string", _REWRITTEN, "accepted_until bodies_removed_until later_examined declarations_version"),
-    _Kind("string", _REWRITTEN, "declared_since leader keyring_version"),
-    _Kind("set", _REWRITTEN, "suspects"),
-    _Kind("string", "without it, hosts report that Redis was replaced, until `storehooks hosts accept`", "data"),
-    _Kind("hash", _COUNTS, "n t:{store}"),
-    _Kind("zset", _ITEMS, "ready:{lane} leased later held:{store}"),
-    _Kind(
-        "zset", "without it, its events are handled, but not listed, and not put back if a set is lost", "ix ix:{store}"
-    ),
-    _Kind("zset", "without it, events that it had are never removed by age", "done"),
-    _Kind("set", "without it, nothing is paused any more, and what was held runs", "paused"),
-    _Kind("set", "without it, held runs of a store that is resumed wait until it is resumed again", "resuming"),
-    _Kind("zset", _FAILURES, "failed groups gr:{group}"),
-    _Kind("hash", _FAILURES, "g:{group}"),
-    _Kind("set", _FAILURES, "gh:{lane}"),
-    _Kind("hash", "without it, a web process writes its host's copy of the secrets again", "secrets:{store}"),
-    _Kind("zset", _SUBSCRIPTIONS, "check"),
-    _Kind("string", _SUBSCRIPTIONS, "sub:{store}"),
-    _Kind("list", "without it, past repairs are not listed", "repairs:{store}"),
-    _Kind("set", "without it, subscriptions under former URLs are not removed", "replaced_urls"),
-    _Kind("set", "without it, removed stores are repaired again by workers with an old config", "removed"),
-)
-_OTHER = _Kind("", "without it, what belongs to it is lost", "")
-_OF_RQ = (
-    _Kind("hash", _REWRITTEN, "{worker} rq:job:wake-{queue}"),
-    _Kind("set", _REWRITTEN, "rq:queues rq:workers rq:workers:{rq_queue}"),
-    _Kind("list", _REWRITTEN, "rq:queue:{rq_queue}"),
-)
+_LOST = {
+    "lanes fair:{lane} limits slots:{limit} paces busy suspects declarations declared_at declarations_version "
+    "declared_since accepted_until bodies_removed_until later_examined leader spools replaced quarantined "
+    "keyring_version secret_versions changing receivers": _REWRITTEN,
+    "data": "without it, hosts report that Redis was replaced, until `storehooks hosts accept`",
+    "n t:{store}": "without it, its counts begin at 0 again",
+    "ready:{lane} leased later held:{store}": "without it, the housekeeper puts its runs back within minutes",
+    "ix ix:{store}": "without it, its events are handled, but not listed, and not put back if a set is lost",
+    "done": "without it, events that it had are never removed by age",
+    "paused": "without it, nothing is paused any more, and what was held runs",
+    "resuming": "without it, held runs of a store that is resumed wait until it is resumed again",
+    "failed groups g:{group} gr:{group} gh:{lane}": "without it, these failures are not listed; "
+    "`storehooks events replay --run-status failed` finds their runs",
+    "secrets:{store}": "without it, a web process writes its host's copy of the secrets again",
+    "check sub:{store}": "without it, the next checks of subscriptions begin anew",
+    "repairs:{store}": "without it, past repairs are not listed",
+    "replaced_urls": "without it, subscriptions under former URLs are not removed",
+    "removed": "without it, removed stores are repaired again by workers with an old config",
+}
+"""What is lost without a key; the keys' types are in `keys`."""
+_OTHER = _Kind("", "without it, what belongs to it is lost")
+_OF_RQ = {
+    "{worker}": "hash",
+    "rq:job:wake-{queue}": "hash",
+    "rq:queues": "set",
+    "rq:workers": "set",
+    "rq:workers:{rq_queue}": "set",
+    "rq:queue:{rq_queue}": "list",
+}
 
 
 @dataclass(frozen=True)
@@ -105,14 +98,17 @@ def _expected(reader: PartialReader, stores: Iterable[str]) -> dict[str, _Kind]:
         "queue": queues,
         "rq_queue": [keys.rq_queue(queue) for queue in queues],
     }
-    return _names(_KINDS, keys.PREFIX, places) | _names(_OF_RQ, "", places)
+    expected: dict[str, _Kind] = {}
+    for names, lost in _LOST.items():
+        for name in names.split():
+            kind = _Kind(keys.TYPES[name.partition("{")[0]], lost)
+            expected |= dict.fromkeys(_filled(keys.PREFIX + name, places), kind)
+    for name, type_ in _OF_RQ.items():
+        expected |= dict.fromkeys(_filled(name, places), _Kind(type_, _REWRITTEN))
+    return expected
 
 
-def _names(kinds: Iterable[_Kind], prefix: str, places: Mapping[str, Iterable[str | bytes]]) -> dict[str, _Kind]:
-    found = {}
-    for kind in kinds:
-        for name in kind.names.split():
-            start, _, place = name.partition("{")
-            for value in places[place.rstrip("}")] if place else [""]:
-                found[prefix + start + as_text(value)] = kind
-    return found
+def _filled(name: str, places: Mapping[str, Iterable[str | bytes]]) -> Iterable[str]:
+    """The keys of this name, with each value of its place."""
+    start, _, place = name.partition("{")
+    return [start + as_text(value) for value in (places[place.rstrip("}")] if place else [""])]

@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from receiver import logs
-from receiver.inbox import Declaration, Inbox, Limit, Outcome, Run
+from receiver.inbox import Claim, Declaration, Inbox, Limit, Outcome, Run
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from receiver.inbox.redis.data_format import is_format_error
 from receiver.inbox.rq_records import fail_foreign_jobs
@@ -138,7 +138,8 @@ class InboxExchange:
 
     def write_and_claim(self) -> None:
         """Write outcomes and claim runs for the idle child processes: one round trip, and one more to route events."""
-        self._expect_work_if_limit_opened()
+        if self._limit_opens_at is not None and time.monotonic() >= self._limit_opens_at:
+            self._limit_opens_at, self.expects_work = None, True
         claims = self.expects_work and self._wants_work
         if self._unreachable or not (self._outcomes or claims):
             return
@@ -150,22 +151,11 @@ class InboxExchange:
                 self._log_failures(outcomes, self.inbox.finish(outcomes))
                 self._outage.worked()
                 return
-            lanes, suspects_first = self._claim_sizes.next_claim(self._quotas(), slotted=self._waiting.slotted)
-            written, claim = self.inbox.finish_and_claim(
-                outcomes,
-                lanes,
-                capacity=LARGEST_BATCH * self._pool.idle,
-                limits=self._limits,
-                routes=self.router.routes,
-                suspects_first=suspects_first,
-            )
+            written, claim = self._finish_and_claim(outcomes)
             if not isinstance(written, RedisError):
                 self._log_failures(outcomes, written)
                 outcomes = []
-            self.expects_work = bool(claim.runs)
-            self._limit_opens_at = time.monotonic() + claim.retry_in if claim.retry_in else None
-            self.add_waiting(run for run in claim.runs if run.handler)
-            self._route([run for run in claim.runs if not run.handler], claim.version)
+            self._take(claim)
             if isinstance(written, RedisError):
                 raise written
             self._outage.worked()
@@ -173,6 +163,29 @@ class InboxExchange:
             self._outcomes = outcomes + self._outcomes  # may be written twice: the second is stale, and no error
             self._server_failed(error)
         self._waiting.dispatch(unwritten=self.unwritten)
+
+    def _finish_and_claim(self, outcomes: list[Outcome]) -> tuple[list[bool] | RedisError, Claim]:
+        lanes, suspects_first = self._claim_sizes.next_claim(self._quotas(), slotted=self._waiting.slotted)
+        return self.inbox.finish_and_claim(
+            outcomes,
+            lanes,
+            capacity=LARGEST_BATCH * self._pool.idle,
+            limits=self._limits,
+            routes=self.router.routes,
+            suspects_first=suspects_first,
+        )
+
+    def _take(self, claim: Claim) -> None:
+        """Let the claimed runs wait here, and create the runs of each claimed event. Those that this worker has capacity
+        for wait here, too."""
+        self.expects_work = bool(claim.runs)
+        self._limit_opens_at = time.monotonic() + claim.retry_in if claim.retry_in else None
+        self.add_waiting(run for run in claim.runs if run.handler)
+        events, version = [run for run in claim.runs if not run.handler], claim.version
+        while events:
+            leased, events = self.router.route(events, version, self._waiting.capacity(self._quotas()))
+            self.add_waiting(leased)
+            version = ""  # the declarations have changed: an empty version makes the router read them again
 
     def _log_failures(self, outcomes: Iterable[Outcome], written: Iterable[bool]) -> None:
         """Log the failed attempts that are stored now. A stale one is not: its run has begun again, or has ended."""
@@ -182,18 +195,6 @@ class InboxExchange:
                 self._died.discard(outcome.run.item)
                 if is_written:
                     self.failures.attempt_failed(outcome, died=died)
-
-    def _expect_work_if_limit_opened(self) -> None:
-        if self._limit_opens_at is not None and time.monotonic() >= self._limit_opens_at:
-            self._limit_opens_at = None
-            self.expects_work = True
-
-    def _route(self, events: list[Run], version: str) -> None:
-        """Create the runs of each event. Those of this worker's handlers that it has capacity for wait here."""
-        while events:
-            leased, events = self.router.route(events, version, self._waiting.capacity(self._quotas()))
-            self.add_waiting(leased)
-            version = ""  # the declarations have changed: an empty version makes the router read them again
 
     def _quotas(self) -> dict[str, int]:
         """How many runs of each handler this worker can take."""

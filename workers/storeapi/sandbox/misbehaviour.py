@@ -6,13 +6,13 @@ threads, or which other faults are on.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import threading
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from receiver.config.errors import did_you_mean
 from receiver.config.values import parse_duration, parse_size
 from receiver.contract.errors import ConfigError
 
@@ -125,8 +125,8 @@ class Misbehaviour:
 
 def _check(name: str, value: float | str) -> None:
     if name not in FAULTS and name not in FAULT_SETTINGS:
-        close = difflib.get_close_matches(name, [*FAULTS, *FAULT_SETTINGS], n=1, cutoff=0.5)
-        raise ConfigError(f"sandbox.misbehave.{name} is unknown{f'; did you mean {close[0]}?' if close else ''}")
+        near = did_you_mean(name, [*FAULTS, *FAULT_SETTINGS], cutoff=0.5)
+        raise ConfigError(f"sandbox.misbehave.{name} is unknown{near}")
     try:
         if name in FAULTS and not 0 <= float(value) <= 1:
             raise ValueError("not a probability; write a number from 0 to 1")
