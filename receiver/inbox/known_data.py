@@ -48,12 +48,8 @@ class KnownData:
         if not self._known:  # not before: another process of this host may have learned it meanwhile
             with suppress(OSError, ValueError):
                 self._known = self._file.read_text()
-        pipeline = client.pipeline(transaction=False)
-        pipeline.get(keys.DATA)
-        pipeline.get(keys.ACCEPTED_UNTIL)
-        found, until = pipeline.execute(raise_on_error=False)
-        if isinstance(found, Exception):  # damaged, as doctor says
-            return
+        values: Any = client.mget(keys.DATA, keys.ACCEPTED_UNTIL)  # a key of another type is read as none
+        found, until = values
         id_, *accepted = (found or b"").decode("utf-8", "replace").split() or [""]
         if not id_:
             client.set(keys.DATA, _new_id(client), nx=True)
@@ -62,7 +58,7 @@ class KnownData:
         elif self._known != id_:
             self._replaced.failed()
             client.hsetnx(keys.REPLACED, self._host, f"{self._known} {time.time() * 1000:.0f}")
-        elif self._accepted_until > (last := to_number(until if isinstance(until, bytes) else None)) > 0:
+        elif self._accepted_until > (last := to_number(until)) > 0:
             client.set(keys.DATA, _new_id(client))
         else:
             self._accepted_until = max(last, self._accepted_until)

@@ -176,8 +176,8 @@ class InboxExchange:
         )
 
     def _take(self, claim: Claim) -> None:
-        """Let the claimed runs wait here, and create the runs of each claimed event. Those that this worker has capacity
-        for wait here, too."""
+        """Let the claimed runs wait here, and create the runs of each claimed event. Those that this worker has
+        capacity for wait here, too."""
         self.expects_work = bool(claim.runs)
         self._limit_opens_at = time.monotonic() + claim.retry_in if claim.retry_in else None
         self.add_waiting(run for run in claim.runs if run.handler)
