@@ -247,6 +247,18 @@ def stored_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, s
     return {name: headers[name] for name in wanted[:MAX_HEADERS]}
 
 
+def headers_of_refusal(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
+    """Return the headers to store with a refusal. Credentials are stored as names only: one may be the signature."""
+    stored = stored_headers(headers, reads)
+    omitted = [name for name in headers if name not in stored]
+    return {**stored, **dict.fromkeys(omitted[: MAX_HEADERS - len(stored)], "")}
+
+
+def omitted_headers(headers: Headers) -> list[str]:
+    """Return the headers of a refusal whose values are not stored."""
+    return [name for name, value in headers.items() if not value and is_credential(name)]
+
+
 def _bounded(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

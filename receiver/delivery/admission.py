@@ -16,7 +16,7 @@ from typing import NamedTuple
 from receiver import logs
 from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.intake import Delivery, read_delivery, stored_headers
+from receiver.contract.intake import Delivery, headers_of_refusal, read_delivery
 from receiver.contract.signing.grammar import Secret
 from receiver.contract.signing.signatures import MAX_TRIED, Headers, Verified, verify
 from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
@@ -150,7 +150,7 @@ class Admission:
                 length=len(incoming.body),
                 hash=hashlib.sha256(incoming.body).hexdigest()[:16],
                 address=incoming.address,
-                headers=stored_headers(incoming.headers, named.store.scheme.reads if named.is_known else ()),
+                headers=headers_of_refusal(incoming.headers, named.store.scheme.reads if named.is_known else ()),
                 body=incoming.body,
             )
         )

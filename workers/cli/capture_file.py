@@ -31,16 +31,16 @@ def parse(data: bytes, path: str) -> Captured:
     blank = _BLANK_LINE.search(data)
     if blank is None:
         raise ConfigError(f"{path} has no blank line; it must hold the header lines, a blank line and the raw body")
-    lines = data[: blank.start()].decode("latin-1").splitlines()
+    lines = [line.decode("latin-1").strip(" \t\r") for line in data[: blank.start()].split(b"\n")]
     if lines and _REQUEST_LINE.fullmatch(lines[0]):
         lines = lines[1:]
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or not name.strip():
+        key, value = name.rstrip(" \t").lower(), value.lstrip(" \t")
+        if not colon or not key:
             raise ConfigError(f"{path}: {line[:60]!r} is not a header line; use NAME: VALUE")
-        key = name.strip().lower()
-        headers[key] = f"{headers[key]},{value.strip()}" if key in headers else value.strip()
+        headers[key] = f"{headers[key]},{value}" if key in headers else value
     return Captured(headers, data[blank.end() :])
 
 

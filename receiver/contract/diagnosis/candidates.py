@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Literal
 
+from receiver.contract.intake import omitted_headers
 from receiver.contract.signing.grammar import decode_secret, strict_base64, strict_hex
 from receiver.contract.signing.signatures import MAX_SIGNATURE_HEADER, Headers
 
@@ -22,6 +23,7 @@ MAX_HASHED = 400_000_000
 """The number of bytes that one search may hash, about a second's work: a pure function cannot read a clock."""
 MAX_FOUND = 12
 """The number of timestamps, and of ids, that a search tries."""
+OMITTED = "headers that may hold credentials are stored without their value: "
 
 Unit = Literal["s", "ms", "rfc3339"]
 FORMS = [
@@ -110,6 +112,11 @@ def custom_headers(headers: Headers) -> dict[str, str]:
         for name, value in headers.items()
         if value and len(value) <= MAX_SIGNATURE_HEADER and not _COMMON_HEADERS.fullmatch(name)
     }
+
+
+def omitted(headers: Headers) -> list[str]:
+    """Return the headers that a scheme could use, but whose values are not stored with a refusal."""
+    return [name for name in omitted_headers(headers) if not _COMMON_HEADERS.fullmatch(name)]
 
 
 def find_signatures(headers: Headers) -> dict[bytes, SignatureForm]:

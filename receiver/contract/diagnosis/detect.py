@@ -75,6 +75,8 @@ def detect(headers: Headers, body: bytes, secret_text: str, *, url: str = "") ->
         scheme = _scheme_of(match, headers, document, notes)
         if scheme and _verifies(scheme, headers, body, secret_text, url):
             return Detection(scheme, notes=(*notes, _about_id(scheme)))
+    if omitted := candidates.omitted(headers):
+        notes.append(f"{candidates.OMITTED}{', '.join(omitted)}; if one of them is the signature, capture its value")
     return Detection(None, tried=_tried(signatures, times, ids, keys, url=url), notes=tuple(notes))
 
 

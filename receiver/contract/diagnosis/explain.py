@@ -270,6 +270,12 @@ def _time_hints(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> l
 
 def _no_match(reason: str, headers: Headers) -> Hint:
     if reason in ("no-signature", "malformed-signature") and not candidates.find_signatures(headers):
+        if omitted := candidates.omitted(headers):
+            names = ", ".join(printable(name) for name in omitted)
+            return Hint(
+                f"no stored header contains a signature; {candidates.OMITTED}{names}",
+                f'headers = ["{printable(omitted[0])}"], if that is the signature; later deliveries are stored with it',
+            )
         names = ", ".join(printable(name) for name in candidates.custom_headers(headers)) or "no others"
         return Hint(
             f"no header contains a signature; besides the usual headers the delivery has {names}",

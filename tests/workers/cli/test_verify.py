@@ -192,6 +192,31 @@ def test_a_refused_delivery_is_explained_with_the_next_command(served: System) -
     assert "storehooks refused release --store acme" in shown
 
 
+def test_a_signature_that_looks_like_a_credential_is_named_although_it_is_not_stored(served: System) -> None:
+    signature = "5ec" + "0" * 61
+    headers = {"Cookie": "a=b", "X-Session-Signature": signature, "X-Api-Version": "2"}
+    assert served.http.post("/webhooks/acme", headers=headers, content=b"{}").status_code == 401
+    newest = eventually(lambda: (found := served.refusals().newest(limit=1)) and found[0].length == 2 and found[0])
+
+    def shown(*arguments: str) -> str:
+        done = served.run_cli(*arguments)
+        assert signature not in done.stdout
+        return " ".join(done.stdout.split())
+
+    assert "x-session-signature (not stored: it may be a credential)" in shown("refused", "show", str(newest.id))
+    verified = shown("verify", "--refused", str(newest.id))
+    assert "no stored header contains a signature; headers that may hold credentials" in verified
+    assert "are stored without their value: x-session-signature" in verified
+    assert 'fix: headers = ["x-session-signature"], if that is the signature' in verified
+    assert "proxy that removes" not in verified
+    file = served.folder / "raw.txt"
+    file.write_text(served.run_cli("refused", "show", str(newest.id), "--raw").stdout)
+    secret = served.folder / "secret.txt"
+    secret.write_text(NEW)
+    detected = shown("scheme", "detect", "--request", str(file), "--secret", f"file:{secret}")
+    assert "but: headers that may hold credentials are stored without their value: x-session-signature;" in detected
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -217,6 +242,15 @@ def test_a_captured_request_can_have_any_line_ending_and_a_request_line() -> Non
     expected = ({"a": "b", "c": "d,e"}, b'{"x":\n\n1}')
     assert parse(b'A: b\r\nC: d\r\nC: e\r\n\r\n{"x":\n\n1}', "x") == expected
     assert parse(b'POST /webhooks/x HTTP/1.1\nA: b\nC: d\nC: e\n\n{"x":\n\n1}', "x") == expected
+
+
+def test_only_a_line_feed_ends_a_line_of_a_captured_request() -> None:
+    """Bytes 0x85 and 0xa0 are parts of characters in UTF-8; read as latin-1, Python calls them line end and space."""
+    headers = {"a": "\u0405 voil\u00e0", "b": "c"}
+    captured = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    assert parse(f"{captured}\r\n{{}}".encode(), "x").headers == {
+        name: value.encode().decode("latin-1") for name, value in headers.items()
+    }
 
 
 # Schemes
