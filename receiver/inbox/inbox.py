@@ -29,6 +29,7 @@ from receiver.inbox.model import (
     NOTHING_DECLARED,
     PLUGIN_FAULT_SECONDS,
     UNDECLARED_MS,
+    WORKER_SILENT_MS,
     Claim,
     Declaration,
     Declarations,
@@ -185,8 +186,10 @@ class Inbox:
         (lost,) = script_runner.run(self._server, [ScriptCall("renew", [LEASE_MS, *pairs])])
         return {item.decode() for item in lost}
 
-    def declare(self, handlers: Collection[Declaration], *, known: Declarations = NOTHING_DECLARED) -> str:
-        """Declare the handlers of this worker. Returns the version of all declarations.
+    def declare(
+        self, handlers: Collection[Declaration], *, worker: str = "", known: Declarations = NOTHING_DECLARED
+    ) -> str:
+        """Declare the handlers of this worker, in place of those before. Returns the version of all declarations.
 
         `known` is what this worker knows of all workers. It is declared again if the server has lost it.
         """
@@ -196,7 +199,8 @@ class Inbox:
             routing = orjson.dumps([one.topics, one.stores, one.queue])
             mark = hashlib.sha256(routing).hexdigest()[:6]  # one version may be deployed with two configs
             parts += (one.handler, f"{one.handler}@{one.version}#{mark}", one.queue, text)
-        arguments: list[Argument] = [DECLARATION_MS, known.version, len(handlers), *parts]
+        times = DECLARATION_MS, WORKER_SILENT_MS
+        arguments: list[Argument] = [*times, worker, known.version, len(handlers), *parts]
         (version,) = script_runner.run(self._server, [ScriptCall("declare", arguments)])
         return str(version.decode())
 

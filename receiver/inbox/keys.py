@@ -79,6 +79,8 @@ The server
 Handlers and processes
     declarations    hash    "handler@version#mark" -> the declaration, as JSON. The mark identifies what it asks for.
     declared_at     hash    The same fields -> when last declared (ms). The field "@" is any worker.
+    declared_by     hash    Worker -> when it last declared (ms), and then the fields that it declared, each on a line.
+                            The worker "@" is all of them, before the server lost data.
     declarations_version    string  Grows whenever the declarations change, so that routing by old ones is noticed: the
                             time of the last change (ms), or one more than before.
     declared_since  string  When the first declaration was made at this server (ms), which may be new or emptied.
@@ -152,6 +154,7 @@ COUNTERS = PREFIX + "n"
 EVENT_NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "declarations"
 DECLARED_AT = PREFIX + "declared_at"
+DECLARED_BY = PREFIX + "declared_by"
 DECLARATIONS_VERSION = PREFIX + "declarations_version"
 DECLARED_SINCE = PREFIX + "declared_since"
 SECRETS = PREFIX + "secrets:"

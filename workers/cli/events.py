@@ -158,7 +158,7 @@ def _write_export(event_id: str, path: str) -> None:
 
 @events.command("replay")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
-@click.option("--handler", metavar="H", help="Only this handler, also if it did not exist then.")
+@click.option("--handler", metavar="H", help="Only this handler. It also gets events from before it existed.")
 @click.option("--run-status", type=click.Choice([one.value for one in ENDED]), help="Only runs with this status.")
 @click.option("--handler-version", metavar="V", help="Only runs of this version of the handler.")
 @click.option("--store", help="Only events of this store.")
@@ -184,6 +184,8 @@ def replay_events(
     If it stopped before its end, interrupted or at --first, the same command continues there. (With a duration such as
     --since 7d it is not the same: give a date.) Runs of a paused handler wait until it is resumed, but those chosen by
     ID or with --first begin at once.
+
+    ID is an event's id, a delivery's id, a resource's id (the newest event of it), or `last`.
     """
     selection = Selection(**chosen)
     if not event_ids and selection == Selection():
@@ -215,12 +217,12 @@ def _work(
 
 
 def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
-    event = RunQueries(inbox.client).of_event(event_id)
+    event = RunQueries(inbox.client).of_event(EventQueries(inbox.client).find_id(event_id))
     if event is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     if event.topic == UNREADABLE:
-        raise ConfigError(f"event {event_id}: {UNREADABLE_HINT}")
-    return matching_runs(selection, event, due_later=True)
+        raise ConfigError(f"event {event.id}: {UNREADABLE_HINT}")
+    return matching_runs(selection, event, by_id=True)
 
 
 def _record_json(record: EventRecord) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from typing import TypeVar
 
 from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import Administration, FailureQueries, Inbox, keys
+from receiver.inbox import Administration, Declaration, FailureQueries, Inbox, keys
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.outcomes import ENDED, RunState, status_of
 from receiver.inbox.queries.runs import EventRuns, RunQueries
+from workers.plugins.router import wanted_by
+from workers.subscriptions.managed_store import declared_handlers
 
 PAGE = 200
 T = TypeVar("T")
@@ -73,7 +75,8 @@ class Replay:
     ) -> None:
         self.administration = Administration(inbox.client)
         self._failures, self._runs = FailureQueries(inbox.client), RunQueries(inbox.client)
-        self.queues = {one.handler: one.queue for one in inbox.declarations().handlers}
+        self._handlers = declared_handlers(inbox.client).present
+        self.queues = {one.handler: one.queue for one in self._handlers}
         self.counts: Counter[tuple[ReopenResult, str]] = Counter()
         """What became of the runs, by result and handler."""
         self.progress: Callable[[int], None] = lambda _: None
@@ -115,7 +118,7 @@ class Replay:
         for event in self._runs.events(
             store=selection.store, since=selection.since, until=selection.until, first=accepted
         ):
-            for item in matching_runs(selection, event):
+            for item in matching_runs(selection, event, self._handlers):
                 if event.accepted != accepted or item > last:
                     yield item, f"{event.accepted} {item}"
 
@@ -139,19 +142,24 @@ class Replay:
         self._rate.wait(len(items))
 
 
-def matching_runs(selection: Selection, event: EventRuns, *, due_later: bool = False) -> list[str]:
-    """The runs of one event that a selection matches; with `due_later` also delayed runs and retries that are not due
-    yet. Our own probe has no handlers, nor has an event that could not be read."""
+def matching_runs(
+    selection: Selection, event: EventRuns, handlers: Iterable[Declaration] = (), *, by_id: bool = False
+) -> list[str]:
+    """The runs of one event that a selection matches. If the selection's handler has none, it gets one if `handlers`
+    declare that it wants the event. An event chosen by its id is given to any handler, and its delayed runs and retries
+    match before they are due. Our own probe has no handlers, nor has an event that could not be read."""
     if event.topic in (PROBE, UNREADABLE) or (selection.topic and not matches(selection.topic, event.topic)):
         return []
-    if selection.handler and selection.handler not in event.runs and selection.run_status is None:
-        return [event.item(selection.handler)]
+    if selection.handler and selection.handler not in event.runs:
+        wanted = by_id or selection.handler in wanted_by(handlers, topic=event.topic, store=event.store)
+        is_new = wanted and selection.run_status is None and selection.handler_version is None
+        return [event.item(selection.handler)] if is_new else []
     return [
         event.item(handler)
         for handler, run in sorted(event.runs.items())
         if handler not in (keys.ROUTING_LANE, keys.INTAKE)
         and selection.handler in (None, handler)
         and selection.run_status in (None, run.state)
-        and (status_of(run.state) in ENDED or (due_later and run.state == RunState.LATER))
+        and (status_of(run.state) in ENDED or (by_id and run.state == RunState.LATER))
         and (selection.handler_version is None or selection.handler_version == run.version)
     ]

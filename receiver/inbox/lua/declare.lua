@@ -1,11 +1,14 @@
 #!lua flags=allow-oom
 -- declare: record which handlers a worker has. Without handlers, only that the worker is alive.
--- ARGV  1 how long a declaration counts (ms)  2 the version of the declarations that the caller knows  3 how many
---       handlers it has, then for each: handler, "handler@version#mark", queue, JSON; then the same for each declaration
---       that it knows of all workers
--- returns the version of the declarations, which grows when one is new, changed or declared again after it had expired
+-- ARGV  1 how long a declaration counts (ms)  2 after which silence a worker is gone (ms)  3 worker
+--       4 the version of the declarations that the caller knows  5 how many handlers it has, then for each: handler,
+--       "handler@version#mark", queue, JSON; then the same for each declaration that it knows of all workers
+-- returns the version of the declarations, which grows when one is new, changed, expires early or is declared again after
+-- it had expired
 -- If the server's version is older than the caller's, the server has lost data: it was emptied, or replaced by an older
 -- copy. Then what the caller knows is declared again, so that no event is routed past the handlers of other workers.
+
+local function handler_of(name) return string.match(name, '^[^@]*') end
 
 -- When each was last declared, as {field, ms, ...}. A time in the future becomes the present: the clock was set back. A
 -- field that is no time is removed.
@@ -21,6 +24,30 @@ local function read_times()
     end
   end
   return seen
+end
+
+local function record_worker(worker, when, names)
+  redis.call('HSET', P .. 'declared_by', worker, string.format('%d\n%s', when, table.concat(names, '\n')))
+end
+
+-- What live workers have declared, as {field = true, handler = true}. While all were stopped, no time passed for them.
+local function read_workers(stopped)
+  local found, live = redis.call('HGETALL', P .. 'declared_by'), {}
+  for at = 1, #found, 2 do
+    local when, lines = string.match(found[at + 1], '^(%d+)\n(.*)$')
+    when = math.min((tonumber(when) or 0) + stopped, NOW)
+    if when < NOW - tonumber(ARGV[2]) then
+      redis.call('HDEL', P .. 'declared_by', found[at])
+    else
+      local names = {}
+      for name in string.gmatch(lines or '', '[^\n]+') do
+        names[#names + 1] = name
+        live[name], live[handler_of(name)] = true, true
+      end
+      record_worker(found[at], when, names)
+    end
+  end
+  return live
 end
 
 -- Since when declarations have been made at this server without loss; see route.lua.
@@ -63,8 +90,10 @@ return function()
   end
 
   redis.call('HSET', P .. 'declared_at', '@', NOW)
-  local has_lost = version < (tonumber(ARGV[2]) or 0)
-  for at = 4, has_lost and #ARGV or 3 + 4 * tonumber(ARGV[3]), 4 do
+  local has_lost = version < (tonumber(ARGV[4]) or 0)
+  local stopped = latest < NOW - tonumber(ARGV[2]) / 2 and NOW - latest or 0
+  local own, of_others, last_own = {}, {}, 5 + 4 * tonumber(ARGV[5])
+  for at = 6, has_lost and #ARGV or last_own, 4 do
     local handler, name, queue, text = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
     local last = tonumber(redis.call('HGET', P .. 'declared_at', name) or 0)
     if redis.call('HGET', P .. 'declarations', name) ~= text or last < NOW - tonumber(ARGV[1]) then
@@ -73,6 +102,21 @@ return function()
     end
     redis.call('HSET', P .. 'declared_at', name, NOW)
     redis.call('HSET', P .. 'lanes', handler, queue)
+    local names = at < last_own and own or of_others
+    names[#names + 1] = name
+  end
+  record_worker(ARGV[3], NOW, own)
+  if has_lost then record_worker('@', NOW, of_others) end
+
+  -- A declaration that no live worker makes any more expires early if one has the handler: it was given other topics or
+  -- stores. If none has it, its workers may only be restarting.
+  local live = read_workers(stopped)
+  for at = 1, #seen, 2 do
+    local name, expired = seen[at], NOW - tonumber(ARGV[1]) - 1000 -- readers know the time in seconds
+    if live[handler_of(name)] and not live[name] and seen[at + 1] > expired then
+      redis.call('HSET', P .. 'declared_at', name, expired)
+      changed = true
+    end
   end
   -- A time, so that an emptied server has no version again that it had before.
   if changed then

@@ -19,9 +19,9 @@ class _Kind(NamedTuple):
 
 _REWRITTEN = "nothing is lost without it: running processes write it again"
 _LOST = {
-    "lanes fair:{lane} limits slots:{limit} paces busy suspects declarations declared_at declarations_version "
-    "declared_since accepted_until bodies_removed_until later_examined leader spools replaced quarantined "
-    "keyring_version secret_versions changing receivers": _REWRITTEN,
+    "lanes fair:{lane} limits slots:{limit} paces busy suspects declarations declared_at declared_by "
+    "declarations_version declared_since accepted_until bodies_removed_until later_examined leader spools replaced "
+    "quarantined keyring_version secret_versions changing receivers": _REWRITTEN,
     "data": "without it, hosts report that Redis was replaced, until `storehooks hosts accept`",
     "n t:{store}": "without it, its counts begin at 0 again",
     "ready:{lane} leased later held:{store}": "without it, the housekeeper puts its runs back within minutes",

@@ -33,9 +33,10 @@ class PastRun:
 
 @dataclass(frozen=True)
 class EventRuns:
-    """An event's topic and its runs by handler; "" is the event before routing."""
+    """An event's store, topic and runs by handler; "" is the event before routing."""
 
     id: str
+    store: str
     topic: str
     runs: Mapping[str, PastRun]
     accepted: str = ""
@@ -135,4 +136,5 @@ def _event_runs(event_id: str, fields: Mapping[bytes, bytes], accepted: str = ""
         for name, value in fields.items()
         if name.startswith(b"r:")
     }
-    return EventRuns(event_id, fields.get(b"topic", b"").decode("utf-8", "replace"), runs, accepted)
+    store, topic = (fields.get(name, b"").decode("utf-8", "replace") for name in (b"store", b"topic"))
+    return EventRuns(event_id, store, topic, runs, accepted)

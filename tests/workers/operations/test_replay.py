@@ -11,6 +11,7 @@ from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.harness import Process, System, eventually
 
 GREET, PRINT = "shop.greet", "shop.print"
+TOPICS = ("order.created", "order.paid")
 SELECTION = ("events", "replay", "--run-status", "done", "--yes")
 
 
@@ -99,3 +100,36 @@ def test_an_interrupted_replay_of_a_selection_replays_no_run_twice(system: Syste
     finish_replayed(system)
     assert f"{60 - reopened} runs replayed" in system.run_cli(*SELECTION).stdout
     assert replays(system, ids) == [1] * 60
+
+
+def test_a_selection_gives_a_new_handler_only_the_events_that_it_wants(system: System) -> None:
+    """It got runs of every topic and store: orders that were only created were exported as paid."""
+    ids = {(topic, store): system.accept(topic, store=store) for topic in TOPICS for store in ("north", "south")}
+    done_events(system, 0, GREET)
+    for _ in ids:
+        route(system.inbox, claim_one(system.inbox), (GREET, "default", False))
+    finish_replayed(system)
+    system.inbox.declare([Declaration(PRINT, "1", ("order.paid",), ("south",))])
+    for name, at in system.client.hgetall(keys.DECLARED_AT).items():  # all workers have been stopped for an hour
+        system.client.hset(keys.DECLARED_AT, name, int(at) - 3_600_000)
+    assert "1 run matches" in system.run_cli("events", "replay", "--handler", PRINT, "--dry-run").stdout
+    assert "1 run replayed" in system.run_cli("events", "replay", "--handler", PRINT, "--yes").stdout
+    (run,) = system.inbox.claim({PRINT: 9}, capacity=9).runs
+    assert run.event.id == ids["order.paid", "south"]
+    chosen = ids["order.created", "north"]
+    assert "1 run replayed" in system.run_cli("events", "replay", chosen, "--handler", PRINT, "--yes").stdout
+    assert system.run_of(chosen, PRINT).status == "waiting", "an event chosen by its id is given to any handler"
+
+
+def test_a_version_of_a_handler_that_has_no_runs_matches_none(system: System) -> None:
+    (event_id,) = done_events(system, 1, GREET)
+    system.inbox.declare([Declaration(PRINT, "1", ("*",), ("*",))])
+    for chosen in ((), (event_id,)):
+        command = ("events", "replay", *chosen, "--handler", PRINT, "--handler-version", "9.9.9", "--dry-run")
+        assert "0 runs match" in system.run_cli(*command).stdout
+
+
+def test_last_is_the_event_that_was_accepted_last(system: System) -> None:
+    ids = done_events(system, 2, GREET)
+    assert "1 run replayed" in system.run_cli("events", "replay", "last").stdout
+    assert replays(system, ids) == [0, 1]

@@ -35,10 +35,17 @@ log = logs.get("worker")
 
 class InboxExchange:
     def __init__(
-        self, inbox: Inbox, pool: ChildPool, waiting: WaitingRuns, claim_sizes: ClaimSizes, wake_ups: WakeUps
+        self,
+        inbox: Inbox,
+        pool: ChildPool,
+        waiting: WaitingRuns,
+        claim_sizes: ClaimSizes,
+        wake_ups: WakeUps,
+        *,
+        worker: str = "",
     ) -> None:
         self.inbox = inbox
-        self.router = EventRouter(inbox)
+        self.router = EventRouter(inbox, worker)
         self.failures = FailureLog()
         self.expects_work = True
         """Whether a claim may find work: after a wake-up, after the end of a run, and at each heartbeat."""

@@ -21,8 +21,9 @@ MOST_HANDLERS = 16
 class EventRouter:
     """Declares this worker's handlers, reads the declarations of all workers, and routes events by those."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, worker: str = "") -> None:
         self._inbox = inbox
+        self._worker = worker
         self._known = NOTHING_DECLARED
         self.adopt((), limited=())
 
@@ -33,7 +34,7 @@ class EventRouter:
         self._table = RouteTable(Declarations("", ()), limited=limited)
 
     def declare_and_read(self) -> None:
-        self._inbox.declare(self._handlers, known=self._known)
+        self._inbox.declare(self._handlers, worker=self._worker, known=self._known)
         self._use(self._inbox.declarations())
 
     @property

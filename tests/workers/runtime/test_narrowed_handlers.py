@@ -1,0 +1,178 @@
+"""A handler that is given fewer topics or stores gets no other events from then on, and every command says the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Collection
+
+import pytest
+
+from receiver.inbox import Declaration, keys
+from tests.support.harness import Process, System, eventually
+
+PLUGIN = """
+from workers import Router
+router = Router("shop")
+@router.on("*")
+def note(event, ctx):
+    return "noted"
+"""
+NARROWER = PLUGIN.replace('"*"', '"order.*"')
+NOTE = "shop.note"
+
+
+def reload(system: System, *workers: Process) -> None:
+    before = system.log("worker").count('"reloaded"')
+    for worker in workers:
+        worker.send(signal.SIGHUP)
+    eventually(lambda: system.log("worker").count('"reloaded"') == before + len(workers))
+
+
+def handled(system: System, topic: str, store: str = "north") -> bool:
+    """Whether an event that is sent now is handled."""
+    event_id = system.deliver(topic, store=store)
+    assert system.settled(event_id) == "settled"
+    return system.run_of(event_id, NOTE) is not None
+
+
+def test_fewer_topics_count_once_every_worker_has_reloaded(make_system: Callable[..., System]) -> None:
+    """For 15 minutes the handler got events that only its old version wanted, and handled them with the new one."""
+    system = make_system(plugin=PLUGIN)
+    system.start("web", "housekeeper")
+    workers = system.start("worker", "worker")
+    eventually(lambda: system.log("worker").count('"worker started"') == 2)
+    system.client.set(keys.DECLARED_SINCE, 1)
+    assert handled(system, "product.updated")
+    system.plugin.write_text(NARROWER)
+    reload(system, workers[0])
+    assert handled(system, "product.updated"), "the other worker has the old version, which wants it"
+    reload(system, workers[1])
+    assert not handled(system, "product.updated")
+    assert handled(system, "order.created")
+    last = system.deliver("product.updated")
+    system.settled(last)
+    (told,) = json.loads(system.run_cli("handlers", "explain", last, "--json").stdout)
+    assert (told["reason"], told["why"]) == ("topic", "it listens to order.*, not product.updated")
+    sent = {row["theirs"]: row["handlers"] for row in json.loads(system.run_cli("topics", "--json").stdout)}
+    assert sent == {"product.updated": [], "order.created": [NOTE]}
+
+
+def test_fewer_stores_count_after_a_reload_and_stay_so_after_a_restart(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=PLUGIN)
+    system.start("web", "housekeeper")
+    (worker,) = system.start("worker")
+    assert handled(system, "order.created", "south")
+    system.client.set(keys.DECLARED_SINCE, 1)
+    system.config_file.write_text(system.config_file.read_text() + '[plugins.shop]\nstores = ["north"]\n')
+    reload(system, worker)
+    assert not handled(system, "order.created", "south")
+    worker.send(signal.SIGTERM)
+    worker.wait()
+    age_declarations(system, 120)
+    system.start("worker")
+    assert not handled(system, "order.created", "south")
+    assert handled(system, "order.created", "north")
+
+
+def test_fewer_topics_count_soon_after_a_restart(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=PLUGIN)
+    system.start("web", "housekeeper")
+    (worker,) = system.start("worker")
+    assert handled(system, "product.updated")
+    system.client.set(keys.DECLARED_SINCE, 1)
+    worker.send(signal.SIGTERM)
+    worker.wait()
+    system.plugin.write_text(NARROWER)
+    age_declarations(system, 120)
+    quicker = {"workers.runtime.worker.worker.HEARTBEAT_EVERY": 0.2, "receiver.inbox.inbox.WORKER_SILENT_MS": 1000}
+    system.start("worker", quicker=quicker)
+    eventually(lambda: topics(system) == {"order.*"}, 10, what="the old version has ended")
+    assert not handled(system, "product.updated")
+    assert handled(system, "order.created")
+
+
+# The rule itself, with workers that this test plays
+
+
+def wants(*topics: str, version: str = "1", handler: str = NOTE) -> list[Declaration]:
+    return [Declaration(handler, version, topics, ("*",))]
+
+
+def topics(system: System) -> set[str]:
+    """The topics that events are routed by."""
+    return {topic for one in system.inbox.declarations().handlers for topic in one.topics}
+
+
+def age_declarations(system: System, seconds: float, workers: Collection[str] | None = None) -> None:
+    """As if this time had passed since the declarations of these workers, or of all."""
+    for worker, value in system.client.hgetall(keys.DECLARED_BY).items():
+        at, rest = value.split(b"\n", 1)
+        if workers is None or worker.decode() in workers:
+            system.client.hset(keys.DECLARED_BY, worker, b"%d\n%s" % (int(at) - seconds * 1000, rest))
+    for name, at in system.client.hgetall(keys.DECLARED_AT).items() if workers is None else ():
+        system.client.hset(keys.DECLARED_AT, name, int(int(at) - seconds * 1000))
+
+
+def test_each_change_of_what_is_wanted_is_a_new_version(system: System) -> None:
+    """A worker that routes by an old one is told to read them again."""
+    first = system.inbox.declare(wants("order.*", "product.*"), worker="one")
+    second = system.inbox.declare(wants("order.*"), worker="one")
+    assert topics(system) == {"order.*"}
+    third = system.inbox.declare(wants("order.*", "product.*"), worker="one")
+    assert topics(system) == {"order.*", "product.*"}
+    assert len({first, second, third}) == 3
+    assert system.inbox.declare(wants("order.*", "product.*"), worker="one") == third
+
+
+def test_a_declaration_ends_when_its_last_worker_is_silent_and_another_has_the_handler(system: System) -> None:
+    system.inbox.declare(wants("product.*"), worker="old")
+    version = system.inbox.declare(wants("order.*", version="2"), worker="new")
+    age_declarations(system, 10, ["old"])
+    system.inbox.declare(wants("order.*", version="2"), worker="new")
+    assert topics(system) == {"product.*", "order.*"}
+    age_declarations(system, 10, ["old"])
+    assert system.inbox.declare(wants("order.*", version="2"), worker="new") != version
+    assert topics(system) == {"order.*"}
+
+
+def test_a_handler_that_only_the_silent_worker_had_stays(system: System) -> None:
+    system.inbox.declare([*wants("product.*"), *wants("customer.*", handler="shop.other")], worker="old")
+    age_declarations(system, 60, ["old"])
+    system.inbox.declare(wants("order.*"), worker="new")
+    assert topics(system) == {"order.*", "customer.*"}
+
+
+@pytest.mark.parametrize("seconds", [8, 30, 3600])
+def test_the_first_worker_after_a_stop_of_all_keeps_what_the_others_want(system: System, seconds: int) -> None:
+    """Two hosts have two configs, or are amid an upgrade. The second one starts a few seconds after the first."""
+    system.inbox.declare(wants("customer.*"), worker="reloaded")
+    for worker, topic in (("reloaded", "product.*"), ("one", "order.*")):
+        system.inbox.declare(wants(topic), worker=worker)
+    age_declarations(system, seconds)
+    system.inbox.declare(wants("order.*"), worker="one again")
+    assert topics(system) == {"product.*", "order.*"}
+    age_declarations(system, 6)
+    system.inbox.declare(wants("order.*"), worker="one again")
+    assert topics(system) == {"product.*", "order.*"}
+    age_declarations(system, 15, ["reloaded", "one"])
+    system.inbox.declare(wants("order.*"), worker="one again")
+    assert topics(system) == {"order.*"}
+
+
+def test_after_an_emptied_server_what_other_workers_want_stays_until_they_return(system: System) -> None:
+    system.inbox.declare(wants("product.*"), worker="other")
+    system.inbox.declare(wants("order.*"), worker="one")
+    known = system.inbox.declarations()
+    system.client.delete(keys.DECLARATIONS, keys.DECLARED_AT, keys.DECLARED_BY, keys.DECLARATIONS_VERSION)
+    for _ in range(2):
+        system.inbox.declare(wants("order.*"), worker="one", known=known)
+        assert topics(system) == {"product.*", "order.*"}
+
+
+@pytest.mark.parametrize("value", ["", "yesterday", "yesterday\nshop.note@1#x", f"{'9' * 30}\nshop.note@1#x"])
+def test_a_damaged_record_of_a_worker_is_no_obstacle(system: System, value: str) -> None:
+    system.inbox.declare(wants("order.*"), worker="one")
+    system.client.hset(keys.DECLARED_BY, "other", value)
+    system.inbox.declare(wants("order.*"), worker="one")
+    assert topics(system) == {"order.*"}
