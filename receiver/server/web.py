@@ -49,12 +49,15 @@ class WebServer(BaseApplication):
 
     def load_config(self) -> None:
         """Called by gunicorn at start and at each HUP."""
+        before = self.config
         if self._started:
             self.config = self._reload()
-        self._started = True
         assert self.cfg is not None
         for name, value in settings(self.config).items():
             self.cfg.set(name, value)
+        if self._started and self.config is before:  # refused: it listens where it did
+            self.cfg.set("on_reload", lambda _server: None)
+        self._started = True
 
     def load(self) -> Flask:
         """Called by gunicorn in each worker process; its worker class reads `pipeline` afterwards."""

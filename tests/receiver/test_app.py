@@ -139,6 +139,10 @@ def test_hup_loads_a_new_config_and_refuses_an_invalid_one(web: System) -> None:
     assert "unknown key nonsense" in web.log("web")
     web.config_file.write_text(third)
     assert eventually(lambda: web.post(web.request(store="west"), store="west").status_code == 200)
+    process.send(signal.SIGHUP)
+    eventually(lambda: web.log("web").count("Handling signal: hup") == 3)
+    assert "web listens" not in web.log("web").split("Handling signal: hup")[2]
+    eventually(lambda: "web listens" in web.log("web").split("Handling signal: hup")[3])
 
 
 def test_hup_leaves_the_data_dir_as_it_is_because_the_spool_is_in_it(web: System) -> None:
