@@ -116,3 +116,16 @@ def test_a_call_refused_at_each_heartbeat_is_one_outage(shop: System, own_redis:
     lines = [json.loads(line) for line in shop.log("worker").splitlines()]
     assert [line["event"] for line in lines if "refuses" in line["event"]] == [refused, again]
     assert lines[-1]["seconds"] > 0
+
+
+def test_workers_started_while_the_server_refuses_writes_wait_until_it_takes_them(
+    shop: System, own_redis: Server
+) -> None:
+    """They ended with exit code 1 every second, with a line of the supervisor and one of their own each time."""
+    waiting = shop.accept()
+    own_redis.client.config_set("min-replicas-to-write", 1)
+    shop.start("supervisor")
+    eventually(lambda: shop.log("supervisor").count("refuses a command") == 2, what="the worker and the housekeeper")
+    own_redis.client.config_set("min-replicas-to-write", 0)
+    assert shop.settled(waiting) == "settled"
+    assert "ended with exit code" not in shop.log("supervisor")

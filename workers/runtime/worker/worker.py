@@ -82,7 +82,7 @@ class Worker(RegisteredWorker):
 
     def work(self, *_: Any, **__: Any) -> bool:
         """Work until asked to stop; then finish the runs under way and release the rest."""
-        self._exchange.router.declare_and_read()
+        self._exchange.try_at_server(self._exchange.router.declare_and_read)
         self.refresh_registration()
         log.info("worker started", handlers=sorted(self._handlers), child_processes=self.config.workers.child_processes)
         try:
