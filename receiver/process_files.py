@@ -136,7 +136,8 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _remove_own(path: Path, pid: int) -> None:
     if os.getpid() == pid:  # a forked child runs its parent's exit functions
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that is read-only by now
+            path.unlink()
 
 
 def _remove_unheld(path: Path) -> None:

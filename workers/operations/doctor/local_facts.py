@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -160,16 +162,24 @@ def plugin_facts(validation: ValidationProcess, deadline: float) -> PluginFacts:
 # The disk
 
 
+def _is_read_only(folder: Path) -> bool:
+    """By a write: the flags of the mount do not show a disk that became read-only after an error."""
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False
+
+
 def host_facts(config: Config, last_events: Mapping[str, datetime]) -> HostFacts:
     folder = config.data_dir
     existing = _nearest_folder(folder)
     disk = os.statvfs(existing)
-    writable = os.access(existing, os.W_OK | os.X_OK)
     facts = HostFacts(
         str(folder),
-        writable,
+        os.access(existing, os.W_OK | os.X_OK),
         disk.f_bavail * disk.f_frsize,
-        read_only=bool(disk.f_flag & os.ST_RDONLY),
+        read_only=_is_read_only(existing),
         exposed=tuple(_exposed(config)),
         open_to_others=tuple(map(str, open_to_others(folder))),
         web_runs=is_web_running(folder),
