@@ -15,7 +15,6 @@ from receiver.inbox.accept_batch import MAX_EVENT_NAMES, unreadable_detail
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
-from receiver.inbox.redis.script_runner import ScriptCall
 
 RETIRE_SLICE = 500
 RESUME_SLICE = 10_000
@@ -105,7 +104,7 @@ class Administration:
         name, value = cursor
         parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
         options: list[Argument] = [keys.CURSOR + name if name else "", value, int(again), int(urgent)]
-        (replies,) = script_runner.run(self.client, [ScriptCall("reopen", [*options, *parts])])
+        replies = script_runner.run_one(self.client, "reopen", *options, *parts)
         return [ReopenResult(reply.decode()) for reply in replies]
 
     def reread(self, deliveries: Sequence[tuple[str, Delivery]], *, repeat_window: float) -> list[RereadResult]:
@@ -119,7 +118,7 @@ class Administration:
             # Without a delivery id, the event's id is random.
             arguments += (event.id if event.delivery_id else "", one.first_id)
             arguments.append(one.content_hash if repeat_window else "")
-        (replies,) = script_runner.run(self.client, [ScriptCall("reread", arguments)])
+        replies = script_runner.run_one(self.client, "reread", *arguments)
         return [RereadResult(reply.decode()) for reply in replies]
 
     def replay_position(self, name: str) -> str:
@@ -144,16 +143,14 @@ class Administration:
 
     def pause(self, *, handler: str = "", store: str = "") -> bool:
         """Begin no more runs of a handler or a store. False if it was paused already."""
-        (new,) = script_runner.run(self.client, [ScriptCall("pause", [_pause_name(handler, store)])])
+        new = script_runner.run_one(self.client, "pause", _pause_name(handler, store))
         return bool(new)
 
     def resume(self, *, handler: str = "", store: str = "") -> int:
         """Let runs begin again, in their order. Returns the number of held items of a store that returned."""
         total = 0
         while True:
-            (returned,) = script_runner.run(
-                self.client, [ScriptCall("resume", [_pause_name(handler, store), RESUME_SLICE])]
-            )
+            returned = script_runner.run_one(self.client, "resume", _pause_name(handler, store), RESUME_SLICE)
             total += int(returned)
             if returned < RESUME_SLICE:
                 return total
@@ -173,9 +170,7 @@ class Administration:
         for place in ("ready", "later", *(f"held:{store}" for store in held_stores(self.client))):
             cursor = b"0"
             while True:
-                (reply,) = script_runner.run(
-                    self.client, [ScriptCall("retire", [handler, place, cursor, RETIRE_SLICE, detail])]
-                )
+                reply = script_runner.run_one(self.client, "retire", handler, place, cursor, RETIRE_SLICE, detail)
                 cursor, ended = reply
                 total += int(ended)
                 if cursor == b"0":
@@ -185,7 +180,7 @@ class Administration:
     def drop(self, items: Sequence[str], *, reason: str) -> list[DropResult]:
         """Give up failures, with a reason that is stored with them."""
         detail = orjson.dumps({"result": reason, "dropped": "by hand"})
-        (replies,) = script_runner.run(self.client, [ScriptCall("drop", [detail, *items])])
+        replies = script_runner.run_one(self.client, "drop", detail, *items)
         return [DropResult(reply.decode()) for reply in replies]
 
 

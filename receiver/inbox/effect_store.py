@@ -5,7 +5,6 @@ A place is the name of a key without the prefix: `o:...` holds once marks, `st:.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis
@@ -13,7 +12,6 @@ from redis import Redis
 from receiver.inbox import keys
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
-from receiver.inbox.redis.script_runner import ScriptCall
 
 
 class EffectStore:
@@ -50,8 +48,7 @@ class EffectStore:
         return int(self.client.hincrby(keys.PREFIX + place, name, by))
 
     def _once(self, step: str, place: str, field: str, item: str, *more: Argument) -> list[Any]:
-        arguments: Sequence[Argument] = [step, place, field, item, self._keep_ms, *more]
-        (reply,) = script_runner.run(self.client, [ScriptCall("once", arguments)])
+        reply = script_runner.run_one(self.client, "once", step, place, field, item, self._keep_ms, *more)
         return [reply[0].decode(), *reply[1:]]
 
 

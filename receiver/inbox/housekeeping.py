@@ -11,8 +11,6 @@ from redis import Redis
 from receiver.inbox.leases import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.model import DECLARATION_MS
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.raw_connection import Argument
-from receiver.inbox.redis.script_runner import ScriptCall
 
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
@@ -37,27 +35,25 @@ class Housekeeping:
     def tick(self, *, lapses: bool = True) -> tuple[int, int, list[FailedRun]]:
         """Make due and lapsed work ready, and wake workers. Returns how many were due and lapsed, and which failed."""
         detail = orjson.dumps({"error": "lost-worker: its worker died or hung repeatedly", "reason": "lost-worker"})
-        arguments: list[Argument] = [TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses)]
-        (moved,) = script_runner.run(self.client, [ScriptCall("tick", arguments)])
+        moved = script_runner.run_one(self.client, "tick", TICK_SLICE, LEASE_MS, LOSSES_ALLOWED, detail, int(lapses))
         due, lapsed, failed = moved
         return due, lapsed, _failed_runs(failed)
 
     def put_back_stranded(self) -> int:
         """Put open items that are in no set back, of the next slice of events. Returns how many there were."""
-        (reply,) = script_runner.run(self.client, [ScriptCall("stranded", [self._position, STRANDED_SLICE, LEASE_MS])])
+        reply = script_runner.run_one(self.client, "stranded", self._position, STRANDED_SLICE, LEASE_MS)
         self._position = reply[0]
         return int(reply[1])
 
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
         """Remove a slice of what is older than these ages (s). Returns the numbers of (bodies, records, failures)."""
         ages = [int(seconds * 1000) for seconds in (bodies, records, failures)]
-        (removed,) = script_runner.run(self.client, [ScriptCall("trim", [TRIM_SLICE, *ages])])
+        removed = script_runner.run_one(self.client, "trim", TRIM_SLICE, *ages)
         return removed[0], removed[1], removed[2]
 
     def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:
         """Remove a store's oldest events above `keep`. Returns how many were examined, after `skip`, and removed."""
-        arguments: list[Argument] = [store, keep, TRIM_SLICE, int(window * 1000), skip]
-        (reply,) = script_runner.run(self.client, [ScriptCall("trim_store", arguments)])
+        reply = script_runner.run_one(self.client, "trim_store", store, keep, TRIM_SLICE, int(window * 1000), skip)
         return int(reply[0]), int(reply[1])
 
     def end_orphans(self, *, absent: float = DECLARATION_MS / 1000) -> list[FailedRun]:
@@ -65,12 +61,12 @@ class Housekeeping:
         detail = orjson.dumps(
             {"error": "no-such-handler: no worker has this handler any more", "reason": "no-such-handler"}
         )
-        (ended,) = script_runner.run(self.client, [ScriptCall("orphans", [int(absent * 1000), TRIM_SLICE, detail])])
+        ended = script_runner.run_one(self.client, "orphans", int(absent * 1000), TRIM_SLICE, detail)
         return _failed_runs(ended)
 
     def lead(self, name: str, for_ms: int) -> bool:
         """Whether the housekeeper `name` leads now. This only saves work; correctness does not depend on it."""
-        (leads,) = script_runner.run(self.client, [ScriptCall("lead", [name, for_ms])])
+        leads = script_runner.run_one(self.client, "lead", name, for_ms)
         return bool(leads)
 
 

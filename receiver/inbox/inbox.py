@@ -175,7 +175,7 @@ class Inbox:
         for run, handlers in decisions:
             parts = [part for name, queue, start in handlers for part in (name, queue, start_text(start))]
             arguments += (run.token, run.stored.id, len(parts) // 3, *parts)
-        (replies,) = script_runner.run(self._server, [ScriptCall("route", arguments)])
+        replies = script_runner.run_one(self._server, "route", *arguments)
         return [[part.decode() for part in reply] for reply in replies]
 
     def renew(self, runs: Iterable[Run]) -> set[str]:
@@ -183,7 +183,7 @@ class Inbox:
         pairs = [part for run in runs for part in (run.item, run.token)]
         if not pairs:
             return set()
-        (lost,) = script_runner.run(self._server, [ScriptCall("renew", [LEASE_MS, *pairs])])
+        lost = script_runner.run_one(self._server, "renew", LEASE_MS, *pairs)
         return {item.decode() for item in lost}
 
     def declare(
@@ -199,9 +199,8 @@ class Inbox:
             routing = orjson.dumps([one.topics, one.stores, one.queue])
             mark = hashlib.sha256(routing).hexdigest()[:6]  # one version may be deployed with two configs
             parts += (one.handler, f"{one.handler}@{one.version}#{mark}", one.queue, text)
-        times = DECLARATION_MS, WORKER_SILENT_MS
-        arguments: list[Argument] = [*times, worker, known.version, len(handlers), *parts]
-        (version,) = script_runner.run(self._server, [ScriptCall("declare", arguments)])
+        start: list[Argument] = [DECLARATION_MS, WORKER_SILENT_MS, worker, known.version, len(handlers)]
+        version = script_runner.run_one(self._server, "declare", *start, *parts)
         return str(version.decode())
 
     def declarations(self) -> Declarations:

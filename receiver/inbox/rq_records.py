@@ -25,7 +25,7 @@ def register_worker(client: Redis, name: str, queues: Sequence[str], fields: Map
     arguments: list[Argument] = [keys.RQ_WORKER + name, WORKER_SECONDS, len(queues), *map(keys.rq_queue, queues)]
     for field, value in fields.items():
         arguments += (field, value)
-    script_runner.run(client, [ScriptCall("register", arguments)])
+    script_runner.run_one(client, "register", *arguments)
 
 
 def fail_foreign_jobs(client: Redis, queues: Sequence[str]) -> Iterator[tuple[str, bytes]]:

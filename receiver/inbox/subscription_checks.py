@@ -21,8 +21,6 @@ from receiver.inbox.model import to_number
 from receiver.inbox.queries.damage import as_text, read_numbers
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import server_ms
-from receiver.inbox.redis.raw_connection import Argument
-from receiver.inbox.redis.script_runner import ScriptCall
 
 MAX_REPAIRS_KEPT = 100
 LOCK_MS = 180_000
@@ -96,8 +94,7 @@ class SubscriptionChecks:
         """The stores to check now, each assigned to one caller. First checks of new stores are spread over `every`."""
         removed = self.removed()
         stores = [store for store in stores if store not in removed]
-        arguments: list[Argument] = [int(every * 1000), LOCK_MS, most, *stores]
-        (due,) = script_runner.run(self.client, [ScriptCall("checks", arguments)])
+        due = script_runner.run_one(self.client, "checks", int(every * 1000), LOCK_MS, most, *stores)
         return [name.decode() for name in due]
 
     def check_again_in(self, store: str, seconds: float) -> None:
@@ -119,10 +116,10 @@ class SubscriptionChecks:
         try:
             yield lambda: self._extend_lock(store, token)
         finally:
-            script_runner.run(self.client, [ScriptCall("unlock", [store, token])])
+            script_runner.run_one(self.client, "unlock", store, token)
 
     def _extend_lock(self, store: str, token: str) -> None:
-        (held,) = script_runner.run(self.client, [ScriptCall("relock", [store, token, LOCK_MS])])
+        held = script_runner.run_one(self.client, "relock", store, token, LOCK_MS)
         if not held:
             raise StoreLocked(f"{store}: this took too long, and the lock on its subscriptions has expired; try again")
 

@@ -24,7 +24,6 @@ from receiver.inbox.keyring.host_files import Entry, KeyringFiles, Sealed, merge
 from receiver.inbox.keyring.learned_secrets import LearnedSecret, Seal
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.script_runner import ScriptCall
 
 ENDED_KEPT = 7 * 86400.0
 """Seconds for which an ended secret is kept, so that `verify` can report that it would have matched."""
@@ -149,7 +148,7 @@ class Keyring:
 
     def _change(self, action: str, entries: Iterable[tuple[str, str, bytes | str]], at_least: int = 0) -> int:
         parts = [part for entry in entries for part in entry]
-        (version,) = script_runner.run(self.client, [ScriptCall("keyring", [action, at_least, *parts])])
+        version = script_runner.run_one(self.client, "keyring", action, at_least, *parts)
         return int(version)
 
     def remove(self, store: str, fingerprints: Iterable[str]) -> int:

@@ -9,7 +9,6 @@ from redis import Redis
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.script_runner import ScriptCall
 
 LIVE_SECONDS = 12.0
 """A receiver that has confirmed nothing for this long is not waited for."""
@@ -21,7 +20,7 @@ class ReceiverVersions:
 
     def confirm(self, receiver: str, version: int) -> None:
         """Record that a receiver has read a version. Each receiver does so after reading one, and every few seconds."""
-        script_runner.run(self.client, [ScriptCall("confirm", [receiver, version])])
+        script_runner.run_one(self.client, "confirm", receiver, version)
 
     def forget(self, receiver: str) -> None:
         self.client.hdel(keys.RECEIVERS, receiver)

@@ -64,6 +64,11 @@ def run(client: Redis | DirectConnection, calls: Sequence[ScriptCall], *, replic
     return replies
 
 
+def run_one(client: Redis | DirectConnection, name: str, *arguments: Argument) -> Any:
+    """Run one script, and return its reply."""
+    return run(client, [ScriptCall(name, arguments)])[0]
+
+
 def run_each(client: Redis | DirectConnection, calls: Sequence[ScriptCall], *, replicas: int = 0) -> list[Any]:
     """Like `run`, but an error of one script is returned as its reply."""
     replies = _send(client, [call.command for call in calls], replicas)
