@@ -57,13 +57,12 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> 
 
 def _event_from(config: Config, source: str) -> tuple[Event, EventExport | None]:
     from workers.operations import event_export
-    from workers.operations.local_run import event_from_file
 
     if not Path(source).is_file():
         return _stored_event(config, source), None
     if found := event_export.read(Path(source)):
         return found.event, found
-    return event_from_file(config, source), None
+    return event_export.read_event(config, Path(source)), None
 
 
 def _stored_event(config: Config, event_id: str) -> Event:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from receiver.config.values import is_store_name
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.grammar import encode_secret
 from receiver.contract.signing.presets import STANDARD_WEBHOOKS
+from workers.cli.options import require_store_name
 from workers.cli.output import echo, next_command
 
 CONFIG = """\
@@ -52,10 +52,7 @@ def greet(event: Event, ctx: Context) -> str:
 @click.option("--store", default="demo", show_default=True, help="The name of the first store.")
 def init(store: str) -> None:
     """Write config.toml and plugins/hello.py in this folder."""
-    if not is_store_name(store):
-        raise ConfigError(
-            f"{store[:64]}: a store's name has only lower-case letters, digits, - and _, and at most 63 characters"
-        )
+    require_store_name(store)
     config, plugin = Path("config.toml"), Path("plugins/hello.py")
     for path in (config, plugin):
         if path.exists():

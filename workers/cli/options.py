@@ -16,7 +16,7 @@ from redis import Redis
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.errors import did_you_mean
-from receiver.config.values import parse_duration, parse_rate
+from receiver.config.values import is_store_name, parse_duration, parse_rate
 from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.queries.damage import PartialReader
@@ -142,6 +142,13 @@ def choose_store(config: Config, name: str | None) -> str:
     if name not in config.stores:
         raise NotFound(f"no store {name}; configured stores: {', '.join(sorted(config.stores)) or 'none'}")
     return name
+
+
+def require_store_name(name: str) -> None:
+    if not is_store_name(name):
+        raise ConfigError(
+            f"{name[:64]}: a store's name has only lower-case letters, digits, - and _, and at most 63 characters"
+        )
 
 
 def require_handler(client: Redis, name: str) -> None:

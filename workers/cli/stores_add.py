@@ -13,16 +13,16 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.config.values import is_store_name
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.signing.grammar import encode_secret
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import EventQueries
-from receiver.inbox.queries.runs import RunQueries
+from receiver.inbox.model import from_ms
+from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
-from workers.cli.options import Command, Span, connect_server, json_option, load_config
+from workers.cli.options import Command, Span, connect_server, json_option, load_config, require_store_name
 from workers.cli.store_steps import Steps, first_line, reload_processes
 from workers.operations.store_files import Draft, as_toml, path_for
 
@@ -101,10 +101,7 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
 
 
 def _check_name(config: Config, name: str) -> None:
-    if not is_store_name(name):
-        raise ConfigError(
-            f"{name[:64]}: a store's name has only lower-case letters, digits, - and _, and at most 63 characters"
-        )
+    require_store_name(name)
     if name in config.stores:
         raise ConfigError(f"{config.place('stores', name)}: store {name} already exists")
 
@@ -251,7 +248,7 @@ def _subscribe(managed: ManagedStore, steps: Steps) -> None:
 
 def _wait_for_test_event(managed: ManagedStore, steps: Steps, until: float) -> None:
     """Ask the store for a test event, repeatedly."""
-    started, began, queries = RunQueries(managed.redis).server_time(), time.monotonic(), EventQueries(managed.redis)
+    started, began, queries = from_ms(server_ms(managed.redis)), time.monotonic(), EventQueries(managed.redis)
     ours = [one for one in managed.subscriptions() if one.is_ours and one.enabled]
     if not ours:
         steps.report("test_event", "none: there is no subscription, because no handler needs one", "")

@@ -27,6 +27,7 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.contract.intake import is_credential
 from receiver.inbox import EventQueries, keys
+from workers.plugins.plugin_settings import general_settings, settings_of_store
 
 MARK = "event_export"
 """The field that makes a JSON file an event export; its value is the version of the format."""
@@ -70,10 +71,7 @@ def write(config: Config, client: Redis, event_id: str) -> bytes:
 
 def read(path: Path) -> EventExport | None:
     """The event export in a file; None if the file is other JSON. Raises ConfigError for an invalid one."""
-    try:
-        document: Any = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
+    document = _read_json(path)
     if not isinstance(document, dict) or MARK not in document:
         return None
     if document[MARK] != VERSION:
@@ -89,12 +87,37 @@ def read(path: Path) -> EventExport | None:
     return EventExport(event, document.get("settings", {}), document.get("once", {}))
 
 
+def read_event(config: Config, path: Path) -> Event:
+    """An event from another JSON file: `{"topic": ..., "data": {...}}`; other fields of an event are optional."""
+    given = _read_json(path)
+    if not isinstance(given, dict) or "topic" not in given:
+        raise ConfigError(f'{path}: an event file must look like {{"topic": "order.created", "data": {{"id": 1}}}}')
+    payload = given.get("payload", {"data": given.get("data", {})})
+    return Event(
+        id=str(given.get("id", "local")),
+        store=str(given.get("store") or next(iter(config.stores), "demo")),
+        topic=str(given["topic"]),
+        received_at=datetime.now(UTC),
+        body=orjson.dumps(payload),
+        headers=given.get("headers", {}),
+        delivery_id=str(given.get("delivery_id", "")),
+        resource_id=str(given.get("resource_id") or (given.get("data") or {}).get("id", "")),
+        data_path=str(given.get("data_path", "" if "payload" in given else "data")),
+        source="file",
+    )
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
+
+
 def _settings(config: Config, plugin: str, store: str) -> dict[str, Any]:
-    general = config.plugins[plugin].plugin_values if plugin in config.plugins else {}
-    own = config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
     return {
-        **_without_secrets(config, general, ("plugins", plugin)),
-        **_without_secrets(config, own, ("stores", store, "plugins", plugin)),
+        **_without_secrets(config, general_settings(config, plugin), ("plugins", plugin)),
+        **_without_secrets(config, settings_of_store(config, plugin, store), ("stores", store, "plugins", plugin)),
     }
 
 

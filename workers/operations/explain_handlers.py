@@ -14,6 +14,8 @@ from receiver.inbox.outcomes import EventStatus, RunStatus
 from receiver.inbox.queries.events import EventRecord, RunRecord
 from receiver.inbox.queries.handlers import AbsentHandler
 
+START_OR_RELOAD = "start or reload (HUP) a worker with this config"
+
 
 @dataclass(frozen=True)
 class RoutingFacts:
@@ -64,9 +66,8 @@ def _with_run(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
         case RunStatus.RUNNING:
             return HandlerExplanation(run.handler, True, RunStatus.RUNNING, f"running, attempt {run.attempts + 1}")
         case RunStatus.DROPPED if run.reason == "skipped":
-            return HandlerExplanation(
-                run.handler, False, "skipped", f"when: {str(run.result).removeprefix('skipped: ')}"
-            )
+            why = f"when: {str(run.result).removeprefix('skipped: ')}"
+            return HandlerExplanation(run.handler, False, "skipped", why)
         case RunStatus.DROPPED:
             return HandlerExplanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
         case RunStatus.FAILED:
@@ -94,25 +95,23 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
 
 def _held(facts: RoutingFacts, name: str) -> HandlerExplanation | None:
     """The handler or the store is paused, or no worker has the handler."""
-    store = facts.event.summary.store
     if f"handler:{name}" in facts.paused:
         return HandlerExplanation(name, False, "paused", "the handler is paused", f"storehooks handlers resume {name}")
-    if f"store:{store}" in facts.paused:
-        return HandlerExplanation(
-            name, False, "paused", f"the store {store} is paused", f"storehooks stores resume {store}"
-        )
-    return None if name in facts.declared else _absent(facts, name)
+    return _store_paused(facts, name) or (None if name in facts.declared else _absent(facts, name))
+
+
+def _store_paused(facts: RoutingFacts, name: str) -> HandlerExplanation | None:
+    store = facts.event.summary.store
+    fix = f"storehooks stores resume {store}"
+    is_paused = f"store:{store}" in facts.paused
+    return HandlerExplanation(name, False, "paused", f"the store {store} is paused", fix) if is_paused else None
 
 
 def _absent(facts: RoutingFacts, name: str) -> HandlerExplanation:
     """It was removed from the plugins, or its workers are stopped. Only a person can know which."""
     since = facts.absent[name].since if name in facts.absent else None
     why = "no worker has this handler any more" + (f", since {since:%H:%M:%S} UTC" if since else "")
-    fix = (
-        "start or reload (HUP) a worker with this config"
-        if name in facts.loaded
-        else f"storehooks handlers retire {name}"
-    )
+    fix = START_OR_RELOAD if name in facts.loaded else f"storehooks handlers retire {name}"
     return HandlerExplanation(name, False, "absent", why, fix)
 
 
@@ -137,14 +136,12 @@ def _without_run(facts: RoutingFacts, name: str) -> HandlerExplanation:
     if about.topic == PROBE:
         return HandlerExplanation(name, False, "probe", "a probe of our own URL; it goes to no handler")
     if not any(matches(pattern, about.topic) for pattern in one.topics):
-        return HandlerExplanation(
-            name, False, "topic", f"it listens to {', '.join(one.topics)}, not {about.topic}", _place(one)
-        )
+        why = f"it listens to {', '.join(one.topics)}, not {about.topic}"
+        return HandlerExplanation(name, False, "topic", why, _place(one))
     if not any(matches(pattern, about.store) for pattern in one.stores):
+        why = f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}"
         fix = f"[plugins.{one.details.get('plugin')}] stores, or {_place(one)}"
-        return HandlerExplanation(
-            name, False, "store", f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}", fix
-        )
+        return HandlerExplanation(name, False, "store", why, fix)
     return _missed(facts, name)
 
 
@@ -154,19 +151,11 @@ def _missed(facts: RoutingFacts, name: str) -> HandlerExplanation:
     if name in facts.absent and name not in facts.loaded:
         return _absent(facts, name)
     if name not in facts.declared:
-        return HandlerExplanation(
-            name,
-            False,
-            "not-loaded",
-            "this config loads it, but no worker has loaded it",
-            "start or reload (HUP) a worker with this config",
-        )
+        why = "this config loads it, but no worker has loaded it"
+        return HandlerExplanation(name, False, "not-loaded", why, START_OR_RELOAD)
     if not facts.event.runs and about.status == EventStatus.OPEN:
-        if f"store:{about.store}" in facts.paused:
-            return HandlerExplanation(
-                name, False, "paused", f"the store {about.store} is paused", f"storehooks stores resume {about.store}"
-            )
-        return HandlerExplanation(name, False, "not-routed", "the event is not routed yet", "storehooks stats")
+        not_routed = HandlerExplanation(name, False, "not-routed", "the event is not routed yet", "storehooks stats")
+        return _store_paused(facts, name) or not_routed
     again = f"storehooks events replay {_id(facts)} --handler {name}"
     return HandlerExplanation(name, False, "added-later", "it did not exist when the event was routed", again)
 

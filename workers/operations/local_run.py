@@ -7,8 +7,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 class LocalRunResult:
     ending: Ending
     message: str
-    ms: float
     error: BaseException | None = None
     traceback: str = ""
+    ms: float = 0.0
 
 
 class LocalRun:
@@ -65,15 +64,17 @@ class LocalRun:
 
     def run(self, event: Event) -> LocalRunResult:
         started = time.perf_counter()
+        result = self._call(event)
+        return replace(result, ms=(time.perf_counter() - started) * 1000)
+
+    def _call(self, event: Event) -> LocalRunResult:
         try:
             if failed := conditions.unmet_condition(self._handler.when, event):
-                return LocalRunResult(Ending.DROPPED, f"skipped: {failed}", (time.perf_counter() - started) * 1000)
+                return LocalRunResult(Ending.DROPPED, f"skipped: {failed}")
             result = self._handler.function(event, self._context(event))
         except Exception as error:  # noqa: BLE001  a handler may raise anything
-            return _result_of(error, (time.perf_counter() - started) * 1000)
-        return LocalRunResult(
-            Ending.DONE, "" if result is None else f'"{result}"', (time.perf_counter() - started) * 1000
-        )
+            return _result_of(error)
+        return LocalRunResult(Ending.DONE, "" if result is None else f'"{result}"')
 
     def close(self) -> None:
         """Call the plugin's shutdown function and stop the sandbox."""
@@ -156,41 +157,18 @@ def _find(loaded: list[discovery.Plugin], name: str) -> tuple[discovery.Plugin, 
     raise ConfigError(f"no handler is named {name}; loaded handlers: {known or 'none'}")
 
 
-def _result_of(error: Exception, ms: float) -> LocalRunResult:
+def _result_of(error: Exception) -> LocalRunResult:
     match error:
         case Drop():
-            return LocalRunResult(Ending.DROPPED, error.why, ms)
+            return LocalRunResult(Ending.DROPPED, error.why)
         case Fail():
-            return LocalRunResult(Ending.FAILED, error.why, ms, error)
+            return LocalRunResult(Ending.FAILED, error.why, error)
         case Retry():
-            return LocalRunResult(Ending.RETRY, error.why, ms)
+            return LocalRunResult(Ending.RETRY, error.why)
         case EffectUnderWay():
-            return LocalRunResult(Ending.WAIT, error.why, ms)
+            return LocalRunResult(Ending.WAIT, error.why)
         case Busy():
-            return LocalRunResult(Ending.BUSY, error.why, ms)
+            return LocalRunResult(Ending.BUSY, error.why)
         case _:
             text = "".join(traceback.format_exception(error))
-            return LocalRunResult(Ending.RAISED, f"{type(error).__name__}: {error}", ms, error, text)
-
-
-def event_from_file(config: Config, path: str) -> Event:
-    """An event from a JSON file: `{"topic": ..., "data": {...}}`; other fields of an event are optional."""
-    try:
-        given: Any = orjson.loads(Path(path).read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(given, dict) or "topic" not in given:
-        raise ConfigError(f'{path}: an event file must look like {{"topic": "order.created", "data": {{"id": 1}}}}')
-    payload = given.get("payload", {"data": given.get("data", {})})
-    return Event(
-        id=str(given.get("id", "local")),
-        store=str(given.get("store") or next(iter(config.stores), "demo")),
-        topic=str(given["topic"]),
-        received_at=datetime.now(UTC),
-        body=orjson.dumps(payload),
-        headers=given.get("headers", {}),
-        delivery_id=str(given.get("delivery_id", "")),
-        resource_id=str(given.get("resource_id") or (given.get("data") or {}).get("id", "")),
-        data_path=str(given.get("data_path", "" if "payload" in given else "data")),
-        source="file",
-    )
+            return LocalRunResult(Ending.RAISED, f"{type(error).__name__}: {error}", error, text)

@@ -23,9 +23,15 @@ RESERVED = ("stores", "handlers")
 
 def settings_of(config: Config, plugin: str, store: str) -> dict[str, Any]:
     """`[plugins.NAME]`, with `[stores.STORE.plugins.NAME]` over it."""
-    general = config.plugins[plugin].plugin_values if plugin in config.plugins else {}
-    own = config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
-    return {**general, **own}
+    return {**general_settings(config, plugin), **settings_of_store(config, plugin, store)}
+
+
+def general_settings(config: Config, plugin: str) -> Mapping[str, Any]:
+    return config.plugins[plugin].plugin_values if plugin in config.plugins else {}
+
+
+def settings_of_store(config: Config, plugin: str, store: str) -> Mapping[str, Any]:
+    return config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
 
 
 def build(config: Config, router: Router, store: str, defaults: Mapping[str, Any] | None = None) -> Any:
@@ -134,10 +140,6 @@ def _place(config: Config, router: Router, store: str, *key: str) -> str:
     found = config.place("stores", store, "plugins", router.name, *key) if key and key[0] in own else None
     found = found or config.place("plugins", router.name, *key)
     return str(found or config.path or "config")
-
-
-def settings_of_store(config: Config, plugin: str, store: str) -> Mapping[str, Any]:
-    return config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
 
 
 def _model_place(router: Router) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis
 
 from receiver.inbox import keys
-from receiver.inbox.model import from_ms, read_detail
+from receiver.inbox.model import read_detail
 from receiver.inbox.queries.damage import DamagedRecord, as_text, read_each
 from receiver.inbox.redis.connecting import server_ms
 
@@ -81,9 +81,6 @@ class RunQueries:
         """The time of acceptance of the newest event. The server's clock may be behind it, if it was set back."""
         found: Any = self.client.zrange(index, -1, -1, withscores=True)
         return f"{found[0][1]:.0f}" if found else "-inf"
-
-    def server_time(self) -> datetime:
-        return from_ms(server_ms(self.client))
 
     def _read(self, page: list[tuple[str, float]]) -> list[EventRuns]:
         pipeline = self.client.pipeline(transaction=False)
