@@ -15,9 +15,7 @@ def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
 
 
 def create(shop: Shop, call: SandboxCall) -> Json:
-    customer = shop.state.insert("customer", new_customer(call.body))
-    shop.emit("customer.created", customer)
-    return customer
+    return shop.add("customer", new_customer(call.body))
 
 
 def get(shop: Shop, call: SandboxCall) -> Json:
@@ -31,11 +29,7 @@ def update(shop: Shop, call: SandboxCall) -> Json:
 
 
 def delete(shop: Shop, call: SandboxCall) -> None:
-    customer = get(shop, call)
-    for address in shop.state.all_of("address", customer["id"]):
-        shop.state.delete("address", address["id"])
-    shop.state.delete("customer", customer["id"])
-    shop.emit("customer.deleted", customer)
+    shop.remove("customer", get(shop, call), parts="address")
 
 
 def list_addresses(shop: Shop, call: SandboxCall) -> Listing:

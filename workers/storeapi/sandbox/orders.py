@@ -44,9 +44,7 @@ def update(shop: Shop, call: SandboxCall) -> Json:
 
 
 def delete(shop: Shop, call: SandboxCall) -> None:
-    order = get(shop, call)
-    shop.state.delete("order", order["id"])
-    shop.emit("order.deleted", order)
+    shop.remove("order", get(shop, call))
 
 
 def update_status(shop: Shop, call: SandboxCall) -> Json:
@@ -96,9 +94,7 @@ def duplicate(shop: Shop, call: SandboxCall) -> Json:
 
 
 def _insert(shop: Shop, order: Json) -> Json:
-    inserted = shop.state.insert("order", {"status": "new", "total": _total(order["lines"]), **order})
-    shop.emit("order.created", inserted)
-    return inserted
+    return shop.add("order", {"status": "new", "total": _total(order["lines"]), **order})
 
 
 def _with_lines(shop: Shop, order: Json, lines: list[Json]) -> Json:

@@ -22,9 +22,7 @@ def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
 
 
 def create(shop: Shop, call: SandboxCall) -> Json:
-    product = shop.state.insert("product", new_product(call.body))
-    shop.emit("product.created", product)
-    return product
+    return shop.add("product", new_product(call.body))
 
 
 def get(shop: Shop, call: SandboxCall) -> Json:
@@ -36,11 +34,7 @@ def update(shop: Shop, call: SandboxCall) -> Json:
 
 
 def delete(shop: Shop, call: SandboxCall) -> None:
-    product = get(shop, call)
-    for variant in shop.state.all_of("variant", product["id"]):
-        shop.state.delete("variant", variant["id"])
-    shop.state.delete("product", product["id"])
-    shop.emit("product.deleted", product)
+    shop.remove("product", get(shop, call), parts="variant")
 
 
 def bulk_import(shop: Shop, call: SandboxCall) -> Json:
@@ -69,15 +63,11 @@ def adjust_inventory(shop: Shop, call: SandboxCall) -> Json:
 
 
 def set_inventory_bulk(shop: Shop, call: SandboxCall) -> list[Json]:
-    rows = check_rows(call.body["inventory"])
-    return [
-        inventory(
-            _set_stock(
-                shop, shop.find("product", check_integer(row.get("id"), "id")), check_integer(row.get("stock"), "stock")
-            )
-        )
-        for row in rows
-    ]
+    result = []
+    for row in check_rows(call.body["inventory"]):
+        product = shop.find("product", check_integer(row.get("id"), "id"))
+        result.append(inventory(_set_stock(shop, product, check_integer(row.get("stock"), "stock"))))
+    return result
 
 
 def list_variants(shop: Shop, call: SandboxCall) -> Listing:
@@ -86,13 +76,8 @@ def list_variants(shop: Shop, call: SandboxCall) -> Listing:
 
 def create_variant(shop: Shop, call: SandboxCall) -> Json:
     product = get(shop, call)
-    body = {
-        "name": check_text(call.body["name"], "name"),
-        "price": product["price"],
-        "stock": 0,
-        **checked_fields(call.body),
-    }
-    variant = shop.state.insert("variant", {"product_id": product["id"], **body}, product["id"])
+    defaults = {"product_id": product["id"], "name": call.body["name"], "price": product["price"], "stock": 0}
+    variant = shop.state.insert("variant", {**defaults, **checked_fields(call.body)}, product["id"])
     shop.emit("product.updated", product)
     return variant
 

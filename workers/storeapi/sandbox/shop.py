@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import secrets
 import threading
@@ -14,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from receiver.contract.signing.signatures import Secret
+from receiver.contract.signing.grammar import Secret, encode_secret
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
 from workers.storeapi.catalogue import Catalogue
@@ -85,6 +84,19 @@ class Shop:
             raise ErrorAnswer(404, f"there is no {kind} {id_}")
         return record
 
+    def add(self, kind: str, body: Mapping[str, Any]) -> Json:
+        """Store a new record, and send its webhook."""
+        record = self.state.insert(kind, body)
+        self.emit(f"{kind}.created", record)
+        return record
+
+    def remove(self, kind: str, record: Json, parts: str = "") -> None:
+        """Delete a record with its parts of this kind, and send its webhook."""
+        for part in self.state.all_of(parts, record["id"]) if parts else ():
+            self.state.delete(parts, part["id"])
+        self.state.delete(kind, record["id"])
+        self.emit(f"{kind}.deleted", record)
+
     def save(self, kind: str, record: Json, topic: str) -> Json:
         """Store a changed record, and send its webhook."""
         self.state.put(kind, record)
@@ -115,13 +127,7 @@ class Shop:
         self.state.execute(
             "INSERT INTO webhook_outbox (subscription, topic, data, delivery, defect, due, occurred) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            subscription,
-            store_topic,
-            orjson.dumps(data),
-            delivery,
-            defect,
-            occurred + delay,
-            occurred,
+            *(subscription, store_topic, orjson.dumps(data), delivery, defect, occurred + delay, occurred),
         )
         self.work_queued.set()
         return int(self.state.execute("SELECT last_insert_rowid()")[0][0])
@@ -137,9 +143,7 @@ class Shop:
 
     def fresh_secret(self) -> str:
         """A new signing secret, in the format of the store's scheme."""
-        scheme, key = self.store.scheme, secrets.token_bytes(24)
-        in_base64 = scheme.secret_encoding.startswith("base")
-        return scheme.secret_prefix + (base64.b64encode(key).decode() if in_base64 else key.hex())
+        return encode_secret(self.store.scheme, secrets.token_bytes(24))
 
     # Setup
 

@@ -122,8 +122,7 @@ class SandboxState:
         return self.counter(f"{kind} of {parent}")
 
     def all_of(self, kind: str, parent: int = 0) -> list[Json]:
-        found = self.execute("SELECT body FROM records WHERE kind = ? AND parent = ? ORDER BY id", kind, parent)
-        return [orjson.loads(body) for (body,) in found]
+        return self._bodies("kind = ? AND parent = ? ORDER BY id", kind, parent)
 
     def place(self, kind: str, body: Json) -> None:
         """Insert or replace a record under the id it names, for tests."""
@@ -145,21 +144,12 @@ class SandboxState:
 
     def page(self, kind: str, parent: int, *, offset: int, limit: int, newest_first: bool) -> list[Json]:
         order = "DESC" if newest_first else "ASC"
-        found = self.execute(
-            f"SELECT body FROM records WHERE kind = ? AND parent = ? ORDER BY id {order} LIMIT ? OFFSET ?",  # noqa: S608
-            kind,
-            parent,
-            limit,
-            offset,
+        return self._bodies(
+            f"kind = ? AND parent = ? ORDER BY id {order} LIMIT ? OFFSET ?", kind, parent, limit, offset
         )
-        return [orjson.loads(body) for (body,) in found]
 
     def after(self, kind: str, parent: int, *, id_: int, limit: int) -> list[Json]:
-        found = self.execute(
-            "SELECT body FROM records WHERE kind = ? AND parent = ? AND id > ? ORDER BY id LIMIT ?",
-            kind,
-            parent,
-            id_,
-            limit,
-        )
-        return [orjson.loads(body) for (body,) in found]
+        return self._bodies("kind = ? AND parent = ? AND id > ? ORDER BY id LIMIT ?", kind, parent, id_, limit)
+
+    def _bodies(self, which: str, *values: Any) -> list[Json]:
+        return [orjson.loads(body) for (body,) in self.execute(f"SELECT body FROM records WHERE {which}", *values)]  # noqa: S608
