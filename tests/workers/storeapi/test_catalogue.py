@@ -57,7 +57,7 @@ def test_every_path_has_the_documented_prefix_and_no_two_operations_share_a_call
 
 def test_the_clients_methods_match_the_catalogue() -> None:
     groups = OperationGroup.__subclasses__()
-    methods = {f"{group.name}.{name}" for group in groups for name in vars(group) if not name.startswith("_")}
+    methods = {f"{group.name}.{name}" for group in groups for name in dir(group) if not name.startswith("_")}
     assert methods - {f"{group.name}.name" for group in groups} == set(bundled_catalogue().operations)
 
 
