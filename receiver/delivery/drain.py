@@ -64,7 +64,7 @@ class SpoolDrain:
         self._moved: set[str] = set()
         """Ids of rows that are in the inbox and not deleted. Not their numbers: the file may be replaced."""
         self._host = host_of(config.data_dir)
-        self._known_data = KnownData(config.data_dir, log)
+        self._known_data = KnownData(config.data_dir, log, ack=config.redis.ack)
         self._check_age_at = self._publish_at = 0.0
         self._problems = logs.ThrottledLog(log)
         self._outage = logs.OutageLog(

@@ -3,7 +3,8 @@
 The data has an id. Each host keeps it in data_dir/known_data, and each process compares twice a second. If the server
 has another id, accepted events are missing from it. The host reports that, and keeps its own id until an operator
 accepts the other: a server that was wrong by mistake is not learned. An older copy of the data has the same id; a
-process that runs notices it because the last time of acceptance is earlier, and gives the copy an id of its own.
+process that runs notices it because the last time of acceptance is earlier, and gives the copy an id of its own. With
+ack = "replica" an earlier time means no loss: what a new primary lacks was not answered, or is in a spool.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ FILE = "known_data"
 
 
 class KnownData:
-    def __init__(self, data_dir: Path, log: structlog.stdlib.BoundLogger) -> None:
+    def __init__(self, data_dir: Path, log: structlog.stdlib.BoundLogger, *, ack: str) -> None:
+        self._ack = ack
         self._file, self._host = data_dir / FILE, keys.host_of(data_dir)
         self._known = ""
         self._accepted_until = 0
@@ -58,10 +60,10 @@ class KnownData:
         elif self._known != id_:
             self._replaced.failed()
             client.hsetnx(keys.REPLACED, self._host, f"{self._known} {time.time() * 1000:.0f}")
-        elif self._accepted_until > (last := to_number(until)) > 0:
+        elif self._ack != "replica" and self._accepted_until > to_number(until) > 0:
             client.set(keys.DATA, _new_id(client))
         else:
-            self._accepted_until = max(last, self._accepted_until)
+            self._accepted_until = max(to_number(until), self._accepted_until)
             self._replaced.worked()
 
     def _learn(self, id_: str) -> None:

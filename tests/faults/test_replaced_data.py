@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from receiver import logs
 from receiver.inbox import keys
+from receiver.inbox.known_data import KnownData, hosts_with_other_data
 from tests.support.harness import Server, System, eventually, own_server
 
 NOTICED = "Redis has other data than before"
@@ -89,6 +91,22 @@ def test_an_older_copy_of_the_data_is_noticed_by_processes_that_run(running: Sys
         own_redis.client.restore(key, 0, value, replace=True)
     assert_noticed(running)
     assert_accepted(running)
+
+
+def test_a_new_primary_that_lacks_unanswered_deliveries_is_no_loss_with_ack_replica(
+    own_redis: Server, tmp_path: Path
+) -> None:
+    noticed = {}
+    for ack in ("stored", "replica"):
+        (tmp_path / ack).mkdir()
+        known = KnownData(tmp_path / ack, logs.get("test"), ack=ack)
+        own_redis.client.flushall()
+        for accepted_until in (1_000, 2_000, 1_000):
+            own_redis.client.set(keys.ACCEPTED_UNTIL, accepted_until)
+            for _ in range(3):
+                known.compare(own_redis.client)
+        noticed[ack] = bool(hosts_with_other_data(own_redis.client))
+    assert noticed == {"stored": True, "replica": False}
 
 
 @pytest.fixture
