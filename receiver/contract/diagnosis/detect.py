@@ -74,6 +74,11 @@ def detect(headers: Headers, body: bytes, secret_text: str, *, url: str = "") ->
     ):
         scheme = _scheme_of(match, headers, document, notes)
         if scheme and _verifies(scheme, headers, body, secret_text, url):
+            sources = scheme.event.resource_id
+            if all(read_source(source, headers, document) is None for source in sources):
+                notes.append(
+                    f"no resource id was found: {' or '.join(sources)} is not in this delivery; set resource_id"
+                )
             return Detection(scheme, notes=(*notes, _about_id(scheme)))
     if omitted := candidates.omitted(headers):
         notes.append(f"{candidates.OMITTED}{', '.join(omitted)}; if one of them is the signature, capture its value")

@@ -27,7 +27,9 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
     plugins = facts.plugins
     if plugins.fault:
         fix = "correct the plugin as the message says, then start the workers or send them HUP"
-        yield fail("handlers", plugins.fault, "workers refuse to start", fix=fix)
+        yield fail(
+            "handlers", plugins.fault, "workers refuse to start; running ones keep the code that they have", fix=fix
+        )
         return
     yield from _absent_handlers(facts)
     if not plugins.handlers:

@@ -247,3 +247,11 @@ def test_every_preset_can_be_loaded_from_its_own_toml(name: str, tmp_path: Path)
 def test_nothing_is_detected_without_a_signature() -> None:
     assert detect({}, b"", "secret").tried[1] == "signatures: none in any header"
     assert detect({"x-sig": hashlib.sha256(BODY).hexdigest()}, BODY, "").scheme is None
+
+
+@pytest.mark.parametrize(("body", "guessed"), [(b'{"number":7}', True), (b'{"id":7}', False)])
+def test_a_guessed_source_that_this_body_does_not_have_is_noted(body: bytes, guessed: bool) -> None:
+    found = detect({"x-acme-signature": mac(SECRET, body).hex()}, body, SECRET)
+    assert found.scheme is not None
+    note = "no resource id was found: json:id is not in this delivery; set resource_id"
+    assert (note in found.notes) == guessed

@@ -438,6 +438,13 @@ def sent(**topics: int) -> dict[str, list[EventName]]:
     return {"north": [EventName(name.replace("_", "."), count, NOW) for name, count in topics.items()]}
 
 
+def test_an_invalid_plugin_stops_new_workers_and_not_those_that_run(facts: Facts) -> None:
+    broken = replace(facts, plugins=replace(facts.plugins, fault="erp.py:3: SyntaxError"))
+    assert only_line(worker_checks.check_handlers(broken)).startswith(
+        "fail handlers: erp.py:3: SyntaxError / workers refuse to start; running ones keep the code that they have -> "
+    )
+
+
 def test_an_unknown_topic_fails_with_the_nearest_topic_and_the_source_line(facts: Facts) -> None:
     changed = with_inbox(facts, topic_names=sent(product_updated=4310), workers=())
     line = only_line(worker_checks.check_handlers(changed))
