@@ -18,7 +18,7 @@ from workers.cli import output
 from workers.cli.options import UNREADABLE_HINT, Noun, Rate, connect_reader, connect_server, load_config, yes_option
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted, some
-from workers.operations.replay import PAGE, Replay
+from workers.operations.replay import RUNS_AT_ONCE, Replay
 
 REREAD = "storehooks events reread --dry-run  what can be read after you have corrected the scheme"
 MAX_SENTENCES = 10
@@ -138,7 +138,7 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     items = reader.runs_of(chosen.group.id, until=chosen.group.last) if chosen.group else iter(chosen.items)
     counts: Counter[DropResult] = Counter()
     with output.progress("dropping", chosen.total) as bar:
-        while page := list(islice(items, PAGE)):
+        while page := list(islice(items, RUNS_AT_ONCE)):
             counts.update(administration.drop(page, reason=reason))
             bar.advance(len(page))
     output.echo(f"{counted(counts[DropResult.DROPPED], 'run')} dropped")

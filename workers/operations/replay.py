@@ -25,7 +25,7 @@ from receiver.inbox.queries.runs import EventRuns, RunQueries
 from workers.plugins.router import wanted_by
 from workers.subscriptions.managed_store import declared_handlers
 
-PAGE = 200
+RUNS_AT_ONCE = 200
 T = TypeVar("T")
 
 
@@ -58,7 +58,7 @@ class ReplayRate:
     @property
     def slice(self) -> int:
         """Maximum number of runs to reopen in one step."""
-        return PAGE if self._rate is None else max(1, min(PAGE, int(self._rate / 10)))
+        return RUNS_AT_ONCE if self._rate is None else max(1, min(RUNS_AT_ONCE, int(self._rate / 10)))
 
     def wait(self, sent: int) -> None:
         self._started = self._started or time.monotonic()
@@ -130,7 +130,7 @@ class Replay:
     @property
     def _next_count(self) -> int:
         """Maximum number of runs for the next step."""
-        left = PAGE if self._first is None else self._first - self.replayed
+        left = RUNS_AT_ONCE if self._first is None else self._first - self.replayed
         return min(left, self._rate.slice)
 
     def _reopen(self, items: Sequence[str], *, make: bool, cursor: tuple[str, str] = ("", "")) -> None:

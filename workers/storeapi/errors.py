@@ -62,8 +62,8 @@ class ResponseTooLarge(Blocked):
 
 
 class Unreachable(ApiError):
-    def __init__(self, reason: str, *, sent: bool, store: str = "", operation: str = "") -> None:
-        super().__init__(reason, store=store, operation=operation)
+    def __init__(self, reason: str, *, sent: bool, **where: str) -> None:
+        super().__init__(reason, **where)
         self.sent = sent
 
 
@@ -88,10 +88,9 @@ class StatusError(ApiError):
         request_id: str = "",
         excerpt: str = "",
         retry_after: float | None = None,
-        store: str = "",
-        operation: str = "",
+        **where: str,
     ) -> None:
-        super().__init__(reason, store=store, operation=operation)
+        super().__init__(reason, **where)
         self.status = status
         self.request_id = request_id
         self.excerpt = excerpt
@@ -120,18 +119,13 @@ class ServerError(StatusError):
 
 def error_class(status: int) -> type[StatusError]:
     """The exception class for a response's status."""
-    if status >= 500 and status != 501:
-        return ServerError
-    kinds: dict[int, type[StatusError]] = {
-        401: AccessDenied,
-        403: AccessDenied,
-        404: ResourceNotFound,
-        405: ResourceNotFound,
-        410: ResourceNotFound,
-        429: RateLimited,
-        501: ResourceNotFound,
-    }
-    return kinds.get(status, InvalidRequest)
+    if status in (401, 403):
+        return AccessDenied
+    if status in (404, 405, 410, 501):
+        return ResourceNotFound
+    if status == 429:
+        return RateLimited
+    return ServerError if status >= 500 else InvalidRequest
 
 
 def had_no_effect(error: ApiError) -> bool:

@@ -123,13 +123,11 @@ def _credentials(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
             fix = f"check the app's permissions in the store's portal, or auth ({auth})"
             yield fail(name, f"API access denied: {api.reason}", fix=fix)
         case "unreachable":
-            yield fail(
-                name, f"API unreachable: {api.reason}", fix=f"check base_url ({base}), or wait: the store may be down"
-            )
+            fix = f"check base_url ({base}), or wait: the store may be down"
+            yield fail(name, f"API unreachable: {api.reason}", fix=fix)
         case "answered":
-            yield fail(
-                name, f"API error: {api.reason}", fix=f"check base_url ({base}), or storehooks api probe --store {name}"
-            )
+            fix = f"check base_url ({base}), or storehooks api probe --store {name}"
+            yield fail(name, f"API error: {api.reason}", fix=fix)
         case "late":
             fix = f"check base_url ({base}), or wait: the store may be down; --timeout waits longer"
             yield fail(name, "API did not answer in time", fix=fix)
@@ -208,9 +206,8 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
     text = f"{of.total:,} refused since {clock(of.first, facts.now)}, {_stored(of)}"
     if valid:
         part = "all" if valid == of.total else f"{valid} of the last {verified}"
-        yield fail(
-            name, f"{text}; {part} valid under the current config", fix=f"storehooks refused release --store {name}"
-        )
+        fix = f"storehooks refused release --store {name}"
+        yield fail(name, f"{text}; {part} valid under the current config", fix=fix)
         return
     reasons = ", ".join(f"{reason} {many:,}" for reason, many in of.reasons.items())
     fix = f"storehooks verify --store {name} --refused last"
