@@ -92,7 +92,7 @@ def list_operations(config: Config, store: str | None, json_: bool) -> None:
     if json_:
         output.as_json(rows)
         return
-    prefix = _common_prefix(rows) if output.width() < FULL_PATHS else ""
+    prefix = os.path.commonpath([row["path"] for row in rows]).rstrip("/") if output.width() < FULL_PATHS else ""
     cells = [_cells(row, prefix) for row in rows]
     output.table(("OPERATION", "METHOD", "PATH", "STATE"), cells, shorten=("PATH",))
     output.echo(f"\n{_count(catalogue)}" + (f"\n… stands for {prefix}" if prefix else ""))
@@ -108,11 +108,6 @@ def _row(operation: Operation, state: str) -> dict[str, Any]:
         "documented": operation.documented,
         "state": state,
     }
-
-
-def _common_prefix(rows: list[dict[str, Any]]) -> str:
-    """The start that all paths share."""
-    return os.path.commonpath([str(row["path"]) for row in rows]).rstrip("/")
 
 
 def _cells(row: dict[str, Any], prefix: str) -> tuple[Any, ...]:

@@ -175,14 +175,14 @@ def _choose(reader: FailureQueries, group: str | None, event_id: str | None) -> 
     return _Chosen(len(items), items=items)
 
 
-def _the_group(reader: FailureQueries, start: str | None) -> FailureGroup:
-    found = reader.find_groups(start or "")
+def _the_group(reader: FailureQueries, start: str) -> FailureGroup:
+    found = [one for one in reader.groups() if one.id.startswith(start)]
     if len(found) > 1:
         names = some([one.id for one in found])
-        raise ConfigError(f"{len(found)} failure groups begin with {str(start)[:64]!r}: {names}; give more of the id")
+        raise ConfigError(f"{len(found)} failure groups begin with {start[:64]!r}: {names}; give more of the id")
     if not found:
         raise NotFound(
-            f"no failure group {str(start)[:64]!r}; if it was listed before, nothing is left to replay or drop. "
+            f"no failure group {start[:64]!r}; if it was listed before, nothing is left to replay or drop. "
             "`storehooks failures` lists the groups. If a handler has 200 groups, its further causes are in one more, "
             '"other causes"'
         )

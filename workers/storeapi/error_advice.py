@@ -29,7 +29,7 @@ def error_for(
     response: HttpResponse, operation: Operation | None, catalogue: Catalogue, known: ConfirmedOperations
 ) -> StatusError:
     """The exception for an error response. Its message holds the store's own message and the config lines to set."""
-    excerpt = _excerpt(response)
+    excerpt = _one_line(response.content[: MAX_EXCERPT * 4].decode("utf-8", "replace"))
     message = follow(_document(response), catalogue.envelope.error)
     text = message if isinstance(message, str) else _STATUS_TEXTS.get(response.status, "")
     request_id = response.headers.get("x-request-id", "")[:100]
@@ -55,10 +55,6 @@ def _hint(response: HttpResponse, operation: Operation, known: ConfirmedOperatio
             f'set\n[{where}]\nfields = {{ {operation.body_fields[0]} = "..." }}'
         )
     return ""
-
-
-def _excerpt(response: HttpResponse) -> str:
-    return _one_line(response.content[: MAX_EXCERPT * 4].decode("utf-8", "replace"))
 
 
 def _one_line(text: str) -> str:

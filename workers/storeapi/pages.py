@@ -104,10 +104,8 @@ class Pages(Generic[R]):
     # Reading a response
 
     def _fetch_page(self, position: Mapping[str, Any]) -> Any:
-        return self._with_total(self._fetch({**position, **self._without_page()}, ""))
-
-    def _without_page(self) -> dict[str, Any]:
-        return {name: value for name, value in self._query.items() if name != self._paging.page_param}
+        given = {name: value for name, value in self._query.items() if name != self._paging.page_param}
+        return self._with_total(self._fetch({**position, **given}, ""))
 
     def _with_total(self, document: Any) -> Any:
         total = follow(document, self._envelope.total)

@@ -63,10 +63,6 @@ class FailureQueries:
             pipeline.hgetall(keys.GROUP + name)
         return [_group(name, fields) for name, fields in zip(names, read_each(pipeline), strict=True) if fields]
 
-    def find_groups(self, start: str) -> list[FailureGroup]:
-        """The groups whose id begins with `start`."""
-        return [group for group in self.groups() if group.id.startswith(start)]
-
     def runs_of(self, group: str, *, until: datetime | None = None) -> Iterator[str]:
         """Runs that are in a group now, the oldest first, each once: also those that stay in the group meanwhile. With
         `until`, those that have failed since then are left out."""
