@@ -40,7 +40,7 @@ class BoundedSpool:
     def __init__(self, config: Config) -> None:
         self.enabled = config.receiver.spool == "on"
         self._data_dir = config.data_dir
-        self._file = newest_events_file(config.data_dir)
+        self.file = newest_events_file(config.data_dir)
         self._max_bytes = config.receiver.spool_bytes
         self._has_many_stores = len(config.stores) > 1
         self._quotas = {name: store.max_stored for name, store in config.stores.items() if store.max_stored}
@@ -54,8 +54,8 @@ class BoundedSpool:
         )
 
     def exists(self) -> bool:
-        self._file = newest_events_file(self._data_dir)  # another process may have found the last one damaged
-        return self._file.exists()
+        self.file = newest_events_file(self._data_dir)  # another process may have found the last one damaged
+        return self.file.exists()
 
     def damaged_files(self) -> list[Path]:
         """Files that take no more deliveries and are not drained, oldest first."""
@@ -69,11 +69,11 @@ class BoundedSpool:
     def may_have_rows(self, store: str) -> bool:
         """Whether the spool has rows of a store. Never blocks: returns True where the file is locked or unreadable."""
         try:
-            inode = _inode(self._file)
+            inode = _inode(self.file)
             if inode == NO_FILE:
                 return False
             if self._read_only is None or self._read_only_inode != inode:
-                self._read_only, self._read_only_inode = open_events_read_only(self._file), inode
+                self._read_only, self._read_only_inode = open_events_read_only(self.file), inode
             return self._read_only.has_rows(store)
         except (sqlite3.Error, OSError):
             self._read_only = None
@@ -139,14 +139,14 @@ class BoundedSpool:
     def events(self) -> SpooledEvents:
         """This thread's connection, because SQLite connections are not shared; always to the file that exists now."""
         found: SpooledEvents | None = getattr(self._local, "events", None)
-        if found is not None and self._local.inode == _inode(self._file):
+        if found is not None and self._local.inode == _inode(self.file):
             return found
         if found is not None:
-            if self._local.file == self._file:
+            if self._local.file == self.file:
                 self._problems.error("the spool file was removed or replaced; rows not drained from it are lost")
             found.close()
             self._local.events = None
-        self._local.file = self._file = newest_events_file(self._data_dir)
+        self._local.file = self.file = newest_events_file(self._data_dir)
         found = open_events(self._data_dir)
         self._local.events, self._local.inode = found, _inode(self._local.file)
         return found
@@ -158,9 +158,8 @@ class BoundedSpool:
 
     def reopen(self, error: Exception) -> None:
         """Forget this thread's connection after an error; the next use opens a new one, and not of a damaged file."""
-        self._local.events = None
-        if is_damage(error) and time.monotonic() >= self._next_file_at:
-            damaged = self._local.file
+        self._local.events, damaged = None, getattr(self._local, "file", self.file)
+        if is_damage(error, damaged) and time.monotonic() >= self._next_file_at:
             self._problems.error("a file of the spool is damaged; a new one is used", file=str(damaged), why=str(error))
             with suppress(OSError):  # on a full disk, the next error tries it again
                 set_aside(damaged)

@@ -5,7 +5,8 @@ idempotent, so a process that dies in between loses nothing and adds no event. N
 not acknowledge it.
 
 On a full or read-only disk rows are moved all the same, and deleted when that is possible. Until then each process
-remembers which ones it has moved; another process moves them again.
+remembers which ones it has moved; another process moves them again. At the end of a pass it forgets those that are
+gone, because a delivery that is spooled again must be moved again.
 
 Every process publishes, so that a host that stops doing so is noticed: it may have spooled deliveries just before. A
 receiver that is stopped signs off.
@@ -21,8 +22,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from redis.exceptions import ConnectionError as LostConnection
@@ -42,7 +45,7 @@ from receiver.inbox.keys import host_of
 from receiver.inbox.known_data import KnownData
 from receiver.inbox.redis.script_runner import NotReplicatedError
 from receiver.inbox.redis.server_faults import reason_of
-from receiver.spool import DamagedEvents, SpooledEvents, SpooledRow, keep, open_damaged
+from receiver.spool import DamagedEvents, RowKey, SpooledEvents, SpooledRow, keep, open_damaged
 
 RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
@@ -53,6 +56,18 @@ QUIET_SECONDS = 10.0
 log = logs.get("drain")
 
 
+@dataclass
+class DrainPass:
+    """What became of the rows of a file."""
+
+    moved: int = 0
+    left: int = 0
+    """The inbox does not take them now."""
+    unreadable: int = 0
+    undeleted: set[RowKey] = field(default_factory=set)
+    """They are in the inbox and in the file."""
+
+
 class SpoolDrain:
     def __init__(self, config: Config, inbox: InboxAccess, spool: BoundedSpool, breaker: Breaker) -> None:
         self._inbox = inbox
@@ -61,8 +76,8 @@ class SpoolDrain:
         self._counters = CounterBuffer(inbox.client)
         self._max_age = config.receiver.spool_age
         self._data_dir = config.data_dir
-        self._moved: set[str] = set()
-        """Ids of rows that are in the inbox and not deleted. Not their numbers: the file may be replaced."""
+        self._undeleted: dict[Path, set[RowKey]] = defaultdict(set)
+        """Rows of each file that are in the inbox, and were not deleted in the last pass."""
         self._host = host_of(config.data_dir)
         self._known_data = KnownData(config.data_dir, log, ack=config.redis.ack)
         self._check_age_at = self._publish_at = 0.0
@@ -111,7 +126,7 @@ class SpoolDrain:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.drain_damaged_files()
             self.drain()
-            if not self._moved:
+            if not self._undeleted[self._spool.file]:
                 self._spool.events().release_free_pages()
         except BlockingIOError:
             return
@@ -142,25 +157,29 @@ class SpoolDrain:
 
     def drain(self) -> int:
         """Move every row that the inbox takes; return how many were moved."""
-        events = self._spool.events()
-        moved, _, _ = self._drain(events)
-        if moved:
-            log.info("spooled deliveries are in the inbox", events=moved, left=events.count() - len(self._moved))
-        return moved
+        events, file = self._spool.events(), self._spool.file
+        done = self._drain(events, self._undeleted[file])
+        self._undeleted[file] = done.undeleted
+        if done.moved:
+            left = events.count() - len(done.undeleted)
+            log.info("spooled deliveries are in the inbox", events=done.moved, left=left)
+        return done.moved
 
-    def _drain(self, events: SpooledEvents | DamagedEvents) -> tuple[int, int, int]:
-        """The numbers of rows that were moved, that the inbox does not take now, and that cannot be read."""
-        moved, left, unreadable, last, blocked, can_delete = 0, 0, 0, 0, set[str](), True
+    def _drain(self, events: SpooledEvents | DamagedEvents, in_inbox: Set[RowKey]) -> DrainPass:
+        """Move rows, except for those that are in the inbox already, and delete them."""
+        done, last, blocked, can_delete = DrainPass(), 0, set[str](), True
         while rows := events.oldest(GROUP_SIZE, after=last, except_stores=blocked):
             last = rows[-1].number
-            done = self._move_rows([row for row in rows if row.id not in self._moved], blocked)
-            self._moved.update(done)
-            moved += len(done)
-            unreadable += sum(row.delivery is None for row in rows)
-            left += sum(row.delivery is not None and row.id not in self._moved for row in rows)
+            moved = self._move_rows([row for row in rows if row.key not in in_inbox], blocked)
+            taken = {row.key: row.id for row in rows if row.key in in_inbox or row.id in moved}
+            done.moved += len(moved)
+            done.unreadable += sum(row.delivery is None for row in rows)
+            done.left += sum(row.delivery is not None for row in rows) - len(taken)
             if can_delete and isinstance(events, SpooledEvents):
-                can_delete = self._delete(events, [row.id for row in rows if row.id in self._moved])
-        return moved, left, unreadable
+                can_delete = self._delete(events, [*taken.values()])
+            if not can_delete or isinstance(events, DamagedEvents):
+                done.undeleted.update(taken)
+        return done
 
     def drain_damaged_files(self) -> None:
         """Move the rows that can be read in damaged files. Once all are moved, the file is kept under another name."""
@@ -172,20 +191,21 @@ class SpoolDrain:
                 self._problems.error("a damaged file of the spool cannot be drained", file=str(file), why=str(error))
 
     def _drain_damaged(self, file: Path, events: DamagedEvents) -> None:
-        found = len(events.numbers)
-        _, left, unreadable = self._drain(events)
+        found, before = len(events.numbers), self._undeleted.pop(file, set())
+        first = self._drain(events, before)
         events.lock()
         found += len(events.numbers)
-        _, left_of_new, unreadable_of_new = self._drain(events)
-        if not left + left_of_new:
-            unreadable += unreadable_of_new
-            log.error(
-                "the rows that can be read in a damaged file of the spool are in the inbox; the file is kept",
-                file=str(keep(file)),
-                events=found - unreadable,
-                unreadable=unreadable,
-            )
-            self._moved.clear()
+        then = self._drain(events, before)
+        if first.left + then.left:
+            self._undeleted[file] = first.undeleted | then.undeleted
+            return
+        unreadable = first.unreadable + then.unreadable
+        log.error(
+            "the rows that can be read in a damaged file of the spool are in the inbox; the file is kept",
+            file=str(keep(file)),
+            events=found - unreadable,
+            unreadable=unreadable,
+        )
 
     def _move_rows(self, rows: Sequence[SpooledRow], blocked: set[str]) -> list[str]:
         """Send rows to the inbox; return the ids of those that it took. It is not asked for blocked stores."""
@@ -204,7 +224,6 @@ class SpoolDrain:
             self._spool.reopen(error)
             self._problems.error("rows of the spool are in the inbox and cannot be deleted", why=str(error))
             return False
-        self._moved.difference_update(ids)
         for store, number in duplicates.items():
             self._counters.add(store, "duplicates", number=number)
         return True

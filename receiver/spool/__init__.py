@@ -29,6 +29,7 @@ from receiver.spool.refused_deliveries import (
 from receiver.spool.spooled_events import (
     EVENTS_FILE,
     EVENTS_FORMAT,
+    RowKey,
     SpooledEvents,
     SpooledRow,
     SpoolResult,
@@ -46,6 +47,7 @@ __all__ = [
     "DamagedEvents",
     "Refusal",
     "Refusals",
+    "RowKey",
     "SpoolResult",
     "SpooledEvents",
     "SpooledRow",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from receiver.spool.database import LISTED, PAGE, DamagedFileError, connect
+from receiver.spool.database import PAGE, DamagedFileError, connect
 from receiver.spool.spooled_events import (
     EVENTS_FILE,
     EVENTS_FORMAT,
@@ -22,6 +22,8 @@ from receiver.spool.spooled_events import (
     read_uptime,
 )
 
+FIRST_PAGE = "-page1"
+CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY
 DAMAGE = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
@@ -32,9 +34,11 @@ DAMAGE = (
 )
 
 
-def is_damage(error: Exception) -> bool:
+def is_damage(error: Exception, file: Path) -> bool:
     """Whether the error says that the content of a file is not what was written. Else it is the disk, or a lock."""
-    return isinstance(error, DamagedFileError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
+    code = getattr(error, "sqlite_errorcode", 0)
+    only_by_its_header = code == sqlite3.SQLITE_READONLY and os.access(file, os.W_OK)
+    return isinstance(error, DamagedFileError) or code & 0xFF in DAMAGE or only_by_its_header
 
 
 def set_aside(damaged: Path) -> None:
@@ -52,7 +56,7 @@ def kept_files(data_dir: Path) -> list[Path]:
 def keep(damaged: Path) -> Path:
     """Rename a damaged file whose readable rows are in the inbox; returns its new name."""
     kept = damaged.with_name(f"spool-damaged-{time.time_ns() // 1_000_000}.sqlite3")
-    for end in ("-wal", ""):
+    for end in ("-wal", FIRST_PAGE, ""):
         with suppress(FileNotFoundError):
             os.rename(f"{damaged}{end}", f"{kept}{end}")
     Path(f"{damaged}-shm").unlink(missing_ok=True)
@@ -63,10 +67,11 @@ def keep(damaged: Path) -> Path:
 def open_damaged(file: Path) -> Iterator[DamagedEvents]:
     try:
         with closing(connect(file)) as connection:
-            intact = connection.execute(LISTED).fetchall() == EVENTS_FORMAT.listed
-    except sqlite3.Error:
-        intact = False
-    if not intact:
+            EVENTS_FORMAT.has_tables(connection, file)
+            connection.execute(f"SELECT {ROW} FROM event LIMIT 0")  # noqa: S608
+    except sqlite3.Error as error:
+        if not is_damage(error, file):
+            raise
         _replace_first_page(file)
     with closing(connect(file)) as connection:
         yield DamagedEvents(connection)
@@ -122,12 +127,16 @@ class DamagedEvents:
 
 
 def _replace_first_page(file: Path) -> None:
-    """Write the first page anew, so that the other pages can be read.
+    """Write the first page anew, so that the other pages can be read. The old one is kept in a file of its own.
 
-    It has the file's header and the list of tables, and every file with this schema has each table at the same place.
+    It has the file's header and the list of tables, and every file with this schema has each table at the same place,
+    unless a person has moved them.
     """
-    page = bytearray(EVENTS_FORMAT.new_file()[:PAGE])
+    page = bytearray(EVENTS_FORMAT.new_file[:PAGE])
     page[18:20] = b"\2\2"  # there is a write-ahead log
     page[92:96] = b"\1\1\1\1"  # so that the size of the file counts, and not the number of pages in this header
     with file.open("r+b") as pages:
+        with suppress(FileExistsError), os.fdopen(os.open(f"{file}{FIRST_PAGE}", CREATE, 0o600), "wb") as old:
+            old.write(pages.read(PAGE))
+        pages.seek(0)
         pages.write(page)

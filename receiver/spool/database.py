@@ -17,8 +17,6 @@ from receiver.contract.errors import StorehooksError
 BUSY_SECONDS = 5.0
 WAL_BYTES = 4 << 20
 PAGE = 4096
-
-
 LISTED = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master"
 
 
@@ -47,17 +45,35 @@ class Format:
     schema: str
     synchronous: Literal["NORMAL", "FULL"]
 
+    @cached_property
     def new_file(self) -> bytes:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
             empty.executescript(f"PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; {self.schema}")
             return empty.serialize()
 
     @cached_property
-    def listed(self) -> list[tuple[Any, ...]]:
-        """What every file of this format says about its tables, and where they begin."""
+    def _listed(self) -> set[tuple[Any, ...]]:
+        """What a new file of this format says about its tables, and where they begin."""
         with closing(sqlite3.connect(":memory:")) as empty:
-            empty.deserialize(self.new_file())
-            return empty.execute(LISTED).fetchall()
+            empty.deserialize(self.new_file)
+            return {*empty.execute(LISTED)}
+
+    def has_tables(self, connection: sqlite3.Connection, path: Path) -> bool:
+        """Whether the tables exist. Raises OtherFormatError, and DamagedFileError for a list of tables that is damaged.
+
+        Only damage changes one entry of the list, or ends it early. VACUUM, ANALYZE or a restored dump change several
+        or add some. In a file with exactly these tables, another number is damaged.
+        """
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # before the list, which follows it
+        found = {*connection.execute(LISTED)}
+        if not version and self.table not in {name for _, name, *_ in found}:
+            return False
+        missing, added = self._listed - found, found - self._listed
+        if (missing or added) and version not in (0, self.number):  # a restored dump has none
+            raise OtherFormatError(path, version, self.number)
+        if len(missing) == 1 or (missing and not added):
+            raise DamagedFileError("its list of tables is damaged")
+        return True
 
 
 class _Connection(sqlite3.Connection):
@@ -86,9 +102,8 @@ def open_file(path: Path, fmt: Format) -> sqlite3.Connection:
         _use_wal(connection)
         connection.execute(f"PRAGMA synchronous = {fmt.synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-        if not _has_tables(connection, path, fmt):
+        if not fmt.has_tables(connection, path):
             connection.executescript(f"BEGIN IMMEDIATE; {fmt.schema} PRAGMA user_version = {fmt.number}; COMMIT;")
-        _check_writable(connection, path, fmt)
     except BaseException:  # an interrupt, too, must not leave it open
         connection.close()
         raise
@@ -114,54 +129,33 @@ def _connect(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
 
 
 def check_format(path: Path, fmt: Format) -> None:
-    """Raise OtherFormatError for a file that another version has written, and remove an older one that has no rows.
+    """Raise OtherFormatError for a file that another version has written, and empty an older one that has no rows.
 
-    A missing or damaged file raises nothing.
+    A missing or damaged file raises nothing: that is reported where the file is used.
     """
-    try:
-        with closing(connect_read_only(path)) as connection:
-            _has_tables(connection, path, fmt)
-    except OtherFormatError:
-        if not _remove_older_without_rows(path, fmt):
-            raise
-    except sqlite3.Error:  # reported where the file is used
-        return
+    for try_again in (True, False):
+        try:
+            with closing(connect_read_only(path)) as connection:
+                fmt.has_tables(connection, path)
+        except OtherFormatError:
+            if not try_again:
+                raise
+            _empty_older_without_rows(path, fmt)  # or another process does, which starts at the same time
+        except sqlite3.Error:
+            return
 
 
-def _remove_older_without_rows(path: Path, fmt: Format) -> bool:
-    """A process that adds a row meanwhile notices it before it answers."""
-    with suppress(sqlite3.Error, OSError), closing(connect(path)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version < fmt.number and not connection.execute(f"SELECT 1 FROM {fmt.table} LIMIT 1").fetchone():  # noqa: S608
-            path.unlink()
-            return True
-    return False
-
-
-def _has_tables(connection: sqlite3.Connection, path: Path, fmt: Format) -> bool:
-    """Whether the tables exist. Raises OtherFormatError and DamagedFileError.
-
-    The number alone says nothing: in a file with exactly these tables, it is damaged.
-    """
-    found = connection.execute(LISTED).fetchall()
-    if not found or found == fmt.listed:
-        return bool(found)
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version != fmt.number:
-        raise OtherFormatError(path, version, fmt.number)
-    raise DamagedFileError("its list of tables is damaged")
-
-
-def _check_writable(connection: sqlite3.Connection, path: Path, fmt: Format) -> None:
-    """Raise DamagedFileError where only the file's header says that it is read-only. Does not wait for a lock."""
-    connection.execute("PRAGMA busy_timeout = 0")
-    try:
-        connection.execute(f"DELETE FROM {fmt.table} WHERE 0")  # noqa: S608
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK):
-            raise DamagedFileError("its header is damaged") from error
-    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+def _empty_older_without_rows(path: Path, fmt: Format) -> None:
+    with suppress(sqlite3.Error), closing(connect(path)) as connection:
+        with transaction(connection):
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version >= fmt.number or connection.execute(f"SELECT 1 FROM {fmt.table} LIMIT 1").fetchone():  # noqa: S608
+                return
+            tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+            for (name,) in connection.execute(tables).fetchall():
+                connection.execute(f'DROP TABLE "{name}"')
+            connection.execute("PRAGMA user_version = 0")
+        connection.execute("VACUUM")  # so that the new tables begin where they do in a new file
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

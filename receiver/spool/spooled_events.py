@@ -54,6 +54,9 @@ LATEST = 253_402_300_800_000
 """No time is later, in milliseconds: the year 10000."""
 
 
+RowKey = tuple[int, str]
+
+
 @dataclass(frozen=True)
 class SpooledRow:
     """A spooled delivery and its place in the order. The delivery is None where the row cannot be read."""
@@ -69,6 +72,11 @@ class SpooledRow:
     def id(self) -> str:
         """The id of its event; empty where the row cannot be read."""
         return self.delivery.event.id if self.delivery else ""
+
+    @property
+    def key(self) -> RowKey:
+        """One that is spooled again has another number, or another id if its file was replaced."""
+        return self.number, self.id
 
 
 class Uptime(NamedTuple):

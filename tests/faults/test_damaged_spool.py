@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from receiver.spool import EVENTS_FILE, kept_files
+from receiver.delivery.pipeline import open_storage
+from receiver.delivery.storage import Stored
+from receiver.spool import EVENTS_FILE, EVENTS_FORMAT, events_files, kept_files, open_events, set_aside
 from receiver.spool.database import PAGE
 from tests.support.harness import Server, System, eventually, kill_with_children
 
@@ -135,3 +137,70 @@ def test_a_damaged_journal_costs_only_the_deliveries_of_its_last_moments(
     last = system.deliver()
     own_redis.start()
     eventually(lambda: {*before, last} <= accepted(system))
+
+
+def rewrite(file: Path, statement: str) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as opened:
+        opened.execute(statement)
+
+
+def restore_dump(file: Path, version: int) -> None:
+    with closing(sqlite3.connect(file)) as opened:
+        statements = "\n".join(opened.iterdump())
+    file.unlink()
+    with closing(sqlite3.connect(file)) as restored:
+        restored.executescript(f"{statements} PRAGMA user_version = {version};")
+
+
+REWRITES: dict[str, Callable[[Path], None]] = {
+    "vacuum": lambda file: rewrite(file, "VACUUM"),
+    "analyze": lambda file: rewrite(file, "ANALYZE"),
+    "dump": lambda file: restore_dump(file, EVENTS_FORMAT.number),
+    "dump without a number": lambda file: restore_dump(file, 0),
+}
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_an_intact_file_that_a_person_has_rewritten_is_drained_as_it_is(system: System, name: str) -> None:
+    given = [system.delivery(data={"id": number}) for number in range(MANY)]
+    with closing(open_events(system.config.data_dir)) as events:
+        events.add(given)
+    REWRITES[name](system.config.data_dir / EVENTS_FILE)
+    storage, drain = open_storage(system.config, system.inbox)
+    (added,) = storage.spool_all([late := system.delivery()])
+    assert isinstance(added, Stored)
+    drain.run_once()
+    assert accepted(system) == {one.event.id for one in (*given, late)}
+    assert [*events_files(system.config.data_dir), *kept_files(system.config.data_dir)] == [
+        system.config.data_dir / EVENTS_FILE
+    ]
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_rows_of_a_rewritten_file_are_drained_after_damage(system: System, name: str) -> None:
+    given = [system.delivery(data={"id": number}) for number in range(MANY)]
+    file = system.config.data_dir / EVENTS_FILE
+    with closing(open_events(file.parent)) as events:
+        events.add(given)
+    REWRITES[name](file)
+    content = file.read_bytes()
+    set_aside(file)  # as for damage anywhere
+    open_storage(system.config, system.inbox)[1].run_once()
+    assert accepted(system) == {one.event.id for one in given}
+    (kept,) = kept_files(file.parent)
+    assert kept.read_bytes() == content
+
+
+def test_a_first_page_that_is_replaced_is_kept(system: System) -> None:
+    file = system.config.data_dir / EVENTS_FILE
+    with closing(open_events(file.parent)) as events:
+        events.add([system.delivery()])
+    overwrite(file, 0, PAGE)
+    content = file.read_bytes()
+    set_aside(file)
+    open_storage(system.config, system.inbox)[1].run_once()
+    assert len(accepted(system)) == 1
+    (kept,) = kept_files(file.parent)
+    first_page = Path(f"{kept}-page1")
+    assert (first_page.read_bytes(), first_page.stat().st_mode & 0o777) == (content[:PAGE], 0o600)
+    assert kept.read_bytes()[PAGE:] == content[PAGE:]

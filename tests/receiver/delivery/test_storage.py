@@ -432,3 +432,42 @@ def test_a_row_is_no_repeat_if_only_the_hosts_clock_says_so_because_it_was_set_b
             file.execute(since)
     assert drain_of(system).drain() == 3
     assert {event.id for event in system.ledger.events()} == set(ids)
+
+
+def refuse_to_delete(*_: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_a_row_that_another_process_has_deleted_is_moved_if_it_is_spooled_again(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have moved it while it could not be deleted. Then the server was replaced by an empty one."""
+    (storage, first), (_, second) = (open_storage(system.config, system.inbox) for _ in range(2))
+    given = padded(system, 3, 10)
+    storage.spool_all(given)
+    with monkeypatch.context() as disk:
+        disk.setattr(SpooledEvents, "delete", refuse_to_delete)
+        first.run_once()
+        second.run_once()
+    first.run_once()
+    assert open_events(system.config.data_dir).count() == 0
+    system.client.flushall()
+    storage.spool_all(given[:1])
+    with capture_logs() as lines:
+        second.run_once()
+    assert [event.id for event in system.ledger.events()] == [given[0].event.id]
+    assert [line["left"] for line in lines if line["event"] == "spooled deliveries are in the inbox"] == [0]
+
+
+def test_a_process_forgets_rows_that_another_one_has_deleted(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    (storage, first), (_, second) = (open_storage(system.config, system.inbox) for _ in range(2))
+    storage.spool_all(padded(system, 3, 10))
+    with monkeypatch.context() as disk:
+        disk.setattr(SpooledEvents, "delete", refuse_to_delete)
+        first.run_once()
+        second.run_once()
+    released: list[str] = []
+    monkeypatch.setattr(SpooledEvents, "release_free_pages", lambda _: released.append("pages"))
+    first.run_once()
+    second.run_once()
+    assert released == ["pages", "pages"]

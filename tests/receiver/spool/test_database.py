@@ -8,13 +8,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from receiver.spool import EVENTS_FILE, EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, open_events, open_refusals
-from receiver.spool.database import Format
+from receiver.spool import (
+    EVENTS_FILE,
+    EVENTS_FORMAT,
+    REFUSED_FILE,
+    REFUSED_FORMAT,
+    check_format,
+    open_events,
+    open_refusals,
+)
+from receiver.spool.database import LISTED, Format
 from tests.support.harness import Server, System
 
 FILES = {EVENTS_FILE: EVENTS_FORMAT, "spool-2.sqlite3": EVENTS_FORMAT, REFUSED_FILE: REFUSED_FORMAT}
@@ -56,7 +65,8 @@ def test_a_process_waits_for_another_that_creates_the_file(tmp_path: Path) -> No
 
 def of_version(file: Path, fmt: Format, version: int, rows: int) -> None:
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
-        other.executescript(f"PRAGMA journal_mode = WAL; {fmt.schema} PRAGMA user_version = {version};")
+        other.executescript("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;")
+        other.executescript(f"{fmt.schema} PRAGMA user_version = {version};")
         other.execute(f"ALTER TABLE {fmt.table} RENAME COLUMN store TO shop")
         if rows:
             names = [row[1:3] for row in other.execute(f"PRAGMA table_info({fmt.table})")]
@@ -88,6 +98,25 @@ def test_an_older_file_without_rows_is_created_anew_at_start(make_system: Callab
     system.start("web")
     assert system.post(system.request()).status_code == 200
     assert open_events(system.config.data_dir).count() == 0
+    with closing(sqlite3.connect(system.config.data_dir / EVENTS_FILE)) as file:
+        assert {*file.execute(LISTED)} == EVENTS_FORMAT._listed, "its tables begin where they do in a new file"
+
+
+def test_two_receivers_may_start_at_once_over_an_older_file_without_rows(tmp_path: Path) -> None:
+    for number in range(25):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        of_version(folder / EVENTS_FILE, EVENTS_FORMAT, EVENTS_FORMAT.number - 1, rows=0)
+        at_once = threading.Barrier(4)
+
+        def start(folder: Path = folder, at_once: threading.Barrier = at_once) -> int:
+            at_once.wait()
+            check_format(folder / EVENTS_FILE, EVENTS_FORMAT)
+            with closing(open_events(folder)) as events:
+                return events.count()
+
+        with ThreadPoolExecutor(4) as threads:
+            assert [one.result() for one in [threads.submit(start) for _ in range(4)]] == [0] * 4
 
 
 def test_each_file_has_a_format_number_of_its_own(tmp_path: Path) -> None:
