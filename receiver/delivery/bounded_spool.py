@@ -17,6 +17,7 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.spool import (
+    RESERVED_DISK_BYTES,
     SpooledEvents,
     SpoolResult,
     events_files,
@@ -28,7 +29,6 @@ from receiver.spool import (
     set_aside,
 )
 
-RESERVED_DISK_BYTES = 32 << 20
 NO_FILE = (0, 0)
 NEW_FILE_EVERY = 60.0
 """A disk may damage every file: this is the least time between two new ones."""

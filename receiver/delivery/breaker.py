@@ -8,11 +8,9 @@ from redis import Redis
 
 from receiver.inbox.redis.data_format import format_fault
 from receiver.inbox.redis.server_faults import fault_of_mode
+from receiver.inbox.redis.server_state import is_nearly_full
 
 OPEN_SECONDS = 1.0
-PRESSURE_BEGINS, PRESSURE_ENDS = 0.85, 0.75
-"""Fractions of the server's maxmemory: above the first, no delivery goes to the inbox; below the second, they do again.
-Well before maxmemory, because workers must still be able to write how runs ended."""
 
 
 class Breaker:
@@ -48,6 +46,4 @@ class Breaker:
         # It may have been away at the start, or another server may have taken its place.
         fault = fault_of_mode(info, client) or format_fault(client, write=True)
         self.server_fault = str(fault.error) if fault else ""
-        maximum = int(info.get("maxmemory", 0))
-        limit = PRESSURE_ENDS if self.memory_pressure else PRESSURE_BEGINS
-        self.memory_pressure = bool(maximum) and int(info["used_memory"]) / maximum > limit
+        self.memory_pressure = is_nearly_full(int(info["used_memory"]), int(info.get("maxmemory", 0)))

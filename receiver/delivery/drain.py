@@ -85,6 +85,9 @@ class SpoolDrain:
         self._outage = logs.OutageLog(
             log, begins="the spool cannot be drained now", ends="the spool can be drained again"
         )
+        self._memory = logs.OutageLog(
+            log, begins="Redis is near its maxmemory, and no delivery goes to it", ends="Redis has memory again"
+        )
 
     def start(self) -> None:
         """Run in a thread until the process ends."""
@@ -140,6 +143,9 @@ class SpoolDrain:
         except (LostConnection, NoAnswer) as error:
             self._log_outage(error)  # deliveries may not notice it: those of a store with rows go to the spool at once
             raise
+        if self._breaker.memory_pressure:
+            self._memory.failed(spool="on" if self._spool.enabled else "off")
+        self._memory.worked(quiet=QUIET_SECONDS)
         if self._breaker.server_fault:
             return False
         try:
@@ -169,6 +175,9 @@ class SpoolDrain:
         """Move rows, except for those that are in the inbox already, and delete them."""
         done, last, blocked, can_delete = DrainPass(), 0, set[str](), True
         while rows := events.oldest(GROUP_SIZE, after=last, except_stores=blocked):
+            if self._breaker.forbids_inbox:
+                done.left += len(rows)
+                break
             last = rows[-1].number
             moved = self._move_rows([row for row in rows if row.key not in in_inbox], blocked)
             taken = {row.key: row.id for row in rows if row.key in in_inbox or row.id in moved}
@@ -212,8 +221,11 @@ class SpoolDrain:
         done = []
         for store in dict.fromkeys(row.store for row in rows if row.store not in blocked):
             done += self._move(store, [row for row in rows if row.store == store], blocked)
-        if time.monotonic() > self._publish_at:  # a long drain must not look like a stopped receiver
+        if (
+            time.monotonic() > self._publish_at
+        ):  # a long drain must neither look like a stopped host nor fill Redis
             self._publish()
+            self._breaker.examine(self._inbox.client)
         return done
 
     def _delete(self, events: SpooledEvents, ids: list[str]) -> bool:
@@ -276,7 +288,7 @@ class SpoolDrain:
     def _publish(self) -> None:
         self._publish_at = time.monotonic() + PUBLISH_EVERY
         count, oldest = self._spool.summary()
-        left = count and max(0, count - len(self._moved))
+        left = count and max(0, count - len(self._undeleted[self._spool.file]))
         self._inbox.publish_spool(self._host, left, oldest if left != 0 else 0.0)
 
 

@@ -29,6 +29,7 @@ from receiver.spool.refused_deliveries import (
 from receiver.spool.spooled_events import (
     EVENTS_FILE,
     EVENTS_FORMAT,
+    RESERVED_DISK_BYTES,
     RowKey,
     SpooledEvents,
     SpooledRow,
@@ -44,6 +45,7 @@ __all__ = [
     "EVENTS_FORMAT",
     "REFUSED_FILE",
     "REFUSED_FORMAT",
+    "RESERVED_DISK_BYTES",
     "DamagedEvents",
     "Refusal",
     "Refusals",

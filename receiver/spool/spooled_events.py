@@ -30,6 +30,8 @@ SPARE_PAGES = 1024
 VACUUM_PAGES = 4096
 """Maximum number of pages returned to the disk in one transaction."""
 ATTEMPT_BYTES = 16 << 10
+RESERVED_DISK_BYTES = 32 << 20
+"""With less free space on the disk nothing is spooled."""
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,

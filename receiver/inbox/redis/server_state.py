@@ -12,6 +12,8 @@ from redis.exceptions import BusyLoadingError
 from receiver.inbox.redis.data_format import format_fault
 from receiver.inbox.redis.server_faults import ServerFault, fault_of_mode
 
+HIGH_MEMORY = 0.85
+"""Above this fraction of maxmemory no delivery goes to the inbox, so that workers can still write how runs ended."""
 SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
@@ -55,6 +57,10 @@ def read_state(client: Redis, *, writes: bool = False) -> ServerState:
         replicas=int(info.get("connected_slaves", 0)),
         write_fault=_write_fault(info),
     )
+
+
+def is_nearly_full(used_memory: int, maxmemory: int) -> bool:
+    return bool(maxmemory) and used_memory > HIGH_MEMORY * maxmemory
 
 
 def _fault(client: Redis, info: Mapping[str, Any], *, writes: bool) -> ServerFault | None:

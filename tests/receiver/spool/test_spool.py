@@ -259,6 +259,32 @@ def test_row_15_near_maxmemory_deliveries_go_to_the_spool_and_drain_afterwards(
         eventually(lambda: system.ledger.counters().total["settled"] == 300, 30)
 
 
+def test_doctor_and_the_log_say_whether_memory_keeps_deliveries_in_the_spool(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    """Between 75 and 85 % of maxmemory nothing was drained, and no line said why."""
+    with small_server(tmp_path, filled=0.88) as server:
+        system = make_system(url=server.url)
+        system.start("web")
+        eventually(lambda: "near its maxmemory" in system.log("web"), what="the begin is logged")
+        system.deliver()
+        memory, spool = (doctor_says(system, check) for check in ("memory", "spool"))
+        assert "fail" in memory
+        assert "raise maxmemory, or shorten [retention]" in memory
+        assert spool.startswith("fail 1 accepted delivery in the spool")
+        assert spool.endswith("see memory above")
+        while server.client.info("memory")["used_memory"] > 0.8 * (12 << 20):
+            server.client.lpop("ballast")
+        eventually(lambda: spooled(system) == 0, what="below 85 % it is drained")
+        assert doctor_says(system, "memory").startswith("ok")
+        eventually(lambda: "Redis has memory again" in system.log("web"), 20, what="the end is logged")
+
+
+def doctor_says(system: System, check: str) -> str:
+    found = json.loads(system.run_cli("doctor", "--json").stdout)["findings"]
+    return next(" ".join((one["level"], one["text"], one["fix"] or "")) for one in found if one["check"] == check)
+
+
 def test_row_15_near_maxmemory_with_the_spool_off_deliveries_get_503_early(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from receiver.inbox.redis.server_state import HIGH_MEMORY, is_nearly_full
 from workers.formatting import counted, size, span
-from workers.operations.doctor.facts import Facts, ServerFacts
+from workers.operations.doctor.facts import Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 
-HIGH_MEMORY = 0.85
-"""Above this fraction of maxmemory the receiver spools, so that workers can still write."""
 DAY = 86400.0
 SOON = 3 * DAY
 MINIMUM_SPAN, MINIMUM_EVENTS = 600.0, 50
@@ -24,17 +23,13 @@ def check_memory(facts: Facts) -> Iterator[Finding]:
     limit = server.maxmemory or server.machine_memory
     usage = f"{size(server.used_memory)} of {size(limit)}" if limit else size(server.used_memory)
     usage += "" if server.maxmemory else " (the machine's memory; maxmemory is not set)"
-    if is_nearly_full(server):
+    if is_nearly_full(server.used_memory, server.maxmemory):
         yield fail("memory", f"{usage} used: new deliveries go to the spool", fix=_less_memory(facts))
         return
     if footprint.seconds < MINIMUM_SPAN or sum(footprint.lately.values()) < MINIMUM_EVENTS:
         yield ok("memory", f"{usage}, {counted(footprint.events, 'event')}; too few recent events for a forecast")
         return
     yield _forecast(facts, limit, usage)
-
-
-def is_nearly_full(server: ServerFacts) -> bool:
-    return bool(server.maxmemory) and server.used_memory > HIGH_MEMORY * server.maxmemory
 
 
 def _forecast(facts: Facts, limit: int, usage: str) -> Finding:

@@ -10,15 +10,14 @@ from urllib.parse import urlsplit
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
 from receiver.inbox.redis.connecting import OLDEST_VERSION
+from receiver.inbox.redis.server_state import is_nearly_full
+from receiver.spool import RESERVED_DISK_BYTES
 from workers.formatting import clock, counted, size, some, span
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
-from workers.operations.doctor.memory_checks import is_nearly_full
 from workers.operations.host_spools import Host, accepted
 
 MAX_SERVER_SKEW_SECONDS = 5.0
-MINIMUM_FREE_DISK = 32 << 20
-"""With less free space the spool stores nothing."""
 LONGER = "run with a longer timeout: --timeout 1m"
 REFUSAL_FIXES = {
     "NOREPLICAS": "connect the replicas that its min-replicas-to-write requires, or lower that setting",
@@ -123,7 +122,7 @@ def _blocking_row(facts: Facts) -> str:
     no_replica = facts.config.redis.ack == "replica" and not server.replicas
     if server.fault or no_replica or any(_writes(facts)) or any(_slow_link(facts)):
         return "server"
-    return "memory" if is_nearly_full(server) else ""
+    return "memory" if is_nearly_full(server.used_memory, server.maxmemory) else ""
 
 
 def _uses_spool(facts: Facts) -> bool:
@@ -251,7 +250,7 @@ def _clock_skew(server: ServerFacts) -> Iterator[Finding]:
 
 def _is_usable(host: HostFacts) -> bool:
     """Whether the disk takes a delivery."""
-    return host.writable and not host.read_only and host.free >= MINIMUM_FREE_DISK
+    return host.writable and not host.read_only and host.free >= RESERVED_DISK_BYTES
 
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
@@ -266,7 +265,7 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         yield fail("disk", text, fix="mount it writable; the kernel's log says why it is read-only")
     elif not host.writable:
         yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
-    elif _uses_spool(facts) and host.free < MINIMUM_FREE_DISK:
+    elif _uses_spool(facts) and host.free < RESERVED_DISK_BYTES:
         text = (
             f"{size(host.free)} free at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
         )
@@ -275,7 +274,7 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         text = f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}"
         fix = (
             "check its owner and the disk; do not remove it, because it may contain accepted deliveries. If its name "
-            "says that it is damaged, recover them with `sqlite3 FILE .recover`, and move it away"
+            "is spool-damaged-..., what can be read of it is in the inbox: move it away, or delete it"
         )
         yield fail("disk", text, fix=fix)
     elif _uses_spool(facts) and host.free < facts.config.receiver.spool_bytes:

@@ -287,6 +287,12 @@ def test_disk_findings(facts: Facts, host: HostFacts, says: str) -> None:
     assert only_line(system_checks.check_disk(replace(facts, host=host))).startswith(says)
 
 
+def test_the_fix_for_a_damaged_file_promises_no_recovery(facts: Facts) -> None:
+    host = HostFacts("/srv/data", True, GB, spool_fault="spool-damaged-1.sqlite3 is damaged")
+    line = only_line(system_checks.check_disk(replace(facts, host=host)))
+    assert line.endswith("what can be read of it is in the inbox: move it away, or delete it")
+
+
 def test_spool_findings(facts: Facts) -> None:
     def ago(seconds: float) -> datetime:
         return NOW - timedelta(seconds=seconds)
