@@ -221,9 +221,7 @@ class SpoolDrain:
         done = []
         for store in dict.fromkeys(row.store for row in rows if row.store not in blocked):
             done += self._move(store, [row for row in rows if row.store == store], blocked)
-        if (
-            time.monotonic() > self._publish_at
-        ):  # a long drain must neither look like a stopped host nor fill Redis
+        if time.monotonic() > self._publish_at:  # a long drain must neither look like a stopped host nor fill Redis
             self._publish()
             self._breaker.examine(self._inbox.client)
         return done

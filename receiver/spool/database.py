@@ -135,7 +135,7 @@ def check_format(path: Path, fmt: Format) -> None:
     """
     for try_again in (True, False):
         try:
-            with closing(connect_read_only(path)) as connection:
+            with closing(connect(path)) as connection:
                 fmt.has_tables(connection, path)
         except OtherFormatError:
             if not try_again:
