@@ -8,13 +8,12 @@ import sys
 from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import connect_to
-from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
 from receiver.start_checks import prepare_data_dir
 from workers.plugins.validation_process import ValidatedPlugins, validate_plugins
-from workers.processes import reap_orphans_if_first
+from workers.processes import begin_start, reap_orphans_if_first
 from workers.runtime.config_reload import ConfigReload
+from workers.runtime.server_outage import wait_for_server
 from workers.runtime.supervisor import Supervisor, worker_programs
 
 STOP_SECONDS = 5.0
@@ -51,14 +50,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m workers", description="The worker processes and a housekeeper.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     arguments = parser.parse_args()
+    begin_start()
     reap_orphans_if_first()
     logs.setup("supervisor")
     try:
         config = load_from_environment(arguments.config)
         prepare_data_dir(config.data_dir)
-        with connect_to(config.redis, timeout=2.0) as client:
-            check(client, ack=config.redis.ack, waits=True)
         validate_plugins(config)
+        wait_for_server(config.redis, log)
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2

@@ -24,6 +24,13 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
             os._exit(1)
 
 
+def begin_start() -> None:
+    """Call it first in a program that handles signals later: until it makes `Signals`, HUP waits, and others end it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
+
+
 def reap_orphans_if_first() -> None:
     """Call it first in a program that starts processes. The first process of a container inherits the orphans there,
     and must reap them. It does only that, passes signals on, and ends as the program does, which is its child.
@@ -31,13 +38,15 @@ def reap_orphans_if_first() -> None:
     if os.getpid() != 1:
         return
     passed_on = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # until they have a handler: PID 1 ignores them without one
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # PID 1 ignores them until they have a handler
     child = os.fork()
-    if child:
-        for number in passed_on:
-            signal.signal(number, lambda got, _: os.kill(child, got))
+    if not child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    for number in passed_on:
+        signal.signal(number, lambda got, _: os.kill(child, got))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
-    while child:
+    while True:
         pid, status = os.wait()
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
@@ -49,8 +58,9 @@ def isolate_child(parent: int, *, keep_open: Iterable[int] = ()) -> None:
     os.setsid()
     die_with_parent(parent)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, lambda *_: None)  # if it were ignored, a handler's own subprocesses would inherit that
     kept = {0, 1, 2, *keep_open}
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in kept:
@@ -85,6 +95,7 @@ class Signals:
         signal.set_wakeup_fd(self._sender.fileno())
         for number in numbers:
             signal.signal(number, lambda got, _: self.seen.append(signal.Signals(got)))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def fileno(self) -> int:
         """Readable when a signal has arrived; then call `clear`."""

@@ -97,7 +97,7 @@ def settings(config: Config) -> dict[str, Any]:
         "control_socket_disable": True,  # gunicorn opens one in the home directory by default
         "logger_class": QuietLogger,
         "proc_name": "storehooks web",
-        "when_ready": lambda server: announce(config, server),
+        "when_ready": lambda server: begin_master(config, server),
         "on_reload": lambda server: announce(config, server),  # bind may have changed
         "on_exit": lambda _server: sign_off(config),  # the workers have ended
         "post_fork": lambda _server, _worker: begin_worker(config),
@@ -127,9 +127,16 @@ def announce(config: Config, server: Any) -> None:
     hold(config.data_dir, "web", address=next(iter(addresses), ""))
 
 
+def begin_master(config: Config, server: Any) -> None:
+    """A HUP that has waited since the start is handled from now on."""
+    announce(config, server)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
 def begin_worker(config: Config) -> None:
     """First in each worker process. If the master is killed, its workers must not go on serving an old config."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # only the master reloads
     hold(config.data_dir, "web-worker")
 
 
@@ -162,6 +169,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m receiver.server.web", description="The public web process.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     explicit = parser.parse_args().config
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until gunicorn handles it
     logs.setup("web")
     os.umask(0o077)  # what it stores is for no other user
     try:

@@ -6,7 +6,12 @@ A command's file is imported when the command runs, so that a command does not w
 
 from __future__ import annotations
 
+import signal
 import sys
+
+if {"web", "worker"} & set(sys.argv):  # what they import takes long, and HUP is to reload them and not to end them
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+
 from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO

@@ -24,11 +24,10 @@ from receiver.inbox import Housekeeping, connect_to
 from receiver.inbox.housekeeping import TICK_SLICE
 from receiver.inbox.known_data import KnownData
 from receiver.inbox.leases import LEADS_FOR_MS, LEASE_MS
-from receiver.inbox.redis.connecting import check
-from workers.processes import Schedule, Signals
+from workers.processes import Schedule, Signals, begin_start
 from workers.runtime import maintenance
 from workers.runtime.failure_log import log_failed_runs
-from workers.runtime.server_outage import ServerOutage
+from workers.runtime.server_outage import ServerOutage, wait_for_server
 
 if TYPE_CHECKING:
     from workers.subscriptions.repair import SubscriptionCheck
@@ -108,16 +107,17 @@ def main() -> int:
 
 def run(explicit: str | None) -> int:
     """Run one housekeeper process until it is asked to stop; returns its exit code."""
+    begin_start()
     logs.setup("housekeeper")
-    signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     try:
         config = load_from_environment(explicit)
-        client = connect_to(config.redis, timeout=max(config.redis.timeout, 2.0))
-        check(client, ack=config.redis.ack)
+        wait_for_server(config.redis, log, waits_for_wake_ups=False)
     except StorehooksError as error:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)
         return 2
+    client = connect_to(config.redis, timeout=max(config.redis.timeout, 2.0))
     housekeeper = Housekeeper(Housekeeping(client), config)
+    signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     housekeeper.check_subscriptions()
     while not {signal.SIGTERM, signal.SIGINT} & set(signals.seen):
         if signal.SIGHUP in signals.seen:

@@ -1,14 +1,42 @@
-"""Server outage: logs once that the Redis server does not answer or refuses what it is asked, and when that is over."""
+"""Server outage: logs once that the Redis server does not answer or refuses what it is asked, and when that is over.
+
+A process that starts meanwhile waits.
+"""
 
 from __future__ import annotations
+
+import time
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from receiver import logs
+from receiver.config.settings import RedisSettings
+from receiver.contract.errors import ServerUnreachable
+from receiver.inbox import connect_to
+from receiver.inbox.redis.connecting import check
+from receiver.inbox.redis.server_faults import reason_of
 
+TRY_EVERY = 0.5
 QUIET_SECONDS = 10.0
 """Two heartbeats: a server that refuses one of our calls may take all the others, such as claims."""
+
+
+def wait_for_server(
+    redis: RedisSettings, logger: structlog.stdlib.BoundLogger, *, waits_for_wake_ups: bool = True
+) -> None:
+    """Return when the server can be used. Raises ServerUnusable if it cannot be used before something is corrected."""
+    outage = logs.OutageLog(
+        logger, begins="the Redis server cannot be used yet; waiting for it", ends="the Redis server can be used"
+    )
+    with connect_to(redis, timeout=2.0) as client:
+        while True:
+            try:
+                check(client, ack=redis.ack, waits=waits_for_wake_ups)
+                return outage.worked()
+            except ServerUnreachable as error:
+                outage.failed(why=error.logged)
+                time.sleep(TRY_EVERY)
 
 
 class ServerOutage:
@@ -22,11 +50,9 @@ class ServerOutage:
         )
 
     def failed(self, error: RedisError) -> None:
-        """Call it for each failed call. The text of a refusal is the server's own and says what to do."""
-        if isinstance(error, ResponseError):
-            self._refusing.failed(why=str(error)[:300])
-        else:
-            self._unreachable.failed(why=type(error).__name__)
+        """Call it for each failed call."""
+        outage = self._refusing if isinstance(error, ResponseError) else self._unreachable
+        outage.failed(why=reason_of(error))
 
     def worked(self) -> None:
         self._unreachable.worked()

@@ -86,9 +86,11 @@ class Supervisor:
     def start(self, program: Program, restarts: int = 0) -> None:
         sys.stdout.flush()
         parent = os.getpid()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # in the child, until it has a handler
         pid = os.fork()
         if pid == 0:
             _run_and_exit(program, parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         child = _Child(program, pid, os.pidfd_open(pid), time.monotonic(), restarts)
         self._children[program.name] = child
         self.selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._restart(child))

@@ -7,19 +7,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
 from receiver import logs
 from receiver.contract.compose import compose
-from receiver.inbox import Declaration, Outcome, Run, StoredEvent, keys
+from receiver.inbox import Declaration, Inbox, Outcome, Run, StoredEvent, keys
 from receiver.inbox.leases import LOSSES_ALLOWED
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
-from tests.support.harness import System, eventually
+from tests.support.harness import System, eventually, own_server
 from workers.runtime.failure_log import FailureLog
+from workers.runtime.server_outage import ServerOutage
 from workers.runtime.worker.exchange import InboxExchange
 
 WORD = "jane.doe@example.org"
@@ -272,3 +275,18 @@ def test_a_run_that_failed_for_good_has_its_error_line_beside_a_flood_of_retries
     assert errors[0]["event"] == logs.FAILED
     assert sum(line.get("count", 1) for line in errors) == logs.LINES_A_SECOND * 2 + 1
     assert errors[-1]["event"] == "more runs failed for good, without a line each"
+
+
+def test_a_refusal_of_the_server_brings_no_result_of_a_handler_into_the_log(tmp_path: Path) -> None:
+    """The server repeats the arguments of a command that it does not know, and an outcome has what was returned."""
+    event = StoredEvent("evt", [b""] * 8, b"")
+    run = Run("evt|shop.greet", "shop.greet", "token", 0, 0, event)
+    with own_server(tmp_path, "--rename-command", "FCALL", "HIDDEN") as server, capture_logs() as lines:
+        try:
+            Inbox(server.client, direct=True).finish([Outcome(run, OutcomeKind.DONE, {"result": WORD})])
+        except RedisError as error:
+            assert WORD in str(error)
+            ServerOutage(logs.get("worker")).failed(error)
+    assert [line["event"] for line in lines] == ["the Redis server refuses a command"]
+    assert "unknown command" in lines[0]["why"]
+    assert WORD not in str(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis import Redis
@@ -37,6 +38,11 @@ class RegisteredWorker(RQWorker):
 
     def _set_connection(self, connection: Redis) -> Redis:
         return connection  # RQ would raise the timeouts to minutes
+
+    def _set_ip_address(self, connection: Redis) -> None:
+        self.ip_address = "unknown"
+        with suppress(RedisError):  # the server may have become unreachable since the start
+            super()._set_ip_address(connection)
 
     def queue_names(self) -> list[str]:
         """RQ's names of the queues that it serves now; those of the start may have changed with the config."""

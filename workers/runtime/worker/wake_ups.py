@@ -17,6 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 from receiver import logs
 from receiver.inbox.keys import WAKE, rq_intermediate, rq_list
 from receiver.inbox.redis.raw_connection import RawConnection
+from receiver.inbox.redis.server_faults import reason_of
 
 WAIT_SECONDS = 5
 TRY_AGAIN_AFTER = 0.5
@@ -128,7 +129,7 @@ class WakeUpListener:
                 self._refused.worked()
                 return job
         if isinstance(self._replies[0], ResponseError):
-            self._refused.failed(why=str(self._replies[0])[:300])
+            self._refused.failed(why=reason_of(self._replies[0]))
         self.drop()
         return self.wake_up
 

@@ -21,11 +21,11 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, connect_to, keys
 from receiver.inbox.leases import RENEW_EVERY
 from receiver.inbox.outcomes import Ending, RunResult
-from receiver.inbox.redis.connecting import check
 from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
-from workers.processes import Schedule, Signals
+from workers.processes import Schedule, Signals, begin_start
 from workers.runtime.config_reload import ConfigReload
 from workers.runtime.pool.pool import ChildPool
+from workers.runtime.server_outage import wait_for_server
 from workers.runtime.worker.claim_sizes import LONG, ClaimSizes
 from workers.runtime.worker.exchange import InboxExchange
 from workers.runtime.worker.rq_registration import RegisteredWorker
@@ -207,11 +207,11 @@ def _queues_of(handlers: list[Declaration]) -> list[str]:
 
 def run(config_path: str | None) -> int:
     """Run one worker process until it is asked to stop; returns its exit code."""
+    begin_start()
     logs.setup("worker")
     try:
         config = load_from_environment(config_path)
-        with connect_to(config.redis, timeout=2.0) as client:
-            check(client, ack=config.redis.ack, waits=True)
+        wait_for_server(config.redis, log)
         plugins = ValidationProcess(config).result()
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
