@@ -29,6 +29,8 @@ from receiver.inbox.redis.server_faults import reason_of
 READY_SECONDS = 1.0
 """How long the answer to "can a delivery be stored now" counts."""
 
+NEVER = float("-inf")
+
 StoredIn = Literal["redis", "spool"]
 
 log = logs.get("storage")
@@ -89,7 +91,7 @@ class DeliveryStorage:
         self._problems = logs.ThrottledLog(log)
         self._trying = threading.Lock()
         self._stores_in: StoredIn | None = None
-        self._tried_at = -READY_SECONDS
+        self._tried_at = NEVER
 
     # For the event loop, which must not block
 
@@ -127,11 +129,15 @@ class DeliveryStorage:
 
     def readiness(self) -> Readiness | None:
         """Where a delivery would be stored now; None if nowhere. Tried once a second, for all callers together."""
-        with self._trying:  # callers that come meanwhile wait for the same result
-            if time.monotonic() - self._tried_at >= READY_SECONDS:
-                self._stores_in = self._try_to_store()
-                self._tried_at = time.monotonic()
-            stores_in = self._stores_in
+        # While one caller tries, others get the last result: each one that waits holds a thread.
+        if self._trying.acquire(blocking=self._tried_at == NEVER):
+            try:
+                if time.monotonic() - self._tried_at >= READY_SECONDS:
+                    self._stores_in = self._try_to_store()
+                    self._tried_at = time.monotonic()
+            finally:
+                self._trying.release()
+        stores_in = self._stores_in
         if stores_in is None:
             return None
         count, oldest = self._spool.summary()

@@ -19,6 +19,7 @@ from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.outcomes import Outcome, OutcomeKind
 from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox.rq_records import WORKER_SECONDS, register_worker
 from receiver.inbox.subscription_checks import LOCK_MS, SubscriptionChecks
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.faked_clock import needs_faketime, server_with_clock
@@ -264,3 +265,15 @@ def test_an_unreadable_delivery_of_the_time_ahead_can_be_read_again(system: Syst
     (stored,) = system.inbox.accept([replace(system.delivery(), unreadable="no topic")])
     system.client.zincrby(keys.FAILED, DAYS * 1000, f"{stored.id}|intake")
     assert list(FailureQueries(system.client).unreadable()) == [stored.id]
+
+
+def test_a_worker_killed_before_the_clock_was_set_back_is_not_shown_for_days(system: System) -> None:
+    """What was written while the clock was three days ahead expires three days later than it should."""
+    register_worker(system.client, "killed", ["default"], {"queues": "storehooks"})
+    system.client.expire("rq:worker:killed", 3 * 86_400)
+    system.client.hset("rq:worker:foreign", "queues", "storehooks")
+    system.client.expire("rq:worker:foreign", 480)
+    system.client.sadd("rq:workers:storehooks", "rq:worker:foreign")
+    register_worker(system.client, "alive", ["default"], {"queues": "storehooks"})
+    assert 0 < system.client.ttl("rq:worker:killed") <= WORKER_SECONDS
+    assert system.client.ttl("rq:worker:foreign") > WORKER_SECONDS, "another program's worker is left alone"

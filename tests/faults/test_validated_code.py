@@ -318,6 +318,36 @@ def test_a_plugin_whose_import_fails_in_child_processes_stops_no_other_plugin(wi
     assert result(shop, event_id)[0] == "old cap"
 
 
+def test_a_plugin_that_only_child_processes_cannot_load_is_reported_and_not_reloaded(
+    with_package: System,
+) -> None:
+    """As one that needs a lock, or one of few connections: it was valid, and reloaded every five seconds."""
+    shop = with_package
+    refuses = """
+if (pathlib.Path(__file__).parent / "refuse").exists() and "child" in pathlib.Path("/proc/self/comm").read_text():
+    raise RuntimeError("no connection is free")
+"""
+    shop.plugin.write_text(SHOP + refuses)
+    quicker = QUICK | {"workers.runtime.worker.worker.HEARTBEAT_EVERY": 0.5}
+    worker, _ = shop.start("worker", "housekeeper", quicker=quicker)
+    shop.settled(shop.accept())
+    (kept,) = child_processes(worker)[1:]
+    (shop.folder / "refuse").touch()
+    kill_child_processes(worker, 1)
+    eventually(lambda: "plugins cannot be loaded as they were validated" in shop.log("worker"))
+    eventually(lambda: "a plugin cannot be loaded any more" in doctor(shop), what=shop.log("worker"))
+    assert "RuntimeError" in doctor(shop)
+    assert kept in child_processes(worker), "it has every plugin"
+    kill_child_processes(worker)
+    event_id = shop.accept()
+    wait_until_done(shop, event_id, "loyalty.points")
+    assert shop.log("worker").count("plugins cannot be loaded as they were validated") == 1
+    assert '"reloaded"' not in shop.log("worker")
+    (shop.folder / "refuse").unlink()
+    assert result(shop, event_id)[0] == "old hat"
+    eventually(lambda: "a plugin cannot be loaded any more" not in doctor(shop))
+
+
 def test_the_package_of_a_plugin_is_found_below_a_namespace(make_system: Callable[..., System]) -> None:
     system = make_system()
     folder = system.folder / "acme_shops"

@@ -59,19 +59,21 @@ class ValidationProcess:
         """Readable when the process has ended."""
         return self._pidfd
 
-    def result(self, *, within: float | None = None) -> ValidatedPlugins:
-        """The handlers and their code, or PluginError. Waits for the process, and kills what it left running."""
-        ended = wait_for_exit(self._pidfd, within)
+    def result(self) -> ValidatedPlugins:
+        """The handlers and their code, or PluginError. Waits for the process."""
+        wait_for_exit(self._pidfd, None)
+        code = self.kill()
+        with os.fdopen(self._report, "rb") as file:
+            file.seek(0)
+            return _plugins_in(file.read(), code)
+
+    def kill(self) -> int:
+        """Kill the process, if it has not ended, and what it left running; returns its exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         _, status = os.waitpid(self._pid, 0)
         os.close(self._pidfd)
-        with os.fdopen(self._report, "rb") as file:
-            file.seek(0)
-            report = file.read()
-        if not ended:
-            raise PluginError("loading the plugins takes too long: something in them waits while it is imported")
-        return _plugins_in(report, os.waitstatus_to_exitcode(status))
+        return os.waitstatus_to_exitcode(status)
 
 
 def _plugins_in(report: bytes, code: int) -> ValidatedPlugins:

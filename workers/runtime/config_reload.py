@@ -34,16 +34,18 @@ class ConfigReload:
         self._adopt = adopt
         self._on_fault = on_fault
         self._validation: ValidationProcess | None = None
-        self._is_reload = self._reload_follows = False
+        self._missing = ""
+        """Why plugins are validated again. Empty for a reload."""
+        self._reload_follows = False
         self.fault = ""
-        """Why plugins could not be validated again. Empty after they were valid."""
+        """Why plugins cannot be loaded by child processes, or not be validated again."""
 
     def begin(self) -> None:
         """Begin a reload, or have it follow the one that is under way."""
         self._reload_follows = self._validation is not None
         if not self._reload_follows:
             try:
-                self._start(ValidationProcess(load_from_environment(self._path)), is_reload=True)
+                self._start(ValidationProcess(load_from_environment(self._path)))
             except StorehooksError as error:
                 _log_refusal(error)
 
@@ -52,10 +54,11 @@ class ConfigReload:
         if self._validation is None:
             if not self.fault:
                 log.warning("plugins cannot be loaded as they were validated; validating them again", plugins=missing)
-            self._start(ValidationProcess(config, code=code), is_reload=False)
+            why = "; ".join(f"{plugin}: {reason}" for plugin, reason in missing.items())
+            self._start(ValidationProcess(config, code=code), missing=why)
 
-    def _start(self, validation: ValidationProcess, *, is_reload: bool) -> None:
-        self._validation, self._is_reload = validation, is_reload
+    def _start(self, validation: ValidationProcess, *, missing: str = "") -> None:
+        self._validation, self._missing = validation, missing
         self._selector.register(validation, EVENT_READ, lambda: self._finish(validation))
 
     def _finish(self, validation: ValidationProcess) -> None:
@@ -64,14 +67,14 @@ class ConfigReload:
         try:
             plugins = validation.result()
         except StorehooksError as error:
-            if self._is_reload:
+            if not self._missing:
                 _log_refusal(error)
             elif self.fault != str(error):  # it is tried every few seconds, and logged once
                 self.fault = str(error)
                 log.error("a plugin cannot be loaded any more; child processes that have it keep it", why=error.logged)
                 self._on_fault()
         else:
-            self.fault = ""
+            self.fault = self._missing
             self._adopt(validation.config, plugins)
         if self._reload_follows:
             self.begin()

@@ -240,18 +240,29 @@ def joined_id(scheme: Scheme, headers: Headers, document: Any) -> bytes:
 def may_be_cut(scheme: Scheme, headers: Headers, body: bytes) -> bool:
     """Whether the same signed bytes may be another delivery, whose signed headers and body end elsewhere.
 
-    Then a signed header contains its separator, or the body starts like the parts before it.
+    Then a signed header contains its separator, or the body may contain a part of a signed header or the timestamp.
     """
     names = [part for part in scheme.signed_parts if part[0] == "header"]
     if not names or _BODY not in scheme.signed_parts:
         return False
     has_separator = any(_has_separator(scheme, part, headers.get(part[1], "")) for part in names)
-    return has_separator or _starts_with_timestamp(scheme, body)
+    return has_separator or _has_part_of_header(scheme, body) or _starts_with_timestamp(scheme, body)
 
 
 def _has_separator(scheme: Scheme, part: Part, value: str) -> bool:
     """Whether a signed value contains the text that separates it from another signed part."""
     return any(between in header_bytes(value) for left, between, right in scheme.joints if part in (left, right))
+
+
+def _has_part_of_header(scheme: Scheme, body: bytes) -> bool:
+    """Whether the body contains the text that separates it from a signed header, on that side of all its brackets."""
+    start = min(at for at in (body.find(b"{"), body.find(b"["), len(body)) if at >= 0)
+    end = max(body.rfind(b"}"), body.rfind(b"]")) + 1
+    return any(
+        between in (body[:start] if right == _BODY else body[end:])
+        for left, between, right in scheme.joints
+        if (left[0], right[0]) in (("header", "body"), ("body", "header"))
+    )
 
 
 def _starts_with_timestamp(scheme: Scheme, body: bytes) -> bool:

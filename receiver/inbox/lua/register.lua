@@ -8,12 +8,15 @@ local SLICE = 20 -- workers of a queue that are examined each time
 local function of_queue(queue) return 'rq:workers:' .. queue end
 
 -- The record of a killed worker expires, and RQ's lists keep its key. Only lists of our queues are read, so a worker of
--- another program is left alone.
-local function remove_killed(queue)
+-- another program is left alone. A record of ours that lasts longer was written before the clock was set back.
+local function remove_killed(queue, longest)
   for _, worker in ipairs(redis.call('SRANDMEMBER', of_queue(queue), SLICE)) do
-    if redis.call('EXISTS', worker) == 0 then
+    local seconds = redis.call('TTL', worker)
+    if seconds == -2 then
       redis.call('SREM', of_queue(queue), worker)
       redis.call('SREM', 'rq:workers', worker)
+    elseif seconds > longest and redis.call('HEXISTS', worker, 'storehooks') == 1 then
+      redis.call('EXPIRE', worker, longest)
     end
   end
 end
@@ -30,5 +33,5 @@ return function()
 
   local ours = { [rq_queue(DEFAULT_QUEUE)] = true }
   for _, queue in ipairs(redis.call('HVALS', P .. 'lanes')) do ours[rq_queue(queue)] = true end
-  for queue in pairs(ours) do remove_killed(queue) end
+  for queue in pairs(ours) do remove_killed(queue, tonumber(ARGV[2])) end
 end

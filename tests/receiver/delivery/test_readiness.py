@@ -129,6 +129,29 @@ def test_many_who_ask_share_one_try_and_get_the_same_answer(
     assert tries <= took + 10, "one in a second, and each thread opens the file once"
 
 
+def test_who_asks_while_redis_hangs_holds_no_thread_that_others_need(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    """Each one waited for the same try: `/healthz` then took as long as the timeout of Redis."""
+    system = make_system(url=own_redis.url)
+    system.start("web", quicker=EACH_TIME, env={"STOREHOOKS_REDIS__TIMEOUT": "5s"})
+    assert ready(system) == 200
+    assert own_redis.process
+    own_redis.process.send(signal.SIGSTOP)
+    askers = [threading.Thread(target=ready, args=(system,)) for _ in range(8)]  # it has four threads
+    for one in askers:
+        one.start()
+    worst, began = 0.0, time.monotonic()
+    while time.monotonic() < began + 1.5:
+        asked = time.monotonic()
+        assert system.http.get("/healthz").status_code == 200
+        worst = max(worst, time.monotonic() - asked)
+    own_redis.process.send(signal.SIGCONT)
+    for one in askers:
+        one.join()
+    assert worst < 1.5
+
+
 def version(file: sqlite3.Connection) -> int:
     """Changes when another connection has committed a transaction."""
     return int(file.execute("PRAGMA data_version").fetchone()[0])

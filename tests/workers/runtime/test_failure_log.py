@@ -282,11 +282,9 @@ def test_a_refusal_of_the_server_brings_no_result_of_a_handler_into_the_log(tmp_
     event = StoredEvent("evt", [b""] * 8, b"")
     run = Run("evt|shop.greet", "shop.greet", "token", 0, 0, event)
     with own_server(tmp_path, "--rename-command", "FCALL", "HIDDEN") as server, capture_logs() as lines:
-        try:
+        with pytest.raises(RedisError, match=WORD) as caught:
             Inbox(server.client, direct=True).finish([Outcome(run, OutcomeKind.DONE, {"result": WORD})])
-        except RedisError as error:
-            assert WORD in str(error)
-            ServerOutage(logs.get("worker")).failed(error)
+        ServerOutage(logs.get("worker")).failed(caught.value)
     assert [line["event"] for line in lines] == ["the Redis server refuses a command"]
     assert "unknown command" in lines[0]["why"]
     assert WORD not in str(lines)

@@ -81,6 +81,8 @@ class PluginFacts:
 
     handlers: tuple[Declaration, ...] = ()
     fault: str = ""
+    is_late: bool = False
+    """Loading them was not done in time."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, 
 from workers.operations.host_spools import find_hosts, is_web_running, read_spool, write_refusal
 from workers.operations.release import ReleaseCheck
 from workers.plugins.validation_process import ValidationProcess
+from workers.processes import wait_for_exit
 from workers.storeapi.confirmations import unconfirmed_operations
 from workers.subscriptions.managed_store import keyring_of
 
@@ -153,8 +154,11 @@ def _housekeeper(activity: HealthQueries) -> str:
 
 def plugin_facts(validation: ValidationProcess, deadline: float) -> PluginFacts:
     """The result of a validation process that was started before. At the deadline it is abandoned."""
+    if not wait_for_exit(validation.fileno(), max(0.0, deadline - time.monotonic())):
+        validation.kill()
+        return PluginFacts(is_late=True)
     try:
-        return PluginFacts(tuple(validation.result(within=max(0.0, deadline - time.monotonic())).handlers))
+        return PluginFacts(tuple(validation.result().handlers))
     except PluginError as error:
         return PluginFacts(fault=str(error))
 

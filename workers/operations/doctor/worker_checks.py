@@ -13,6 +13,7 @@ from workers.formatting import clock, counted, some, waits
 from workers.operations.doctor.facts import Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.topic_names import SentName, Unsent, known_topics, sent_names, unsent
+from workers.plugins.validation_process import LOAD_SECONDS
 
 HEARTBEAT_TIMEOUT = 20.0
 """Seconds after which a worker without a heartbeat counts as dead."""
@@ -25,6 +26,11 @@ RELOAD = "send HUP to `storehooks worker`: it reloads config and plugins"
 
 def check_handlers(facts: Facts) -> Iterator[Finding]:
     plugins = facts.plugins
+    if plugins.is_late:
+        text = "loading the plugins takes longer than doctor waits"
+        more = f"workers let it take {LOAD_SECONDS} s at most"
+        yield warn("handlers", text, more, fix="run with a longer timeout: --timeout 1m")
+        return
     if plugins.fault:
         fix = "correct the plugin as the message says, then start the workers or send them HUP"
         yield fail(

@@ -71,6 +71,11 @@ class ChildPool:
                 found.update(process.missing)
         return found
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every child process has loaded all plugins."""
+        return not self.missing and all(process.ready for process in self._children.values())
+
     def idle_with(self, handler: str) -> list[ChildHandle]:
         """The idle child processes that have loaded the handler's plugin."""
         plugin = handler.partition(".")[0]
@@ -139,6 +144,13 @@ class ChildPool:
         for process in self._children.values():
             process.outdated = True
             self._recycle_if_due(process)
+
+    def replace_incomplete(self) -> None:
+        """Replace the idle child processes that could not load a plugin which is as it was validated."""
+        self._changed = []
+        for process in self._children.values():
+            if process.missing:
+                process.recycle_if_idle()
 
     def _recycle_if_due(self, process: ChildHandle) -> None:
         """Replace a child process that loaded old plugins, or has served enough runs. While a plugin on disk is not

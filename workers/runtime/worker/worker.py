@@ -161,9 +161,8 @@ class Worker(RegisteredWorker):
 
     def _publish_fault(self) -> None:
         """Let `doctor` report that a plugin cannot be loaded any more."""
-        if not self._pool.missing:
-            self._reload.fault = ""
-        elif fault := self._reload.fault:
+        if self._reload.fault:
+            fault = self._reload.fault = "" if self._pool.is_complete else self._reload.fault
             self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, fault))
 
     def _renew_leases(self) -> None:
@@ -189,6 +188,10 @@ class Worker(RegisteredWorker):
 
     def _adopt_reloaded(self, config: Config, plugins: ValidatedPlugins) -> None:
         """Work with a config and plugins that were valid."""
+        if config is self.config and plugins.code == self._code:  # valid, but child processes could not load them
+            self._pool.replace_incomplete()
+            return
+        self._reload.fault = ""
         # This process stays connected to its server, and so must its child processes.
         self.config = config.model_copy(update={"redis": self.config.redis})
         self._adopt(plugins)

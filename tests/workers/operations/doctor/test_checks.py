@@ -460,6 +460,14 @@ def test_an_unknown_topic_fails_with_the_nearest_topic_and_the_source_line(facts
     )
 
 
+def test_plugins_that_take_longer_than_doctor_waits_are_a_warning(facts: Facts) -> None:
+    late = replace(facts, plugins=PluginFacts(is_late=True))
+    assert only_line(worker_checks.check_handlers(late)) == (
+        "warn handlers: loading the plugins takes longer than doctor waits / workers let it take 60 s at most"
+        " -> run with a longer timeout: --timeout 1m"
+    )
+
+
 def test_a_known_topic_that_was_not_sent_yet_is_a_warning(facts: Facts) -> None:
     handler = replace(HANDLER, topics=("order.paid", "product.*"))
     changed = with_inbox(facts, topic_names=sent(product_updated=1), workers=())
