@@ -317,7 +317,6 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
     (no_replica, 1, "server", ['ack = "replica", and no replica is connected'], 'ack = "fsync"'),
     (nearly_full, 1, "memory", ["used: new deliveries go to the spool"], "raise maxmemory"),
     (broken_plugin, 1, "handlers", ["broken.py:2", "syntax error"], "as the message says"),
-    (plugin_that_hangs, 0, "handlers", ["takes longer than doctor waits"], "--timeout 1m"),
     (unknown_topic, 1, "handlers", ["stock.export wants order.crated, which no store has sent"], "stock.py:5"),
     (unknown_store, 1, "handlers", ["erp.export is for the store west, which is not configured"], "west.py:5"),
     (no_worker, 1, "workers", ["no worker is running"], "start `storehooks worker`"),

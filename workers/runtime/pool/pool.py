@@ -34,6 +34,8 @@ class ChildPool:
         self._size = size
         self._children: dict[int, ChildHandle] = {}
         self._selector = selectors.DefaultSelector()
+        self.fileno = self._selector.fileno()
+        """Readable when a child process has sent a message or has died."""
         self._ended: list[EndedRun] = []
         self._returned: list[Run] = []
         self._stop_flag = mmap.mmap(-1, 1)
@@ -41,11 +43,6 @@ class ChildPool:
         self._start_after = 0.0
         self._schedule = Schedule()
         self._changed: list[str] = []
-
-    @property
-    def fileno(self) -> int:
-        """Readable when a child process has sent a message or has died."""
-        return self._selector.fileno()
 
     @property
     def idle(self) -> int:
@@ -73,8 +70,9 @@ class ChildPool:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every child process has loaded all plugins."""
-        return not self.missing and all(process.ready for process in self._children.values())
+        """Whether there are as many child processes as there should be, and all of them have loaded all plugins."""
+        loaded = [one for one in self._children.values() if one.ready and not (one.missing or one.outdated)]
+        return len(loaded) == len(self._children) >= self._size and not self._changed
 
     def idle_with(self, handler: str) -> list[ChildHandle]:
         """The idle child processes that have loaded the handler's plugin."""
@@ -138,19 +136,14 @@ class ChildPool:
             self._returned += process.take_back()
 
     def reload(self, config: Config, code: ValidatedCode) -> None:
-        """Replace every child process by one with this config and these plugins, each when it is idle."""
+        """Replace every child process by one with this config and these plugins, each when it is idle; if these are in
+        use already, only those that could not load a plugin."""
+        is_same = config is self.config and code == self._code
         self.config, self._code, self._changed = config, code, []
         self._size = config.workers.child_processes
         for process in self._children.values():
-            process.outdated = True
+            process.outdated |= bool(process.missing) or not is_same
             self._recycle_if_due(process)
-
-    def replace_incomplete(self) -> None:
-        """Replace the idle child processes that could not load a plugin which is as it was validated."""
-        self._changed = []
-        for process in self._children.values():
-            if process.missing:
-                process.recycle_if_idle()
 
     def _recycle_if_due(self, process: ChildHandle) -> None:
         """Replace a child process that loaded old plugins, or has served enough runs. While a plugin on disk is not

@@ -189,7 +189,7 @@ class Worker(RegisteredWorker):
     def _adopt_reloaded(self, config: Config, plugins: ValidatedPlugins) -> None:
         """Work with a config and plugins that were valid."""
         if config is self.config and plugins.code == self._code:  # valid, but child processes could not load them
-            self._pool.replace_incomplete()
+            self._pool.reload(config, plugins.code)
             return
         self._reload.fault = ""
         # This process stays connected to its server, and so must its child processes.
