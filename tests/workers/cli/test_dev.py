@@ -115,7 +115,13 @@ def test_dev_stops_cleanly_on_a_signal(dev: DevRun, number: signal.Signals) -> N
     assert process.wait(10) == 0
     assert "all processes ended" in process.output()
     assert [pid for pid in below if not gone(pid)] == []
-    assert sorted(path.name for path in dev.data.iterdir()) == ["logs", "redis", "run", "sandbox-north.sqlite3"]
+    assert sorted(path.name for path in dev.data.iterdir()) == [
+        "known_data",
+        "logs",
+        "redis",
+        "run",
+        "sandbox-north.sqlite3",
+    ]
     assert list((dev.data / "run").iterdir()) == []
 
 
