@@ -238,9 +238,9 @@ def test_the_first_worker_after_an_outage_routes_to_the_handlers_of_all(system: 
 def test_two_configs_of_one_version_do_not_overwrite_each_other(system: System) -> None:
     one = Declaration("a.one", "1", ("order.*",), ("*",))
     other = Declaration("a.one", "1", ("product.*",), ("*",))
-    system.inbox.declare([one])
-    version = system.inbox.declare([other])
-    assert system.inbox.declare([one]) == system.inbox.declare([other]) == version
+    system.inbox.declare([one], worker="old")
+    version = system.inbox.declare([other], worker="new")
+    assert system.inbox.declare([one], worker="old") == system.inbox.declare([other], worker="new") == version
 
 
 def test_a_done_effect_with_a_result_that_is_not_json_is_not_repeated() -> None:
