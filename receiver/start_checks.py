@@ -24,6 +24,7 @@ OUR_FILES = {
         "keyring-pending.json",
         ".keyring-*",
         "sandbox-*.sqlite3*",
+        "known_data",
         "redis.sock",
     ),
     "logs": ("server.log", "receiver.log", "worker.log", "sandbox.log"),

@@ -84,7 +84,7 @@ def test_a_data_directory_that_others_can_read_is_closed_to_them_at_start(system
     for folder in wide:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
-    for name in ("spool.sqlite3", "keyring.json", "redis/appendonlydir/appendonly.aof.1.incr.aof"):
+    for name in ("spool.sqlite3", "keyring.json", "known_data", "redis/appendonlydir/appendonly.aof.1.incr.aof"):
         (data / name).touch()
         (data / name).chmod(0o644)
     data.chmod(0o777)
