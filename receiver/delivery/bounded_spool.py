@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 from receiver import logs
@@ -124,9 +125,8 @@ class BoundedSpool:
     def add(self, deliveries: Sequence[Delivery]) -> list[SpoolResult]:
         """Write deliveries in one transaction. "full" for one whose store is over its limit."""
         events = self.events()
-        fits = self._within_quotas(events, deliveries)
-        if self._has_many_stores:  # with one store, no space is reserved for others
-            fits = [*map(all, zip(fits, events.within_shares(deliveries, self._free_bytes()), strict=True))]
+        free = self._free_bytes() if self._has_many_stores else inf  # with one store, no space is reserved for others
+        fits = events.within_limits(deliveries, free, self._quotas)
         fitting = [one for one, one_fits in zip(deliveries, fits, strict=True) if one_fits]
         added = iter(events.add(fitting))
         if not self._local.inode == _inode(self._local.file) != NO_FILE:  # the rows are in a file that is not drained
@@ -168,18 +168,6 @@ class BoundedSpool:
     def _report_unreadable(self, error: Exception) -> None:
         self.reopen(error)
         self._problems.error("the spool cannot be read", why=str(error))
-
-    def _within_quotas(self, events: SpooledEvents, deliveries: Sequence[Delivery]) -> list[bool]:
-        """Which deliveries their stores may still add: `max_stored` limits rows here as it limits the inbox."""
-        stores = {one.event.store for one in deliveries}
-        left = {store: quota - events.count_of(store) for store, quota in self._quotas.items() if store in stores}
-        fits = []
-        for one in deliveries:
-            remaining = left.get(one.event.store, 1)
-            fits.append(remaining > 0)
-            if one.event.store in left:
-                left[one.event.store] = remaining - 1
-        return fits
 
     def _free_bytes(self) -> int:
         """Bytes that rows may still take: of `spool_bytes`, and of the disk."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from receiver import logs
 from receiver.config.values import Bounds
-from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
+from receiver.spool import REFUSED_FILE, Refusal, Refusals, is_damage, open_refusals, rename
 
 WRITE_EVERY = 0.5
 TRIM_EVERY = 600.0
@@ -111,12 +111,28 @@ class RefusalLog:
             if self._closed or not (buffer.count or (self._data_dir / REFUSED_FILE).exists()):
                 return  # the file is created with the first refusal
             try:
-                if self._refusals is None:
-                    self._refusals = open_refusals(self._data_dir)
-                self._refusals.add(buffer.all(), bounds=self._bounds, now=time.time())
+                self._write(buffer.all())
             except Exception as error:  # noqa: BLE001  the thread must survive any error of disk or file
-                self._refusals = None
                 self._problems.error("refused deliveries cannot be written", why=str(error), lost=buffer.count)
+
+    def _write(self, refusals: list[Refusal]) -> None:
+        """Write to the file. A damaged one is renamed, unless another process has done that, and a new one is used."""
+        file = self._data_dir / REFUSED_FILE
+        for is_last in (False, False, True):
+            is_new = self._refusals is None
+            try:
+                self._refusals = self._refusals or open_refusals(self._data_dir)
+                self._refusals.add(refusals, bounds=self._bounds, now=time.time())
+                return
+            except Exception as error:
+                self._refusals = None
+                if is_last or not is_damage(error, file):
+                    raise
+                if is_new:
+                    rename(file, Path(f"{file}-damaged"))
+                    self._problems.error(
+                        "the file of refused deliveries was damaged; a new one is used", why=str(error)
+                    )
 
     def close(self) -> None:
         """Write the rest and close the file, at the end of the process."""

@@ -31,6 +31,7 @@ class Housekeeping:
     def __init__(self, client: Redis) -> None:
         self.client = client
         self._position: bytes | str = ""
+        self._skip_failures = 0
 
     def tick(self, *, lapses: bool = True) -> tuple[int, int, list[FailedRun]]:
         """Make due and lapsed work ready, and wake workers. Returns how many were due and lapsed, and which failed."""
@@ -48,7 +49,8 @@ class Housekeeping:
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
         """Remove a slice of what is older than these ages (s). Returns the numbers of (bodies, records, failures)."""
         ages = [int(seconds * 1000) for seconds in (bodies, records, failures)]
-        removed = script_runner.run_one(self.client, "trim", TRIM_SLICE, *ages)
+        reply = script_runner.run_one(self.client, "trim", TRIM_SLICE, *ages, self._skip_failures)
+        *removed, self._skip_failures = reply
         return removed[0], removed[1], removed[2]
 
     def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:

@@ -15,7 +15,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
         refused_body   headers and raw body of refusals, as far as they are stored; deleted before their lines
 """
 
-from receiver.spool.damaged_events import DamagedEvents, is_damage, keep, kept_files, open_damaged, set_aside
+from receiver.spool.damaged_events import DamagedEvents, is_damage, keep, kept_files, open_damaged, rename, set_aside
 from receiver.spool.database import check_format
 from receiver.spool.refused_deliveries import (
     REFUSED_FILE,
@@ -65,5 +65,6 @@ __all__ = [
     "open_events_read_only",
     "open_existing_refusals",
     "open_refusals",
+    "rename",
     "set_aside",
 ]

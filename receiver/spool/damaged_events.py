@@ -56,11 +56,16 @@ def kept_files(data_dir: Path) -> list[Path]:
 def keep(damaged: Path) -> Path:
     """Rename a damaged file whose readable rows are in the inbox; returns its new name."""
     kept = damaged.with_name(f"spool-damaged-{time.time_ns() // 1_000_000}.sqlite3")
+    rename(damaged, kept)
+    return kept
+
+
+def rename(damaged: Path, kept: Path) -> None:
+    """Rename a file, with its journal and a first page that was replaced."""
     for end in ("-wal", FIRST_PAGE, ""):
         with suppress(FileNotFoundError):
             os.rename(f"{damaged}{end}", f"{kept}{end}")
     Path(f"{damaged}-shm").unlink(missing_ok=True)
-    return kept
 
 
 @contextmanager

@@ -6,10 +6,11 @@ import re
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
 from zlib import crc32
@@ -158,27 +159,25 @@ class SpooledEvents:
     def has_rows(self, store: str) -> bool:
         return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None
 
-    def count_of(self, store: str) -> int:
-        """The number of a store's rows."""
-        found = self._db.execute("SELECT CAST(total(events) AS INTEGER) FROM store_usage WHERE store = ?", (store,))
-        return int(found.fetchone()[0])
-
     def bytes_by_store(self) -> dict[str, int]:
         """The bytes that each store's rows take."""
         return dict(self._db.execute("SELECT store, CAST(total(bytes) AS INTEGER) FROM store_usage GROUP BY store"))
 
-    def within_shares(self, deliveries: Iterable[Delivery], free: int) -> list[bool]:
-        """Which deliveries their stores may still add: a store may use no more bytes than are free.
+    def within_limits(self, deliveries: Iterable[Delivery], free: float, quotas: Mapping[str, int]) -> list[bool]:
+        """Which deliveries their stores may still add: up to a store's quota of rows, and no more bytes than are free.
 
         So there is always space for a store that has no rows yet. Within one call only bodies are counted; the next
         call reads the exact sizes.
         """
+        rows = dict(self._db.execute("SELECT store, events FROM store_usage"))
         used, fits = self.bytes_by_store(), []
         for one in deliveries:
             store, cost = one.event.store, len(one.event.body) + ROW_COST
-            fits.append(used.get(store, 0) + cost <= free)
+            has_quota = rows.get(store, 0) < quotas.get(store, inf)
+            fits.append(has_quota and used.get(store, 0) + cost <= free)
             if fits[-1]:
                 used[store], free = used.get(store, 0) + cost, free - cost
+                rows[store] = rows.get(store, 0) + 1
         return fits
 
     def oldest(self, limit: int, *, after: int = 0, except_stores: Iterable[str] = ()) -> list[SpooledRow]:

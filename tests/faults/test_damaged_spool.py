@@ -13,6 +13,7 @@ import pytest
 
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import Stored
+from receiver.inbox.keys import host_of
 from receiver.spool import EVENTS_FILE, EVENTS_FORMAT, events_files, kept_files, open_events, set_aside
 from receiver.spool.database import PAGE
 from tests.support.harness import Server, System, eventually, kill_with_children
@@ -204,3 +205,13 @@ def test_a_first_page_that_is_replaced_is_kept(system: System) -> None:
     first_page = Path(f"{kept}-page1")
     assert (first_page.read_bytes(), first_page.stat().st_mode & 0o777) == (content[:PAGE], 0o600)
     assert kept.read_bytes()[PAGE:] == content[PAGE:]
+
+
+def test_hosts_and_doctor_agree_about_a_damaged_file_without_rows(system: System) -> None:
+    file = system.config.data_dir / EVENTS_FILE
+    open_events(file.parent).close()
+    system.inbox.publish_spool(host_of(file.parent), 0, 0.0)
+    overwrite(file, 0, PAGE)
+    (listed,) = json.loads(system.run_cli("hosts", "--json").stdout)
+    assert listed["spooled"] == "unknown"
+    assert len(findings(system, "disk", "spool")) == 2

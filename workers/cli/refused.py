@@ -115,7 +115,7 @@ def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
     check = ReleaseCheck(config)
     with output.progress("verifying", refusals.count_with_body()) as bar:
         batches = select_refusals(refusals, check, store=store, ids=ids, progress=bar.advance)
-        return accept_valid(inbox, refusals, check, batches)
+        return accept_valid(config, inbox, refusals, check, batches)
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:

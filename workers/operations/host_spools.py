@@ -17,7 +17,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.keys import host_of
 from receiver.inbox.queries.events import Spool, SpoolState
-from receiver.spool import events_files, kept_files, newest_events_file, open_events
+from receiver.spool import events_files, is_damage, kept_files, newest_events_file, open_events
 from workers.formatting import counted
 
 UNKNOWN = "unknown"
@@ -52,7 +52,7 @@ def find_hosts(config: Config, client: Redis) -> list[Host]:
     hosts = {name: _as_reported(name, spool) for name, spool in EventQueries(client).spools().items()}
     here = host_of(config.data_dir)
     local = _read_here(config, hosts.get(here))
-    if local is not None and (here in hosts or local.spooled):
+    if local is not None and (here in hosts or local.spooled != 0):
         hosts[here] = local
     return [hosts[name] for name in sorted(hosts)]
 
@@ -111,10 +111,13 @@ def _as_reported(name: str, spool: Spool) -> Host:
 
 def _read_here(config: Config, reported: Host | None) -> Host | None:
     """This host, by its file. None where this user cannot read it."""
+    count: int | None
     try:
         count, oldest = read_spool(config.data_dir)
-    except (sqlite3.Error, OSError):
-        return None
+    except (sqlite3.Error, OSError) as error:
+        if not is_damage(error, newest_events_file(config.data_dir)):
+            return None
+        count, oldest = None, 0.0
     name, state = host_of(config.data_dir), _state_here(config.data_dir, reported)
     since = datetime.fromtimestamp(oldest, UTC) if oldest else None
     return replace(reported or Host(name, state, 0, count, since, seen=None), state=state, spooled=count, oldest=since)

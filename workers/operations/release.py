@@ -104,12 +104,15 @@ def select_refusals(
             yield selected
 
 
-def release(inbox: Inbox, refusals: Refusals, check: ReleaseCheck, batches: Iterator[list[Refusal]]) -> Released:
-    """Accept the valid deliveries, and remove each refusal once its event is stored."""
-    result = Released()
+def release(
+    config: Config, inbox: Inbox, refusals: Refusals, check: ReleaseCheck, batches: Iterator[list[Refusal]]
+) -> Released:
+    """Accept the valid deliveries like others, and remove each refusal once its event is stored."""
+    result, replicas = Released(), int(config.redis.ack == "replica")
+    quotas = {name: store.max_stored for name, store in config.stores.items()}
     for batch in batches:
         valid = list(verified(batch, check, result))
-        answers = inbox.accept([delivery for _, delivery in valid]) if valid else []
+        answers = inbox.accept([one for _, one in valid], quotas=quotas, replicas=replicas) if valid else []
         result.accepted += sum(answer.status == "accepted" for answer in answers)
         result.duplicates += sum(answer.status == "duplicate" for answer in answers)
         result.full += sum(answer.status == "full" for answer in answers)

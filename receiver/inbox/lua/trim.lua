@@ -2,11 +2,12 @@
 -- trim: remove old bodies and events, a slice at a time. Never an open event, never a failure inside its retention, never
 -- a duplicate mark inside its window.
 -- ARGV  1 maximum number  2 keep bodies for (ms)  3 keep records for (ms; not less than the duplicate window)
---       4 keep failures for (ms, 0 = until replayed or dropped)
--- returns {bodies, records, failures} removed or, if damaged, quarantined; while one equals the maximum there may be more
+--       4 keep failures for (ms, 0 = until replayed or dropped)  5 how many old failures to skip
+-- returns {bodies, records, failures} removed or, if damaged, quarantined, and how many failures to skip next time: those of
+-- open events stay; while one equals the maximum there may be more
 return function()
   local slice = tonumber(ARGV[1])
-  local bodies, records, failures = 0, 0, 0
+  local bodies, records, failures, skip = 0, 0, 0, 0
 
   -- `done` has settled events by the time they closed. `removed_until` is the time up to which bodies were removed.
   local found = redis.pcall('GET', P .. 'bodies_removed_until')
@@ -36,7 +37,8 @@ return function()
 
   if tonumber(ARGV[4]) > 0 then
     local old = NOW - tonumber(ARGV[4])
-    for _, item in ipairs(redis.call('ZRANGEBYSCORE', P .. 'failed', '-inf', old, 'LIMIT', 0, slice)) do
+    local found = redis.call('ZRANGEBYSCORE', P .. 'failed', '-inf', old, 'LIMIT', tonumber(ARGV[5]), slice)
+    for _, item in ipairs(found) do
       local id = split(item)
       local state = redis.pcall('HGET', P .. 'e:' .. id, 'state')
       if state == 'failed' or type(state) == 'table' then
@@ -44,6 +46,7 @@ return function()
         failures = failures + 1
       end
     end
+    if #found == slice then skip = tonumber(ARGV[5]) + slice - failures end
   end
-  return { bodies, records, failures }
+  return { bodies, records, failures, skip }
 end

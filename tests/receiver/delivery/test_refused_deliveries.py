@@ -27,7 +27,7 @@ from receiver.delivery.refusal_log import RefusalBuffer
 from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
 from receiver.spool.database import WAL_BYTES
 from receiver.spool.refused_deliveries import fair_level
-from tests.support.harness import OTHER_SECRET, System, eventually, own_server
+from tests.support.harness import OTHER_SECRET, SECRET, System, eventually, own_server
 from tests.support.raw_http import pipelined, request
 
 PROXY_CREDENTIALS = (
@@ -499,3 +499,29 @@ def test_a_flood_of_one_store_deletes_nothing_of_another(tmp_path: Path) -> None
     assert len([one for one in refusals.newest(store="small", limit=200) if one.has_body]) == 100
     size = sum(path.stat().st_size for path in tmp_path.glob(f"{REFUSED_FILE}*"))
     assert size < (2 << 20) + 2 * WAL_BYTES
+
+
+def test_a_release_keeps_to_the_number_of_open_events_of_a_store(system: System) -> None:
+    system.start("web")
+    for number in range(3):
+        assert system.post(system.request(store="north", data={"id": number}), "south").status_code == 401
+    eventually(lambda: refusals_of(system).count() == 3)
+    correct(system, after=SECRET)
+    text = system.config_file.read_text().replace("[stores.south]\n", "[stores.south]\nmax_stored = 1\n")
+    system.config_file.write_text(text)
+    done = json.loads(system.run_cli("refused", "release", "--store", "south", "--json").stdout)
+    assert (done["accepted"], done["full"], refusals_of(system).count()) == (1, 2, 2)
+
+
+def test_a_damaged_file_is_set_aside_and_the_next_refusals_are_stored(system: System) -> None:
+    file = system.config.data_dir / REFUSED_FILE
+    file.write_bytes(b"not a database" * 1000)
+    said = system.run_cli("doctor", "--json").stdout
+    assert "refused deliveries cannot be read" in said
+    assert "a file of the spool" not in said
+    system.start("web")
+    assert system.post(system.request(store="north"), "south").status_code == 401
+    eventually(lambda: refusals_of(system).count() == 1)
+    assert Path(f"{file}-damaged").exists()
+    assert system.log("web").count("the file of refused deliveries was damaged") == 1
+    assert "cannot be written" not in system.log("web")

@@ -139,13 +139,13 @@ def test_stores_that_flood_the_spool_share_it_and_leave_one_share_free(system: S
     for number in range(900):
         store = f"s{number % 3}"
         more = replace(one, event=replace(one.event, id=str(number), store=store))
-        if events.within_shares([more], limit - events.used_bytes()) == [True]:
+        if events.within_limits([more], limit - events.used_bytes(), {}) == [True]:
             events.add([more])
     shares = [octets / limit for octets in events.bytes_by_store().values()]
     print(f"\nthree stores hold {[f'{share:.2f}' for share in shares]} of the spool")
     assert [0.15 < share <= 0.26 for share in shares] == [True] * 3
     last = replace(one, event=replace(one.event, store="late"))
-    assert events.within_shares([last], limit - events.used_bytes()) == [True]
+    assert events.within_limits([last], limit - events.used_bytes(), {}) == [True]
 
 
 def test_the_bytes_of_a_store_stay_correct_after_manual_changes_and_duplicates(system: System) -> None:

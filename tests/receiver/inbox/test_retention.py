@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from receiver.inbox import Declaration, Outcome, keys
+import pytest
+
+from receiver.inbox import Declaration, Outcome, housekeeping, keys
 from receiver.inbox.housekeeping import TRIM_SLICE
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
@@ -53,6 +55,16 @@ def test_failures_are_removed_by_age_only_if_configured(system: System) -> None:
     eventually(lambda: system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=0.001)[2] == 1)
     assert system.ledger.event(failed) is None
     assert system.client.zcard(keys.FAILED) == 0
+
+
+def test_an_old_failure_is_removed_past_many_of_open_events(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "TRIM_SLICE", 2)
+    failed = close(system, "failed")
+    for _ in range(5):
+        system.client.zadd(keys.FAILED, {keys.run_item(system.accept(), "erp.other"): 1})
+    eventually(lambda: system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=0.001)[2] == 1)
+    assert system.ledger.event(failed) is None
+    assert system.client.zcard(keys.FAILED) == 5
 
 
 def test_more_than_a_slice_is_removed_in_slices(system: System) -> None:

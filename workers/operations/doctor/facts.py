@@ -100,6 +100,7 @@ class HostFacts:
     refused_after: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     """By store: how many were refused after the last accepted delivery, and the seconds from first to last of them."""
     spooled: int = 0
+    refused_fault: str = ""
     spool_fault: str = ""
     web_runs: bool = False
     """Whether a web process runs on this host, although it may not answer."""

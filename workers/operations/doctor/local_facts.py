@@ -193,7 +193,11 @@ def host_facts(config: Config, last_events: Mapping[str, datetime]) -> HostFacts
         refused = tuple(refusals.by_store())
         now_valid = {of.store: _now_valid(config, refusals, of) for of in refused[:REVERIFIED_STORES]}
         after = refused_after(refusals, config.stores, last_events)
-        return replace(facts, refused=refused, now_valid=now_valid, refused_after=after, spooled=read_spool(folder)[0])
+        facts = replace(facts, refused=refused, now_valid=now_valid, refused_after=after)
+    except (sqlite3.Error, OSError) as error:
+        facts = replace(facts, refused_fault=str(error))
+    try:
+        return replace(facts, spooled=read_spool(folder)[0])
     except (sqlite3.Error, OSError) as error:
         return replace(facts, spool_fault=str(error))
 

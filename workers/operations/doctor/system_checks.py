@@ -11,7 +11,7 @@ from receiver.config import Config
 from receiver.config.values import LOOPBACK
 from receiver.inbox.redis.connecting import OLDEST_VERSION
 from receiver.inbox.redis.server_state import is_nearly_full
-from receiver.spool import RESERVED_DISK_BYTES
+from receiver.spool import REFUSED_FILE, RESERVED_DISK_BYTES
 from workers.formatting import clock, counted, size, some, span
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
@@ -260,6 +260,10 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         text = f"other users of this machine can open {first}{f' and {more} more' if more else ''}"
         fix = f"chmod go= {shlex.join(host.open_to_others)}, or set {place} to a folder that only storehooks uses"
         yield warn("disk", text, "it contains payloads of stores or secrets", fix=fix)
+    if host.refused_fault:
+        text = f"refused deliveries cannot be read: {host.refused_fault}"
+        fix = f"check the owner of {REFUSED_FILE} and the disk; `storehooks web` sets a damaged file aside"
+        yield warn("disk", text, "no event is missing: they were not accepted", fix=fix)
     if host.read_only:
         text = f"the disk of {host.data_dir} is read-only: if the server is unreachable, every delivery is answered 503"
         yield fail("disk", text, fix="mount it writable; the kernel's log says why it is read-only")
