@@ -23,6 +23,7 @@ log = logs.get("storage")
 class InboxAccess:
     def __init__(self, config: Config, inbox: Inbox) -> None:
         self._inbox = inbox
+        self.timeout = config.redis.timeout
         self._repeat_window = config.receiver.dedupe_window_unidentified
         self._record_seconds = config.receiver.dedupe_retention
         self._quotas = {name: store.max_stored for name, store in config.stores.items()}

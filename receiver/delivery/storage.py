@@ -25,9 +25,12 @@ from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 from receiver.inbox.redis.server_faults import reason_of
+from receiver.spool import BUSY_SECONDS
 
 READY_SECONDS = 1.0
 """How long the answer to "can a delivery be stored now" counts."""
+WAIT_SECONDS = 0.25
+"""How long one who asks waits for the try of another, if the last result is too old."""
 
 NEVER = float("-inf")
 
@@ -129,14 +132,19 @@ class DeliveryStorage:
 
     def readiness(self) -> Readiness | None:
         """Where a delivery would be stored now; None if nowhere. Tried once a second, for all callers together."""
-        # While one caller tries, others get the last result: each one that waits holds a thread.
-        if self._trying.acquire(blocking=self._tried_at == NEVER):
+        # While one caller tries, others get the last result: each one that waits holds a thread. A result that is older
+        # than the longest try may be from before a fault: then they wait a little, and storage counts as not ready.
+        longest_try = self._inbox.timeout + BUSY_SECONDS
+        is_old = time.monotonic() - self._tried_at >= READY_SECONDS + longest_try
+        if self._trying.acquire(timeout=WAIT_SECONDS if is_old else 0):
             try:
                 if time.monotonic() - self._tried_at >= READY_SECONDS:
                     self._stores_in = self._try_to_store()
                     self._tried_at = time.monotonic()
             finally:
                 self._trying.release()
+        elif is_old:
+            return None
         stores_in = self._stores_in
         if stores_in is None:
             return None

@@ -16,7 +16,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
 """
 
 from receiver.spool.damaged_events import DamagedEvents, is_damage, keep, kept_files, open_damaged, rename, set_aside
-from receiver.spool.database import check_format
+from receiver.spool.database import BUSY_SECONDS, check_format
 from receiver.spool.refused_deliveries import (
     REFUSED_FILE,
     REFUSED_FORMAT,
@@ -41,6 +41,7 @@ from receiver.spool.spooled_events import (
 )
 
 __all__ = [
+    "BUSY_SECONDS",
     "EVENTS_FILE",
     "EVENTS_FORMAT",
     "REFUSED_FILE",

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from receiver.delivery.pipeline import open_storage
+from receiver.delivery.storage import READY_SECONDS
 from receiver.inbox import Inbox, connect
 from receiver.spool import EVENTS_FILE, open_events
 from tests.receiver.spool.test_spool import small_disk, small_server
@@ -150,6 +152,37 @@ def test_who_asks_while_redis_hangs_holds_no_thread_that_others_need(
     for one in askers:
         one.join()
     assert worst < 1.5
+
+
+def ready_for_each(system: System, askers: int) -> list[int]:
+    """What each gets of those who ask at once."""
+    with ThreadPoolExecutor(askers) as pool:
+        return [*pool.map(lambda _: ready(system), range(askers))]
+
+
+def test_while_a_try_hangs_a_result_from_long_ago_is_no_answer(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    """`/readyz` was 200 for as long as Redis, or the disk, did not answer, and every delivery got 503."""
+    system = make_system(url=own_redis.url)
+    system.start(
+        "web", env={"STOREHOOKS_RECEIVER__SPOOL": "off"}, quicker={"receiver.delivery.storage.BUSY_SECONDS": 0}
+    )
+    assert ready(system) == 200
+    time.sleep(READY_SECONDS + system.config.redis.timeout)  # the result gets older than the longest try
+    assert own_redis.process
+    own_redis.process.send(signal.SIGSTOP)
+    assert ready_for_each(system, 4) == [503] * 4
+    own_redis.process.send(signal.SIGCONT)
+    eventually(lambda: ready(system) == 200)
+
+
+def test_those_who_ask_at_once_after_a_long_time_get_the_new_result(make_system: Callable[..., System]) -> None:
+    module = "receiver.delivery.storage."
+    system = make_system()
+    system.start("web", quicker=EACH_TIME | {f"{module}BUSY_SECONDS": -9.0, f"{module}WAIT_SECONDS": 9.0})
+    for _ in range(20):
+        assert ready_for_each(system, 4) == [200] * 4
 
 
 def version(file: sqlite3.Connection) -> int:
