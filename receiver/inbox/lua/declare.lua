@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- declare: record which handlers a worker has. Without handlers, only that the worker is alive.
--- ARGV  1 how long a declaration counts (ms)  2 after which silence a worker is gone (ms)  3 worker
+-- ARGV  1 how long a declaration counts (ms)  2 after which silence a worker has a successor (ms)  3 "worker|place"
 --       4 the version of the declarations that the caller knows  5 how many handlers it has, then for each: handler,
 --       "handler@version#mark", queue, JSON; then the same for each declaration that it knows of all workers
 -- returns the version of the declarations, which grows when one is new, changed, expires early or is declared again after
@@ -30,24 +30,32 @@ local function record_worker(worker, when, names)
   redis.call('HSET', P .. 'declared_by', worker, string.format('%d\n%s', when, table.concat(names, '\n')))
 end
 
--- What live workers have declared, as {field = true, handler = true}. While all were stopped, no time passed for them.
+-- What workers have declared, as {field = true, handler = true}. One that is silent may only be restarting, or be cut off,
+-- so what it wanted counts for as long as a declaration does; but not once its successor has begun, which is another
+-- worker at the same place (host and config). While all were stopped, no time passed for them.
 local function read_workers(stopped)
-  local found, live = redis.call('HGETALL', P .. 'declared_by'), {}
+  local found, records, served, wanted = redis.call('HGETALL', P .. 'declared_by'), {}, {}, {}
   for at = 1, #found, 2 do
     local when, lines = string.match(found[at + 1], '^(%d+)\n(.*)$')
     when = math.min((tonumber(when) or 0) + stopped, NOW)
-    if when < NOW - tonumber(ARGV[2]) then
-      redis.call('HDEL', P .. 'declared_by', found[at])
+    local one = { worker = found[at], place = string.match(found[at], '|(.*)'), when = when, lines = lines or '' }
+    one.is_silent = when < NOW - tonumber(ARGV[2])
+    records[#records + 1] = one
+    if one.place and not one.is_silent then served[one.place] = true end
+  end
+  for _, one in ipairs(records) do
+    if one.is_silent and (served[one.place or ''] or one.when < NOW - tonumber(ARGV[1])) then
+      redis.call('HDEL', P .. 'declared_by', one.worker)
     else
       local names = {}
-      for name in string.gmatch(lines or '', '[^\n]+') do
+      for name in string.gmatch(one.lines, '[^\n]+') do
         names[#names + 1] = name
-        live[name], live[handler_of(name)] = true, true
+        wanted[name], wanted[handler_of(name)] = true, true
       end
-      record_worker(found[at], when, names)
+      record_worker(one.worker, one.when, names)
     end
   end
-  return live
+  return wanted
 end
 
 -- Since when declarations have been made at this server without loss; see route.lua.
@@ -108,12 +116,11 @@ return function()
   record_worker(ARGV[3], NOW, own)
   if has_lost then record_worker('@', NOW, of_others) end
 
-  -- A declaration that no live worker makes any more expires early if one has the handler: it was given other topics or
-  -- stores. If none has it, its workers may only be restarting.
-  local live = read_workers(stopped)
+  -- A declaration that no worker makes any more expires early if one has the handler: it was given other topics or stores.
+  local wanted = read_workers(stopped)
   for at = 1, #seen, 2 do
     local name, expired = seen[at], NOW - tonumber(ARGV[1]) - 1000 -- readers know the time in seconds
-    if live[handler_of(name)] and not live[name] and seen[at + 1] > expired then
+    if wanted[handler_of(name)] and not wanted[name] and seen[at + 1] > expired then
       redis.call('HSET', P .. 'declared_at', name, expired)
       changed = true
     end

@@ -58,7 +58,10 @@ class Worker(RegisteredWorker):
         self._claim_sizes = ClaimSizes(config.workers.child_processes)
         self._waiting = WaitingRuns(self._pool, self._claim_sizes)
         self._wake_ups = WakeUps(inbox.client, self._selector)
-        self._exchange = InboxExchange(inbox, self._pool, self._waiting, self._claim_sizes, self._wake_ups, worker=name)
+        worker = f"{name}|{keys.host_of(config.data_dir)} {config.path}"
+        self._exchange = InboxExchange(
+            inbox, self._pool, self._waiting, self._claim_sizes, self._wake_ups, worker=worker
+        )
         self._reload = ConfigReload(self._selector, config.path, self._adopt_reloaded, self._publish_fault)
         self._schedule = Schedule()
         self._stop_at: float | None = None
