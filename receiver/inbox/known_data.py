@@ -2,9 +2,9 @@
 
 The data has an id. Each host keeps it in data_dir/known_data, and each process compares twice a second. If the server
 has another id, accepted events are missing from it. The host reports that, and keeps its own id until an operator
-accepts the other: a server that was wrong by mistake is not learned. An older copy of the data has the same id; a
-process that runs notices it because the last time of acceptance is earlier, and gives the copy an id of its own. With
-ack = "replica" an earlier time means no loss: what a new primary lacks was not answered, or is in a spool.
+accepts the other: a server that was wrong by mistake is not learned. An older copy of the data has the same id. A
+process that runs notices it because the event that was the last one is gone, and gives the copy an id of its own. With
+ack = "replica" that is no loss: what a new primary lacks was not answered, or is in a spool.
 """
 
 from __future__ import annotations
@@ -20,20 +20,26 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver import logs
+from receiver.config.settings import RetentionSettings
 from receiver.inbox import keys
 from receiver.inbox.keyring.host_files import replace_file
 from receiver.inbox.model import from_ms, to_number
 from receiver.inbox.redis.connecting import server_ms
 
 FILE = "known_data"
+DAY = 86400.0
 
 
 class KnownData:
-    def __init__(self, data_dir: Path, log: structlog.stdlib.BoundLogger, *, ack: str) -> None:
-        self._ack = ack
+    def __init__(
+        self, data_dir: Path, log: structlog.stdlib.BoundLogger, *, ack: str, retention: RetentionSettings
+    ) -> None:
         self._file, self._host = data_dir / FILE, keys.host_of(data_dir)
+        self._notices_older = ack != "replica"
+        self._removed_after = min(DAY, retention.records, retention.failures or DAY) / 2
         self._known = ""
-        self._accepted_until = 0
+        self._last_event = b""
+        """The last event in the server, if it is too young to be removed by age."""
         self._replaced = logs.OutageLog(
             log,
             level="error",
@@ -50,8 +56,7 @@ class KnownData:
         if not self._known:  # not before: another process of this host may have learned it meanwhile
             with suppress(OSError, ValueError):
                 self._known = self._file.read_text()
-        values: Any = client.mget(keys.DATA, keys.ACCEPTED_UNTIL)  # a key of another type is read as none
-        found, until = values
+        found, last_is_there, newest, (seconds, _) = self._read(client)
         id_, *accepted = (found or b"").decode("utf-8", "replace").split() or [""]
         if not id_:
             client.set(keys.DATA, _new_id(client), nx=True)
@@ -60,14 +65,23 @@ class KnownData:
         elif self._known != id_:
             self._replaced.failed()
             client.hsetnx(keys.REPLACED, self._host, f"{self._known} {time.time() * 1000:.0f}")
-        elif self._ack != "replica" and self._accepted_until > to_number(until) > 0:
+        elif self._notices_older and self._last_event and last_is_there is None:
             client.set(keys.DATA, _new_id(client))
         else:
-            self._accepted_until = max(to_number(until), self._accepted_until)
+            young = (event for event, accepted_us in newest if seconds - accepted_us / 1e6 < self._removed_after)
+            self._last_event = next(young, b"")
             self._replaced.worked()
 
+    def _read(self, client: Redis) -> list[Any]:
+        pipeline = client.pipeline(transaction=False)
+        pipeline.get(keys.DATA)
+        pipeline.zscore(keys.INDEX, self._last_event)
+        pipeline.zrange(keys.INDEX, 0, 0, desc=True, withscores=True)
+        pipeline.time()
+        return pipeline.execute()
+
     def _learn(self, id_: str) -> None:
-        self._known, self._accepted_until = id_, 0
+        self._known, self._last_event = id_, b""
         with suppress(OSError):  # the spool's own log says why data_dir cannot be written
             replace_file(self._file, id_.encode())
 

@@ -17,8 +17,8 @@ from receiver.inbox.redis.raw_connection import Argument
 DECLARATION_MS = 15 * 60 * 1000
 """Events are routed to a handler for this long after a worker last declared it."""
 WORKER_SILENT_MS = 15 * 1000
-"""Workers declare their handlers every 5 s. One that is silent for this long has ended, if another has begun at its place:
-with the same config on the same host. Then what only the silent one wanted ends."""
+"""Workers declare their handlers every 5 s. One that is silent for this long has ended, if another has begun at its
+place: with the same config on the same host. Then what only the silent one wanted ends."""
 UNDECLARED_MS = 15 * 1000
 """For this long after the first declaration at a server, some handlers may not be declared yet: workers declare theirs
 every 5 s. Until then an event that no handler wants is not settled."""

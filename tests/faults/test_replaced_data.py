@@ -4,6 +4,7 @@ notice, and `doctor` fails until an operator accepts that."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -93,20 +94,57 @@ def test_an_older_copy_of_the_data_is_noticed_by_processes_that_run(running: Sys
     assert_accepted(running)
 
 
-def test_a_new_primary_that_lacks_unanswered_deliveries_is_no_loss_with_ack_replica(
-    own_redis: Server, tmp_path: Path
-) -> None:
-    noticed = {}
-    for ack in ("stored", "replica"):
-        (tmp_path / ack).mkdir()
-        known = KnownData(tmp_path / ack, logs.get("test"), ack=ack)
-        own_redis.client.flushall()
-        for accepted_until in (1_000, 2_000, 1_000):
-            own_redis.client.set(keys.ACCEPTED_UNTIL, accepted_until)
-            for _ in range(3):
-                known.compare(own_redis.client)
-        noticed[ack] = bool(hosts_with_other_data(own_redis.client))
-    assert noticed == {"stored": True, "replica": False}
+def known_data(system: System, *, ack: str = "stored") -> KnownData:
+    return KnownData(system.config.data_dir, logs.get("test"), ack=ack, retention=system.config.retention)
+
+
+def is_noticed(system: System, *, ack: str, before: int, after: int) -> bool:
+    """Whether a process notices that its server was replaced by a copy that had `before` events, and lacks five, if
+    `after` were accepted before it looks again."""
+    known = known_data(system, ack=ack)
+
+    def look() -> None:
+        for _ in range(3):  # it learns, notices and reports
+            known.compare(system.client)
+
+    look()
+    for _ in range(before):
+        system.accept()
+    copy = {key: system.client.dump(key) for key in system.client.keys(keys.PREFIX + "*")}
+    for _ in range(5):
+        system.accept()
+    look()
+    for key in system.client.keys(keys.PREFIX + "*"):
+        system.client.delete(key)
+    for key, value in copy.items():
+        system.client.restore(key, 0, value)
+    for _ in range(after):
+        system.accept()
+    look()
+    return bool(hosts_with_other_data(system.client))
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("after", [0, 10])
+def test_an_older_copy_is_noticed_whatever_was_accepted_since(system: System, before: int, after: int) -> None:
+    assert is_noticed(system, ack="stored", before=before, after=after)
+
+
+def test_a_new_primary_that_lacks_unanswered_deliveries_is_no_loss_with_ack_replica(system: System) -> None:
+    assert not is_noticed(system, ack="replica", before=3, after=0)
+
+
+def test_an_event_that_was_removed_by_age_is_no_loss(system: System) -> None:
+    known = known_data(system)
+    event_id = system.accept()
+    accepted_at = int(time.time() - system.config.retention.records) * 1_000_000
+    system.client.zadd(keys.INDEX, {event_id: accepted_at})
+    known.compare(system.client)
+    known.compare(system.client)
+    system.client.zrem(keys.INDEX, event_id)
+    known.compare(system.client)
+    known.compare(system.client)
+    assert not hosts_with_other_data(system.client)
 
 
 @pytest.fixture
