@@ -65,13 +65,16 @@ class Inbox:
         repeat_window: float = 60.0,
         quotas: Mapping[str, int] | None = None,
         replicas: int = 0,
+        waited: Mapping[str, float] | None = None,
     ) -> list[AcceptResult]:
         """Store deliveries in one round trip, each in one atomic step with its duplicate mark and a wake-up.
 
         `quotas` is the maximum number of open events of a store (0: no maximum). `replicas` is the number of replicas
         that must have the events, or RedisError is raised.
         """
-        replies = self.accept_each(deliveries, repeat_window=repeat_window, quotas=quotas, replicas=replicas)
+        replies = self.accept_each(
+            deliveries, repeat_window=repeat_window, quotas=quotas, replicas=replicas, waited=waited
+        )
         for reply in replies:
             if isinstance(reply, RedisError):
                 raise reply

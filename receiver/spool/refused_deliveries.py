@@ -72,6 +72,11 @@ class Refusal:
         return max(abs(self.at - other.at), written_apart) < seconds
 
     @property
+    def waited(self) -> float | None:
+        """Seconds since it was written, by that clock; None if the host was booted since."""
+        return read_uptime().seconds_since(self.boot, self.uptime)
+
+    @property
     def moment(self) -> datetime:
         return datetime.fromtimestamp(self.at, UTC)
 

@@ -88,6 +88,11 @@ class Uptime(NamedTuple):
     boot: str
     ms: int
 
+    def seconds_since(self, boot: str, ms: int) -> float | None:
+        """None if it is not known, because the host was booted since."""
+        known = boot == self.boot and isinstance(ms, int) and 0 <= ms <= self.ms
+        return (self.ms - ms) / 1000 if known else None
+
 
 def read_uptime() -> Uptime:
     return Uptime(_boot(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
@@ -281,9 +286,10 @@ def read_row(
 ) -> SpooledRow:
     delivery = _unpack_or_none(checksum, about, body)
     store = delivery.event.store if delivery else str(store)
-    if boot == now.boot and isinstance(uptime, int) and 0 <= uptime <= now.ms:
-        return SpooledRow(number, store, delivery, (now.ms - uptime) / 1000)
-    return SpooledRow(number, store, delivery and replace(delivery, content_hash=""))
+    waited = now.seconds_since(boot, uptime)
+    if waited is None:
+        return SpooledRow(number, store, delivery and replace(delivery, content_hash=""))
+    return SpooledRow(number, store, delivery, waited)
 
 
 def _unpack_or_none(checksum: int, about: bytes, body: bytes) -> Delivery | None:

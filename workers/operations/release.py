@@ -76,14 +76,16 @@ class ReleaseCheck:
     def _with_identity(self, delivery: Delivery, refusal: Refusal) -> Delivery:
         """Without a delivery id, the refusal's id identifies it, so that a second release finds a duplicate.
 
-        Repeated deliveries are recognised by their time of arrival, not by the time of release.
+        Repeated deliveries are recognised by their time of arrival, not by the time of release: here those of other
+        refusals, whose marks the inbox does not keep for hours; by the inbox those of events that were accepted.
         """
         own = event_id(delivery.event.store, b"refused\0%d\0%d\0" % (refusal.id, int(refusal.at * 1000)))
         key = (delivery.event.store, delivery.content_hash)
         first = self._firsts.get(key)
         if not first or not delivery.content_hash or not refusal.is_near(first[0], self._window):
             first = self._firsts[key] = (refusal, own)
-        return replace(delivery, content_hash="", event=replace(delivery.event, id=first[1]))
+        known = delivery.content_hash if refusal.waited is not None else ""
+        return replace(delivery, content_hash=known, event=replace(delivery.event, id=first[1]))
 
 
 def select_refusals(
@@ -111,8 +113,15 @@ def release(
     result, replicas = Released(), int(config.redis.ack == "replica")
     quotas = {name: store.max_stored for name, store in config.stores.items()}
     for batch in batches:
-        valid = list(verified(batch, check, result))
-        answers = inbox.accept([one for _, one in valid], quotas=quotas, replicas=replicas) if valid else []
+        if not (valid := list(verified(batch, check, result))):
+            continue
+        answers = inbox.accept(
+            [one for _, one in valid],
+            repeat_window=config.receiver.dedupe_window_unidentified,
+            quotas=quotas,
+            replicas=replicas,
+            waited={one.event.id: refusal.waited or 0.0 for refusal, one in reversed(valid)},  # the first of each id
+        )
         result.accepted += sum(answer.status == "accepted" for answer in answers)
         result.duplicates += sum(answer.status == "duplicate" for answer in answers)
         result.full += sum(answer.status == "full" for answer in answers)

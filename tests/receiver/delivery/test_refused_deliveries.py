@@ -384,6 +384,30 @@ def test_an_equal_body_an_hour_later_is_no_repeat_although_the_clock_was_set_bac
     assert (result["accepted"], result["duplicates"]) == (2, 0)
 
 
+@pytest.mark.parametrize("booted", [False, True])
+def test_a_delivery_without_an_id_that_is_released_and_sent_again_is_one_event(
+    make_system: Callable[..., System], booted: bool
+) -> None:
+    """In either order it was two. After a boot it cannot be judged when it arrived, and an update must not be lost."""
+    system = make_system(more=MORE)
+    system.start("web")
+    make = as_the_store_signs(system, store="bare")
+    before, after = make(1), make(2)
+    refuse(system, before, "bare")
+    refuse(system, after, "bare")
+    if booted:
+        with sqlite3.connect(system.folder / "data" / REFUSED_FILE) as file:
+            file.execute("UPDATE refused SET boot = 'an earlier one'")
+    correct(system, WRONG, RIGHT)
+    system.processes[0].stop()
+    system.start("web")
+    assert system.post(before, "bare").status_code == 200
+    result = json.loads(system.run_cli("refused", "release", "--json").stdout)
+    assert system.post(after, "bare").status_code == 200
+    assert (result["accepted"], result["duplicates"]) == ((2, 0) if booted else (1, 1))
+    assert len(system.ledger.events(store="bare")) == (4 if booted else 2)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
