@@ -465,7 +465,7 @@ def test_a_handler_removed_long_ago_does_not_return_after_a_stop_of_all_workers(
 
 
 def test_a_replay_gives_no_probe_to_a_handler() -> None:
-    event = EventRuns("e1", "order.paid", {"shop.note": PastRun("done")})
+    event = EventRuns("e1", "north", "order.paid", {"shop.note": PastRun("done")})
     assert matching_runs(Selection(), event)
     for selection in (Selection(), Selection(handler="shop.note"), Selection(handler="shop.late")):
         assert matching_runs(selection, replace(event, topic=PROBE)) == []

@@ -128,10 +128,11 @@ def test_the_runbook_of_the_documents_can_be_followed_line_by_line(
     page = (ROOT / "docs/operating.md").read_text()
     runbook = page.partition("In the morning:\n\n")[2].partition("\n\n")[0]
     lines = runbook.replace("erp.export_order", HANDLER).replace("a1f3", shop.group).splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines:
-        if "--first" in line:
+        if "# deploy the fix" in line:
             shop.fix()
+            continue
         done = shop.system.run_cli(*line.split()[1:])
         assert done.returncode == 0, line + done.stdout + done.stderr
         if "--first" in line:
