@@ -27,11 +27,13 @@ MAX_DEPTH = 200
 """The depth of nesting that `json` can read even from deep inside a handler's calls; orjson would allow 1024."""
 MAX_HEADERS = 64
 NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie"))
+NOT_STORED = "(not stored: it may be a credential)"
+"""The value of a header whose own value is not stored. Not an empty one: that may have been sent."""
 _SECRET = re.compile(r"secret|token|passw|session|cookie|bearer")
-_CREDENTIAL = re.compile(
-    r"credential|private|auth|jwt|oidc|principal|cert|(api|access)[_-]?key|(^|(?<!idempotency)[_-])key$"
+_CREDENTIAL = re.compile(r"credential|private|auth|jwt|oidc|principal|cert|(api|access)[_-]?key|(^|[_-])key$")
+_NO_CREDENTIAL = re.compile(
+    r"signature|hmac|digest|sha\d|(idempotency|event|topic|webhook|delivery|message|request|resource)[_-]key$"
 )
-_SIGNATURE = re.compile(r"signature|hmac|digest|sha\d")
 MAX_CACHED_NAME = 64
 
 _CONTAINERS = (dict, list)
@@ -228,13 +230,13 @@ def _data_path(scheme: Scheme, headers: Headers, document: Any) -> str:
 
 
 def is_credential(name: str) -> bool:
-    """Whether a header, by its name, holds a credential, such as a proxy's token. A signature is not a credential."""
+    """Whether a header, by its name, holds a credential, such as a proxy's token. A signature, id or topic is none."""
     return _is_credential(name) if len(name) <= MAX_CACHED_NAME else _is_credential.__wrapped__(name)
 
 
 @lru_cache(maxsize=4096)
 def _is_credential(name: str) -> bool:
-    is_other = bool(_CREDENTIAL.search(name)) and not _SIGNATURE.search(name)
+    is_other = bool(_CREDENTIAL.search(name)) and not _NO_CREDENTIAL.search(name)
     return name in NEVER_STORED or bool(_SECRET.search(name)) or is_other
 
 
@@ -250,13 +252,19 @@ def stored_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, s
 def headers_of_refusal(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
     """Return the headers to store with a refusal. Credentials are stored as names only: one may be the signature."""
     stored = stored_headers(headers, reads)
-    omitted = [name for name in headers if name not in stored]
-    return {**stored, **dict.fromkeys(omitted[: MAX_HEADERS - len(stored)], "")}
+    others = [name for name in headers if name not in stored][: MAX_HEADERS - len(stored)]
+    return {**stored, **{name: headers[name] and NOT_STORED for name in others}}
 
 
 def omitted_headers(headers: Headers) -> list[str]:
     """Return the headers of a refusal whose values are not stored."""
-    return [name for name, value in headers.items() if not value and is_credential(name)]
+    return [name for name, value in headers.items() if value == NOT_STORED and is_credential(name)]
+
+
+def require_stored(headers: Headers, scheme: Scheme) -> None:
+    """Refuse a stored delivery if the scheme reads a header whose value is not stored, such as the id or the topic."""
+    if missing := [name for name in omitted_headers(headers) if name in scheme.reads]:
+        raise DeliveryRefused("incomplete", f"the scheme reads {', '.join(missing)}, whose value was not stored")
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -8,7 +8,6 @@ import click
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import printable
-from receiver.contract.intake import omitted_headers
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import output
@@ -74,8 +73,7 @@ def show_refused(refusal_id: str, raw: bool, force: bool, json_: bool) -> None:
     output.field("refused", f"{output.clock(refusal.moment)} with 401, from {refusal.address or 'unknown'}", wide=10)
     output.field("body", f"{refusal.length:,} bytes, sha256 {refusal.hash}", wide=10)
     output.echo()
-    omitted = dict.fromkeys(omitted_headers(refusal.headers), "(not stored: it may be a credential)")
-    rows = [(name, omitted.get(name) or printable(value)) for name, value in sorted(refusal.headers.items())]
+    rows = [(name, printable(value)) for name, value in sorted(refusal.headers.items())]
     output.table(("HEADER", "VALUE"), rows, wrap="VALUE")
     output.echo()
     output.payload(body)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import event_id
-from receiver.contract.intake import Delivery, receive
+from receiver.contract.intake import Delivery, receive, require_stored
 from receiver.contract.stores import Store, StoreIndex
 from receiver.inbox import Inbox
 from receiver.spool import Refusal, Refusals
@@ -63,6 +63,7 @@ class ReleaseCheck:
         store = self.store_of(refusal)
         if store is None:
             raise DeliveryRefused("unknown-store", "no such store")
+        require_stored(refusal.headers, store.scheme)
         delivery = receive(refusal.headers, refusal.body or b"", store=store, now=refusal.at, source=SOURCE)
         return delivery if delivery.event.delivery_id else self._with_identity(delivery, refusal)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Literal
 
-from receiver.contract.intake import omitted_headers
+from receiver.contract.intake import NOT_STORED, omitted_headers
 from receiver.contract.signing.grammar import decode_secret, strict_base64, strict_hex
 from receiver.contract.signing.signatures import MAX_SIGNATURE_HEADER, Headers
 
@@ -110,7 +110,7 @@ def custom_headers(headers: Headers) -> dict[str, str]:
     return {
         name: value
         for name, value in headers.items()
-        if value and len(value) <= MAX_SIGNATURE_HEADER and not _COMMON_HEADERS.fullmatch(name)
+        if value not in ("", NOT_STORED) and len(value) <= MAX_SIGNATURE_HEADER and not _COMMON_HEADERS.fullmatch(name)
     }
 
 

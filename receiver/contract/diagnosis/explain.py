@@ -15,7 +15,7 @@ from receiver.contract.diagnosis import candidates
 from receiver.contract.diagnosis.hints import Hint, find_hints
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import DeliveryRefused, Reason
-from receiver.contract.intake import Delivery, receive
+from receiver.contract.intake import NOT_STORED, Delivery, omitted_headers, receive, require_stored
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import (
     MAX_TRIED,
@@ -70,8 +70,10 @@ class Explanation:
 
 def explain(store: Store, headers: Headers, body: bytes, now: float, *, others: Iterable[Store] = ()) -> Explanation:
     """Verify a delivery as of `now` and explain the result. The secrets of the stores in `others` are tried, too."""
-    steps = _Steps(store, headers, body, now).run()
+    stored = {name: value for name, value in headers.items() if value != NOT_STORED}
+    steps = _Steps(store, stored, body, now).run()
     try:
+        require_stored(headers, store.scheme)
         delivery = receive(headers, body, store=store, now=now)
     except DeliveryRefused as refusal:
         hints = _hints(refusal, store, headers, body, others)
@@ -230,6 +232,9 @@ def _hints(
             "for signed headers without the separator"
         )
         return [Hint("the signature matches, but the same bytes may be another delivery, cut elsewhere", fix)]
+    if store.scheme.reads.intersection(omitted_headers(headers)):
+        fix = "have the store send it again; while the scheme reads this header, its value is stored"
+        return [Hint("its name says that it may hold a credential, and the scheme did not read it on arrival", fix)]
     found = find_hints(store, headers, body, others) if refusal.reason in _SEARCHED else []
     return found or [_no_match(refusal.reason, headers)]
 
@@ -269,11 +274,12 @@ def _time_hints(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> l
 
 
 def _no_match(reason: str, headers: Headers) -> Hint:
+    omitted = candidates.omitted(headers)
+    about_omitted = f"; {candidates.OMITTED}{', '.join(map(printable, omitted))}" if omitted else ""
     if reason in ("no-signature", "malformed-signature") and not candidates.find_signatures(headers):
-        if omitted := candidates.omitted(headers):
-            names = ", ".join(printable(name) for name in omitted)
+        if omitted:
             return Hint(
-                f"no stored header contains a signature; {candidates.OMITTED}{names}",
+                f"no stored header contains a signature{about_omitted}",
                 f'headers = ["{printable(omitted[0])}"], if that is the signature; later deliveries are stored with it',
             )
         names = ", ".join(printable(name) for name in candidates.custom_headers(headers)) or "no others"
@@ -283,6 +289,6 @@ def _no_match(reason: str, headers: Headers) -> Hint:
         )
     return Hint(
         "no known change makes the signature match: either the store signs with a secret that is not configured, "
-        "or the body was changed in transit",
+        f"or the body was changed in transit{about_omitted}",
         "compare the secret at the store with the fingerprints above",
     )

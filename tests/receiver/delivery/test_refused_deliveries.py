@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from receiver.config.values import Bounds
 from receiver.contract.compose import Request, compose
-from receiver.contract.intake import receive, stored_headers
+from receiver.contract.intake import NOT_STORED, receive, stored_headers
 from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
 from receiver.delivery.refusal_log import RefusalBuffer
@@ -100,6 +100,18 @@ domain = "west.example"
 signing_secrets = ["{RIGHT}"]
 '''
 
+TOKENED_STORE = f"""
+[schemes.tokened]
+extends = "hex-body"
+headers = ["X-Store-Signature"]
+[schemes.tokened.event]
+topic = ["header:X-Topic"]
+id = ["header:X-Delivery-Token", "json:id"]
+[stores.tokened]
+scheme = "tokened"
+signing_secrets = ["{RIGHT}"]
+"""
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
@@ -173,7 +185,7 @@ def test_credentials_are_never_stored(shared: System) -> None:
     delivery = as_the_store_signs(shared)(1)
     added = {"authorization": "Bearer x", "cookie": "session=y", **dict.fromkeys(PROXY_CREDENTIALS, "s3cret")}
     stored = refuse(shared, Request({**delivery.headers, **added}, delivery.body)).headers
-    assert {name: stored[name] for name in added} == dict.fromkeys(added, "")
+    assert {name: stored[name] for name in added} == dict.fromkeys(added, NOT_STORED)
     assert {name: stored[name] for name in delivery.headers} == dict(delivery.headers)
 
 
@@ -200,7 +212,13 @@ def test_a_header_that_may_hold_a_credential_is_stored_only_if_the_scheme_reads_
     assert stored_headers({name: "s3cret"}, {name}) == {name: "s3cret"}
 
 
-@pytest.mark.parametrize("name", ["x-auth-signature", "idempotency-key", "x-idempotency-key", "x-keyword", "x-monkey"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("x-auth-signature", "idempotency-key", "x-idempotency-key", "x-keyword", "x-monkey"),
+        *("x-event-key", "x-webhook-key", "x-topic-key", "x_event_key", "delivery-key", "x-message-key"),
+    ],
+)
 def test_a_header_that_is_no_credential_is_stored(name: str) -> None:
     assert stored_headers({name: "1"}) == {name: "1"}
 
@@ -469,6 +487,30 @@ def test_deliveries_of_a_missing_store_are_released_once_it_is_configured(shared
     assert release(shared, str(number), more=MISSING_STORE)["accepted"] == 1
     assert release(shared, "--store", "west", more=MISSING_STORE)["accepted"] == 1
     assert {event.delivery_id for event in shared.ledger.events(store="west")} == {"own", "all"}
+
+
+def test_a_delivery_is_not_released_without_a_header_that_its_scheme_reads_and_that_was_not_stored(
+    shared: System,
+) -> None:
+    """It was accepted without its id, and its refusal deleted. A header that was sent empty is stored."""
+    wrong = shared.config_file.read_text()
+    shared.config_file.write_text(wrong + TOKENED_STORE)
+    sent = shared.request(store="tokened", delivery_id="d1")
+    shared.config_file.write_text(wrong)
+    assert sent.headers["x-delivery-token"] == "d1"
+    number = refuse(shared, sent, "tokened").id
+    empty = refuse(shared, Request({**sent.headers, "x-delivery-token": ""}, sent.body), "tokened").id
+    assert f"{NOT_STORED}\n" in shared.run_cli("refused", "show", str(number)).stdout
+    assert "not stored" not in shared.run_cli("refused", "show", str(empty)).stdout
+    result = release(shared, "--store", "tokened", more=TOKENED_STORE)
+    assert (result["accepted"], result["still_refused"]) == (1, {"incomplete": 1})
+    assert [one.id for one in refusals_of(shared).newest(store="tokened")] == [number]
+    shared.config_file.write_text(wrong + TOKENED_STORE)
+    shown = " ".join(shared.run_cli("verify", "--refused", str(number)).stdout.split())
+    shared.config_file.write_text(wrong)
+    assert "NOT VALID incomplete: the scheme reads x-delivery-token, whose value was not stored" in shown
+    assert "have the store send it again" in shown
+    assert "1 refused of tokened; 0 valid with the current config." in shown
 
 
 # Bounds

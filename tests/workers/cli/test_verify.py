@@ -217,6 +217,15 @@ def test_a_signature_that_looks_like_a_credential_is_named_although_it_is_not_st
     assert "but: headers that may hold credentials are stored without their value: x-session-signature;" in detected
 
 
+def test_headers_that_are_not_stored_are_named_although_another_has_the_length_of_a_signature(served: System) -> None:
+    headers = {"X-Session-Signature": "5ec" + "0" * 61, "X-Request-Hash": "ab" * 32}
+    assert served.http.post("/webhooks/acme", headers=headers, content=b"{ }").status_code == 401
+    newest = eventually(lambda: (found := served.refusals().newest(limit=1)) and found[0].length == 3 and found[0])
+    shown = " ".join(served.run_cli("verify", "--refused", str(newest.id)).stdout.split())
+    assert "no known change makes the signature match" in shown
+    assert "headers that may hold credentials are stored without their value: x-session-signature" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
