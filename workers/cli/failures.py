@@ -62,13 +62,16 @@ def list_failures(group: str | None = None, limit: int = 100, json_: bool = Fals
     if worst.handler == keys.INTAKE:
         output.next_command(show, REREAD)
         return
+    if _has_no_handler(worst):
+        output.next_command(show, *_replay_or_drop(worst))
+        return
     paused = f"handler:{worst.handler}" in Administration(client).paused()
     output.next_command(
         show,
         f"storehooks handlers resume {worst.handler}  it is paused; start its runs again"
         if paused
         else f"storehooks handlers pause {worst.handler}  stop its runs for now; nothing is lost",
-        f"storehooks failures replay --group {worst.id} --first 5  try a few after your fix",
+        _replay_or_drop(worst)[0],
     )
 
 
@@ -91,15 +94,15 @@ def show_group(group: str) -> None:
     output.line(output.text(found.error, "red"))
     for line in reader.traceback(found.example).splitlines():
         output.line("  ", line, whole=True)
-    drop = f"storehooks failures drop --group {found.id} --reason TEXT  give up on them"
+    replay, drop = _replay_or_drop(found)
     if handler == keys.INTAKE:
         output.next_command(f"storehooks events show {event_id}  the delivery as it came", REREAD, drop)
-        return
-    output.next_command(
-        f"storehooks handlers run {handler} --event {event_id}  run it here, with your fix",
-        f"storehooks failures replay --group {found.id} --first 5  try a few after your fix",
-        drop,
-    )
+    elif _has_no_handler(found):
+        output.next_command(replay, drop)
+    else:
+        output.next_command(
+            f"storehooks handlers run {handler} --event {event_id}  run it here, with your fix", replay, drop
+        )
 
 
 @failures.command("replay")
@@ -173,6 +176,18 @@ def _choose(reader: FailureQueries, group: str | None, event_id: str | None) -> 
     if not items:
         raise NotFound(f"event {str(event_id)[:64]!r} has no failed run; `storehooks failures` lists them")
     return _Chosen(len(items), items=items)
+
+
+def _has_no_handler(group: FailureGroup) -> bool:
+    return group.error.startswith("no-such-handler")
+
+
+def _replay_or_drop(group: FailureGroup) -> tuple[str, str]:
+    when = "once a worker has the handler again" if _has_no_handler(group) else "try a few after your fix"
+    return (
+        f"storehooks failures replay --group {group.id} --first 5  {when}",
+        f"storehooks failures drop --group {group.id} --reason TEXT  give up on them",
+    )
 
 
 def _the_group(reader: FailureQueries, start: str) -> FailureGroup:

@@ -66,6 +66,22 @@ def test_the_list_says_what_is_true_of_versions_and_pauses(system: System) -> No
     assert "handlers pause" not in shown
 
 
+def test_runs_of_a_handler_that_is_gone_are_to_be_replayed_or_dropped(system: System) -> None:
+    """The list suggested to pause it, and the group to run it here."""
+    event_id = system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "busy", delay=30)])
+    system.administration.retire("shop.greet")
+    assert system.status(event_id) == "failed"
+    (group,) = FailureQueries(system.client).groups()
+    for arguments in (["failures"], ["failures", "show", group.id]):
+        shown = system.run_cli(*arguments).stdout
+        assert "handlers pause" not in shown
+        assert "handlers run" not in shown
+        assert f"storehooks failures replay --group {group.id}" in shown
+        assert f"storehooks failures drop --group {group.id} --reason TEXT" in shown
+
+
 def test_a_cut_list_as_json_says_so_on_stderr(system: System) -> None:
     fail(system), fail(system)
     cut = system.run_cli("failures", "list", "--json", "--limit", "1")

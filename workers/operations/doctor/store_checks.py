@@ -223,7 +223,11 @@ def _accepted_since(facts: Facts, of: StoreRefusals, refused_after: int) -> str:
     if facts.inbox is None:
         return "it is unknown whether other deliveries were accepted since"
     if of.store not in facts.inbox.last_events:
-        return "no delivery was ever accepted"
+        failed = facts.inbox.counters.stores.get(of.store, {}).get(
+            "failed", 0
+        )  # an unreadable one is no event of a name
+        others = counted(failed, "other delivery was", "other deliveries were")
+        return f"{others} accepted and failed: see `storehooks failures`" if failed else "no delivery was ever accepted"
     if refused_after == of.total:
         return "no delivery was accepted since"
     if refused_after:

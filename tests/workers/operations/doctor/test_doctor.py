@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from receiver.config.values import Bounds
+from receiver.contract.intake import read_delivery
 from receiver.inbox import Administration, Inbox, connect
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.redis.connecting import socket_path
+from receiver.spool import Refusal, open_refusals
 from tests.support.harness import OTHER_SECRET, SECRET, Server, System, children_of, eventually, free_port, own_server
 from tests.support.installations import (
     BROKEN,
@@ -321,3 +324,18 @@ def test_an_answer_of_readyz_that_is_not_ours_is_named_as_such(system: System, b
     found = probe_public_url(config, proxy.url, 5.0)
     assert found.fault == "answered /readyz with 200 and no storehooks answer"
     proxy.close()
+
+
+def test_a_store_whose_accepted_deliveries_were_all_unreadable_has_accepted_some(system: System) -> None:
+    """It was said that no delivery was ever accepted."""
+    unreadable = system.request()
+    body = b"not JSON"
+    store = system.config.known_stores["north"]
+    delivery = read_delivery(unreadable.headers, body, store=store, now=time.time(), source="webhook")
+    assert (delivery.unreadable != "", delivery.theirs) == (True, "")
+    Inbox(system.client).accept([delivery])
+    refused = Refusal(time.time(), "north", "north", "signature-mismatch", 1, "", "")
+    open_refusals(system.folder / "data").add([refused], bounds=Bounds(3600.0, 1 << 20), now=time.time())
+    said = system.run_cli("doctor", "--json").stdout
+    assert "no delivery was ever accepted" not in said
+    assert "signature-mismatch 1; 1 other delivery was accepted and failed: see `storehooks failures`" in said
