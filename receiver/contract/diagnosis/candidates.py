@@ -14,7 +14,7 @@ from itertools import islice, product
 from typing import Any, Literal
 
 from receiver.contract.intake import NOT_STORED, omitted_headers
-from receiver.contract.signing.grammar import decode_secret, strict_base64, strict_hex
+from receiver.contract.signing.decoding import decode_secret, strict_base64, strict_hex
 from receiver.contract.signing.signatures import MAX_SIGNATURE_HEADER, Headers
 
 ALGORITHMS = {20: "sha1", 32: "sha256", 48: "sha384", 64: "sha512"}

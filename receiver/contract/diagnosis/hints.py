@@ -12,7 +12,8 @@ from typing import Any
 from receiver.contract.diagnosis import candidates
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import read_document
-from receiver.contract.signing.grammar import Scheme, Secret, decode_secret
+from receiver.contract.signing.decoding import decode_secret
+from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import (
     PRESETS,
     Headers,

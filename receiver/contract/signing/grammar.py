@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64encode
-from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -16,6 +15,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
+from receiver.contract.signing.decoding import decode_secret
 from receiver.contract.signing.mac import Mac, keyed
 from receiver.contract.signing.sources import (
     PLACEHOLDER,
@@ -34,7 +34,6 @@ PLACEHOLDERS = ("body", "timestamp", "url", "header:NAME", "json:a.b")
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TOPIC = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
-_HEX = re.compile(r"[0-9a-fA-F]*")
 
 
 class SchemeError(ValueError):
@@ -236,36 +235,6 @@ def extend(
     return scheme
 
 
-# Strict decoding: Python's decoders accept spaces, junk and missing padding; these refuse them
-
-
-def strict_hex(text: str) -> bytes:
-    if not _HEX.fullmatch(text) or len(text) % 2:
-        raise ValueError("it is not hex")
-    return bytes.fromhex(text)
-
-
-def strict_base64(text: str) -> bytes:
-    """Decode the standard alphabet with full padding and no stray bits in the last character."""
-    try:
-        decoded = a2b_base64(text, strict_mode=True)
-    except ValueError:  # also for what is not ASCII
-        raise ValueError("it is not base64") from None
-    if b2a_base64(decoded, newline=False).decode() != text:
-        raise ValueError("it is not canonical base64")
-    return decoded
-
-
-def decode_secret(text: str, encoding: str) -> bytes:
-    """Decode the text of a secret. Base64 padding is optional: some stores leave it out."""
-    if encoding == "utf8":
-        return text.encode()
-    if encoding == "hex":
-        return strict_hex(text)
-    bare = text.rstrip("=")
-    return strict_base64(bare + "=" * (-len(bare) % 4))
-
-
 def encode_secret(scheme: Scheme, key: bytes) -> str:
     """A key as the text of a secret, in the form that the scheme uses."""
     encoding = scheme.secret_encoding
@@ -347,6 +316,19 @@ def _check_time_in_signature(scheme: Scheme, name: str) -> None:
         raise SchemeError("timestamp", f"{name} is in sig_keys; it cannot be both signature and timestamp")
 
 
+def _check_joints(scheme: Scheme) -> None:
+    """A single header may touch others: the body fits in one place only, and so does a timestamp that is recent."""
+    headers = [part for part in scheme.signed_parts if part[0] == "header"]
+    touching = any(not between and (left in headers or right in headers) for left, between, right in scheme.joints)
+    if touching and (len(headers) > 1 or (scheme.signs_time and not scheme.tolerance)):
+        raise SchemeError(
+            "signed",
+            "signed has a header and another placeholder with no text between them, so an attacker could move a part "
+            "of one to the other; add the text that the store signs between them, or, for a single header next to "
+            "{timestamp}, set a tolerance",
+        )
+
+
 def _check_sources(scheme: Scheme) -> None:
     for what, parts in scheme.event.parts.items():
         for kind, name in parts:
@@ -388,6 +370,7 @@ CHECKS = (
     _check_form,
     _check_signed,
     _check_timestamp,
+    _check_joints,
     _check_sources,
     _check_dedupe,
     _check_topics,

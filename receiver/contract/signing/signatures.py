@@ -15,7 +15,8 @@ from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources, strict_base64, strict_hex
+from receiver.contract.signing.decoding import strict_base64, strict_hex
+from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources
 from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
 from receiver.contract.signing.sources import Headers, Part, header_bytes, parse_source, reader, signed_text
 
@@ -246,7 +247,7 @@ def may_be_cut(scheme: Scheme, headers: Headers, body: bytes) -> bool:
     if not names or _BODY not in scheme.signed_parts:
         return False
     has_separator = any(_has_separator(scheme, part, headers.get(part[1], "")) for part in names)
-    return has_separator or _has_part_of_header(scheme, body) or _starts_with_timestamp(scheme, body)
+    return has_separator or _has_part_of_others(scheme, body)
 
 
 def _has_separator(scheme: Scheme, part: Part, value: str) -> bool:
@@ -254,22 +255,21 @@ def _has_separator(scheme: Scheme, part: Part, value: str) -> bool:
     return any(between in header_bytes(value) for left, between, right in scheme.joints if part in (left, right))
 
 
-def _has_part_of_header(scheme: Scheme, body: bytes) -> bool:
-    """Whether the body contains the text that separates it from a signed header, on that side of all its brackets."""
+def _has_part_of_others(scheme: Scheme, body: bytes) -> bool:
+    """Whether the body has what separates it from a signed header, or from the timestamp with a timestamp there.
+
+    Only on that side of all its brackets: inside them it is a part of the document.
+    """
     start = min(at for at in (body.find(b"{"), body.find(b"["), len(body)) if at >= 0)
     end = max(body.rfind(b"}"), body.rfind(b"]")) + 1
-    return any(
-        between in (body[:start] if right == _BODY else body[end:])
-        for left, between, right in scheme.joints
-        if (left[0], right[0]) in (("header", "body"), ("body", "header"))
-    )
-
-
-def _starts_with_timestamp(scheme: Scheme, body: bytes) -> bool:
-    """Whether the body starts like the signed parts before it, with a timestamp and its separator."""
-    form = _FORMS[scheme.timestamp_unit].encode()
-    separators = [between for left, between, right in scheme.joints if (left, right) == (_TIMESTAMP, _BODY)]
-    return any(re.match(form + re.escape(separator), body) for separator in separators)
+    forms = {"header": b"", "timestamp": _FORMS[scheme.timestamp_unit].encode()}
+    for left, between, right in scheme.joints:
+        separator = re.escape(between)
+        if right == _BODY and left[0] in forms and re.search(forms[left[0]] + separator, body[:start]):
+            return True
+        if left == _BODY and right[0] in forms and re.search(separator + forms[right[0]], body[end:]):
+            return True
+    return False
 
 
 # Reading and writing the parts of a delivery

@@ -96,6 +96,24 @@ def test_a_timestamp_inside_the_id_cannot_start_another_delivery() -> None:
     assert reason(shifted) == "ambiguous"
 
 
+@pytest.mark.parametrize(("rest", "scheme"), [("7", STANDARD), ("a b", STANDARD), ("7", CUSTOM)])
+def test_a_timestamp_in_the_middle_of_the_id_cannot_start_another_delivery(rest: str, scheme: Scheme) -> None:
+    """The body then begins with the rest of the id, before the real timestamp."""
+    sep, name = (".", "webhook_id") if scheme is STANDARD else ("|", "x_id")
+    time_name = "webhook_timestamp" if scheme is STANDARD else "x_time"
+    sent = send(scheme, **{name: f"evt{sep}1700000100{sep}{rest}"})
+    accept(sent)
+    shifted = f"{rest}{sep}1700000000{sep}".encode() + BODY
+    assert reason(cut(sent, shifted, **{name: "evt", time_name: "1700000100"})) == "ambiguous"
+
+
+def test_a_timestamp_in_an_id_after_the_body_cannot_end_another_delivery() -> None:
+    sent = send(replace(CUSTOM, signed="{body}|{timestamp}|{header:x-id}"), x_id="evt|1700000100|7")
+    accept(sent)
+    shifted = BODY + b"|1700000000|evt"
+    assert reason(cut(sent, shifted, x_id="7", x_time="1700000100")) == "ambiguous"
+
+
 def test_without_a_tolerance_the_timestamp_cannot_take_a_part_of_the_id() -> None:
     timeless = replace(STANDARD, tolerance=0)
     sent = send(timeless, webhook_id="order.paid")

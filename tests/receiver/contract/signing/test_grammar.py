@@ -31,6 +31,7 @@ def error_of(tmp_path: Path, text: str) -> str:
     return str(caught.value).replace(str(tmp_path) + "/", "")
 
 
+TIMED = {"timestamp": "header:x-time"}
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"headers": ()}, "headers", "name the header"),
     ({"headers": ("X Signature",)}, "headers", "not a valid header name"),
@@ -60,6 +61,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"pair_sep": "="}, "pair_sep", "needs sig_keys"),
     ({"pair_sep": ",", "list_sep": ",", "sig_keys": ("v1",)}, "list_sep", "the same"),
     ({"pair_sep": "=", "sig_keys": ("",)}, "sig_keys", "empty key"),
+    ({"signed": "{header:x-topic}{timestamp}{header:x-id}{body}", **TIMED}, "signed", "no text between"),
+    ({"signed": "{header:x-topic}{header:x-id}.{body}"}, "signed", "no text between"),
+    ({"signed": "{header:x-topic}.{body}{header:x-id}"}, "signed", "no text between"),
+    ({"signed": "{header:x-id}{timestamp}{body}", **TIMED, "tolerance": 0}, "signed", "no text between"),
     ({"event": Sources(topic=("cookie:topic",))}, "event.topic", "is not a source"),
     ({"event": Sources(topic=("body",))}, "event.topic", "is not a source"),
     ({"event": Sources(id=("header:",))}, "event.id", "is not a source"),
@@ -77,6 +82,13 @@ def test_an_insecure_or_meaningless_scheme_cannot_be_built(given: dict[str, Any]
         Scheme("acme", **given)
     assert caught.value.key == key
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "signed", ["{header:x-id}{timestamp}{body}", "{timestamp}{header:x-id}{body}", "{header:x-id}{body}", "{url}{body}"]
+)
+def test_a_single_header_may_touch_parts_that_end_in_one_place_only(signed: str) -> None:
+    Scheme("acme", signed=signed, timestamp="header:x-time" if "{timestamp}" in signed else "")
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_"])
