@@ -167,9 +167,17 @@ def test_a_wrong_server_is_noticed_and_the_right_one_needs_no_step_afterwards(
         process.stop()
     running.start("web")
     assert_noticed(running)
+    running.deliver()
+    (found,) = failures(running)
+    assert "1 event accepted in this server is not handled yet" in " ".join(found["more"])
     running.config_file.write_text(right)
     running.processes[-1].stop()
     running.start("web")
     running.deliver()
     eventually(lambda: knows_its_data(running))
     assert failures(running) == []
+    wrong = {"STOREHOOKS_REDIS__URL": other_redis.url}
+    handler = '@router.on("order.created")\ndef handle(event, ctx): pass\n'
+    running.plugin.write_text(running.plugin.read_text() + handler)
+    running.start("supervisor", env=wrong)
+    eventually(lambda: " open 0 " in running.run_cli("stats", env=wrong).stdout, 20, what="it is handled there")

@@ -120,7 +120,7 @@ def _blocking_row(facts: Facts) -> str:
     """The row that says why the inbox takes no delivery now; empty if none does."""
     server = facts.server
     no_replica = facts.config.redis.ack == "replica" and not server.replicas
-    if server.fault or no_replica or any(_writes(facts)) or any(_slow_link(facts)):
+    if server.fault or no_replica or any(_writes(facts)) or server.round_trip >= facts.config.redis.timeout:
         return "server"
     return "memory" if is_nearly_full(server.used_memory, server.maxmemory) else ""
 
@@ -211,27 +211,38 @@ def _writes(facts: Facts) -> Iterator[Finding]:
 
 def _slow_link(facts: Facts) -> Iterator[Finding]:
     round_trip, timeout = facts.server.round_trip, facts.config.redis.timeout
+    took, limit = f"{round_trip * 1000:.0f} ms", f"[redis] timeout is {timeout * 1000:.0f} ms"
+    text = f"a round trip to {facts.server.address} takes {took}, and {limit}"
+    fix = "check the network between this host and the server, or raise timeout"
+    fix += _at(facts.config, "redis", "timeout")
     if round_trip >= timeout:
-        took, limit = f"{round_trip * 1000:.0f} ms", f"[redis] timeout is {timeout * 1000:.0f} ms"
-        text = f"a round trip to {facts.server.address} takes {took}, and {limit}; the inbox was not read"
-        fix = "check the network between this host and the server, or raise timeout"
-        yield fail("server", text, _effect_of_fault(facts), fix=f"{fix}{_at(facts.config, 'redis', 'timeout')}")
+        yield fail("server", f"{text}; the inbox was not read", _effect_of_fault(facts), fix=fix)
+    elif round_trip > timeout / 2:
+        yield warn("server", text, f"when it takes longer, {_effect_of_fault(facts)}", fix=fix)
 
 
 def _other_data(facts: Facts) -> Iterator[Finding]:
-    noticed = facts.inbox.other_data if facts.inbox else {}
-    if noticed:
-        since, hosts = clock(min(noticed.values()), facts.now), some(sorted(noticed))
-        fix = (
-            "restore its data, or set the right server; if this is the one to use from now on: storehooks hosts accept"
+    if not facts.inbox or not facts.inbox.other_data:
+        return
+    noticed, unhandled = facts.inbox.other_data, facts.inbox.counters.total["open"]
+    since, hosts = clock(min(noticed.values()), facts.now), some(sorted(noticed))
+    effects = [
+        "it was emptied, replaced or restored: events that were accepted before may be missing from it, and then "
+        "are not handled; deliveries in spools are safe"
+    ]
+    if unhandled:
+        events = f"{counted(unhandled, 'event')} accepted in this server {'is' if unhandled == 1 else 'are'}"
+        effects.append(
+            f"{events} not handled yet: if it is the wrong one, keep a worker on it until `storehooks stats` "
+            "shows 0 open there"
         )
-        yield fail(
-            "server",
-            f"{facts.server.address} has other data than {hosts} had before, noticed at {since}",
-            "it was emptied, replaced or restored: events that were accepted before may be missing from it, and then "
-            "are not handled; deliveries in spools are safe",
-            fix=f"{fix}{_at(facts.config, 'redis', 'url')}",
-        )
+    fix = "restore its data, or set the right server; if this is the one to use from now on: storehooks hosts accept"
+    yield fail(
+        "server",
+        f"{facts.server.address} has other data than {hosts} had before, noticed at {since}",
+        *effects,
+        fix=f"{fix}{_at(facts.config, 'redis', 'url')}",
+    )
 
 
 def _clock_skew(server: ServerFacts) -> Iterator[Finding]:

@@ -135,6 +135,11 @@ def with_inbox(facts: Facts, **changes: Any) -> Facts:
             "warn server: Redis 7.0.15, appendfsync ?: the server does not allow",
         ),
         ({"round_trip": 0.25}, "ok server: Redis 7.0.15, appendfsync always, answers in 250 ms"),
+        (
+            {"round_trip": 0.26},
+            "warn server: a round trip to 10.0.0.5:6379 takes 260 ms, and [redis] timeout is 500 ms / when it takes "
+            "longer, `storehooks web` on this host stores deliveries in the spool, and its workers",
+        ),
         ({"round_trip": 0.5}, "fail server: a round trip to 10.0.0.5:6379 takes 500 ms, and [redis] timeout is 500 ms"),
         (
             {"default_denied": "no 'del'"},
@@ -151,6 +156,24 @@ def with_inbox(facts: Facts, **changes: Any) -> Facts:
 )
 def test_server_findings(facts: Facts, changes: dict[str, Any], says: str) -> None:
     assert only_line(system_checks.check_server(replace(facts, server=replace(SERVER, **changes)))).startswith(says)
+
+
+def test_other_data_says_which_events_are_open_in_that_server(facts: Facts) -> None:
+    """After the right url is set, no worker finds them any more."""
+    counts = {**dict.fromkeys(COUNTED, 0), "open": 3}
+    noticed = {"shop-1:/srv/data": NOW}
+    found = with_inbox(facts, other_data=noticed, counters=Counters(counts, {"north": counts}))
+    line = only_line(system_checks.check_server(found))
+    assert "/ 3 events accepted in this server are not handled yet: if it is the wrong one, keep a worker on it" in line
+    assert "keep a worker" not in only_line(system_checks.check_server(with_inbox(facts, other_data=noticed)))
+
+
+def test_a_link_that_is_only_slow_is_not_why_deliveries_are_in_the_spool(facts: Facts) -> None:
+    slow = replace(facts, server=replace(SERVER, round_trip=0.3))
+    public = replace(slow, web=(WebFacts("https://hooks.example.com", ms=84, stores_in="spool"),))
+    assert only_line(system_checks.check_public_urls(public)).endswith(
+        "-> see the log of `storehooks web` for the cause"
+    )
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_the_web_process_is_asked_although_reading_redis_takes_all_the_time(
     assert (found["level"], "answered in" in found["text"]) == ("ok", True), found
 
 
-@pytest.mark.parametrize(("delay", "level"), [(0.2, "ok"), (0.5, "fail")])
+@pytest.mark.parametrize(("delay", "level"), [(0.3, "warn"), (0.5, "fail")])
 def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
     make_system: Callable[..., System], own_redis: Server, monkeypatch: pytest.MonkeyPatch, delay: float, level: str
 ) -> None:
@@ -182,9 +182,9 @@ def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
     proxy.close()
     (server,) = [one for one in report.findings if one["check"] == "server"]
     assert server["level"] == level, server
-    assert re.search(r"in [2-5]\d\d ms" if level == "ok" else r"takes [5-9]\d\d ms.* timeout is 500 ms", server["text"])
+    assert re.search(r"takes [3-9]\d\d ms.* timeout is 500 ms", server["text"])
     workers = [one["level"] for one in report.findings if one["check"] == "workers"]
-    assert workers == (["ok"] if level == "ok" else []), report.findings
+    assert workers == (["ok"] if level == "warn" else []), report.findings
     assert took < 9, f"{took:.1f} s"
 
 
