@@ -29,7 +29,7 @@ MAX_HEADERS = 64
 NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie"))
 NOT_STORED = "(not stored: it may be a credential)"
 """The value of a header whose own value is not stored. Not an empty one: that may have been sent."""
-_SECRET = re.compile(r"secret|token|passw|session|cookie|bearer")
+_SECRET = re.compile(r"secret|token|passw|passphrase|sess|cookie|bearer|wsse|(^|[_-])(pass|pwd|otp)$")
 _CREDENTIAL = re.compile(r"credential|private|auth|jwt|oidc|principal|cert|(api|access)[_-]?key|(^|[_-])key$")
 _NO_CREDENTIAL = re.compile(
     r"signature|hmac|digest|sha\d|(idempotency|event|topic|webhook|delivery|message|request|resource)[_-]key$"
@@ -246,6 +246,8 @@ def stored_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, s
     Headers that the store's scheme reads are stored under any name, so that the delivery can be verified again.
     """
     wanted = [name for name in headers if not is_credential(name) or (name in reads and name not in NEVER_STORED)]
+    if len(wanted) > MAX_HEADERS:
+        wanted.sort(key=lambda name: name not in reads)
     return {name: headers[name] for name in wanted[:MAX_HEADERS]}
 
 

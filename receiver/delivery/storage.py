@@ -30,7 +30,8 @@ from receiver.spool import BUSY_SECONDS
 READY_SECONDS = 1.0
 """How long the answer to "can a delivery be stored now" counts."""
 WAIT_SECONDS = 0.25
-"""How long one who asks waits for the try of another, if the last result is too old."""
+"""How much longer than the inbox' timeout one who asks waits for the try of another, if the last result is too old."""
+MAX_WAIT_SECONDS = 1.0
 
 NEVER = float("-inf")
 
@@ -94,7 +95,7 @@ class DeliveryStorage:
         self._problems = logs.ThrottledLog(log)
         self._trying = threading.Lock()
         self._stores_in: StoredIn | None = None
-        self._tried_at = NEVER
+        self._tried_at = self._try_began = NEVER
 
     # For the event loop, which must not block
 
@@ -133,17 +134,19 @@ class DeliveryStorage:
     def readiness(self) -> Readiness | None:
         """Where a delivery would be stored now; None if nowhere. Tried once a second, for all callers together."""
         # While one caller tries, others get the last result: each one that waits holds a thread. A result that is older
-        # than the longest try may be from before a fault: then they wait a little, and storage counts as not ready.
+        # than the longest try may be from before a fault: then they wait as long as a hanging inbox takes. If the try
+        # has taken longer than it can, the disk hangs.
         longest_try = self._inbox.timeout + BUSY_SECONDS
         is_old = time.monotonic() - self._tried_at >= READY_SECONDS + longest_try
-        if self._trying.acquire(timeout=WAIT_SECONDS if is_old else 0):
+        if self._trying.acquire(timeout=min(self._inbox.timeout + WAIT_SECONDS, MAX_WAIT_SECONDS) if is_old else 0):
             try:
                 if time.monotonic() - self._tried_at >= READY_SECONDS:
+                    self._try_began = time.monotonic()
                     self._stores_in = self._try_to_store()
                     self._tried_at = time.monotonic()
             finally:
                 self._trying.release()
-        elif is_old:
+        elif is_old and time.monotonic() - self._try_began >= longest_try:
             return None
         stores_in = self._stores_in
         if stores_in is None:

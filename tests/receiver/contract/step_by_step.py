@@ -188,6 +188,7 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
     ]
     data_path = objects[0].partition(":")[2] if objects else ""
     names = [name for name in headers if not is_credential(name) or name in scheme.reads - {"authorization", "cookie"}]
+    names.sort(key=lambda name: len(names) > MAX_HEADERS and name not in scheme.reads)
     return Delivery(
         event=Event(
             id=event_id(store, headers, body, document, delivery_id, readable) if delivery_id else "",

@@ -160,19 +160,21 @@ def ready_for_each(system: System, askers: int) -> list[int]:
         return [*pool.map(lambda _: ready(system), range(askers))]
 
 
+@pytest.mark.parametrize(("spool", "answer"), [("on", 200), ("off", 503)])
 def test_while_a_try_hangs_a_result_from_long_ago_is_no_answer(
-    make_system: Callable[..., System], own_redis: Server
+    make_system: Callable[..., System], own_redis: Server, spool: str, answer: int
 ) -> None:
-    """`/readyz` was 200 for as long as Redis, or the disk, did not answer, and every delivery got 503."""
+    """`/readyz` was 200 for as long as Redis, or the disk, did not answer, and every delivery got 503. Then it was 503
+    for all but one who asked at once, although deliveries were spooled."""
     system = make_system(url=own_redis.url)
     system.start(
-        "web", env={"STOREHOOKS_RECEIVER__SPOOL": "off"}, quicker={"receiver.delivery.storage.BUSY_SECONDS": 0}
+        "web", env={"STOREHOOKS_RECEIVER__SPOOL": spool}, quicker={"receiver.delivery.storage.BUSY_SECONDS": 0}
     )
     assert ready(system) == 200
     time.sleep(READY_SECONDS + system.config.redis.timeout)  # the result gets older than the longest try
     assert own_redis.process
     own_redis.process.send(signal.SIGSTOP)
-    assert ready_for_each(system, 4) == [503] * 4
+    assert ready_for_each(system, 4) == [answer] * 4
     own_redis.process.send(signal.SIGCONT)
     eventually(lambda: ready(system) == 200)
 

@@ -205,6 +205,7 @@ def test_an_event_has_every_header_its_scheme_reads_and_no_credential_of_a_proxy
         *("set-cookie", "cookie2", "x-original-cookie", "x-bearer", "x-amzn-oidc-data", "x-ms-client-principal"),
         *("x-client-cert", "ssl-client-certificate", "key", "x-functions-key", "ocp-apim-subscription-key", "api_key"),
         *("x-hub-signature-token", "x-password-sha1", "x-session-digest", "x-signature-secret"),
+        *("x-passphrase", "ok-access-passphrase", "x-pwd", "x-user-pass", "x-otp", "x-wsse", "phpsessid"),
     ],
 )
 def test_a_header_that_may_hold_a_credential_is_stored_only_if_the_scheme_reads_it(name: str) -> None:
@@ -221,6 +222,12 @@ def test_a_header_that_may_hold_a_credential_is_stored_only_if_the_scheme_reads_
 )
 def test_a_header_that_is_no_credential_is_stored(name: str) -> None:
     assert stored_headers({name: "1"}) == {name: "1"}
+
+
+def test_of_too_many_headers_those_that_the_scheme_reads_are_stored() -> None:
+    headers = {**{f"x-{number}": "1" for number in range(100)}, "x-topic": "order.paid"}
+    stored = stored_headers(headers, {"x-topic"})
+    assert (len(stored), stored["x-topic"]) == (64, "order.paid")
 
 
 def test_long_names_of_headers_are_not_kept_in_memory() -> None:
