@@ -56,25 +56,31 @@ class KnownData:
         if not self._known:  # not before: another process of this host may have learned it meanwhile
             with suppress(OSError, ValueError):
                 self._known = self._file.read_text()
-        found, last_is_there, newest, (seconds, _) = self._read(client)
+        found, noticed, last_is_there, newest, (seconds, _) = self._read(client)
         id_, *accepted = (found or b"").decode("utf-8", "replace").split() or [""]
+        young = (event for event, accepted_us in newest if seconds - accepted_us / 1e6 < self._removed_after)
+        last = next(young, b"")
         if not id_:
             client.set(keys.DATA, _new_id(client), nx=True)
         elif not self._known or self._known in accepted:
             self._learn(id_)
         elif self._known != id_:
             self._replaced.failed()
-            client.hsetnx(keys.REPLACED, self._host, f"{self._known} {time.time() * 1000:.0f}")
+            if not (noticed or b"").startswith(self._known.encode()):
+                client.hset(keys.REPLACED, self._host, f"{self._known} {time.time() * 1000:.0f}")
+            self._last_event = last or self._last_event
         elif self._notices_older and self._last_event and last_is_there is None:
             client.set(keys.DATA, _new_id(client))
         else:
-            young = (event for event, accepted_us in newest if seconds - accepted_us / 1e6 < self._removed_after)
-            self._last_event = next(young, b"")
+            self._last_event = last
             self._replaced.worked()
+            if noticed:  # in a copy from before that was accepted
+                client.hdel(keys.REPLACED, self._host)
 
     def _read(self, client: Redis) -> list[Any]:
         pipeline = client.pipeline(transaction=False)
         pipeline.get(keys.DATA)
+        pipeline.hget(keys.REPLACED, self._host)
         pipeline.zscore(keys.INDEX, self._last_event)
         pipeline.zrange(keys.INDEX, 0, 0, desc=True, withscores=True)
         pipeline.time()

@@ -13,7 +13,7 @@ import pytest
 
 from receiver import logs
 from receiver.inbox import keys
-from receiver.inbox.known_data import KnownData, hosts_with_other_data
+from receiver.inbox.known_data import KnownData, accept_data, hosts_with_other_data
 from tests.support.harness import Server, System, eventually, own_server
 
 NOTICED = "Redis has other data than before"
@@ -132,6 +132,41 @@ def test_an_older_copy_is_noticed_whatever_was_accepted_since(system: System, be
 
 def test_a_new_primary_that_lacks_unanswered_deliveries_is_no_loss_with_ack_replica(system: System) -> None:
     assert not is_noticed(system, ack="replica", before=3, after=0)
+
+
+def test_data_that_is_restored_without_what_was_accepted_meanwhile_is_noticed(system: System) -> None:
+    known = known_data(system)
+
+    def look() -> bool:
+        for _ in range(3):
+            known.compare(system.client)
+        return bool(hosts_with_other_data(system.client))
+
+    look()
+    system.accept()
+    assert not look()
+    copy = {key: system.client.dump(key) for key in system.client.keys(keys.PREFIX + "*")}
+
+    def replace_data() -> None:
+        for key in system.client.keys(keys.PREFIX + "*"):
+            system.client.delete(key)
+
+    def restore() -> None:
+        replace_data()
+        for key, value in copy.items():
+            system.client.restore(key, 0, value)
+
+    replace_data()
+    assert look()
+    restore()
+    assert not look(), "nothing was accepted meanwhile"
+    replace_data()
+    system.accept()
+    assert look()
+    restore()
+    assert look()
+    accept_data(system.client)
+    assert not look()
 
 
 def test_an_event_that_was_removed_by_age_is_no_loss(system: System) -> None:

@@ -233,8 +233,8 @@ def _other_data(facts: Facts) -> Iterator[Finding]:
     if unhandled:
         events = f"{counted(unhandled, 'event')} accepted in this server {'is' if unhandled == 1 else 'are'}"
         effects.append(
-            f"{events} not handled yet: if it is the wrong one, keep a worker on it until `storehooks stats` "
-            "shows 0 open there"
+            f"{events} not handled yet: if it is the wrong one, or before its data is restored, keep a worker on it "
+            "until `storehooks stats` shows 0 open there"
         )
     fix = "restore its data, or set the right server; if this is the one to use from now on: storehooks hosts accept"
     yield fail(
