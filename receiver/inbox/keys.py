@@ -79,7 +79,7 @@ The server
 Handlers and processes
     declarations    hash    "handler@version#mark" -> the declaration, as JSON. The mark identifies what it asks for.
     declared_at     hash    The same fields -> when last declared (ms). The field "@" is any worker.
-    declared_by     hash    worker|place -> when it last declared (ms), and then the fields that it declared, by line.
+    declared_by     hash    worker|place -> when it last declared and since when it does (ms), and what, by line.
                             The worker "@" is all of them, before the server lost data.
     declarations_version    string  Grows whenever the declarations change, so that routing by old ones is noticed: the
                             time of the last change (ms), or one more than before.

@@ -26,25 +26,33 @@ local function read_times()
   return seen
 end
 
-local function record_worker(worker, when, names)
-  redis.call('HSET', P .. 'declared_by', worker, string.format('%d\n%s', when, table.concat(names, '\n')))
+-- What is recorded of a worker: when it last declared, since when it does, and what.
+local function read_record(text)
+  local last, since, lines = string.match(text or '', '^(%d+) (%d+)\n(.*)$')
+  return math.min(tonumber(last) or 0, NOW), math.min(tonumber(since) or NOW, NOW), lines or ''
+end
+
+local function record_worker(worker, last, since, names)
+  local text = string.format('%d %d\n%s', last, since, table.concat(names, '\n'))
+  redis.call('HSET', P .. 'declared_by', worker, text)
 end
 
 -- What workers have declared, as {field = true, handler = true}. One that is silent may only be restarting, or be cut off,
--- so what it wanted counts for as long as a declaration does; but not once its successor has begun, which is another
--- worker at the same place (host and config). While all were stopped, no time passed for them.
+-- so what it wanted counts for as long as a declaration does; but not once its successor has begun: another worker at the
+-- same place (host and config), which declares only since then. While all were stopped, no time passed for them.
 local function read_workers(stopped)
-  local found, records, served, wanted = redis.call('HGETALL', P .. 'declared_by'), {}, {}, {}
+  local found, records, latest, wanted = redis.call('HGETALL', P .. 'declared_by'), {}, {}, {}
   for at = 1, #found, 2 do
-    local when, lines = string.match(found[at + 1], '^(%d+)\n(.*)$')
-    when = math.min((tonumber(when) or 0) + stopped, NOW)
-    local one = { worker = found[at], place = string.match(found[at], '|(.*)'), when = when, lines = lines or '' }
-    one.is_silent = when < NOW - tonumber(ARGV[2])
+    local last, since, lines = read_record(found[at + 1])
+    local one = { worker = found[at], place = string.match(found[at], '|(.*)') or '', since = since, lines = lines }
+    one.last = math.min(last + stopped, NOW)
+    one.is_silent = one.last < NOW - tonumber(ARGV[2])
     records[#records + 1] = one
-    if one.place and not one.is_silent then served[one.place] = true end
+    if not one.is_silent then latest[one.place] = math.max(latest[one.place] or 0, since) end
   end
   for _, one in ipairs(records) do
-    if one.is_silent and (served[one.place or ''] or one.when < NOW - tonumber(ARGV[1])) then
+    local has_successor = one.place ~= '' and (latest[one.place] or 0) >= one.last
+    if one.is_silent and (has_successor or one.last < NOW - tonumber(ARGV[1])) then
       redis.call('HDEL', P .. 'declared_by', one.worker)
     else
       local names = {}
@@ -52,7 +60,7 @@ local function read_workers(stopped)
         names[#names + 1] = name
         wanted[name], wanted[handler_of(name)] = true, true
       end
-      record_worker(one.worker, one.when, names)
+      record_worker(one.worker, one.last, one.since, names)
     end
   end
   return wanted
@@ -113,8 +121,9 @@ return function()
     local names = at < last_own and own or of_others
     names[#names + 1] = name
   end
-  record_worker(ARGV[3], NOW, own)
-  if has_lost then record_worker('@', NOW, of_others) end
+  local _, since = read_record(redis.call('HGET', P .. 'declared_by', ARGV[3]))
+  record_worker(ARGV[3], NOW, since, own)
+  if has_lost then record_worker('@', NOW, NOW, of_others) end
 
   -- A declaration that no worker makes any more expires early if one has the handler: it was given other topics or stores.
   local wanted = read_workers(stopped)

@@ -107,11 +107,18 @@ def topics(system: System) -> set[str]:
 def age_declarations(system: System, seconds: float, workers: Collection[str] | None = None) -> None:
     """As if this time had passed since the declarations of these workers, or of all."""
     for worker, value in system.client.hgetall(keys.DECLARED_BY).items():
-        at, rest = value.split(b"\n", 1)
+        at, rest = value.split(b" ", 1)
         if workers is None or worker.decode() in workers:
-            system.client.hset(keys.DECLARED_BY, worker, b"%d\n%s" % (int(at) - seconds * 1000, rest))
+            system.client.hset(keys.DECLARED_BY, worker, b"%d %s" % (int(at) - seconds * 1000, rest))
     for name, at in system.client.hgetall(keys.DECLARED_AT).items() if workers is None else ():
         system.client.hset(keys.DECLARED_AT, name, int(int(at) - seconds * 1000))
+
+
+def record_of(system: System, worker: str, *, since: float) -> tuple[int, int, bytes]:
+    """What is recorded of a worker, as if it had declared since then."""
+    times, names = (system.client.hget(keys.DECLARED_BY, worker) or b"").split(b"\n", 1)
+    last, first = map(int, times.split())
+    return last, int(first + since * 1000), names
 
 
 def test_each_change_of_what_is_wanted_is_a_new_version(system: System) -> None:
@@ -134,6 +141,17 @@ def test_a_declaration_ends_when_its_last_worker_is_silent_and_has_a_successor(s
     age_declarations(system, 10, ["old|here"])
     assert system.inbox.declare(wants("order.*", version="2"), worker="new|here") != version
     assert topics(system) == {"order.*"}
+
+
+def test_a_worker_that_declared_beside_another_is_no_successor_of_it(system: System) -> None:
+    """Two services on one host may have one config, and differ by their environment."""
+    for worker, topic in (("one|here", "order.*"), ("other|here", "product.*")) * 2:
+        system.inbox.declare(wants(topic), worker=worker)
+    age_declarations(system, 60, ["one|here"])
+    system.client.hset(keys.DECLARED_BY, "one|here", b"%d %d\n%s" % record_of(system, "one|here", since=-120))
+    system.client.hset(keys.DECLARED_BY, "other|here", b"%d %d\n%s" % record_of(system, "other|here", since=-120))
+    system.inbox.declare(wants("product.*"), worker="other|here")
+    assert topics(system) == {"product.*", "order.*"}
 
 
 def test_what_only_an_absent_worker_wants_counts_for_as_long_as_its_declaration(system: System) -> None:
@@ -181,7 +199,9 @@ def test_after_an_emptied_server_what_other_workers_want_stays_until_they_return
         assert topics(system) == {"product.*", "order.*"}
 
 
-@pytest.mark.parametrize("value", ["", "yesterday", "yesterday\nshop.note@1#x", f"{'9' * 30}\nshop.note@1#x"])
+@pytest.mark.parametrize(
+    "value", ["", "yesterday", "yesterday 1\nshop.note@1#x", f"{'9' * 30} {'9' * 30}\nshop.note@1#x"]
+)
 def test_a_damaged_record_of_a_worker_is_no_obstacle(system: System, value: str) -> None:
     system.inbox.declare(wants("order.*"), worker="one")
     system.client.hset(keys.DECLARED_BY, "other", value)

@@ -58,7 +58,7 @@ class Worker(RegisteredWorker):
         self._claim_sizes = ClaimSizes(config.workers.child_processes)
         self._waiting = WaitingRuns(self._pool, self._claim_sizes)
         self._wake_ups = WakeUps(inbox.client, self._selector)
-        worker = f"{name}|{keys.host_of(config.data_dir)} {config.path}"
+        worker = f"{name}|{keys.host_of(config.data_dir)} {config.path and config.path.resolve()}"
         self._exchange = InboxExchange(
             inbox, self._pool, self._waiting, self._claim_sizes, self._wake_ups, worker=worker
         )
