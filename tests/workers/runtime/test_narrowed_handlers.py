@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 import pytest
 
+from receiver.config import load
 from receiver.inbox import Declaration, keys
 from tests.support.harness import Process, System, eventually
+from workers.runtime.worker.worker import place_of
 
 PLUGIN = """
 from workers import Router
@@ -152,6 +155,19 @@ def test_a_worker_that_declared_beside_another_is_no_successor_of_it(system: Sys
     system.client.hset(keys.DECLARED_BY, "other|here", b"%d %d\n%s" % record_of(system, "other|here", since=-120))
     system.inbox.declare(wants("product.*"), worker="other|here")
     assert topics(system) == {"product.*", "order.*"}
+
+
+def test_services_that_differ_by_their_environment_have_places_of_their_own(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {place_of(system.config)}
+    for stores in ("north", "south"):
+        monkeypatch.setenv("STOREHOOKS_PLUGINS__SHOP__STORES", f'["{stores}"]')
+        places.add(place_of(system.config))
+    assert len(places) == 3
+    here = place_of(system.config)
+    monkeypatch.chdir(system.config_file.parent)
+    assert place_of(load(Path(system.config_file.name), {})) == here, "however its path is written"
 
 
 def test_what_only_an_absent_worker_wants_counts_for_as_long_as_its_declaration(system: System) -> None:

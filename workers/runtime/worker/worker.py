@@ -14,9 +14,11 @@ import socket
 import sys
 import time
 from typing import Any
+from zlib import crc32
 
 from receiver import logs
 from receiver.config import Config, load_from_environment
+from receiver.config.settings import ENV_PREFIX
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, connect_to, keys
 from receiver.inbox.leases import RENEW_EVERY
@@ -58,7 +60,7 @@ class Worker(RegisteredWorker):
         self._claim_sizes = ClaimSizes(config.workers.child_processes)
         self._waiting = WaitingRuns(self._pool, self._claim_sizes)
         self._wake_ups = WakeUps(inbox.client, self._selector)
-        worker = f"{name}|{keys.host_of(config.data_dir)} {config.path and config.path.resolve()}"
+        worker = f"{name}|{place_of(config)}"
         self._exchange = InboxExchange(
             inbox, self._pool, self._waiting, self._claim_sizes, self._wake_ups, worker=worker
         )
@@ -205,6 +207,14 @@ class Worker(RegisteredWorker):
         self._exchange.try_at_server(self._exchange.router.declare_and_read, always=True)
         self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, ""))
         log.info("reloaded", handlers=sorted(self._handlers), child_processes=self.config.workers.child_processes)
+
+
+def place_of(config: Config) -> str:
+    """Where a worker runs: host, config, and the variables that change it, as two services with one config may have. A
+    worker that begins in the place of a silent one is its successor."""
+    variables = sorted(item for item in os.environ.items() if item[0].startswith(ENV_PREFIX))
+    path = config.path and config.path.resolve()
+    return f"{keys.host_of(config.data_dir)} {path} {crc32(repr(variables).encode()):x}"
 
 
 def _queues_of(handlers: list[Declaration]) -> list[str]:
