@@ -59,7 +59,6 @@ class ReceiverSettings(Section):
     public_url: Url = "http://127.0.0.1:8000"
     former_urls: tuple[Url, ...] = ()
     processes: int = Field(default=2, ge=1, le=64)
-    worker_class: Literal["loop", "threads"] = "loop"
     threads: int = Field(default=8, ge=1, le=256)
     max_body: Size = 1 << 20
     dedupe_window: Duration = 7 * 86400.0

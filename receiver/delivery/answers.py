@@ -53,13 +53,14 @@ def protocol_error(status: HTTPStatus) -> bytes:
     return to_bytes(problem(status, _DETAILS.get(status, status.phrase)), now=None, close=True)
 
 
-def to_bytes(answer: Answer, *, now: float | None, close: bool, minor: int = 1) -> bytes:
+def to_bytes(answer: Answer, *, now: float | None, close: bool, minor: int = 1, method: str = "POST") -> bytes:
     """The bytes of an answer, with the headers that gunicorn would send. `minor` is the second digit of HTTP/1.1."""
     head = _head(answer.status, answer.content_type, answer.headers, close, minor)
     date = b"" if now is None else _date(int(now))
     if answer.status == NO_CONTENT:
         return b"%b%b\r\n" % (head, date)
-    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, date, len(answer.body), answer.body)
+    body = b"" if method == "HEAD" else answer.body
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, date, len(answer.body), body)
 
 
 @lru_cache(maxsize=256)

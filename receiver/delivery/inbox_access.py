@@ -58,11 +58,11 @@ class InboxAccess:
         return AcceptBatch(deliveries, self._repeat_window, self._quotas)
 
     def open_connection(self) -> PolledConnection | None:
-        """A connection that never blocks; None where groups cannot be accepted over one. Opening it may block."""
-        if self._replicas or time.monotonic() < self._connect_after:  # WAIT blocks the connection
+        """A connection that never blocks; None if there is none now. Opening it may block."""
+        if time.monotonic() < self._connect_after:
             return None
         try:
-            return PolledConnection(self._inbox.client)
+            return PolledConnection(self._inbox.client, self._replicas)
         except (RedisError, OSError):  # do not try again for every group: each try blocks the group
             self._connect_after = time.monotonic() + RECONNECT_SECONDS
             return None

@@ -1,13 +1,13 @@
 """Group commit: stores one group of deliveries at a time without blocking the event loop.
 
 Normally a group is sent to the inbox and acknowledged inside the loop, on a polled connection, with no thread to wake.
-A thread does everything that may block: the spool, a slow server, opening a connection. What fails on the polled
+A thread does what may block: the spool, and opening a connection. What fails on the polled
 connection is repeated by the thread. Accepting is idempotent, so a repeat costs only the status "duplicate".
 """
 
 from __future__ import annotations
 
-import selectors
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,19 +36,15 @@ class SentGroup(NamedTuple):
 class GroupCommit:
     """Stores one group at a time; `on_stored` is called in the loop, with the outcome of each delivery."""
 
-    def __init__(
-        self, storage: DeliveryStorage, poller: selectors.BaseSelector, defer: Callable[..., None], *, timeout: float
-    ) -> None:
-        self._storage = storage
-        self._poller = poller
-        self._defer = defer
-        """Schedules a call in the loop; any thread may call it."""
-        self._timeout = timeout
+    def __init__(self, storage: DeliveryStorage, loop: asyncio.AbstractEventLoop, *, timeout: float) -> None:
+        self._storage, self._loop, self._timeout = storage, loop, timeout
         self._thread = ThreadPoolExecutor(1, "storage")
         self._connection: PolledConnection | None = None
-        self._watched = 0
+        self._writes = False
+        """The loop reports when more can be sent."""
         self._sent: SentGroup | None = None
         self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.busy = False
 
     def store(self, deliveries: Sequence[Delivery], on_stored: OnStored) -> None:
@@ -64,26 +60,31 @@ class GroupCommit:
         try:
             self._connection.start(batch.calls)
             self._watch()
+            self._watch_deadline()
         except Exception as error:  # noqa: BLE001  the thread finds the cause and the delivery
             self._fail(error)
 
-    def poll_timeout(self, longest: float) -> float:
-        """How long the loop may wait for events before `check_deadline` must be called."""
-        return max(0.0, min(longest, self._deadline - time.monotonic())) if self._sent else longest
+    def _watch_deadline(self) -> None:
+        """One timer for many groups: most are acknowledged long before it."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._deadline - time.monotonic(), self._check_deadline)
 
-    def check_deadline(self) -> None:
-        """Called in each turn of the loop. A group whose reply is overdue goes to the thread."""
+    def _check_deadline(self) -> None:
+        """A group whose reply is overdue goes to the thread."""
+        self._timer = None
         if self._is_overdue():
             self._on_event()  # the loop may have been busy elsewhere, and the reply may be here
         if self._is_overdue():
             self._fail(RedisTimeout("no reply in time"))
+        elif self._sent:
+            self._watch_deadline()
 
     def _is_overdue(self) -> bool:
         return self._sent is not None and time.monotonic() > self._deadline
 
     # On the polled connection
 
-    def _on_event(self, _: Any = None) -> None:
+    def _on_event(self) -> None:
         if self._connection is None:  # closed by an earlier callback of the same turn
             return
         try:
@@ -137,18 +138,19 @@ class GroupCommit:
 
     def _watch(self) -> None:
         assert self._connection
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._connection.unsent else 0)
-        if wanted != self._watched:
-            change = self._poller.modify if self._watched else self._poller.register
-            change(self._connection, wanted, self._on_event)
-            self._watched = wanted
+        if self._connection.unsent != self._writes:
+            self._writes = not self._writes
+            if self._writes:
+                self._loop.add_writer(self._connection, self._on_event)
+            else:
+                self._loop.remove_writer(self._connection)
 
     def _close_connection(self) -> None:
         if self._connection:
-            if self._watched:
-                self._poller.unregister(self._connection)
+            self._loop.remove_reader(self._connection)
+            self._loop.remove_writer(self._connection)
             self._connection.close()
-        self._connection, self._watched = None, 0
+        self._connection, self._writes = None, False
 
     # In the thread
 
@@ -160,7 +162,7 @@ class GroupCommit:
         self, store: Callable[[], tuple[StoreResults, PolledConnection | None]], on_stored: OnStored
     ) -> None:
         done = self._thread.submit(store)
-        done.add_done_callback(lambda future: self._defer(self._on_thread_done, future, on_stored))
+        done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_thread_done, future, on_stored))
 
     def _store_and_connect(
         self, deliveries: Sequence[Delivery], *, connect: bool
@@ -176,7 +178,7 @@ class GroupCommit:
         stored, connection = future.result()
         if connection:
             self._connection = connection
-            self._watch()
+            self._loop.add_reader(connection, self._on_event)
         self._finish(stored, on_stored)
 
     def _finish(self, stored: StoreResults, on_stored: OnStored) -> None:

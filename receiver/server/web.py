@@ -26,14 +26,12 @@ from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
-from receiver.server.buffering_worker import CONNECTIONS, BufferingWorker
 from receiver.server.loop_worker import LoopWorker
 from receiver.spool import EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, check_format, events_files
 from receiver.start_checks import prepare_data_dir, require_free_port
 
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn creates an unnamed file there
-WORKER_CLASSES = {"loop": LoopWorker, "threads": BufferingWorker}
 
 
 class WebServer(BaseApplication):
@@ -82,18 +80,11 @@ def settings(config: Config) -> dict[str, Any]:
     return {
         "bind": [config.receiver.bind],
         "workers": config.receiver.processes,
-        "worker_class": WORKER_CLASSES[config.receiver.worker_class],
-        "threads": config.receiver.threads,
-        "worker_connections": CONNECTIONS,
+        "worker_class": LoopWorker,
         # in memory, so that no heartbeat waits for a disk
         "worker_tmp_dir": IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None,
         "keepalive": 15,
         "graceful_timeout": 8,
-        "limit_request_line": 4094,
-        "limit_request_fields": 100,
-        "limit_request_field_size": 8190,
-        "forwarder_headers": "",  # no sender sets where the app is mounted, or its scheme
-        "secure_scheme_headers": {},
         "control_socket_disable": True,  # gunicorn opens one in the home directory by default
         "logger_class": QuietLogger,
         "proc_name": "storehooks web",

@@ -1,32 +1,28 @@
-"""Polled connections: scripts over one connection, for an event loop that must not block.
+"""Polled connections: scripts over one connection, plain or TLS, for an event loop that must not block.
 
-Calls are sent without waiting, and a poller reports when replies can be read. One group of calls is in flight at a
+Calls are sent without waiting, and the loop reports when replies can be read. One group of calls is in flight at a
 time. Any error breaks the connection, and then the calls may or may not have been executed, so only calls that may be
 repeated are sent this way. Opening the connection does block.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis
-from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as LostConnection
 
-from receiver.inbox.redis.raw_connection import RawConnection, packed
-from receiver.inbox.redis.script_runner import ScriptCall
-
-
-class CannotBePolled(LostConnection):
-    """A TLS connection buffers bytes that a poller does not see."""
+from receiver.inbox.redis.raw_connection import WOULD_BLOCK, RawConnection, packed
+from receiver.inbox.redis.script_runner import ScriptCall, check_replicated, wait_command
 
 
 class PolledConnection(RawConnection):
-    def __init__(self, client: Redis) -> None:
-        if issubclass(client.connection_pool.connection_class, SSLConnection):  # known without connecting
-            raise CannotBePolled
+    def __init__(self, client: Redis, replicas: int = 0) -> None:
+        """`replicas` is how many replicas must have what calls write."""
         super().__init__(client)
+        self._replicas = replicas
         self._socket.setblocking(False)
         self._unsent = memoryview(b"")
         self._expected = 0
@@ -38,15 +34,18 @@ class PolledConnection(RawConnection):
 
     def start(self, calls: Sequence[ScriptCall]) -> None:
         """Send calls as far as possible without blocking; `write` sends the rest."""
-        self._unsent = memoryview(packed([call.command for call in calls]))
-        self._expected, self._replies = len(calls), []
+        commands = [call.command for call in calls]
+        if self._replicas:
+            commands.append(wait_command(self._replicas))
+        self._unsent = memoryview(packed(commands))
+        self._expected, self._replies = len(commands), []
         self.write()
 
     def write(self) -> bool:
         """Send more without blocking. Returns whether anything was sent."""
         try:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
-        except (BlockingIOError, InterruptedError):
+        except WOULD_BLOCK:
             return False
         except OSError as error:
             raise LostConnection(str(error)) from None
@@ -55,6 +54,8 @@ class PolledConnection(RawConnection):
     def read(self) -> list[Any] | None:
         """All replies once they have arrived, else None. An error of one call is its reply."""
         self._replies += self.receive()
+        while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():  # the loop does not see these bytes
+            self._replies += self.receive()
         if len(self._replies) < self._expected:
             return None
         if len(self._replies) > self._expected or self._reader.has_data():
@@ -62,4 +63,6 @@ class PolledConnection(RawConnection):
         if not self._expected:
             return None
         replies, self._expected, self._replies = self._replies, 0, []
+        if self._replicas:
+            check_replicated(replies.pop(), self._replicas, replies)
         return replies

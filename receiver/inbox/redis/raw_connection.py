@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from receiver.inbox.redis.connecting import find_primary, new_connection, outdat
 Argument = str | bytes | int | float
 
 RECEIVE_BYTES = 64 * 1024
+WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 _ERRORS = {"LOADING": BusyLoadingError, "READONLY": ReadOnlyError}
 _pack: Callable[[Any], bytes] = hiredis.pack_command
@@ -72,7 +74,7 @@ class RawConnection:
         """Wait for data and return the complete replies. There may be none yet."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
-        except (BlockingIOError, InterruptedError):
+        except WOULD_BLOCK:
             return []
         except OSError as error:
             raise _lost(error) from None

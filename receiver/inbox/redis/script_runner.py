@@ -145,10 +145,17 @@ def _send(client: Redis | DirectConnection, commands: Sequence[Command], replica
     if replicas:
         pipeline.wait(replicas, REPLICA_MS)
     replies = pipeline.execute(raise_on_error=False)
-    if replicas and not _reached(replies.pop(), replicas) and not any(map(_is_unknown, replies)):  # else sent again
-        raise NotReplicatedError(f"fewer than {replicas} replicas have it after {REPLICA_MS} ms")
+    if replicas:
+        check_replicated(replies.pop(), replicas, replies)
     return replies
 
 
-def _reached(reply: Any, replicas: int) -> bool:
-    return isinstance(reply, int) and reply >= replicas
+def wait_command(replicas: int) -> Command:
+    """Waits until this number of replicas has what the same connection has written before."""
+    return ("WAIT", replicas, REPLICA_MS)
+
+
+def check_replicated(reply: Any, replicas: int, replies: Sequence[Any]) -> None:
+    """Raise if the reply to WAIT says that too few replicas have it, unless calls must be sent again anyway."""
+    if not (isinstance(reply, int) and reply >= replicas) and not any(map(_is_unknown, replies)):
+        raise NotReplicatedError(f"fewer than {replicas} replicas have it after {REPLICA_MS} ms")

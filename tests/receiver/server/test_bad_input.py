@@ -22,11 +22,11 @@ PROMISED = {200, 204, 400, 401, 404, 405, 408, 411, 413, 414, 431, 501}
 
 
 @contextmanager
-def receiver(tmp_path_factory: pytest.TempPathFactory, worker_class: str) -> Iterator[System]:
+def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     with own_server(tmp_path_factory.mktemp("server")) as server:
         system = System(tmp_path_factory.mktemp("system"), server.url, more=STORES)
         text = system.config_file.read_text()
-        limits = f'threads = 4\nmax_body = {LIMIT}\nread_timeout = "1s"\nworker_class = "{worker_class}"'
+        limits = f'threads = 4\nmax_body = {LIMIT}\nread_timeout = "1s"'
         slow_redis = '[redis]\ntimeout = "5s"'  # no answer here may depend on how busy the machine is
         system.config_file.write_text(text.replace("threads = 4", limits, 1).replace("[redis]", slow_redis, 1))
         system.start("web")
@@ -37,7 +37,7 @@ def receiver(tmp_path_factory: pytest.TempPathFactory, worker_class: str) -> Ite
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """One receiver for the whole module; no test may affect the next one."""
-    with receiver(tmp_path_factory, "loop") as system:
+    with receiver(tmp_path_factory) as system:
         yield system
 
 

@@ -1,0 +1,69 @@
+"""Flask bridge: serves a request with the Flask app in a thread. Health, wrong paths and unusual URLs go this way."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from flask import Flask
+from gunicorn.util import split_request_uri, unquote_to_wsgi_str
+
+from receiver.delivery.answers import Answer
+from receiver.server.http_connection import HttpConnection
+from receiver.server.request_reader import Request
+
+
+class FlaskBridge:
+    def __init__(self, app: Flask, loop: asyncio.AbstractEventLoop, threads: int) -> None:
+        self._app, self._loop = app, loop
+        self._threads = ThreadPoolExecutor(threads, "flask")
+
+    def serve(self, connection: HttpConnection, request: Request) -> None:
+        done = self._threads.submit(self._call, environ(request, connection.address))
+        done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_done, connection, future))
+
+    def _call(self, variables: dict[str, Any]) -> Answer:
+        with self._app.request_context(variables):
+            response = self._app.full_dispatch_request()
+            headers = tuple((name, value) for name, value in response.headers if name not in _OURS)
+            return Answer(response.status_code, response.get_data(), response.content_type or "", headers)
+
+    def _on_done(self, connection: HttpConnection, future: Future[Answer]) -> None:
+        try:
+            connection.answer(future.result())
+        except Exception:  # noqa: BLE001  logged there
+            connection.fail()
+
+
+_OURS = frozenset(("Content-Type", "Content-Length"))
+"""Headers that every answer gets."""
+
+
+def environ(request: Request, address: str) -> dict[str, Any]:
+    """The request as WSGI defines it."""
+    parts = split_request_uri(request.target)
+    host, _, port = request.headers.get("host", "").partition(":")
+    variables = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_wsgi_str(parts.path or ""),
+        "QUERY_STRING": parts.query or "",
+        "SERVER_NAME": host or "localhost",
+        "SERVER_PORT": port or "80",
+        "SERVER_PROTOCOL": f"HTTP/1.{request.minor}",
+        "REMOTE_ADDR": address,
+        "CONTENT_LENGTH": str(len(request.body)),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(request.body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for name, value in request.headers.items():
+        variables["CONTENT_TYPE" if name == "content-type" else "HTTP_" + name.upper().replace("-", "_")] = value
+    return variables

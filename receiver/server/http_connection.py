@@ -1,0 +1,215 @@
+"""HTTP connection: one sender's requests, read in steps and answered in order, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from time import time
+from typing import NamedTuple, cast
+
+from receiver.delivery.answers import Answer, protocol_error, to_bytes
+from receiver.server.open_connections import OpenConnections, State
+from receiver.server.request_reader import Request, RequestReader
+from receiver.server.turns import SMALL_BYTES, Turns
+
+SEND_SECONDS = 5.0
+LINGER_SECONDS = 2.0
+LINGER_BYTES = 8 << 20
+STEP_BYTES = 64 * 1024
+"""Bytes that are read in one step, and that are received ahead while a request is served."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Limits(NamedTuple):
+    max_body: int
+    read_seconds: float
+    keep_alive_seconds: float
+
+
+class HttpConnection(asyncio.Protocol):
+    def __init__(
+        self,
+        limits: Limits,
+        connections: OpenConnections,
+        turns: Turns,
+        serve: Callable[[HttpConnection, Request], None],
+        log: logging.Logger,
+    ) -> None:
+        """`serve` is called with each request. In the end `answer` or `fail` must be called for it."""
+        self._limits, self._connections, self._turns, self._serve, self._log = limits, connections, turns, serve, log
+        self._reader = RequestReader(limits.max_body)
+        self.state: State | None = None
+        self._unread = b""
+        self._held = self._discarded = 0
+        self._waits = False
+        """A step of this connection is waiting for its turn."""
+        self._request: Request | None = None
+        """The request that is served."""
+        self._receives = True
+        self._ended = self._paused = self._closing = self._closed = False
+
+    # Called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
+        self._connections.enter(self, self._connections.idle, self._limits.read_seconds)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
+        self._closed = True
+        self._connections.leave(self)
+        self._connections.count -= 1
+        self._release()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            self._discarded += len(data)
+            if self._discarded > LINGER_BYTES:
+                self.close()
+            return
+        self._unread = self._unread + data if self._unread else data
+        if self.state is self._connections.idle:
+            self._connections.enter(self, self._connections.receiving, self._limits.read_seconds)
+        if len(self._unread) > STEP_BYTES:
+            self._receive_more(False)
+        if self.state is self._connections.receiving:
+            self._schedule()
+        self._held += len(data)
+        self._connections.hold(len(data))
+
+    def eof_received(self) -> bool:
+        """The sender sends no more. What has arrived is answered, because it may still read."""
+        self._ended = True
+        if self._closing or self.state is self._connections.idle:
+            return False
+        self._schedule()
+        return True
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self.state is self._connections.sending:
+            self._after_answer()
+
+    # Reading, in turns
+
+    def _schedule(self) -> None:
+        if not self._waits and not self._closed:
+            self._waits = True
+            self._turns.add(self, len(self._unread))
+
+    def step(self) -> None:
+        """Read some bytes; serve the request if it is complete. One with a large body is served in its own step."""
+        self._waits = False
+        try:
+            if self._request:
+                self._serve(self, self._request)
+            elif self.state is self._connections.receiving:
+                self._read()
+        except Exception:  # noqa: BLE001  logged there
+            self.fail()
+
+    def _read(self) -> None:
+        data, reader, at = self._unread, self._reader, 0
+        while at < len(data) and at < STEP_BYTES and not reader.request and not reader.fault:
+            at = reader.read(data, at)
+        self._unread = data[at:]
+        if reader.fault:
+            self.refuse(reader.fault)
+        elif reader.request:
+            self._connections.leave(self)
+            self._request = reader.take_request()
+            if len(self._request.body) > SMALL_BYTES:
+                self._waits = True
+                self._turns.add(self, len(self._request.body))
+            else:
+                self._serve(self, self._request)
+        elif self._unread:
+            self._schedule()
+        elif self._ended:
+            self._refuse_or_close(HTTPStatus.BAD_REQUEST)
+        else:
+            self._wait_for_more()
+
+    def _wait_for_more(self) -> None:
+        if self._reader.expects_continue:
+            self._reader.expects_continue = False
+            self._transport.write(CONTINUE)
+        self._receive_more(True)
+
+    # Answering
+
+    def answer(self, answer: Answer) -> None:
+        """Send the answer to the request that is served."""
+        request, self._request = self._request, None
+        assert request
+        keep_alive = request.keep_alive and not self._connections.stopping
+        data = to_bytes(answer, now=time(), close=not keep_alive, minor=request.minor, method=request.method)
+        self._send(data, keep_alive=keep_alive)
+
+    def refuse(self, status: HTTPStatus) -> None:
+        """Answer a request that is malformed, too long or late, and close the connection."""
+        self._send(protocol_error(status), keep_alive=False)
+
+    def fail(self) -> None:
+        """Close a connection whose request raised. Call it while the exception is handled."""
+        self._log.exception("a connection could not be served")
+        self.close()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._transport.abort()
+
+    def _refuse_or_close(self, status: HTTPStatus) -> None:
+        if self._reader.begun:
+            self.refuse(status)
+        else:
+            self.close()
+
+    def _send(self, data: bytes, *, keep_alive: bool) -> None:
+        if not keep_alive:
+            self._closing, self._unread = True, b""
+        self._release()
+        if self._closed:
+            return
+        self._transport.write(data)
+        if self._paused:
+            self._connections.enter(self, self._connections.sending, SEND_SECONDS)
+        else:
+            self._after_answer()
+
+    def _after_answer(self) -> None:
+        if self._closing:
+            self._linger()
+        elif self._unread or self._ended:
+            self._connections.enter(self, self._connections.receiving, self._limits.read_seconds)
+            self._schedule()
+        else:
+            self._connections.enter(self, self._connections.idle, self._limits.keep_alive_seconds)
+            self._receive_more(True)
+
+    def _linger(self) -> None:
+        if self._ended:
+            self._transport.close()
+            return
+        self._connections.enter(self, self._connections.lingering, LINGER_SECONDS)
+        with suppress(OSError):
+            self._transport.write_eof()
+        self._receive_more(True)
+
+    def _receive_more(self, more: bool) -> None:
+        if more != self._receives and not self._ended:
+            self._receives = more
+            (self._transport.resume_reading if more else self._transport.pause_reading)()
+
+    def _release(self) -> None:
+        """Count no longer the bytes of the request that was answered."""
+        self._connections.held_bytes -= self._held - len(self._unread)
+        self._held = len(self._unread)

@@ -1,0 +1,195 @@
+"""Request reader: turns the bytes of a connection into requests, one after another, with one llhttp parser.
+
+The same bytes give the same result however they are cut. A head is given to the parser when it is complete. The limits
+of a chunked body are checked only at places that the bytes themselves define. The parser is never given bytes of the
+next request: a body with a length ends there, and every other request ends with a blank line.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from http import HTTPStatus
+from typing import NamedTuple
+
+import httptools
+
+from receiver.server.request_rules import NOT_IN_TRAILERS, UPGRADE, fault_of_headers, fault_of_part, read_line
+
+PIECE_BYTES = 16 * 1024
+"""Bytes of a chunked body that are parsed at once, between two checks of its limits."""
+MAX_CHUNKS = 10_000
+MAX_CHUNK_OVERHEAD = 64 * 1024
+"""Bytes of a chunked body that are not content: sizes, extensions, trailers."""
+BLANK_LINE = b"\r\n\r\n"
+
+
+class Request(NamedTuple):
+    method: str
+    target: str
+    minor: int
+    """The second digit of HTTP/1.1."""
+    headers: dict[str, str]
+    """Names in lower case, repeated ones joined, without Content-Length."""
+    body: bytes
+    keep_alive: bool
+
+
+class RequestReader:
+    def __init__(self, max_body: int) -> None:
+        self._max_body = max_body
+        self._pieces: list[bytes] = []
+        self._allowed_chunks = bytearray()
+        # The parser calls these for each chunk: built-in methods, because thousands of calls of ours would take long.
+        self.on_body = self._pieces.append
+        self.on_chunk_header = self._allowed_chunks.pop  # raises when it is empty
+        self._parser = httptools.HttpRequestParser(self)
+        self._start()
+
+    def _start(self) -> None:
+        self.fault: HTTPStatus | None = None
+        """Why the request is refused. Nothing more can be read then."""
+        self.request: Request | None = None
+        """The request, once it is complete."""
+        self.expects_continue = False
+        """The sender waits for 100 Continue before it sends the body."""
+        self._head = bytearray()
+        """The bytes of a head that is not complete."""
+        self._skipped_line = self._in_body = self._chunked = self._complete = self._keep_alive = False
+        self._headers: dict[str, str] = {}
+        self._repeated: set[str] = set()
+        self._left = 0
+        """Bytes of a body with a length that have not arrived."""
+
+    @property
+    def begun(self) -> bool:
+        return self._in_body or self._skipped_line or bool(self._head)
+
+    def take_request(self) -> Request:
+        request = self.request
+        assert request
+        self._start()
+        return request
+
+    def read(self, data: bytes, at: int) -> int:
+        """Read bytes from this position; return the position after the last one read. The work is bounded."""
+        if not self._in_body:
+            return self._read_head(data, at)
+        if self._chunked:
+            return self._read_chunks(data, at)
+        end = min(len(data), at + self._left)
+        self._left -= end - at
+        self._feed(data[at:end])
+        return end
+
+    # The head
+
+    def _read_head(self, data: bytes, at: int) -> int:
+        end = -1 if self._head or data[at] == ord("\r") else data.find(BLANK_LINE, at)
+        if end >= 0:
+            self._on_head(data[at : end + 4])
+            return end + 4
+        searched = len(self._head)
+        self._head += data[at:]
+        if not self._skipped_line and self._head.startswith(b"\r\n"):  # one empty line before a request is allowed
+            self._skipped_line, searched = True, 0
+            del self._head[:2]
+        end = self._head.find(BLANK_LINE, max(0, searched - 3))
+        if end >= 0:
+            rest = len(self._head) - end - 4
+            self._on_head(bytes(self._head[: end + 4]))
+            return len(data) - rest
+        if self._skipped_line or self._head != b"\r":
+            self.fault = fault_of_part(self._head, searched)
+        return len(data)
+
+    def _on_head(self, head: bytes) -> None:
+        line = read_line(head)
+        if isinstance(line, HTTPStatus):
+            self.fault = line
+            return
+        self._line = line
+        minor = line[2]
+        self._feed(UPGRADE.sub(b"", head) if b"pgrade" in head else head)
+        self.fault = fault_of_headers(self._headers, self._repeated, minor, self._max_body) or self.fault
+        if self.fault or self.request:
+            return
+        self._in_body, self._chunked = True, "transfer-encoding" in self._headers
+        self.expects_continue = minor > 0 and "expect" in self._headers
+        if self._chunked:
+            self._content, self._taken, self._tail = bytearray(), 0, b""
+            self._allowed_chunks[:] = bytes(MAX_CHUNKS)
+        else:
+            self._left = int(self._headers["content-length"])
+
+    # The body
+
+    def _read_chunks(self, data: bytes, at: int) -> int:
+        end = self._next_check(data, at)
+        piece = data[at:end]
+        self._taken += len(piece)
+        self._feed(piece)
+        last = self._tail + piece[-4:]
+        is_blank = last.endswith(BLANK_LINE)
+        self._tail = b"" if is_blank else last[-3:]
+        if not self.fault and (is_blank or self._taken % PIECE_BYTES == 0):
+            self._check_limits()
+        return end
+
+    def _next_check(self, data: bytes, at: int) -> int:
+        """The end of the next blank line, or of PIECE_BYTES if that is nearer. Blank lines may have been cut."""
+        end = min(len(data), at + PIECE_BYTES - self._taken % PIECE_BYTES)
+        for size in (3, 2, 1):
+            if self._tail.endswith(BLANK_LINE[:size]) and data.startswith(BLANK_LINE[size:], at):
+                return min(end, at + 4 - size)
+        found = data.find(BLANK_LINE, at, end)
+        return found + 4 if found >= 0 else end
+
+    def _check_limits(self) -> None:
+        for piece in self._pieces:
+            self._content += piece
+        self._pieces.clear()
+        if len(self._content) > self._max_body or self._taken - len(self._content) > MAX_CHUNK_OVERHEAD:
+            self.fault, self.request = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, None
+        elif self.request:
+            self.request = self.request._replace(body=bytes(self._content))
+
+    # llhttp
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # CONNECT: the bytes after it would be of another protocol
+            self._keep_alive = False
+        except httptools.HttpParserError as error:
+            too_large = "overflow" in str(error) or (self._chunked and not self._allowed_chunks)
+            self.fault = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST
+            return
+        if self._complete:
+            self._headers.pop("content-length", None)
+            self.request = Request(*self._line, self._headers, b"".join(self._pieces), self._keep_alive)
+            if not self._chunked:
+                self._pieces.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called for each header and trailer."""
+        found = lower_case(name)
+        if self._in_body:
+            if found in NOT_IN_TRAILERS:
+                raise ValueError(found)
+        elif "_" not in found:  # WSGI servers could not tell it from a name with a hyphen
+            text = value.decode("latin-1").strip(" \t")
+            if found in self._headers:
+                self._repeated.add(found)
+                text = f"{self._headers[found]},{text}"
+            self._headers[found] = text
+
+    def on_headers_complete(self) -> None:
+        self._keep_alive = self._parser.should_keep_alive()
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+
+
+@lru_cache(maxsize=4096)
+def lower_case(name: bytes) -> str:
+    return name.decode("ascii").lower()
