@@ -48,7 +48,8 @@ class OpenConnections:
 
     def enter(self, connection: TrackedConnection, state: State, seconds: float) -> None:
         """Move a connection into a state, which it must leave within this time."""
-        self.leave(connection)
+        if connection.state is not None:
+            del connection.state[connection]
         if self.stopping and state is self.idle:
             seconds = IDLE_SECONDS_AT_STOP
         connection.state = state

@@ -7,13 +7,22 @@ next request: a body with a length ends there, and every other request ends with
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
 import httptools
 
-from receiver.server.request_rules import NOT_IN_TRAILERS, UPGRADE, fault_of_headers, fault_of_part, read_line
+from receiver.server.request_rules import (
+    MAX_FIELDS,
+    NOT_IN_TRAILERS,
+    ONCE,
+    UPGRADE,
+    fault_of_headers,
+    fault_of_part,
+    read_line,
+)
 
 PIECE_BYTES = 16 * 1024
 """Bytes of a chunked body that are parsed at once, between two checks of its limits."""
@@ -37,15 +46,6 @@ class Request(NamedTuple):
 class RequestReader:
     def __init__(self, max_body: int) -> None:
         self._max_body = max_body
-        self._pieces: list[bytes] = []
-        self._allowed_chunks = bytearray()
-        # The parser calls these for each chunk: built-in methods, because thousands of calls of ours would take long.
-        self.on_body = self._pieces.append
-        self.on_chunk_header = self._allowed_chunks.pop  # raises when it is empty
-        self._parser = httptools.HttpRequestParser(self)
-        self._start()
-
-    def _start(self) -> None:
         self.fault: HTTPStatus | None = None
         """Why the request is refused. Nothing more can be read then."""
         self.request: Request | None = None
@@ -55,31 +55,33 @@ class RequestReader:
         self._head = bytearray()
         """The bytes of a head that is not complete."""
         self._skipped_line = self._in_body = self._chunked = self._complete = self._keep_alive = False
-        self._headers: dict[str, str] = {}
-        self._repeated: set[str] = set()
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._pieces: list[bytes] = []
         self._left = 0
         """Bytes of a body with a length that have not arrived."""
+        self._allowed_chunks = bytearray()
+        # The parser calls these for each chunk: built-in methods, because thousands of calls of ours would take long.
+        self.on_body = self._pieces.append
+        self.on_chunk_header = self._allowed_chunks.pop  # raises when it is empty
 
     @property
     def begun(self) -> bool:
         return self._in_body or self._skipped_line or bool(self._head)
 
     def take_request(self) -> Request:
-        request = self.request
+        """The complete request. The next bytes begin another one."""
+        request, self.request = self.request, None
         assert request
-        self._start()
+        if self._in_body or self._head or self._skipped_line:
+            self._skipped_line = self._in_body = self._chunked = self._complete = self.expects_continue = False
+            self._head, self._left = bytearray(), 0
         return request
 
     def read(self, data: bytes, at: int) -> int:
         """Read bytes from this position; return the position after the last one read. The work is bounded."""
         if not self._in_body:
             return self._read_head(data, at)
-        if self._chunked:
-            return self._read_chunks(data, at)
-        end = min(len(data), at + self._left)
-        self._left -= end - at
-        self._feed(data[at:end])
-        return end
+        return self._read_chunks(data, at) if self._chunked else self._read_body(data, at)
 
     # The head
 
@@ -87,7 +89,7 @@ class RequestReader:
         end = -1 if self._head or data[at] == ord("\r") else data.find(BLANK_LINE, at)
         if end >= 0:
             self._on_head(data[at : end + 4])
-            return end + 4
+            return self._read_body(data, end + 4) if self._left else end + 4
         searched = len(self._head)
         self._head += data[at:]
         if not self._skipped_line and self._head.startswith(b"\r\n"):  # one empty line before a request is allowed
@@ -107,21 +109,54 @@ class RequestReader:
         if isinstance(line, HTTPStatus):
             self.fault = line
             return
-        self._line = line
-        minor = line[2]
+        self._parser = httptools.HttpRequestParser(self)
         self._feed(UPGRADE.sub(b"", head) if b"pgrade" in head else head)
-        self.fault = fault_of_headers(self._headers, self._repeated, minor, self._max_body) or self.fault
-        if self.fault or self.request:
+        self._line, self._headers = line, self._read_fields()
+        self.fault = fault_of_headers(self._headers, line[2], self._max_body) or self.fault
+        if self.fault:
             return
-        self._in_body, self._chunked = True, "transfer-encoding" in self._headers
-        self.expects_continue = minor > 0 and "expect" in self._headers
-        if self._chunked:
+        self._left = int(self._headers.pop("content-length", 0))
+        if self._left:
+            self._in_body = True
+        elif "transfer-encoding" in self._headers:
+            self._in_body = self._chunked = True
             self._content, self._taken, self._tail = bytearray(), 0, b""
             self._allowed_chunks[:] = bytes(MAX_CHUNKS)
         else:
-            self._left = int(self._headers["content-length"])
+            self._finish(b"")
+        self.expects_continue = self._in_body and "expect" in self._headers and line[2] > 0
+
+    def _finish(self, body: bytes) -> None:
+        self.request = Request(*self._line, self._headers, body, self._keep_alive)
+
+    def _read_fields(self) -> dict[str, str]:
+        """Names in lower case; values of repeated names are joined."""
+        if len(self._fields) > MAX_FIELDS:
+            self.fault = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        fields = [(lower_case(name), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
+        self._fields.clear()
+        headers = dict(fields)
+        if len(headers) < len(fields):
+            headers = {}
+            for name, value in fields:
+                headers[name] = f"{headers[name]},{value}" if name in headers else value
+            if not ONCE.isdisjoint(name for name, count in Counter(name for name, _ in fields).items() if count > 1):
+                self.fault = HTTPStatus.BAD_REQUEST
+        headers.pop("", None)
+        return headers
 
     # The body
+
+    def _read_body(self, data: bytes, at: int) -> int:
+        """Read a body with a length: the parser would do no more than count."""
+        piece = data[at : at + self._left]
+        self._left -= len(piece)
+        if self._left:
+            self._pieces.append(piece)
+        else:
+            self._finish(b"".join((*self._pieces, piece)) if self._pieces else piece)
+            self._pieces.clear()
+        return at + len(piece)
 
     def _read_chunks(self, data: bytes, at: int) -> int:
         end = self._next_check(data, at)
@@ -149,9 +184,12 @@ class RequestReader:
             self._content += piece
         self._pieces.clear()
         if len(self._content) > self._max_body or self._taken - len(self._content) > MAX_CHUNK_OVERHEAD:
-            self.fault, self.request = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, None
-        elif self.request:
-            self.request = self.request._replace(body=bytes(self._content))
+            self.fault = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        elif self._complete and not NOT_IN_TRAILERS.isdisjoint(lower_case(name) for name, _ in self._fields):
+            self.fault = HTTPStatus.BAD_REQUEST
+        elif self._complete:
+            self._fields.clear()
+            self._finish(bytes(self._content))
 
     # llhttp
 
@@ -163,25 +201,10 @@ class RequestReader:
         except httptools.HttpParserError as error:
             too_large = "overflow" in str(error) or (self._chunked and not self._allowed_chunks)
             self.fault = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST
-            return
-        if self._complete:
-            self._headers.pop("content-length", None)
-            self.request = Request(*self._line, self._headers, b"".join(self._pieces), self._keep_alive)
-            if not self._chunked:
-                self._pieces.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called for each header and trailer."""
-        found = lower_case(name)
-        if self._in_body:
-            if found in NOT_IN_TRAILERS:
-                raise ValueError(found)
-        elif "_" not in found:  # WSGI servers could not tell it from a name with a hyphen
-            text = value.decode("latin-1").strip(" \t")
-            if found in self._headers:
-                self._repeated.add(found)
-                text = f"{self._headers[found]},{text}"
-            self._headers[found] = text
+        self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._keep_alive = self._parser.should_keep_alive()
@@ -192,4 +215,5 @@ class RequestReader:
 
 @lru_cache(maxsize=4096)
 def lower_case(name: bytes) -> str:
-    return name.decode("ascii").lower()
+    """Empty for a name with an underscore: WSGI could not tell it from one with a hyphen, so it is ignored."""
+    return "" if b"_" in name else name.decode("ascii").lower()

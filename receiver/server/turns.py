@@ -32,15 +32,11 @@ class Turns:
     def add(self, work: Step, size: int) -> None:
         """Have a step done in this turn or a later one. `size` is the number of bytes that it works on."""
         (self._small if size <= SMALL_BYTES else self._large).append(work)
-        self._schedule()
-
-    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        self._scheduled = False
         until = monotonic() + TURN_SECONDS
         small, large = self._small, self._large
         while small and monotonic() < until:
@@ -50,5 +46,6 @@ class Turns:
         while large and not small and monotonic() < until:
             large.popleft().step()
         self._at_end()
-        if small or large:
-            self._schedule()
+        self._scheduled = bool(small or large)
+        if self._scheduled:
+            self._loop.call_soon(self._run)
