@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets as entropy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,11 @@ from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Headers, Sch
 from receiver.contract.signing.sources import Part
 
 MAX_DOMAIN = 255
+MAX_CANDIDATES = 4
+"""Stores that a delivery to `POST /webhooks` may name. Its signature is tried with the secrets of these."""
+MAX_SCANNED = 100
+"""Places in a body where a store's name is looked for, for each source."""
+_VALUE = re.compile(rb'[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?:"([^"]{1,1000})"|([0-9]{1,20})(?=[ \t\r\n,}]))')
 UNKNOWN_STORE = "?"
 """The label of a delivery whose store is not configured. Not a valid name for one."""
 
@@ -67,24 +73,19 @@ class StoreIndex:
 
     def find(self, headers: Headers, body: bytes) -> Store | None:
         """Return the store that is named, or None. The delivery must still be verified with that store's secrets."""
-        return next((one.store for one in self.all_named(headers, body) if one.is_known), None)
+        return next((one.store for one in self.candidates(headers, body) if one.is_known), None)
 
-    def all_named(self, headers: Headers, body: bytes) -> Iterator[NamedStore]:
-        """Yield a store for each source that names one; one unknown store if none does.
+    def candidates(self, headers: Headers, body: bytes) -> list[NamedStore]:
+        """The stores that a delivery may name, known ones first: at least one, at most MAX_CANDIDATES.
 
-        Headers are read first. The body is parsed only if some scheme names its store in the body.
+        It is not verified yet, so the body is not parsed but scanned, for a bounded time. A name in the wrong place is
+        found, too: whether the delivery names its store is checked when it is read. The number of candidates depends
+        on how many names there are, not on which of them are known.
         """
-        names_one, document = False, None
-        for kind in ("header", "json"):
-            parts = [part for part in self._by_part if part[0] == kind]
-            if parts and kind == "json":
-                document = _parse(body)
-            for part in parts:
-                if domain := _normalise(read_part(part, headers, document)):
-                    names_one = True
-                    yield self._named(self._by_part[part].get(domain), domain, part)
-        if not names_one:
-            yield self._named(None, "", None)
+        named = [(part, domain) for part in self._by_part for domain in _domains(part, headers, body)]
+        found = [self._named(self._by_part[part].get(domain), domain, part) for part, domain in dict.fromkeys(named)]
+        found.sort(key=lambda one: not one.is_known)
+        return found[:MAX_CANDIDATES] or [self._named(None, "", None)]
 
     def _named(self, known: Store | None, name: str, part: Part | None) -> NamedStore:
         """A known name is hashed as well: for a small delivery, the time of one hash would show the difference."""
@@ -112,9 +113,27 @@ def names_another_store(store: Store, headers: Headers, document: Any) -> bool:
     return any(named) and store.normalised_domain not in named
 
 
-def _parse(body: bytes) -> Any:
+def _domains(part: Part, headers: Headers, body: bytes) -> list[str]:
+    """What a delivery has at a source of its store's name, or may have."""
+    kind, name = part
+    values = [headers.get(name)] if kind == "header" else list(_scan(body, name.rpartition(".")[2].encode()))
+    return [domain for domain in map(_normalise, values) if domain]
+
+
+def _scan(body: bytes, key: bytes) -> Iterator[str | None]:
+    """The texts and integers under a key, anywhere in a JSON document that may be malformed."""
+    quoted, at = b'"%b"' % key, -1
+    for _ in range(MAX_SCANNED):
+        at = body.find(quoted, at + 1)
+        if at < 0:
+            return
+        if value := _VALUE.match(body, at + len(quoted)):
+            yield value[2].decode() if value[2] else _text(value[1])
+
+
+def _text(escaped: bytes) -> str | None:
     try:
-        return orjson.loads(body)
+        return str(orjson.loads(b'"%b"' % escaped))
     except orjson.JSONDecodeError:
         return None
 

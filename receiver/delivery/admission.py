@@ -7,8 +7,7 @@ socket.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from secrets import token_bytes
 from typing import NamedTuple
@@ -79,23 +78,22 @@ class Admission:
         An unknown store costs the same work as a known one and gets the same answer.
         """
         named = self._named(incoming)
-        unknown, first = _up_to_a_known_one(named)
-        try:
-            store, proof = self._verify(first, incoming)
-            return read_delivery(
-                incoming.headers,
-                incoming.body,
-                store=store,
-                now=incoming.at,
-                source="webhook",
-                signed_with=proof.secret.fingerprint,
-            )
-        except DeliveryRefused as refusal:
-            for other in (*unknown, *named):
-                with suppress(DeliveryRefused):
-                    self._verify(other, incoming)
-            self._record(refusal, first, incoming)
-            return CANNOT_VERIFY if self._secrets.may_be_incomplete else INVALID_SIGNATURE
+        refused: list[tuple[DeliveryRefused, NamedStore]] = []
+        for one in named:
+            try:
+                store, proof = self._verify(one, incoming)
+                return read_delivery(
+                    incoming.headers,
+                    incoming.body,
+                    store=store,
+                    now=incoming.at,
+                    source="webhook",
+                    signed_with=proof.secret.fingerprint,
+                )
+            except DeliveryRefused as refusal:
+                refused.append((refusal, one))
+        self._record(*refused[0], incoming)
+        return CANNOT_VERIFY if self._secrets.may_be_incomplete else INVALID_SIGNATURE
 
     def answer(self, delivery: Delivery, stored: Stored | NotStored) -> Answer:
         """The answer to an admitted delivery, by what storing it returned."""
@@ -112,10 +110,11 @@ class Admission:
             self._unreadable.add(logs.FAILED, {"store": store}, **failure)
         return json_answer({"id": stored.id, "status": stored.status}, self._stores[store].scheme.success)
 
-    def _named(self, incoming: IncomingDelivery) -> Iterator[NamedStore]:
+    def _named(self, incoming: IncomingDelivery) -> list[NamedStore]:
+        """At least one, known ones first."""
         if incoming.store:
-            return iter((self._index.by_name(incoming.store),))
-        return self._index.all_named(incoming.headers, incoming.body)
+            return [self._index.by_name(incoming.store)]
+        return self._index.candidates(incoming.headers, incoming.body)
 
     def _verify(self, named: NamedStore, incoming: IncomingDelivery) -> tuple[Store, Verified]:
         """Verify a delivery to a known store. One to an unknown store is refused with what that costs for a known one.
@@ -154,20 +153,6 @@ class Admission:
                 body=incoming.body,
             )
         )
-
-
-def _up_to_a_known_one(named: Iterator[NamedStore]) -> tuple[list[NamedStore], NamedStore]:
-    """The unknown stores before the first known one, and that one. What follows it stays in the iterator.
-
-    If none is known, the last unknown one takes its place.
-    """
-    passed: list[NamedStore] = []
-    for one in named:
-        passed.append(one)
-        if one.is_known:
-            break
-    last = passed.pop()
-    return passed, last
 
 
 def read_body(read: Callable[[int], bytes], announced: str, limit: int) -> bytes:

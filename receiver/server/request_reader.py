@@ -73,7 +73,7 @@ class RequestReader:
         request, self.request = self.request, None
         assert request
         if self._in_body or self._head or self._skipped_line:
-            self._skipped_line = self._in_body = self._chunked = self._complete = self.expects_continue = False
+            self._skipped_line = self._in_body = self._chunked = self.expects_continue = False
             self._head, self._left = bytearray(), 0
         return request
 
@@ -109,7 +109,7 @@ class RequestReader:
         if isinstance(line, HTTPStatus):
             self.fault = line
             return
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser, self._complete = httptools.HttpRequestParser(self), False
         self._feed(UPGRADE.sub(b"", head) if b"pgrade" in head else head)
         self._line, self._headers = line, self._read_fields()
         self.fault = fault_of_headers(self._headers, line[2], self._max_body) or self.fault

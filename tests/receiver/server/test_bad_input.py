@@ -315,8 +315,8 @@ def test_more_incomplete_requests_than_connections_do_not_delay_others(system: S
     system.start(
         "web",
         quicker={
-            "receiver.server.buffering_worker.CONNECTIONS": 40,
-            "receiver.server.buffering_worker.LINGERING_CONNECTIONS": 10,
+            "receiver.server.open_connections.CONNECTIONS": 40,
+            "receiver.server.open_connections.LINGERING_CONNECTIONS": 10,
         },
     )
     assert_incomplete_requests_delay_no_other(system, count=100)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import selectors
+import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gunicorn.workers.gthread import PollableMethodQueue
 
 from receiver.contract.intake import Delivery
 from receiver.delivery.inbox_access import RECONNECT_SECONDS
@@ -19,6 +18,7 @@ from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults
 from receiver.inbox import Inbox, connect
 from receiver.inbox.redis.script_library import library
 from receiver.server.group_commit import GroupCommit
+from receiver.server.loop_worker import new_event_loop
 from tests.support.harness import Server, System, eventually, own_server
 from tests.support.proxy import Proxy
 
@@ -26,24 +26,19 @@ TIMEOUT = 0.5
 
 
 class Loop:
-    """The part of the web process's loop that a group commit uses: a poller, and calls from other threads."""
+    """An event loop with a group commit, which a test turns."""
 
     def __init__(self, system: System, url: str) -> None:
         self.storage, self.drain = open_storage(system.config, Inbox(connect(url, timeout=TIMEOUT)))
-        self.poller = selectors.DefaultSelector()
-        self.calls = PollableMethodQueue()
-        self.calls.init()
-        self.poller.register(self.calls.fileno(), selectors.EVENT_READ, self.calls.run_callbacks)
-        self.commit = GroupCommit(self.storage, self.poller, self.calls.defer, timeout=TIMEOUT)
+        self.loop = new_event_loop()
+        self.commit = GroupCommit(self.storage, self.loop, timeout=TIMEOUT)
 
     def turn(self) -> None:
-        for key, _ in self.poller.select(self.commit.poll_timeout(0.02)):
-            key.data(key.fileobj)
-        self.commit.check_deadline()
+        self.loop.run_until_complete(asyncio.sleep(0.02))
 
     def close(self) -> None:
-        self.poller.close()
-        self.calls.close()
+        self.commit._close_connection()
+        self.loop.close()
 
     def store(self, *deliveries: Delivery) -> list[str]:
         """Store a group and turn until it is stored; return the status and place of each delivery."""
@@ -66,7 +61,7 @@ class Loop:
 
     @property
     def is_connected(self) -> bool:
-        return len(self.poller.get_map()) == 2  # it, and the calls
+        return self.commit._connection is not None
 
 
 @pytest.fixture
@@ -276,13 +271,13 @@ def test_a_loop_that_was_busy_past_the_deadline_reads_the_reply_first(own: Syste
     loop.commit.store([own.delivery()], results.append)
     late = time.monotonic() + TIMEOUT
     eventually(lambda: time.monotonic() > late and own.ledger.counters().total["accepted"] > accepted)
-    loop.commit.check_deadline()
+    loop.commit._check_deadline()
     assert loop.until_stored(results) == ["accepted in redis"]
     assert not loop.breaker_is_open
 
 
 def test_a_connection_that_breaks_while_the_thread_stores_a_group_is_handled_once(own: System, loop: Loop) -> None:
-    """The thread's call and the end of the connection come from one poll, in this order."""
+    """The thread's call and the end of the connection come in one turn of the loop."""
     assert without_redis(own).store_all([own.delivery()])
     first: list[StoreResults] = []
     second: list[StoreResults] = []
@@ -292,9 +287,8 @@ def test_a_connection_that_breaks_while_the_thread_stores_a_group_is_handled_onc
         loop.commit.store([own.delivery(store="south")], second.append)
 
     loop.commit.store([own.delivery()], on_stored)
-    assert loop.poller.select(5)  # the thread is done
+    loop.commit._thread.submit(int).result(5)  # the thread is done
     own.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    eventually(lambda: len(loop.poller.select(0)) == 2)
     assert loop.until_stored(second) == ["accepted in spool"]
     assert loop.until_stored(first) == ["accepted in spool"]
 
@@ -304,8 +298,7 @@ def test_an_unexpected_reply_is_not_taken_for_an_acknowledgement(
 ) -> None:
     loop = make_loop(proxy.url)
     proxy.inject(b"*1\r\n*2\r\n$8\r\naccepted\r\n$6\r\nothers\r\n")
-    eventually(lambda: loop.poller.select(0))
-    loop.turn()
+    eventually(lambda: loop.turn() or not loop.is_connected)
     results: list[StoreResults] = []
     loop.commit.store([own.delivery()], results.append)
     assert loop.until_stored(results) == ["accepted in redis"]

@@ -19,7 +19,7 @@ from receiver.contract.intake import Delivery, receive
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
-from receiver.server.loop_worker import GROUP_BYTES, group_size
+from receiver.server.deliveries import GROUP_BYTES, group_size
 from receiver.spool import open_events
 from tests.support.bad_input import Corpus
 from tests.support.harness import Server, System, children_of, eventually, own_server
