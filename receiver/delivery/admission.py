@@ -160,7 +160,7 @@ def read_body(read: Callable[[int], bytes], announced: str, limit: int) -> bytes
     if announced.isascii() and announced.isdigit() and int(announced) > limit:
         raise BodyTooLong
     try:
-        body = _read_up_to(read, limit + 1)
+        body = _read_up_to(read, int(announced) if announced else limit + 1)  # some servers wait for what is beyond it
     except Exception:  # noqa: BLE001  a bad chunk, a closed connection: each server raises its own errors
         raise BodyUnreadable("The body could not be read.") from None
     if len(body) > limit:

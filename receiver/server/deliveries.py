@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 
 from receiver.contract.intake import Delivery
@@ -19,12 +20,15 @@ from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.group_commit import GroupCommit
 from receiver.server.http_connection import HttpConnection
 from receiver.server.request_reader import Request
+from receiver.server.turns import SMALL_BYTES
 
-GROUP_BYTES = 4 << 20
-"""A group must be sent, stored and acknowledged well within the timeout of Redis."""
+GROUP_BYTES = 1 << 20
+"""Of large deliveries in a group: the small ones with them and after them must not wait long."""
 
 _TARGET = re.compile(r"/webhooks(?:/([a-z0-9][a-z0-9_-]{0,62}))?(?:\?[^#]*)?")
 """Matches every valid store name, configured or not: the time of an answer must not reveal which ones are."""
+
+Waiting = deque[tuple[HttpConnection, Delivery]]
 
 
 class Deliveries:
@@ -32,7 +36,8 @@ class Deliveries:
         self, admission: Admission, commit: GroupCommit, serve_others: Callable[[HttpConnection, Request], None]
     ) -> None:
         self._admission, self._commit, self._serve_others = admission, commit, serve_others
-        self._group: list[tuple[HttpConnection, Delivery]] = []
+        self._small: Waiting = deque()
+        self._large: Waiting = deque()
         """Deliveries admitted while the group before them is being stored."""
 
     def serve(self, connection: HttpConnection, request: Request) -> None:
@@ -45,15 +50,13 @@ class Deliveries:
         if isinstance(admitted, Answer):
             connection.answer(admitted)
         else:
-            self._group.append((connection, admitted))
+            (self._small if len(request.body) <= SMALL_BYTES else self._large).append((connection, admitted))
 
     def store_next_group(self) -> None:
         """Store what was admitted, unless a group is being stored: then its acknowledgement does it."""
-        if self._commit.busy or not self._group:
-            return
-        size = group_size([delivery for _, delivery in self._group[:GROUP_SIZE]])
-        group, self._group = self._group[:size], self._group[size:]
-        self._commit.store([delivery for _, delivery in group], lambda results: self._on_stored(group, results))
+        if not self._commit.busy and (self._small or self._large):
+            group = next_group(self._small, self._large)
+            self._commit.store([delivery for _, delivery in group], lambda results: self._on_stored(group, results))
 
     def _on_stored(self, group: list[tuple[HttpConnection, Delivery]], results: StoreResults) -> None:
         self.store_next_group()  # first, so that it is stored while the answers are sent
@@ -64,11 +67,11 @@ class Deliveries:
                 connection.fail()
 
 
-def group_size(deliveries: list[Delivery]) -> int:
-    """How many of the first deliveries form a group: at least one, and no more bytes than can be stored in time."""
-    total = 0
-    for count, one in enumerate(deliveries):
-        total += len(one.event.body)
-        if total > GROUP_BYTES and count:
-            return count
-    return len(deliveries)
+def next_group(small: Waiting, large: Waiting) -> list[tuple[HttpConnection, Delivery]]:
+    """Take the deliveries that are stored next: all small ones and some large ones, of both at least one."""
+    group = [small.popleft() for _ in range(min(len(small), GROUP_SIZE - 1))]
+    left = GROUP_BYTES
+    while large and left > 0 and len(group) < GROUP_SIZE:
+        group.append(large.popleft())
+        left -= len(group[-1][1].event.body)
+    return group

@@ -30,6 +30,7 @@ try:
 except ImportError:
     from asyncio import new_event_loop  # type: ignore[assignment]
 
+ACCEPT_AT_ONCE = 16
 CHECK_EVERY = 0.05
 NOTIFY_EVERY = 1.0
 COLLECT_AFTER = 20_000
@@ -68,19 +69,19 @@ class LoopWorker(Worker):
         return partial(HttpConnection, limits, self._connections, turns, deliveries.serve, self.log)
 
     def _accept(self, listener: Any) -> None:
-        """Accept one connection: others in the queue are for this process or another."""
-        try:
-            sock, _ = listener.accept()
-        except OSError as error:  # another process was faster, the sender is gone, or there are no descriptors
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._connections.free_descriptor()
-            return
-        self._connections.count += 1
-        self._connections.make_space()
-        sock.setblocking(False)
-        task = self._loop.create_task(self._loop.connect_accepted_socket(self._make_connection, sock))
-        self._accepting.add(task)
-        task.add_done_callback(self._on_accepted)
+        """Accept a few connections: the others in the queue may be for another process."""
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                sock, _address = listener.accept()
+            except OSError as error:  # there are no more, the sender is gone, or there are no descriptors
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._connections.free_descriptor()
+                return
+            self._connections.count += 1
+            self._connections.make_space()
+            task = self._loop.create_task(self._loop.connect_accepted_socket(self._make_connection, sock))
+            self._accepting.add(task)
+            task.add_done_callback(self._on_accepted)
 
     def _on_accepted(self, task: asyncio.Task[Any]) -> None:
         self._accepting.discard(task)

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import orjson
 import pytest
+from werkzeug.serving import make_server
 
+from receiver.app import create_app
+from receiver.delivery.pipeline import start_pipeline
 from tests.support.bad_input import LIMIT, ORDER, STORES, Case, Corpus
 from tests.support.harness import System, children_of, eventually, own_server
 from tests.support.raw_http import Answer, Sending, chunked, exchange, request
@@ -22,14 +24,17 @@ PROMISED = {200, 204, 400, 401, 404, 405, 408, 411, 413, 414, 431, 501}
 
 
 @contextmanager
-def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+def receiver(
+    tmp_path_factory: pytest.TempPathFactory, env: dict[str, str] | None = None, *, start: bool = True
+) -> Iterator[System]:
     with own_server(tmp_path_factory.mktemp("server")) as server:
         system = System(tmp_path_factory.mktemp("system"), server.url, more=STORES)
         text = system.config_file.read_text()
         limits = f'threads = 4\nmax_body = {LIMIT}\nread_timeout = "1s"'
         slow_redis = '[redis]\ntimeout = "5s"'  # no answer here may depend on how busy the machine is
         system.config_file.write_text(text.replace("threads = 4", limits, 1).replace("[redis]", slow_redis, 1))
-        system.start("web")
+        if start:
+            system.start("web", env=env)
         yield system
         system.close()
 
@@ -42,16 +47,32 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 @pytest.fixture(scope="module")
-def threaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """The Flask view under gunicorn's threads."""
-    with receiver(tmp_path_factory, "threads") as system:
+def on_asyncio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """The receiver where uvloop is missing."""
+    folder = tmp_path_factory.mktemp("path")
+    (folder / "uvloop.py").write_text("raise ImportError('not here')\n")
+    with receiver(tmp_path_factory, {"PYTHONPATH": str(folder)}) as system:
         yield system
 
 
-def test_every_case_gets_its_exact_status_and_both_worker_classes_answer_alike(web: System, threaded: System) -> None:
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """The Flask app under a plain WSGI server."""
+    with receiver(tmp_path_factory, start=False) as system:
+        app = create_app(start_pipeline(system.config), max_body=LIMIT)
+        server = make_server("127.0.0.1", system.port, app, threaded=True)
+        server.RequestHandlerClass.log = lambda *_, **__: None  # type: ignore[method-assign]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield system
+        server.shutdown()
+        thread.join()
+
+
+def test_every_case_gets_its_exact_status_on_uvloop_and_on_asyncio(web: System, on_asyncio: System) -> None:
     cases = Corpus(web.config).cases()
     before = web.ledger.counters().total["accepted"]
-    answers, others = send_all(web, cases), send_all(threaded, cases)
+    answers, others = send_all(web, cases), send_all(on_asyncio, cases)
     new_events = sum(case.status in (200, 204) and case.result != "duplicate" for case in cases)
     assert web.ledger.counters().total["accepted"] == before + new_events
     print(table(cases, answers))
@@ -62,11 +83,31 @@ def test_every_case_gets_its_exact_status_and_both_worker_classes_answer_alike(w
         name: comparable(answer) for name, answer in others.items()
     }
     valid = Corpus(web.config).signed()  # the same for both, also if the second ends in between
-    for system in (web, threaded):
+    for system in (web, on_asyncio):
         assert exchange(system.port, valid).status == 200
         assert_the_log_is_clean(system)
         assert system.identity_holds()
-    assert stored(web) == stored(threaded)
+    assert stored(web) == stored(on_asyncio)
+
+
+def test_the_flask_app_under_a_plain_wsgi_server_answers_and_stores_alike(
+    tmp_path_factory: pytest.TempPathFactory, plain: System
+) -> None:
+    """All cases in which the server only passes a well-formed request to the app."""
+    corpus = Corpus(plain.config)
+    groups = (corpus.signatures, corpus.times_and_ids, corpus.bodies, corpus.routes, corpus.texts)
+    cases = [case for group in groups for case in group() if case.status not in (413, 431) and case.name not in ODD]
+    with receiver(tmp_path_factory) as web:
+        answers, others = send_all(web, cases), send_all(plain, cases)
+        assert [case.name for case in cases if not as_expected(case, others[case.name])] == []
+        assert {name: answer.status for name, answer in answers.items()} == {
+            name: answer.status for name, answer in others.items()
+        }
+        assert stored(web) == stored(plain)
+
+
+ODD = ("path //webhooks/north", "signed body: chunked", "two signature headers where a list is read")
+"""Requests that werkzeug's development server changes before the app has them."""
 
 
 def send_all(system: System, cases: list[Case]) -> dict[str, Answer]:
@@ -90,7 +131,9 @@ def send_all(system: System, cases: list[Case]) -> dict[str, Answer]:
 
 def comparable(answer: Answer) -> tuple[object, ...]:
     """The parts of an answer that do not change from one request to the next."""
-    headers = {name: value for name, value in answer.headers.items() if name != "date"}
+    headers: dict[str, object] = {name: value for name, value in answer.headers.items() if name != "date"}
+    if "allow" in headers:
+        headers["allow"] = set(answer.headers["allow"].split(", "))  # in any order
     content = {name: len(str(value)) if name == "id" else value for name, value in answer.content.items()}
     return answer.status, headers, content, answer.interim
 
@@ -106,7 +149,7 @@ def stored(system: System) -> list[tuple[object, ...]]:
             one.summary.resource_id,
             one.summary.status,
             one.body,
-            orjson.dumps(one.headers),
+            sorted(one.headers.items()),
         )
         for one in records
         if one
@@ -183,8 +226,8 @@ def test_bytes_after_a_refused_body_are_never_read_as_a_request(web: System) -> 
 BAD_CHUNKS = {
     "a line feed in an extension": b"5;x\ny\r\nhello\r\n0\r\n\r\n",
     "a space after the size": b"5 \r\nhello\r\n0\r\n\r\n",
-    "a bad extension": b"5;=\r\nhello\r\n0\r\n\r\n",
-    "a bad extension of the last chunk": b"5\r\nhello\r\n0;=\r\n\r\n",
+    "a bad extension": b"5;\r\nhello\r\n0\r\n\r\n",
+    "a bad extension of the last chunk": b"5\r\nhello\r\n0;a=b=c\r\n\r\n",
     "Host in the trailers": b"5\r\nhello\r\n0\r\nHost: elsewhere\r\n\r\n",
     "a bare line feed in the trailers": b"5\r\nhello\r\n0\r\nX-A: 1\nX-B: 2\r\n\r\n",
     "a trailer without a colon": b"5\r\nhello\r\n0\r\nnonsense\r\n\r\n",
@@ -192,21 +235,16 @@ BAD_CHUNKS = {
 
 
 @pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere", "/healthz"])
-@pytest.mark.parametrize("worker_class", ["loop", "threads"])
-def test_bytes_after_a_bad_chunk_or_trailer_are_never_read_as_a_request(
-    web: System, threaded: System, worker_class: str, path: str
-) -> None:
-    system = web if worker_class == "loop" else threaded
-    hidden = Corpus(system.config).signed()
-    before = system.ledger.counters().total["accepted"]
+def test_bytes_after_a_bad_chunk_or_trailer_are_never_read_as_a_request(web: System, path: str) -> None:
+    hidden = Corpus(web.config).signed()
+    before = web.ledger.counters().total["accepted"]
     head = request(path, headers=[("transfer-encoding", "chunked")], length=False)
-    status = b"400" if path == "/webhooks/north" else b"404" if path == "/nowhere" else b"405"
     for name, body in BAD_CHUNKS.items():
-        data = all_answers(system.port, head + body + hidden)
-        assert re.findall(rb"HTTP/1.1 (\d+)", data) == [status], name
+        data = all_answers(web.port, head + body + hidden)
+        assert re.findall(rb"HTTP/1.1 (\d+)", data) == [b"400"], name
         assert b"\r\nConnection: close\r\n" in data, name
-    assert system.ledger.counters().total["accepted"] == before
-    good = all_answers(system.port, head + b"5;a=b\r\nhello\r\n0\r\nX-A: 1\r\n\r\n" + hidden + b"nonsense\r\n\r\n")
+    assert web.ledger.counters().total["accepted"] == before
+    good = all_answers(web.port, head + b"5;a=b\r\nhello\r\n0\r\nX-A: 1\r\n\r\n" + hidden + b"nonsense\r\n\r\n")
     assert re.findall(rb"HTTP/1.1 (\d+)", good)[1:] == [b"200", b"400"], (
         "after a valid request the connection stays open"
     )
@@ -225,11 +263,11 @@ def all_answers(port: int, sent: bytes) -> bytes:
 @pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere"])
 def test_a_body_in_thousands_of_chunks_is_read_quickly(web: System, path: str) -> None:
     """Once, each chunk copied all bytes after it."""
-    body = chunked(b"x" * 3_600_000, 450)
+    body = chunked(b"x" * 3_600_000, 400)
     began = time.monotonic()
     answer = exchange(web.port, request(path, headers=[("transfer-encoding", "chunked")], length=False) + body)
     took = time.monotonic() - began
-    print(f"a body of 3.6 MB in 8,000 chunks was answered after {took:.2f} s")
+    print(f"a body of 3.6 MB in 9,000 chunks was answered after {took:.2f} s")
     assert answer.status == (401 if path == "/webhooks/north" else 404)
     assert took < 2.0
 

@@ -7,8 +7,11 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -19,7 +22,7 @@ from receiver.contract.intake import Delivery, receive
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
-from receiver.server.deliveries import GROUP_BYTES, group_size
+from receiver.server.deliveries import GROUP_BYTES, next_group
 from receiver.spool import open_events
 from tests.support.bad_input import Corpus
 from tests.support.harness import Server, System, children_of, eventually, own_server
@@ -124,12 +127,14 @@ def test_without_redis_and_spool_no_delivery_is_stored(system: System, tmp_path:
     assert [type(one) for one in storage.store_all(deliveries(system, 2))] == [NotStored] * 2
 
 
-def test_a_group_is_bounded_in_bytes_but_never_empty(system: System) -> None:
-    small = deliveries(system, 3)
-    big = Delivery(event=type(small[0].event)(**{**vars(small[0].event), "body": b"x" * GROUP_BYTES}), theirs="")
-    assert group_size(small) == 3
-    assert group_size([big, *small]) == 1
-    assert group_size([*small[:2], big]) == 2
+def test_a_group_has_all_small_deliveries_and_a_bounded_number_of_large_bytes(system: System) -> None:
+    small: Any = deque((None, one) for one in deliveries(system, 3))
+    event = small[0][1].event
+    half = Delivery(event=replace(event, body=b"x" * (GROUP_BYTES // 2)), theirs="")
+    large: Any = deque([(None, half)] * 5)
+    assert [len(next_group(small, large)) for _ in range(4)] == [5, 2, 1, 0]
+    many: Any = deque((None, one) for one in deliveries(system, 1)) * 300
+    assert next_group(many, deque([(None, half)]))[-1][1] == half, "small ones cannot delay it for ever"
 
 
 # A hanging server

@@ -1,0 +1,63 @@
+"""Many connections that send the same bytes at once: `python -m tests.support.attackers PORT COUNT < BYTES`.
+
+A process of its own, so that a healthy sender beside it is not slowed down by it. Prints the answers' statuses.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import subprocess
+import sys
+from collections import Counter
+
+
+def attack(port: int, count: int, sent: bytes) -> Counter[str]:
+    """Send, read the first bytes of each answer, and count the statuses; "none" without an answer."""
+    statuses: Counter[str] = Counter()
+    with selectors.DefaultSelector() as selector:
+        for _ in range(count):
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.setblocking(False)
+            selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, memoryview(sent))
+        while statuses.total() < count:
+            for key, events in selector.select(30):
+                if events & selectors.EVENT_READ:
+                    statuses[_status(key.fileobj)] += 1  # type: ignore[arg-type]
+                    selector.unregister(key.fileobj)
+                elif left := _send(key.fileobj, key.data):  # type: ignore[arg-type]
+                    selector.modify(key.fileobj, selectors.EVENT_READ | selectors.EVENT_WRITE, left)
+                else:
+                    selector.modify(key.fileobj, selectors.EVENT_READ)
+    return statuses
+
+
+def _send(connection: socket.socket, left: memoryview) -> memoryview:
+    try:
+        return left[connection.send(left) :]
+    except BlockingIOError:
+        return left
+    except OSError:
+        return left[:0]
+
+
+def _status(connection: socket.socket) -> str:
+    with connection:
+        try:
+            return connection.recv(12).decode("latin-1")[9:] or "none"
+        except OSError:
+            return "none"
+
+
+def start_attack(port: int, count: int, sent: bytes) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.support.attackers", str(port), str(count)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin
+    process.stdin.write(sent)
+    process.stdin.close()
+    return process
+
+
+if __name__ == "__main__":
+    print(json.dumps(attack(int(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer.read())))
