@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -43,26 +42,19 @@ _OURS = frozenset(("Content-Type", "Content-Length"))
 
 
 def environ(request: Request, address: str) -> dict[str, Any]:
-    """The request as WSGI defines it."""
+    """The request as WSGI defines it, as far as Flask reads it."""
     parts = split_request_uri(request.target)
-    host, _, port = request.headers.get("host", "").partition(":")
     variables = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
         "PATH_INFO": unquote_to_wsgi_str(parts.path or ""),
         "QUERY_STRING": parts.query or "",
-        "SERVER_NAME": host or "localhost",
-        "SERVER_PORT": port or "80",
-        "SERVER_PROTOCOL": f"HTTP/1.{request.minor}",
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": "80",
         "REMOTE_ADDR": address,
         "CONTENT_LENGTH": str(len(request.body)),
-        "wsgi.version": (1, 0),
         "wsgi.url_scheme": "http",
         "wsgi.input": io.BytesIO(request.body),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": True,
-        "wsgi.run_once": False,
     }
     for name, value in request.headers.items():
         variables["CONTENT_TYPE" if name == "content-type" else "HTTP_" + name.upper().replace("-", "_")] = value

@@ -1,17 +1,16 @@
 """Group commit: stores one group of deliveries at a time without blocking the event loop.
 
 Normally a group is sent to the inbox and acknowledged inside the loop, on a polled connection, with no thread to wake.
-A thread does what may block: the spool, and opening a connection. What fails on the polled
-connection is repeated by the thread. Accepting is idempotent, so a repeat costs only the status "duplicate".
+A thread does what may block: the spool, and opening a connection. What fails on the polled connection is repeated by
+the thread. Accepting is idempotent, so a repeat costs only the status "duplicate".
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from time import monotonic
 
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
@@ -23,14 +22,7 @@ from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
 OnStored = Callable[[StoreResults], None]
-
-
-class SentGroup(NamedTuple):
-    """A group that was sent on the polled connection and is not acknowledged yet."""
-
-    deliveries: Sequence[Delivery]
-    batch: AcceptBatch
-    on_stored: OnStored
+ThreadResult = tuple[StoreResults, PolledConnection | None]
 
 
 class GroupCommit:
@@ -42,45 +34,28 @@ class GroupCommit:
         self._connection: PolledConnection | None = None
         self._writes = False
         """The loop reports when more can be sent."""
-        self._sent: SentGroup | None = None
+        self._sent: AcceptBatch | None = None
+        """The group, if it was sent on the polled connection and is not acknowledged yet."""
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.busy = False
 
     def store(self, deliveries: Sequence[Delivery], on_stored: OnStored) -> None:
-        self.busy = True
+        self.busy, self._deliveries, self._on_stored = True, deliveries, on_stored
         if self._connection and self._connection.outdated:  # it may still take writes, and they would be lost
             self._close_connection()
-        batch = self._storage.batch_for_inbox(deliveries) if self._connection else None
-        if batch is None:
-            self._store_in_thread(deliveries, on_stored)
+        if self._connection:
+            self._sent = self._storage.batch_for_inbox(deliveries)
+        if not self._connection or not self._sent:
+            self._store_in_thread()
             return
-        assert self._connection
-        self._sent, self._deadline = SentGroup(deliveries, batch, on_stored), time.monotonic() + self._timeout
+        self._deadline = monotonic() + self._timeout
         try:
-            self._connection.start(batch.calls)
-            self._watch()
+            self._connection.start(self._sent.calls)
+            self._watch_writes(self._connection)
             self._watch_deadline()
         except Exception as error:  # noqa: BLE001  the thread finds the cause and the delivery
             self._fail(error)
-
-    def _watch_deadline(self) -> None:
-        """One timer for many groups: most are acknowledged long before it."""
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._deadline - time.monotonic(), self._check_deadline)
-
-    def _check_deadline(self) -> None:
-        """A group whose reply is overdue goes to the thread."""
-        self._timer = None
-        if self._is_overdue():
-            self._on_event()  # the loop may have been busy elsewhere, and the reply may be here
-        if self._is_overdue():
-            self._fail(RedisTimeout("no reply in time"))
-        elif self._sent:
-            self._watch_deadline()
-
-    def _is_overdue(self) -> bool:
-        return self._sent is not None and time.monotonic() > self._deadline
 
     # On the polled connection
 
@@ -89,61 +64,61 @@ class GroupCommit:
             return
         try:
             if self._connection.unsent:
-                self._send_more()
+                if self._connection.write():  # a server that takes bytes is not hanging
+                    self._deadline = monotonic() + self._timeout
+                self._watch_writes(self._connection)
             replies = self._connection.read()
-            stored = self._read(replies) if replies is not None and self._sent else None
+            results = self._sent.read(replies) if replies is not None and self._sent else None
         except Exception as error:  # noqa: BLE001  the thread repeats it, whatever the cause
             self._fail(error)
             return
-        if stored is not None:
-            self._on_replies(stored)
-
-    def _send_more(self) -> None:
-        """Send the rest. A server that takes bytes is not hanging, so each success extends the deadline."""
-        assert self._connection
-        if self._connection.write():
-            self._deadline = time.monotonic() + self._timeout
-        self._watch()
-
-    def _read(self, replies: list[Any]) -> list[Stored | None]:
-        """The outcome of each delivery; None for one that the server refused."""
-        assert self._sent
-        results = self._sent.batch.read(replies)
-        return [Stored(one.status, one.id) if isinstance(one, AcceptResult) else None for one in results]
+        if results is not None:
+            self._on_replies([Stored(one.status, one.id) if isinstance(one, AcceptResult) else None for one in results])
 
     def _on_replies(self, stored: list[Stored | None]) -> None:
-        assert self._sent
-        deliveries, _, on_stored = self._sent
+        """`stored` has None for each delivery that the server refused."""
         self._sent = None
         if any(stored):
             self._storage.inbox_worked()
         if None not in stored:
-            self._finish([one for one in stored if one], on_stored)
+            self._finish([one for one in stored if one])
         elif any(stored):  # not the whole group again: the accepted ones would be counted as duplicates
-            left = [delivery for delivery, one in zip(deliveries, stored, strict=True) if one is None]
-            self._in_thread(lambda: (self._storage.spool_all(left), None), lambda rest: on_stored(_merge(stored, rest)))
+            left = [delivery for delivery, one in zip(self._deliveries, stored, strict=True) if one is None]
+            self._in_thread(lambda: (merged(stored, self._storage.spool_all(left)), None))
         else:  # also from a server that was flushed, or is no longer the primary
             self._close_connection()
-            self._store_in_thread(deliveries, on_stored)
+            self._store_in_thread()
 
     def _fail(self, error: Exception) -> None:
         """Close the connection. A group on it goes to the thread; an idle one was only closed by the server."""
         self._close_connection()
         if self._sent:
-            deliveries, _, on_stored = self._sent
             self._sent = None
             if isinstance(error, RedisError):  # any other error is our own, and says nothing about the server
                 self._storage.inbox_failed(error)
-            self._store_in_thread(deliveries, on_stored)
+            self._store_in_thread()
 
-    def _watch(self) -> None:
-        assert self._connection
-        if self._connection.unsent != self._writes:
-            self._writes = not self._writes
-            if self._writes:
-                self._loop.add_writer(self._connection, self._on_event)
-            else:
-                self._loop.remove_writer(self._connection)
+    def _watch_writes(self, connection: PolledConnection) -> None:
+        if connection.unsent and not self._writes:
+            self._loop.add_writer(connection, self._on_event)
+        elif self._writes and not connection.unsent:
+            self._loop.remove_writer(connection)
+        self._writes = connection.unsent
+
+    def _watch_deadline(self) -> None:
+        """One timer for many groups: most are acknowledged long before it."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._deadline - monotonic(), self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        """A group whose reply is overdue goes to the thread."""
+        self._timer = None
+        if self._sent and monotonic() > self._deadline:
+            self._on_event()  # the loop may have been busy elsewhere, and the reply may be here
+        if self._sent and monotonic() > self._deadline:
+            self._fail(RedisTimeout("no reply in time"))
+        elif self._sent:
+            self._watch_deadline()
 
     def _close_connection(self) -> None:
         if self._connection:
@@ -154,39 +129,34 @@ class GroupCommit:
 
     # In the thread
 
-    def _store_in_thread(self, deliveries: Sequence[Delivery], on_stored: OnStored) -> None:
-        connect = self._connection is None
-        self._in_thread(lambda: self._store_and_connect(deliveries, connect=connect), on_stored)
+    def _store_in_thread(self) -> None:
+        deliveries, connect = self._deliveries, self._connection is None
 
-    def _in_thread(
-        self, store: Callable[[], tuple[StoreResults, PolledConnection | None]], on_stored: OnStored
-    ) -> None:
+        def store() -> ThreadResult:
+            stored = self._storage.store_all(deliveries)
+            answers = any(isinstance(one, Stored) and one.where == "redis" for one in stored)
+            # only if the server has just answered, because the group waits meanwhile
+            return stored, self._storage.open_connection() if connect and answers else None
+
+        self._in_thread(store)
+
+    def _in_thread(self, store: Callable[[], ThreadResult]) -> None:
         done = self._thread.submit(store)
-        done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_thread_done, future, on_stored))
+        done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_thread_done, future))
 
-    def _store_and_connect(
-        self, deliveries: Sequence[Delivery], *, connect: bool
-    ) -> tuple[StoreResults, PolledConnection | None]:
-        """Connect only if the server has just answered, because a group waits meanwhile."""
-        stored = self._storage.store_all(deliveries)
-        answers = any(isinstance(one, Stored) and one.where == "redis" for one in stored)
-        return stored, self._storage.open_connection() if connect and answers else None
-
-    def _on_thread_done(
-        self, future: Future[tuple[StoreResults, PolledConnection | None]], on_stored: OnStored
-    ) -> None:
+    def _on_thread_done(self, future: Future[ThreadResult]) -> None:
         stored, connection = future.result()
         if connection:
             self._connection = connection
             self._loop.add_reader(connection, self._on_event)
-        self._finish(stored, on_stored)
+        self._finish(stored)
 
-    def _finish(self, stored: StoreResults, on_stored: OnStored) -> None:
+    def _finish(self, stored: StoreResults) -> None:
         self.busy = False
-        on_stored(stored)
+        self._on_stored(stored)
 
 
-def _merge(stored: list[Stored | None], rest: StoreResults) -> StoreResults:
+def merged(stored: list[Stored | None], rest: StoreResults) -> StoreResults:
     """The results of all deliveries in order: `rest` has those of the missing ones."""
     others = iter(rest)
     return [one or next(others) for one in stored]

@@ -1,17 +1,24 @@
-"""HTTP connection: one sender's requests, read in steps and answered in order, one at a time."""
+"""HTTP connection: one sender's requests, read in steps and answered in order, one at a time.
+
+    idle --bytes--> receiving --> complete --its turn--> served --answer--> sending --> idle
+                                                                                    --> lingering --> closed
+
+Lingering: closing a socket that has unread bytes resets the connection, and the sender may never read its answer. So
+only the sending side is closed at first, and what arrives is discarded, for a bounded time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
-from time import time
+from math import inf
+from time import monotonic, time
 from typing import NamedTuple, cast
 
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
-from receiver.server.open_connections import OpenConnections, State
+from receiver.server.open_connections import IDLE_SECONDS_AT_STOP, OpenConnections, State
 from receiver.server.request_reader import Request, RequestReader
 from receiver.server.turns import Turns
 
@@ -23,31 +30,29 @@ STEP_BYTES = 64 * 1024
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Limits(NamedTuple):
+class Edge(NamedTuple):
+    """What all connections of a process share."""
+
     max_body: int
     read_seconds: float
     keep_alive_seconds: float
+    connections: OpenConnections
+    turns: Turns
+    serve: Callable[[HttpConnection, Request], None]
+    """Called with each request. In the end `answer` or `fail` must be called for it."""
+    log: logging.Logger
 
 
 class HttpConnection(asyncio.Protocol):
-    def __init__(
-        self,
-        limits: Limits,
-        connections: OpenConnections,
-        turns: Turns,
-        serve: Callable[[HttpConnection, Request], None],
-        log: logging.Logger,
-    ) -> None:
-        """`serve` is called with each request. In the end `answer` or `fail` must be called for it."""
-        self._limits, self._connections, self._turns, self._serve, self._log = limits, connections, turns, serve, log
-        self._reader = RequestReader(limits.max_body)
-        self.state: State | None = None
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._reader = RequestReader(edge.max_body)
         self._unread = b""
         self._held = self._discarded = 0
-        self._waits = False
-        """A step of this connection is waiting for its turn."""
         self._request: Request | None = None
         """The request that is served."""
+        self._waits = False
+        """A step of this connection is waiting for its turn."""
         self._receives = True
         self._ended = self._paused = self._closing = self._closed = False
 
@@ -58,12 +63,13 @@ class HttpConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
-        self._connections.enter(self, self._connections.idle, self._limits.read_seconds)
+        self._enter("idle", self._edge.read_seconds)
+        self._edge.connections.all.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
-        self._closed = True
-        self._connections.leave(self)
-        self._connections.count -= 1
+        self._closed, self._unread = True, b""
+        self._edge.connections.all.discard(self)
+        self._edge.connections.count -= 1
         self._release()
 
     def data_received(self, data: bytes) -> None:
@@ -73,18 +79,16 @@ class HttpConnection(asyncio.Protocol):
                 self.close()
             return
         self._unread = self._unread + data if self._unread else data
+        self._held += len(data)
         if len(self._unread) > STEP_BYTES:
             self._receive_more(False)
-        if not self._waits and self._may_read():
-            self._schedule(len(self._unread))
-        self._held += len(data)
-        self._connections.hold(len(data))
+        self._schedule(len(self._unread))
+        self._edge.connections.hold(len(data))
 
     def eof_received(self) -> bool:
         """The sender sends no more. What has arrived is answered, because it may still read."""
         self._ended = True
-        if self._may_read() and not self._waits:
-            self._schedule(0)
+        self._schedule(0)
         return not self._closing
 
     def pause_writing(self) -> None:
@@ -92,17 +96,19 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self.state is self._connections.sending:
+        if self.state == "sending":
             self._after_answer()
 
     # Reading, in turns
 
-    def _may_read(self) -> bool:
-        return self.state is self._connections.idle or self.state is self._connections.receiving
+    def _enter(self, state: State, seconds: float) -> None:
+        self.state = state
+        self.deadline = monotonic() + seconds
 
     def _schedule(self, size: int) -> None:
-        self._waits = True
-        self._turns.add(self, size)
+        if not self._waits:
+            self._waits = True
+            self._edge.turns.add(self, size)
 
     def step(self) -> None:
         """Read some bytes, or serve the request that was read.
@@ -112,9 +118,10 @@ class HttpConnection(asyncio.Protocol):
         """
         self._waits = False
         try:
-            if self._request:
-                self._serve(self, self._request)
-            elif self._may_read():
+            if self.state == "complete" and self._request:
+                self.state = "served"
+                self._edge.serve(self, self._request)
+            elif self.state in ("idle", "receiving"):
                 self._read()
         except Exception:  # noqa: BLE001  logged there
             self.fail()
@@ -125,26 +132,23 @@ class HttpConnection(asyncio.Protocol):
             at = reader.read(data, at)
         self._unread = data[at:]
         if reader.request:
-            self._connections.leave(self)
             self._request = reader.take_request()
+            self.state, self.deadline = "complete", inf
             self._schedule(len(self._request.body))
-        elif reader.fault:
-            self.refuse(reader.fault)
+        elif reader.fault or (self._ended and not self._unread and reader.begun):
+            self.refuse(reader.fault or HTTPStatus.BAD_REQUEST)
+        elif self._ended and not self._unread:
+            self.close()
         else:
             self._read_more()
 
     def _read_more(self) -> None:
         """The request is not complete."""
-        if self.state is self._connections.idle and self._reader.begun:
-            self._connections.enter(self, self._connections.receiving, self._limits.read_seconds)
+        if self.state == "idle" and self._reader.begun:
+            self._enter("receiving", self._edge.read_seconds)
         if self._unread:
             self._schedule(len(self._unread))
-        elif self._ended:
-            self._refuse_or_close(HTTPStatus.BAD_REQUEST)
-        else:
-            self._wait_for_more()
-
-    def _wait_for_more(self) -> None:
+            return
         if self._reader.expects_continue:
             self._reader.expects_continue = False
             self._transport.write(CONTINUE)
@@ -156,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
         """Send the answer to the request that is served."""
         request, self._request = self._request, None
         assert request
-        keep_alive = request.keep_alive and not self._connections.stopping
+        keep_alive = request.keep_alive and not self._edge.connections.stopping
         data = to_bytes(answer, now=time(), close=not keep_alive, minor=request.minor, method=request.method)
         self._send(data, keep_alive=keep_alive)
 
@@ -166,18 +170,12 @@ class HttpConnection(asyncio.Protocol):
 
     def fail(self) -> None:
         """Close a connection whose request raised. Call it while the exception is handled."""
-        self._log.exception("a connection could not be served")
+        self._edge.log.exception("a connection could not be served")
         self.close()
 
     def close(self) -> None:
         if not self._closed:
             self._transport.abort()
-
-    def _refuse_or_close(self, status: HTTPStatus) -> None:
-        if self._reader.begun:
-            self.refuse(status)
-        else:
-            self.close()
 
     def _send(self, data: bytes, *, keep_alive: bool) -> None:
         if not keep_alive:
@@ -187,26 +185,21 @@ class HttpConnection(asyncio.Protocol):
             return
         self._transport.write(data)
         if self._paused:
-            self._connections.enter(self, self._connections.sending, SEND_SECONDS)
+            self._enter("sending", SEND_SECONDS)
         else:
             self._after_answer()
 
     def _after_answer(self) -> None:
-        if self._closing:
-            self._linger()
-            return
-        self._connections.enter(self, self._connections.idle, self._limits.keep_alive_seconds)
-        if self._unread or self._ended:
-            self._schedule(len(self._unread))
-        else:
-            self._receive_more(True)
-
-    def _linger(self) -> None:
-        if self._ended:
+        if not self._closing:
+            stopping = self._edge.connections.stopping
+            self._enter("idle", IDLE_SECONDS_AT_STOP if stopping else self._edge.keep_alive_seconds)
+            if self._unread or self._ended:
+                self._schedule(len(self._unread))
+                return
+        elif self._ended:
             self._transport.close()
-            return
-        self._connections.enter(self, self._connections.lingering, LINGER_SECONDS)
-        with suppress(OSError):
+        else:
+            self._enter("lingering", LINGER_SECONDS)
             self._transport.write_eof()
         self._receive_more(True)
 
@@ -217,5 +210,5 @@ class HttpConnection(asyncio.Protocol):
 
     def _release(self) -> None:
         """Count no longer the bytes of the request that was answered."""
-        self._connections.held_bytes -= self._held - len(self._unread)
+        self._edge.connections.held_bytes -= self._held - len(self._unread)
         self._held = len(self._unread)

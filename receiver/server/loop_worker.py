@@ -21,7 +21,7 @@ from receiver.delivery.pipeline import DeliveryPipeline
 from receiver.server.deliveries import Deliveries
 from receiver.server.flask_bridge import FlaskBridge
 from receiver.server.group_commit import GroupCommit
-from receiver.server.http_connection import HttpConnection, Limits
+from receiver.server.http_connection import Edge, HttpConnection
 from receiver.server.open_connections import OpenConnections
 from receiver.server.turns import Turns
 
@@ -65,8 +65,16 @@ class LoopWorker(Worker):
         flask = FlaskBridge(self.wsgi, self._loop, config.receiver.threads)
         deliveries = Deliveries(pipeline.admission, commit, flask.serve)
         turns = Turns(self._loop, at_end=deliveries.store_next_group)
-        limits = Limits(config.receiver.max_body, config.receiver.read_timeout, self.cfg.keepalive)
-        return partial(HttpConnection, limits, self._connections, turns, deliveries.serve, self.log)
+        edge = Edge(
+            max_body=config.receiver.max_body,
+            read_seconds=config.receiver.read_timeout,
+            keep_alive_seconds=self.cfg.keepalive,
+            connections=self._connections,
+            turns=turns,
+            serve=deliveries.serve,
+            log=self.log,
+        )
+        return partial(HttpConnection, edge)
 
     def _accept(self, listener: Any) -> None:
         """Accept a few connections: the others in the queue may be for another process."""

@@ -1,17 +1,10 @@
-"""The open connections of a process: the state of each, its deadline, and the limits of their number and bytes.
-
-    idle --bytes--> receiving --complete--> (served) --answer--> sending --> idle
-                                                                         --> lingering --> closed
-
-Each state but the served one has a deadline. Lingering: closing a socket that has unread bytes resets the connection,
-and the sender may never read its answer. So only the sending side is closed at first, and what arrives is discarded.
-"""
+"""The open connections of a process: their deadlines, and the limits of their number and of the bytes they hold."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from time import monotonic
-from typing import Protocol
+from typing import Literal, Protocol
 
 CONNECTIONS = 1000
 """Maximum for one process."""
@@ -22,90 +15,72 @@ MAX_HELD_BYTES = 64 << 20
 IDLE_SECONDS_AT_STOP = 0.2
 """When the process stops, how long a connection that has sent nothing stays open: its request may be on the way."""
 
+State = Literal["idle", "receiving", "complete", "served", "sending", "lingering"]
+
 
 class TrackedConnection(Protocol):
-    state: dict[TrackedConnection, float] | None
+    state: State
+    deadline: float
+    """When it must have left the state. A request that is served has none."""
 
     def refuse(self, status: HTTPStatus) -> None: ...
 
     def close(self) -> None: ...
 
 
-State = dict[TrackedConnection, float]
-"""The connections in one state with their deadlines, the oldest first."""
-
-
 class OpenConnections:
     def __init__(self) -> None:
-        self.idle: State = {}
-        self.receiving: State = {}
-        self.sending: State = {}
-        self.lingering: State = {}
+        self.all: set[TrackedConnection] = set()
         self.count = 0
+        """With those that were accepted just now."""
         self.held_bytes = 0
         """Of all requests that are received or served."""
         self.stopping = False
 
-    def enter(self, connection: TrackedConnection, state: State, seconds: float) -> None:
-        """Move a connection into a state, which it must leave within this time."""
-        if connection.state is not None:
-            del connection.state[connection]
-        if self.stopping and state is self.idle:
-            seconds = IDLE_SECONDS_AT_STOP
-        connection.state = state
-        state[connection] = monotonic() + seconds
-
-    def leave(self, connection: TrackedConnection) -> None:
-        if connection.state is not None:
-            del connection.state[connection]
-            connection.state = None
-
     def make_space(self) -> None:
         """Called for each new connection: end an old one if there are too many."""
-        if self.count - len(self.lingering) > CONNECTIONS - LINGERING_CONNECTIONS:
-            self.end_oldest()
-        if self.count >= CONNECTIONS:
-            self._close_lingering()
+        if self.count > CONNECTIONS - LINGERING_CONNECTIONS:
+            if self.count - len(self._in("lingering")) > CONNECTIONS - LINGERING_CONNECTIONS:
+                self._end_oldest("receiving") or self._end_oldest("idle")
+            if self.count >= CONNECTIONS:
+                self._end_oldest("lingering")
 
     def free_descriptor(self) -> None:
         """Called if a connection cannot be accepted."""
-        if not self._close_lingering():
-            self.end_oldest()
-
-    def end_oldest(self) -> None:
-        """Time out the request that has been arriving longest; else close the connection that was idle longest."""
-        if connection := next(iter(self.receiving), None):
-            connection.refuse(HTTPStatus.REQUEST_TIMEOUT)
-        elif connection := next(iter(self.idle), None):
-            connection.close()
+        self._end_oldest("lingering") or self._end_oldest("receiving") or self._end_oldest("idle")
 
     def hold(self, size: int) -> None:
         """Count bytes that were received."""
         self.held_bytes += size
-        if self.held_bytes > MAX_HELD_BYTES and (connection := next(iter(self.receiving), None)):
-            connection.refuse(HTTPStatus.REQUEST_TIMEOUT)
+        if self.held_bytes > MAX_HELD_BYTES:
+            self._end_oldest("receiving")
 
     def end_overdue(self) -> None:
         now = monotonic()
-        for connection in overdue(self.receiving, now):
-            connection.refuse(HTTPStatus.REQUEST_TIMEOUT)
-        for state in (self.idle, self.sending, self.lingering):
-            for connection in overdue(state, now):
-                connection.close()
+        for connection in [one for one in self.all if one.deadline < now]:
+            end(connection)
 
     def stop(self) -> None:
         """Wait only a moment for new requests. Answers promised keep-alive, so some requests may be on the way."""
         self.stopping = True
         deadline = monotonic() + IDLE_SECONDS_AT_STOP
-        for connection in self.idle:
-            self.idle[connection] = min(self.idle[connection], deadline)
+        for connection in self._in("idle"):
+            connection.deadline = min(connection.deadline, deadline)
 
-    def _close_lingering(self) -> bool:
-        """Close the connection that has had the most time to read its answer; return whether there was one."""
-        if connection := next(iter(self.lingering), None):
-            connection.close()
-        return connection is not None
+    def _in(self, state: State) -> list[TrackedConnection]:
+        return [one for one in self.all if one.state == state]
+
+    def _end_oldest(self, state: State) -> bool:
+        """End the connection whose deadline in this state is the next; return whether there was one."""
+        oldest = min(self._in(state), key=lambda one: one.deadline, default=None)
+        if oldest:
+            end(oldest)
+        return oldest is not None
 
 
-def overdue(state: State, now: float) -> list[TrackedConnection]:
-    return [connection for connection, deadline in state.items() if deadline < now]
+def end(connection: TrackedConnection) -> None:
+    """Time out a request that is arriving, with an answer; close any other connection."""
+    if connection.state == "receiving":
+        connection.refuse(HTTPStatus.REQUEST_TIMEOUT)
+    else:
+        connection.close()
