@@ -64,7 +64,7 @@ class LoopWorker(Worker):
         commit = GroupCommit(pipeline.storage, self._loop, timeout=config.redis.timeout)
         flask = FlaskBridge(self.wsgi, self._loop, config.receiver.threads)
         deliveries = Deliveries(pipeline.admission, commit, flask.serve)
-        turns = Turns(self._loop, at_end=deliveries.store_next_group)
+        turns = Turns(self._loop, at_end=deliveries.store_next_group, is_idle=lambda: not commit.busy)
         edge = Edge(
             max_body=config.receiver.max_body,
             read_seconds=config.receiver.read_timeout,

@@ -7,7 +7,6 @@ next request: a body with a length ends there, and every other request ends with
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
@@ -139,9 +138,9 @@ class RequestReader:
         if len(headers) < len(fields):
             headers = {}
             for name, value in fields:
+                if name in headers and name in ONCE:
+                    self.fault = HTTPStatus.BAD_REQUEST
                 headers[name] = f"{headers[name]},{value}" if name in headers else value
-            if not ONCE.isdisjoint(name for name, count in Counter(name for name, _ in fields).items() if count > 1):
-                self.fault = HTTPStatus.BAD_REQUEST
         headers.pop("", None)
         return headers
 
