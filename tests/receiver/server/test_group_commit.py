@@ -16,11 +16,13 @@ from receiver.delivery.inbox_access import RECONNECT_SECONDS
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults
 from receiver.inbox import Inbox, connect
+from receiver.inbox.redis.connecting import socket_path
 from receiver.inbox.redis.script_library import library
 from receiver.server.group_commit import GroupCommit
 from receiver.server.loop_worker import new_event_loop
-from tests.support.harness import Server, System, eventually, own_server
+from tests.support.harness import Server, System, eventually, free_port, own_server
 from tests.support.proxy import Proxy
+from tests.support.tls_proxy import TlsProxy
 
 TIMEOUT = 0.5
 
@@ -28,8 +30,9 @@ TIMEOUT = 0.5
 class Loop:
     """An event loop with a group commit, which a test turns."""
 
-    def __init__(self, system: System, url: str) -> None:
-        self.storage, self.drain = open_storage(system.config, Inbox(connect(url, timeout=TIMEOUT)))
+    def __init__(self, system: System, url: str, *, ca_file: str = "") -> None:
+        client = connect(url, timeout=TIMEOUT, ca_file=ca_file)
+        self.storage, self.drain = open_storage(system.config, Inbox(client))
         self.loop = new_event_loop()
         self.commit = GroupCommit(self.storage, self.loop, timeout=TIMEOUT)
 
@@ -329,3 +332,48 @@ def test_deliveries_go_to_the_spool_while_the_server_refuses_all_writes(
     assert loop.store(own.delivery()) == ["accepted in redis"]
     assert loop.is_connected
     assert own.ledger.counters().total["accepted"] == before + 3
+
+
+def test_over_tls_groups_are_stored_on_the_polled_connection(own: System, server: Server, tmp_path: Path) -> None:
+    (tmp_path / "tls").mkdir()
+    proxy = TlsProxy(tmp_path / "tls", socket_path(server.data_dir))
+    loop = Loop(own, proxy.url, ca_file=str(proxy.certificate))
+    try:
+        assert loop.store(own.delivery()) == ["accepted in redis"]
+        connections = own.client.info("stats")["total_connections_received"]
+        assert loop.is_connected
+        big = [own.delivery(data={"id": number, "text": "x" * 300_000}) for number in range(5)]
+        assert loop.store(*big) == ["accepted in redis"] * 5
+        many = [own.delivery() for _ in range(100)]  # their replies take more than one TLS record
+        assert loop.store(*many, *many) == ["accepted in redis"] * 100 + ["duplicate in redis"] * 100
+        assert own.client.info("stats")["total_connections_received"] == connections
+    finally:
+        loop.close()
+        proxy.listener.close()
+
+
+def test_with_ack_replica_the_loop_waits_for_a_replica(own: System, server: Server, tmp_path: Path) -> None:
+    own.config_file.write_text(own.config_file.read_text().replace("[redis]\n", '[redis]\nack = "replica"\n', 1))
+    port = free_port()
+    own.client.config_set("port", port)
+    own.client.config_set("repl-diskless-sync-delay", 0)
+    loop = Loop(own, server.url)
+    (tmp_path / "replica").mkdir()
+    try:
+        with own_server(tmp_path / "replica", "--appendonly", "no", "--replicaof", f"127.0.0.1 {port}"):
+            eventually(lambda: own.client.info("replication")["connected_slaves"] == 1)
+
+            def replicated() -> bool:
+                loop.drain.run_once()  # what went to the spool while the replica was not ready
+                return loop.store(own.delivery()) == ["accepted in redis"] and loop.is_connected
+
+            eventually(replicated)
+            waits = own.client.info("commandstats")["cmdstat_wait"]["calls"]
+            assert loop.store(own.delivery(), own.delivery()) == ["accepted in redis"] * 2
+            assert own.client.info("commandstats")["cmdstat_wait"]["calls"] == waits + 1
+            assert loop.is_connected
+        eventually(lambda: own.client.info("replication")["connected_slaves"] == 0)
+        assert loop.store(own.delivery()) == ["accepted in spool"], "no replica has it"
+        assert loop.breaker_is_open
+    finally:
+        loop.close()
