@@ -19,7 +19,7 @@ from receiver.delivery.storage import StoreResults
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.group_commit import GroupCommit
 from receiver.server.http_connection import HttpConnection
-from receiver.server.request_reader import Request
+from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES
 
 GROUP_BYTES = 1 << 20
@@ -33,14 +33,14 @@ Waiting = deque[tuple[HttpConnection, Delivery]]
 
 class Deliveries:
     def __init__(
-        self, admission: Admission, commit: GroupCommit, serve_others: Callable[[HttpConnection, Request], None]
+        self, admission: Admission, commit: GroupCommit, serve_others: Callable[[HttpConnection, HttpRequest], None]
     ) -> None:
         self._admission, self._commit, self._serve_others = admission, commit, serve_others
         self._small: Waiting = deque()
         self._large: Waiting = deque()
         """Deliveries admitted while the group before them is being stored."""
 
-    def serve(self, connection: HttpConnection, request: Request) -> None:
+    def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
         target = _TARGET.fullmatch(request.target) if request.method == "POST" else None
         if target is None:
             self._serve_others(connection, request)

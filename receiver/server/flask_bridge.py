@@ -12,7 +12,7 @@ from gunicorn.util import split_request_uri, unquote_to_wsgi_str
 
 from receiver.delivery.answers import Answer
 from receiver.server.http_connection import HttpConnection
-from receiver.server.request_reader import Request
+from receiver.server.request_reader import HttpRequest
 
 
 class FlaskBridge:
@@ -20,7 +20,7 @@ class FlaskBridge:
         self._app, self._loop = app, loop
         self._threads = ThreadPoolExecutor(threads, "flask")
 
-    def serve(self, connection: HttpConnection, request: Request) -> None:
+    def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
         done = self._threads.submit(self._call, environ(request, connection.address))
         done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_done, connection, future))
 
@@ -41,7 +41,7 @@ _OURS = frozenset(("Content-Type", "Content-Length"))
 """Headers that every answer gets."""
 
 
-def environ(request: Request, address: str) -> dict[str, Any]:
+def environ(request: HttpRequest, address: str) -> dict[str, Any]:
     """The request as WSGI defines it, as far as Flask reads it."""
     parts = split_request_uri(request.target)
     variables = {

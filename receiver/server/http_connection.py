@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
 from receiver.server.open_connections import IDLE_SECONDS_AT_STOP, OpenConnections, State
-from receiver.server.request_reader import Request, RequestReader
+from receiver.server.request_reader import HttpRequest, RequestReader
 from receiver.server.turns import Turns
 
 SEND_SECONDS = 5.0
@@ -38,7 +38,7 @@ class Edge(NamedTuple):
     keep_alive_seconds: float
     connections: OpenConnections
     turns: Turns
-    serve: Callable[[HttpConnection, Request], None]
+    serve: Callable[[HttpConnection, HttpRequest], None]
     """Called with each request. In the end `answer` or `fail` must be called for it."""
     log: logging.Logger
 
@@ -49,7 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._reader = RequestReader(edge.max_body)
         self._unread = b""
         self._held = self._discarded = 0
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         """The request that is served."""
         self._waits = False
         """A step of this connection is waiting for its turn."""

@@ -31,7 +31,7 @@ MAX_CHUNK_OVERHEAD = 64 * 1024
 BLANK_LINE = b"\r\n\r\n"
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     method: str
     target: str
     minor: int
@@ -47,7 +47,7 @@ class RequestReader:
         self._max_body = max_body
         self.fault: HTTPStatus | None = None
         """Why the request is refused. Nothing more can be read then."""
-        self.request: Request | None = None
+        self.request: HttpRequest | None = None
         """The request, once it is complete."""
         self.expects_continue = False
         """The sender waits for 100 Continue before it sends the body."""
@@ -67,7 +67,7 @@ class RequestReader:
     def begun(self) -> bool:
         return self._in_body or self._skipped_line or bool(self._head)
 
-    def take_request(self) -> Request:
+    def take_request(self) -> HttpRequest:
         """The complete request. The next bytes begin another one."""
         request, self.request = self.request, None
         assert request
@@ -126,7 +126,8 @@ class RequestReader:
         self.expects_continue = self._in_body and "expect" in self._headers and line[2] > 0
 
     def _finish(self, body: bytes) -> None:
-        self.request = Request(*self._line, self._headers, body, self._keep_alive)
+        del self._parser  # it refers to this object: without the cycle, both are freed with the connection
+        self.request = HttpRequest(*self._line, self._headers, body, self._keep_alive)
 
     def _read_fields(self) -> dict[str, str]:
         """Names in lower case; values of repeated names are joined."""

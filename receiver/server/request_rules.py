@@ -19,7 +19,9 @@ SMALL_HEAD = 4000
 """A head of this size is within the limits of lines, too."""
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_HEAD = re.compile(rb"([A-Z]{3,20}) ([!-~]+) HTTP/1\.([01])\r\n(?:" + _TOKEN + rb":[\t -~\x80-\xff]*\r\n)*\r\n")
+_TARGET = rb"/[!-~]*|[A-Za-z]+://[!-Z^-~]+|(?<=OPTIONS )\*|(?<=CONNECT )[A-Za-z0-9.-]+:[0-9]+"
+_LINE = rb"([A-Z]{3,20}) (" + _TARGET + rb") HTTP/1\.([01])\r\n"
+_HEAD = re.compile(_LINE + rb"(?:" + _TOKEN + rb":[\t -~\x80-\xff]*\r\n)*\r\n")
 UPGRADE = re.compile(rb"(?<=\r\n)upgrade:[^\r]*\r\n", re.IGNORECASE)
 """Upgrades are ignored, as RFC 9110 allows. llhttp would take the body for the other protocol."""
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")

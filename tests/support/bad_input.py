@@ -58,7 +58,15 @@ class Corpus:
         self._ids = 0
 
     def cases(self) -> list[Case]:
-        groups = (self.signatures, self.times_and_ids, self.bodies, self.unsigned, self.framing, self.heads)
+        groups = (
+            self.signatures,
+            self.times_and_ids,
+            self.bodies,
+            self.unsigned,
+            self.framing,
+            self.heads,
+            self.targets,
+        )
         return [case for group in (*groups, self.slow, self.routes, self.texts) for case in group()]
 
     # Signed deliveries
@@ -313,8 +321,6 @@ class Corpus:
         yield Case("a method in lower case", 400, request(method="post"))
         yield Case("a method of digits", 400, request(method="123"))
         yield Case("a method of 30 letters", 400, request(method="P" * 30))
-        yield Case("OPTIONS *", 404, request("*", method="OPTIONS"))
-        yield Case("CONNECT", 404, request("internal.example:22", method="CONNECT"))
         yield Case("HTTP/0.9", 400, b"GET /webhooks/north\r\n\r\n")
         yield Case("RTSP/1.0", 400, request(version="RTSP/1.0"))
         yield Case("HTTP/3.0", 400, request(version="HTTP/3.0"))
@@ -333,14 +339,21 @@ class Corpus:
         yield Case(
             "HTTP/1.0 with keep-alive", 200, request(headers=keep_alive, body=ORDER, version="HTTP/1.0"), "accepted"
         )
-        yield Case("a query after the path", 200, self._at("/webhooks/north?from=shop"), "accepted")
-        yield Case("a whole URL", 200, self._at("http://hooks.example.com/webhooks/north"), "accepted")
         yield Case("a scheme that answers 204", 204, self.signed(store="quiet"))
         hello = bytes.fromhex("1603010200010001fc0303") + bytes(200)
         yield Case("TLS on the plain port", 400, hello)
         yield Case("half a head, then the end", 400, Sending((b"POST /webhooks/north HTTP/1.1\r\nHo",), end=True))
         yield Case("a control character in the URL", 400, request("/webhooks/no\x01rth"))
         yield Case("a letter that is not ASCII in the URL", 400, request("/webhooks/n\xf6rth"))
+
+    def targets(self) -> Iterator[Case]:
+        yield Case("OPTIONS *", 404, request("*", method="OPTIONS"))
+        yield Case("POST *", 400, request("*"))
+        yield Case("a host and port as the target", 400, request("internal.example:22"))
+        yield Case("a URL with half an address", 400, request("http://[::1/webhooks/north"))
+        yield Case("CONNECT", 404, request("internal.example:22", method="CONNECT"))
+        yield Case("a query after the path", 200, self._at("/webhooks/north?from=shop"), "accepted")
+        yield Case("a whole URL", 200, self._at("http://hooks.example.com/webhooks/north"), "accepted")
 
     def _with(self, *headers: tuple[str, str]) -> bytes:
         return request(headers=[*self.headers().items(), *headers], body=ORDER)

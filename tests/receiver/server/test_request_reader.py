@@ -17,7 +17,7 @@ from gunicorn.http.unreader import IterUnreader
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from receiver.server.request_reader import MAX_CHUNK_OVERHEAD, MAX_CHUNKS, PIECE_BYTES, Request, RequestReader
+from receiver.server.request_reader import MAX_CHUNK_OVERHEAD, MAX_CHUNKS, PIECE_BYTES, HttpRequest, RequestReader
 from receiver.server.request_rules import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE
 from tests.support.raw_http import chunked, request
 
@@ -26,7 +26,7 @@ BODY = b"hello"
 CODED = [("Transfer-Encoding", "chunked")]
 ORDINARY = [("Host", "hooks.example.com"), ("Webhook-Id", "msg_1"), ("Content-Length", str(len(BODY)))]
 
-Outcome = tuple[list[Request], HTTPStatus | str]
+Outcome = tuple[list[HttpRequest], HTTPStatus | str]
 
 
 def read(pieces: list[bytes], limit: int = LIMIT) -> Outcome:
@@ -234,7 +234,7 @@ def parser_settings() -> SimpleNamespace:
 SETTINGS = parser_settings()
 
 
-def by_gunicorn(data: bytes) -> Request | None:
+def by_gunicorn(data: bytes) -> HttpRequest | None:
     try:
         found: Any = GunicornRequest(SETTINGS, IterUnreader(iter([data])), ("127.0.0.1", 1))
         body = found.body.read()
@@ -246,7 +246,7 @@ def by_gunicorn(data: bytes) -> Request | None:
         if name != "content-length":
             headers[name] = f"{headers[name]},{value}" if name in headers else value
     keep_alive = not found.should_close()
-    return Request(found.method, found.uri, found.version[1], headers, body, keep_alive)
+    return HttpRequest(found.method, found.uri, found.version[1], headers, body, keep_alive)
 
 
 def assert_gunicorn_agrees(data: bytes) -> None:
