@@ -98,7 +98,7 @@ class LoopWorker(Worker):
 
     def _check(self) -> None:
         """Called again and again: deadlines, the sign of life for the master process, and the end of a stop."""
-        self._connections.end_overdue()
+        self._loop.call_later(CHECK_EVERY, self._check)  # first: it must go on if something below raises
         now = time.monotonic()
         if now >= self._notify_at:
             self._notify_at = now + NOTIFY_EVERY
@@ -107,7 +107,7 @@ class LoopWorker(Worker):
             self._stop()
         if self._connections.stopping and (self._connections.count == 0 or now > self._stop_at):
             self._loop.stop()
-        self._loop.call_later(CHECK_EVERY, self._check)
+        self._connections.end_overdue()
 
     def _stop(self) -> None:
         """Accept no more connections, and end when the open ones have been answered."""
