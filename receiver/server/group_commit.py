@@ -21,7 +21,6 @@ from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
-OnStored = Callable[[StoreResults], None]
 ThreadResult = tuple[StoreResults, PolledConnection | None]
 
 
@@ -32,41 +31,50 @@ class GroupCommit:
         self._storage, self._loop, self._timeout = storage, loop, timeout
         self._thread = ThreadPoolExecutor(1, "storage")
         self._connection: PolledConnection | None = None
-        self._writes = False
-        """The loop reports when more can be sent."""
         self._sent: AcceptBatch | None = None
         """The group, if it was sent on the polled connection and is not acknowledged yet."""
-        self._deadline = 0.0
-        self._timer: asyncio.TimerHandle | None = None
         self.busy = False
 
-    def store(self, deliveries: Sequence[Delivery], on_stored: OnStored) -> None:
+    def store(self, deliveries: Sequence[Delivery], on_stored: Callable[[StoreResults], None]) -> None:
         self.busy, self._deliveries, self._on_stored = True, deliveries, on_stored
         if self._connection and self._connection.outdated:  # it may still take writes, and they would be lost
             self._close_connection()
-        if self._connection:
-            self._sent = self._storage.batch_for_inbox(deliveries)
+        self._sent = self._storage.batch_for_inbox(deliveries) if self._connection else None
         if not self._connection or not self._sent:
             self._store_in_thread()
             return
         self._deadline = monotonic() + self._timeout
         try:
             self._connection.start(self._sent.calls)
-            self._watch_writes(self._connection)
-            self._watch_deadline()
+            if self._connection.unsent:
+                self._loop.add_writer(self._connection, self._on_writable)
         except Exception as error:  # noqa: BLE001  the thread finds the cause and the delivery
             self._fail(error)
 
+    def check(self) -> None:
+        """Called again and again: a group whose reply is overdue goes to the thread."""
+        if self._sent and monotonic() > self._deadline:
+            self._on_readable()  # the loop may have been busy elsewhere, and the reply may be here
+            if self._sent and monotonic() > self._deadline:
+                self._fail(RedisTimeout("no reply in time"))
+
     # On the polled connection
 
-    def _on_event(self) -> None:
+    def _on_writable(self) -> None:
+        if self._connection:
+            try:
+                self._connection.write()
+            except Exception as error:  # noqa: BLE001  as above
+                self._fail(error)
+                return
+            self._deadline = monotonic() + self._timeout  # a server that takes bytes is not hanging
+            if not self._connection.unsent:
+                self._loop.remove_writer(self._connection)
+
+    def _on_readable(self) -> None:
         if self._connection is None:  # closed by an earlier callback of the same turn
             return
         try:
-            if self._connection.unsent:
-                if self._connection.write():  # a server that takes bytes is not hanging
-                    self._deadline = monotonic() + self._timeout
-                self._watch_writes(self._connection)
             replies = self._connection.read()
             results = self._sent.read(replies) if replies is not None and self._sent else None
         except Exception as error:  # noqa: BLE001  the thread repeats it, whatever the cause
@@ -78,11 +86,12 @@ class GroupCommit:
     def _on_replies(self, stored: list[Stored | None]) -> None:
         """`stored` has None for each delivery that the server refused."""
         self._sent = None
-        if any(stored):
+        done = [one for one in stored if one]
+        if done:
             self._storage.inbox_worked()
-        if None not in stored:
-            self._finish([one for one in stored if one])
-        elif any(stored):  # not the whole group again: the accepted ones would be counted as duplicates
+        if len(done) == len(stored):
+            self._finish(list(done))
+        elif done:  # not the whole group again: the accepted ones would be counted as duplicates
             left = [delivery for delivery, one in zip(self._deliveries, stored, strict=True) if one is None]
             self._in_thread(lambda: (merged(stored, self._storage.spool_all(left)), None))
         else:  # also from a server that was flushed, or is no longer the primary
@@ -98,34 +107,12 @@ class GroupCommit:
                 self._storage.inbox_failed(error)
             self._store_in_thread()
 
-    def _watch_writes(self, connection: PolledConnection) -> None:
-        if connection.unsent and not self._writes:
-            self._loop.add_writer(connection, self._on_event)
-        elif self._writes and not connection.unsent:
-            self._loop.remove_writer(connection)
-        self._writes = connection.unsent
-
-    def _watch_deadline(self) -> None:
-        """One timer for many groups: most are acknowledged long before it."""
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._deadline - monotonic(), self._check_deadline)
-
-    def _check_deadline(self) -> None:
-        """A group whose reply is overdue goes to the thread."""
-        self._timer = None
-        if self._sent and monotonic() > self._deadline:
-            self._on_event()  # the loop may have been busy elsewhere, and the reply may be here
-        if self._sent and monotonic() > self._deadline:
-            self._fail(RedisTimeout("no reply in time"))
-        elif self._sent:
-            self._watch_deadline()
-
     def _close_connection(self) -> None:
         if self._connection:
             self._loop.remove_reader(self._connection)
             self._loop.remove_writer(self._connection)
             self._connection.close()
-        self._connection, self._writes = None, False
+        self._connection = None
 
     # In the thread
 
@@ -148,7 +135,7 @@ class GroupCommit:
         stored, connection = future.result()
         if connection:
             self._connection = connection
-            self._loop.add_reader(connection, self._on_event)
+            self._loop.add_reader(connection, self._on_readable)
         self._finish(stored)
 
     def _finish(self, stored: StoreResults) -> None:

@@ -4,30 +4,32 @@
                                                                                     --> lingering --> closed
 
 Lingering: closing a socket that has unread bytes resets the connection, and the sender may never read its answer. So
-only the sending side is closed at first, and what arrives is discarded, for a bounded time.
+only the sending side is closed at first, and what arrives is discarded for a moment.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from math import inf
 from time import monotonic, time
 from typing import NamedTuple, cast
 
+from receiver import logs
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
 from receiver.server.open_connections import IDLE_SECONDS_AT_STOP, OpenConnections, State
 from receiver.server.request_reader import HttpRequest, RequestReader
 from receiver.server.turns import Turns
 
+KEEP_ALIVE_SECONDS = 15.0
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
-LINGER_BYTES = 8 << 20
-STEP_BYTES = 64 * 1024
-"""Bytes that are read in one step, and that are received ahead while a request is served."""
+UNREAD_BYTES = 64 * 1024
+"""Bytes that are received ahead while a request is read or served."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+log = logs.get("receiver")
 
 
 class Edge(NamedTuple):
@@ -35,12 +37,10 @@ class Edge(NamedTuple):
 
     max_body: int
     read_seconds: float
-    keep_alive_seconds: float
     connections: OpenConnections
     turns: Turns
     serve: Callable[[HttpConnection, HttpRequest], None]
     """Called with each request. In the end `answer` or `fail` must be called for it."""
-    log: logging.Logger
 
 
 class HttpConnection(asyncio.Protocol):
@@ -48,13 +48,15 @@ class HttpConnection(asyncio.Protocol):
         self._edge = edge
         self._reader = RequestReader(edge.max_body)
         self._unread = b""
-        self._held = self._discarded = 0
         self._request: HttpRequest | None = None
-        """The request that is served."""
         self._waits = False
         """A step of this connection is waiting for its turn."""
         self._receives = True
-        self._ended = self._paused = self._closing = self._closed = False
+        self._ended = self._paused = self._closing = False
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._unread) + self._reader.held_bytes + (len(self._request.body) if self._request else 0)
 
     # Called by the loop
 
@@ -67,23 +69,15 @@ class HttpConnection(asyncio.Protocol):
         self._edge.connections.all.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
-        self._closed, self._unread = True, b""
         self._edge.connections.all.discard(self)
-        self._edge.connections.count -= 1
-        self._release()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
-            self._discarded += len(data)
-            if self._discarded > LINGER_BYTES:
-                self.close()
             return
         self._unread = self._unread + data if self._unread else data
-        self._held += len(data)
-        if len(self._unread) > STEP_BYTES:
+        if len(self._unread) > UNREAD_BYTES:
             self._receive_more(False)
         self._schedule(len(self._unread))
-        self._edge.connections.hold(len(data))
 
     def eof_received(self) -> bool:
         """The sender sends no more. What has arrived is answered, because it may still read."""
@@ -99,7 +93,7 @@ class HttpConnection(asyncio.Protocol):
         if self.state == "sending":
             self._after_answer()
 
-    # Reading, in turns
+    # Reading and serving, in turns
 
     def _enter(self, state: State, seconds: float) -> None:
         self.state = state
@@ -108,9 +102,9 @@ class HttpConnection(asyncio.Protocol):
     def _schedule(self, size: int) -> None:
         if not self._waits:
             self._waits = True
-            self._edge.turns.add(self, size)
+            self._edge.turns.add(self._step, size)
 
-    def step(self) -> None:
+    def _step(self) -> None:
         """Read some bytes, or serve the request that was read.
 
         It is two steps, so that all requests of a turn are read, then all are served: the processor's caches then save
@@ -127,28 +121,25 @@ class HttpConnection(asyncio.Protocol):
             self.fail()
 
     def _read(self) -> None:
-        data, reader, at = self._unread, self._reader, 0
-        while at < len(data) and at < STEP_BYTES and not reader.request and not reader.fault:
-            at = reader.read(data, at)
-        self._unread = data[at:]
-        if reader.request:
+        reader = self._reader
+        size = reader.read(self._unread) if self._unread else 0
+        self._unread = self._unread[size:]
+        if reader.fault:
+            self.refuse(reader.fault)
+        elif reader.request:
             self._request = reader.take_request()
             self.state, self.deadline = "complete", inf
             self._schedule(len(self._request.body))
-        elif reader.fault or (self._ended and not self._unread and reader.begun):
-            self.refuse(reader.fault or HTTPStatus.BAD_REQUEST)
-        elif self._ended and not self._unread:
-            self.close()
-        else:
-            self._read_more()
-
-    def _read_more(self) -> None:
-        """The request is not complete."""
-        if self.state == "idle" and self._reader.begun:
-            self._enter("receiving", self._edge.read_seconds)
-        if self._unread:
+        elif size and self._unread:
             self._schedule(len(self._unread))
-            return
+        elif self._ended:
+            self.refuse(HTTPStatus.BAD_REQUEST) if self._unread or reader.in_body else self.close()
+        else:
+            self._wait_for_more()
+
+    def _wait_for_more(self) -> None:
+        if self.state == "idle" and (self._unread or self._reader.in_body):
+            self._enter("receiving", self._edge.read_seconds)
         if self._reader.expects_continue:
             self._reader.expects_continue = False
             self._transport.write(CONTINUE)
@@ -170,18 +161,16 @@ class HttpConnection(asyncio.Protocol):
 
     def fail(self) -> None:
         """Close a connection whose request raised. Call it while the exception is handled."""
-        self._edge.log.exception("a connection could not be served")
+        log.exception("a connection could not be served")
         self.close()
 
     def close(self) -> None:
-        if not self._closed:
-            self._transport.abort()
+        self._transport.abort()
 
     def _send(self, data: bytes, *, keep_alive: bool) -> None:
         if not keep_alive:
-            self._closing, self._unread = True, b""
-        self._release()
-        if self._closed:
+            self._closing, self._unread, self._reader = True, b"", RequestReader(0)
+        if self._transport.is_closing():  # the sender is gone
             return
         self._transport.write(data)
         if self._paused:
@@ -191,8 +180,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _after_answer(self) -> None:
         if not self._closing:
-            stopping = self._edge.connections.stopping
-            self._enter("idle", IDLE_SECONDS_AT_STOP if stopping else self._edge.keep_alive_seconds)
+            self._enter("idle", IDLE_SECONDS_AT_STOP if self._edge.connections.stopping else KEEP_ALIVE_SECONDS)
             if self._unread or self._ended:
                 self._schedule(len(self._unread))
                 return
@@ -207,8 +195,3 @@ class HttpConnection(asyncio.Protocol):
         if more != self._receives and not self._ended:
             self._receives = more
             (self._transport.resume_reading if more else self._transport.pause_reading)()
-
-    def _release(self) -> None:
-        """Count no longer the bytes of the request that was answered."""
-        self._edge.connections.held_bytes -= self._held - len(self._unread)
-        self._held = len(self._unread)

@@ -17,7 +17,6 @@ from typing import Any
 
 from gunicorn.workers.base import Worker
 
-from receiver.delivery.pipeline import DeliveryPipeline
 from receiver.server.deliveries import Deliveries
 from receiver.server.flask_bridge import FlaskBridge
 from receiver.server.group_commit import GroupCommit
@@ -45,9 +44,9 @@ class LoopWorker(Worker):
         gc.set_threshold(COLLECT_AFTER)
         self._loop = new_event_loop()
         asyncio.set_event_loop(self._loop)
-        self._connections = OpenConnections()
-        self._make_connection = self._compose()
         self._accepting: set[asyncio.Task[Any]] = set()
+        self._connections = OpenConnections()
+        self._make_connection = partial(HttpConnection, self._compose())
         self._loop.add_signal_handler(signal.SIGTERM, self._stop)
         for number in (signal.SIGINT, signal.SIGQUIT):
             self._loop.add_signal_handler(number, self._loop.stop)
@@ -58,23 +57,14 @@ class LoopWorker(Worker):
         self._check()
         self._loop.run_forever()
 
-    def _compose(self) -> partial[HttpConnection]:
-        config, pipeline = self.app.config, self.app.pipeline
-        assert isinstance(pipeline, DeliveryPipeline)
-        commit = GroupCommit(pipeline.storage, self._loop, timeout=config.redis.timeout)
+    def _compose(self) -> Edge:
+        config, pipeline, turns = self.app.config, self.app.pipeline, Turns(self._loop)
+        self._commit = GroupCommit(pipeline.storage, self._loop, timeout=config.redis.timeout)
         flask = FlaskBridge(self.wsgi, self._loop, config.receiver.threads)
-        deliveries = Deliveries(pipeline.admission, commit, flask.serve)
-        turns = Turns(self._loop, at_end=deliveries.store_next_group, is_idle=lambda: not commit.busy)
-        edge = Edge(
-            max_body=config.receiver.max_body,
-            read_seconds=config.receiver.read_timeout,
-            keep_alive_seconds=self.cfg.keepalive,
-            connections=self._connections,
-            turns=turns,
-            serve=deliveries.serve,
-            log=self.log,
-        )
-        return partial(HttpConnection, edge)
+        deliveries = Deliveries(pipeline.admission, self._commit, flask.serve)
+        turns.at_end = deliveries.store_next_group
+        receiver = config.receiver
+        return Edge(receiver.max_body, receiver.read_timeout, self._connections, turns, deliveries.serve)
 
     def _accept(self, listener: Any) -> None:
         """Accept a few connections: the others in the queue may be for another process."""
@@ -83,18 +73,16 @@ class LoopWorker(Worker):
                 sock, _address = listener.accept()
             except OSError as error:  # there are no more, the sender is gone, or there are no descriptors
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self._connections.free_descriptor()
+                    self._connections.make_space()
                 return
-            self._connections.count += 1
-            self._connections.make_space()
+            self._connections.limit(len(self._accepting) + 1)
             task = self._loop.create_task(self._loop.connect_accepted_socket(self._make_connection, sock))
             self._accepting.add(task)
             task.add_done_callback(self._on_accepted)
 
     def _on_accepted(self, task: asyncio.Task[Any]) -> None:
         self._accepting.discard(task)
-        if task.exception():  # the sender is gone
-            self._connections.count -= 1
+        task.exception()  # the sender may be gone
 
     def _check(self) -> None:
         """Called again and again: deadlines, the sign of life for the master process, and the end of a stop."""
@@ -105,9 +93,10 @@ class LoopWorker(Worker):
             self.notify()
         if self.ppid != os.getppid():
             self._stop()
-        if self._connections.stopping and (self._connections.count == 0 or now > self._stop_at):
+        if self._connections.stopping and (not self._connections.all or now > self._stop_at):
             self._loop.stop()
-        self._connections.end_overdue()
+        self._connections.check()
+        self._commit.check()
 
     def _stop(self) -> None:
         """Accept no more connections, and end when the open ones have been answered."""

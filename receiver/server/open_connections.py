@@ -7,9 +7,7 @@ from time import monotonic
 from typing import Literal, Protocol
 
 CONNECTIONS = 1000
-"""Maximum for one process."""
-LINGERING_CONNECTIONS = 100
-"""Of them, reserved for connections that linger after a refusal, so that new ones need not wait for them."""
+"""Maximum for one process. For a new one, one is closed that only discards what its sender sends, or the oldest."""
 MAX_HELD_BYTES = 64 << 20
 """Bytes of requests that one process holds. Beyond it, the request that has been arriving longest times out."""
 IDLE_SECONDS_AT_STOP = 0.2
@@ -23,6 +21,9 @@ class TrackedConnection(Protocol):
     deadline: float
     """When it must have left the state. A request that is served has none."""
 
+    @property
+    def held_bytes(self) -> int: ...
+
     def refuse(self, status: HTTPStatus) -> None: ...
 
     def close(self) -> None: ...
@@ -31,48 +32,35 @@ class TrackedConnection(Protocol):
 class OpenConnections:
     def __init__(self) -> None:
         self.all: set[TrackedConnection] = set()
-        self.count = 0
-        """With those that were accepted just now."""
-        self.held_bytes = 0
-        """Of all requests that are received or served."""
         self.stopping = False
 
-    def make_space(self) -> None:
-        """Called for each new connection: end an old one if there are too many."""
-        if self.count > CONNECTIONS - LINGERING_CONNECTIONS:
-            if self.count - len(self._in("lingering")) > CONNECTIONS - LINGERING_CONNECTIONS:
-                self._end_oldest("receiving") or self._end_oldest("idle")
-            if self.count >= CONNECTIONS:
-                self._end_oldest("lingering")
+    def limit(self, new: int) -> None:
+        """Called when connections are accepted: end an old one if there are too many."""
+        if len(self.all) + new > CONNECTIONS:
+            self.make_space()
 
-    def free_descriptor(self) -> None:
-        """Called if a connection cannot be accepted."""
+    def make_space(self) -> None:
+        """End a connection."""
         self._end_oldest("lingering") or self._end_oldest("receiving") or self._end_oldest("idle")
 
-    def hold(self, size: int) -> None:
-        """Count bytes that were received."""
-        self.held_bytes += size
-        if self.held_bytes > MAX_HELD_BYTES:
-            self._end_oldest("receiving")
-
-    def end_overdue(self) -> None:
+    def check(self) -> None:
+        """Called again and again: end those that are overdue, or that hold too many bytes."""
         now = monotonic()
         for connection in [one for one in self.all if one.deadline < now]:
             end(connection)
+        while sum(one.held_bytes for one in self.all) > MAX_HELD_BYTES and self._end_oldest("receiving"):
+            pass
 
     def stop(self) -> None:
         """Wait only a moment for new requests. Answers promised keep-alive, so some requests may be on the way."""
         self.stopping = True
-        deadline = monotonic() + IDLE_SECONDS_AT_STOP
-        for connection in self._in("idle"):
-            connection.deadline = min(connection.deadline, deadline)
-
-    def _in(self, state: State) -> list[TrackedConnection]:
-        return [one for one in self.all if one.state == state]
+        for connection in self.all:
+            if connection.state == "idle":
+                connection.deadline = min(connection.deadline, monotonic() + IDLE_SECONDS_AT_STOP)
 
     def _end_oldest(self, state: State) -> bool:
         """End the connection whose deadline in this state is the next; return whether there was one."""
-        oldest = min(self._in(state), key=lambda one: one.deadline, default=None)
+        oldest = min((one for one in self.all if one.state == state), key=lambda one: one.deadline, default=None)
         if oldest:
             end(oldest)
         return oldest is not None

@@ -1,34 +1,32 @@
-"""Request reader: turns the bytes of a connection into requests, one after another, with one llhttp parser.
+"""Request reader: turns the bytes of a connection into requests, one after another. llhttp parses them.
 
-The same bytes give the same result however they are cut. A head is given to the parser when it is complete. The limits
-of a chunked body are checked only at places that the bytes themselves define. The parser is never given bytes of the
-next request: a body with a length ends there, and every other request ends with a blank line.
+The same bytes give the same result however they are cut: a head is judged when it is complete, by rules in a fixed
+order. llhttp refuses bare line feeds, folded lines, control characters, two lengths, a length with a transfer coding.
+What is refused besides is here.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import re
 from http import HTTPStatus
 from typing import NamedTuple
 
 import httptools
 
-from receiver.server.request_rules import (
-    MAX_FIELDS,
-    NOT_IN_TRAILERS,
-    ONCE,
-    UPGRADE,
-    fault_of_headers,
-    fault_of_part,
-    read_line,
-)
+from receiver.server.chunked_body import ChunkedBody
 
-PIECE_BYTES = 16 * 1024
-"""Bytes of a chunked body that are parsed at once, between two checks of its limits."""
-MAX_CHUNKS = 10_000
-MAX_CHUNK_OVERHEAD = 64 * 1024
-"""Bytes of a chunked body that are not content: sizes, extensions, trailers."""
-BLANK_LINE = b"\r\n\r\n"
+MAX_LINE = 4094
+MAX_FIELDS = 100
+MAX_FIELD = 8190
+"""Bytes of one header with its line end."""
+MAX_HEAD = 64 * 1024
+MAX_CACHED, MAX_CACHED_NAME = 4096, 64
+
+_HEAD_END = re.compile(rb"\n\r?\n")
+_TARGET = rb"/[!-~]*|[A-Za-z]+://[!-Z^-~]+|(?<=OPTIONS )\*|(?<=CONNECT )[A-Za-z0-9.-]+:[0-9]+"
+_LINE = re.compile(rb"([A-Z]{3,20}) (" + _TARGET + rb") HTTP/1\.([01])\r\n")
+_CODINGS = frozenset(("chunked", "identity", "gzip", "x-gzip", "compress", "deflate"))
+_ONCE = frozenset(("host", "content-type", "transfer-encoding"))
 
 
 class HttpRequest(NamedTuple):
@@ -42,6 +40,19 @@ class HttpRequest(NamedTuple):
     keep_alive: bool
 
 
+class _Names(dict[bytes, str]):
+    """Header names in lower case; empty for one with an underscore, which WSGI could not tell from a hyphen."""
+
+    def __missing__(self, name: bytes) -> str:
+        text = "" if b"_" in name else name.decode("ascii").lower()
+        if len(self) < MAX_CACHED and len(name) <= MAX_CACHED_NAME:
+            self[name] = text
+        return text
+
+
+_NAMES = _Names()
+
+
 class RequestReader:
     def __init__(self, max_body: int) -> None:
         self._max_body = max_body
@@ -51,169 +62,140 @@ class RequestReader:
         """The request, once it is complete."""
         self.expects_continue = False
         """The sender waits for 100 Continue before it sends the body."""
-        self._head = bytearray()
-        """The bytes of a head that is not complete."""
-        self._skipped_line = self._in_body = self._chunked = self._complete = self._keep_alive = False
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._pieces: list[bytes] = []
+        self._searched = 0
+        """Bytes of a head that are here and do not end it."""
         self._left = 0
         """Bytes of a body with a length that have not arrived."""
-        self._allowed_chunks = bytearray()
-        # The parser calls these for each chunk: built-in methods, because thousands of calls of ours would take long.
-        self.on_body = self._pieces.append
-        self.on_chunk_header = self._allowed_chunks.pop  # raises when it is empty
+        self._body = bytearray()
+        """What has arrived of it."""
+        self._chunks: ChunkedBody | None = None
 
     @property
-    def begun(self) -> bool:
-        return self._in_body or self._skipped_line or bool(self._head)
+    def held_bytes(self) -> int:
+        return len(self._chunks.content if self._chunks else self._body)
+
+    @property
+    def in_body(self) -> bool:
+        return self._left > 0 or self._chunks is not None
+
+    def read(self, data: bytes) -> int:
+        """Read from the first of these bytes; return how many were read, 0 if more must arrive first."""
+        if self._chunks:
+            return self._read_chunks(self._chunks, data)
+        return self._read_body(data, 0) if self._left else self._read_head(data)
 
     def take_request(self) -> HttpRequest:
         """The complete request. The next bytes begin another one."""
         request, self.request = self.request, None
         assert request
-        if self._in_body or self._head or self._skipped_line:
-            self._skipped_line = self._in_body = self._chunked = self.expects_continue = False
-            self._head, self._left = bytearray(), 0
         return request
-
-    def read(self, data: bytes, at: int) -> int:
-        """Read bytes from this position; return the position after the last one read. The work is bounded."""
-        if not self._in_body:
-            return self._read_head(data, at)
-        return self._read_chunks(data, at) if self._chunked else self._read_body(data, at)
 
     # The head
 
-    def _read_head(self, data: bytes, at: int) -> int:
-        end = -1 if self._head or data[at] == ord("\r") else data.find(BLANK_LINE, at)
-        if end >= 0:
-            self._on_head(data[at : end + 4])
-            return self._read_body(data, end + 4) if self._left else end + 4
-        searched = len(self._head)
-        self._head += data[at:]
-        if not self._skipped_line and self._head.startswith(b"\r\n"):  # one empty line before a request is allowed
-            self._skipped_line, searched = True, 0
-            del self._head[:2]
-        end = self._head.find(BLANK_LINE, max(0, searched - 3))
-        if end >= 0:
-            rest = len(self._head) - end - 4
-            self._on_head(bytes(self._head[: end + 4]))
-            return len(data) - rest
-        if self._skipped_line or self._head != b"\r":
-            self.fault = fault_of_part(self._head, searched)
-        return len(data)
+    def _read_head(self, data: bytes) -> int:
+        if data[0] in b"\r\n":  # some senders end a body with an empty line
+            return len(data) - len(data.lstrip(b"\r\n"))
+        found = _HEAD_END.search(data, max(0, self._searched - 2), MAX_HEAD)
+        if not b"A" <= data[:1] <= b"Z":  # TLS, for example
+            self.fault = HTTPStatus.BAD_REQUEST
+        elif found:
+            self._searched, end = 0, found.end()
+            self._on_head(data[:end])
+            return self._read_body(data, end) if self._left else end
+        elif len(data) >= MAX_HEAD:
+            self.fault = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        self._searched = len(data)
+        return 0
 
     def _on_head(self, head: bytes) -> None:
-        line = read_line(head)
-        if isinstance(line, HTTPStatus):
-            self.fault = line
+        line = _LINE.match(head)
+        if not line or line.end() > MAX_LINE + 2:
+            is_long = head.index(b"\n") > MAX_LINE + 1
+            self.fault = HTTPStatus.REQUEST_URI_TOO_LONG if is_long else HTTPStatus.BAD_REQUEST
             return
-        self._parser, self._complete = httptools.HttpRequestParser(self), False
-        self._feed(UPGRADE.sub(b"", head) if b"pgrade" in head else head)
-        self._line, self._headers = line, self._read_fields()
-        self.fault = fault_of_headers(self._headers, line[2], self._max_body) or self.fault
+        self._parse(head)
+        self._line = line[1].decode(), line[2].decode(), int(line[3])
+        self.fault = fault_of_size(head) or self._fault_of_headers() or self.fault
         if self.fault:
             return
         self._left = int(self._headers.pop("content-length", 0))
-        if self._left:
-            self._in_body = True
-        elif "transfer-encoding" in self._headers:
-            self._in_body = self._chunked = True
-            self._content, self._taken, self._tail = bytearray(), 0, b""
-            self._allowed_chunks[:] = bytes(MAX_CHUNKS)
-        else:
+        if "transfer-encoding" in self._headers:
+            self._chunks = ChunkedBody(self._max_body)
+        elif not self._left:
             self._finish(b"")
-        self.expects_continue = self._in_body and "expect" in self._headers and line[2] > 0
+        self.expects_continue = "expect" in self._headers and self.in_body and self._line[2] > 0
 
-    def _finish(self, body: bytes) -> None:
-        del self._parser  # it refers to this object: without the cycle, both are freed with the connection
-        self.request = HttpRequest(*self._line, self._headers, body, self._keep_alive)
-
-    def _read_fields(self) -> dict[str, str]:
-        """Names in lower case; values of repeated names are joined."""
-        if len(self._fields) > MAX_FIELDS:
-            self.fault = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        fields = [(lower_case(name), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
-        self._fields.clear()
-        headers = dict(fields)
-        if len(headers) < len(fields):
-            headers = {}
-            for name, value in fields:
-                if name in headers and name in ONCE:
-                    self.fault = HTTPStatus.BAD_REQUEST
-                headers[name] = f"{headers[name]},{value}" if name in headers else value
-        headers.pop("", None)
-        return headers
-
-    # The body
-
-    def _read_body(self, data: bytes, at: int) -> int:
-        """Read a body with a length: the parser would do no more than count."""
-        piece = data[at : at + self._left]
-        self._left -= len(piece)
-        if self._left:
-            self._pieces.append(piece)
-        else:
-            self._finish(b"".join((*self._pieces, piece)) if self._pieces else piece)
-            self._pieces.clear()
-        return at + len(piece)
-
-    def _read_chunks(self, data: bytes, at: int) -> int:
-        end = self._next_check(data, at)
-        piece = data[at:end]
-        self._taken += len(piece)
-        self._feed(piece)
-        last = self._tail + piece[-4:]
-        is_blank = last.endswith(BLANK_LINE)
-        self._tail = b"" if is_blank else last[-3:]
-        if not self.fault and (is_blank or self._taken % PIECE_BYTES == 0):
-            self._check_limits()
-        return end
-
-    def _next_check(self, data: bytes, at: int) -> int:
-        """The end of the next blank line, or of PIECE_BYTES if that is nearer. Blank lines may have been cut."""
-        end = min(len(data), at + PIECE_BYTES - self._taken % PIECE_BYTES)
-        for size in (3, 2, 1):
-            if self._tail.endswith(BLANK_LINE[:size]) and data.startswith(BLANK_LINE[size:], at):
-                return min(end, at + 4 - size)
-        found = data.find(BLANK_LINE, at, end)
-        return found + 4 if found >= 0 else end
-
-    def _check_limits(self) -> None:
-        for piece in self._pieces:
-            self._content += piece
-        self._pieces.clear()
-        if len(self._content) > self._max_body or self._taken - len(self._content) > MAX_CHUNK_OVERHEAD:
-            self.fault = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        elif self._complete and not NOT_IN_TRAILERS.isdisjoint(lower_case(name) for name, _ in self._fields):
-            self.fault = HTTPStatus.BAD_REQUEST
-        elif self._complete:
-            self._fields.clear()
-            self._finish(bytes(self._content))
-
-    # llhttp
-
-    def _feed(self, data: bytes) -> None:
+    def _parse(self, head: bytes) -> None:
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._parser = httptools.HttpRequestParser(self)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # CONNECT: the bytes after it would be of another protocol
-            self._keep_alive = False
+            self._parser.feed_data(head)
+        except httptools.HttpParserUpgrade:  # ignored, as RFC 9110 allows
+            pass
         except httptools.HttpParserError as error:
-            too_large = "overflow" in str(error) or (self._chunked and not self._allowed_chunks)
+            too_large = "overflow" in str(error)  # of Content-Length
             self.fault = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST
+        del self._parser  # it refers to this object: without the cycle, both are freed with the connection
+        self._headers = {_NAMES[name]: value.rstrip().decode("latin-1") for name, value in self._fields}
+        if len(self._headers) < len(self._fields):
+            self._join_repeated()
+        self._headers.pop("", None)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called for each header and trailer."""
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._keep_alive = self._parser.should_keep_alive()
 
-    def on_message_complete(self) -> None:
-        self._complete = True
+    def _join_repeated(self) -> None:
+        joined: dict[str, str] = {}
+        for name, value in self._fields:
+            key, text = _NAMES[name], value.rstrip().decode("latin-1")
+            if key in joined and key in _ONCE:
+                self.fault = HTTPStatus.BAD_REQUEST
+            joined[key] = f"{joined[key]},{text}" if key in joined else text
+        self._headers = joined
+
+    def _fault_of_headers(self) -> HTTPStatus | None:
+        headers, minor = self._headers, self._line[2]
+        if coding := headers.get("transfer-encoding", "").lower():
+            if not {one.strip(" \t") for one in coding.split(",")} <= _CODINGS:
+                return HTTPStatus.NOT_IMPLEMENTED
+            if coding != "chunked" or not minor:
+                return HTTPStatus.BAD_REQUEST
+        if (minor and "host" not in headers) or headers.get("expect", "100-continue").lower() != "100-continue":
+            return HTTPStatus.BAD_REQUEST
+        length = headers.get("content-length", "0")
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length.isdigit() and int(length) > self._max_body else None
+
+    # The body
+
+    def _read_body(self, data: bytes, at: int) -> int:
+        """Read a body with a length. The parser would only count its bytes."""
+        piece = data[at : at + self._left]
+        self._left -= len(piece)
+        if self._left or self._body:
+            self._body += piece
+        if not self._left:
+            self._finish(bytes(self._body) or piece)
+            self._body.clear()
+        return at + len(piece)
+
+    def _read_chunks(self, chunks: ChunkedBody, data: bytes) -> int:
+        size = chunks.read(data)
+        self.fault = chunks.fault
+        if chunks.is_complete:
+            self._chunks = None
+            self._finish(bytes(chunks.content))
+        return size
+
+    def _finish(self, body: bytes) -> None:
+        keep_alive = self._keep_alive and self._line[0] != "CONNECT"
+        self.request = HttpRequest(*self._line, self._headers, body, keep_alive)
 
 
-@lru_cache(maxsize=4096)
-def lower_case(name: bytes) -> str:
-    """Empty for a name with an underscore: WSGI could not tell it from one with a hyphen, so it is ignored."""
-    return "" if b"_" in name else name.decode("ascii").lower()
+def fault_of_size(head: bytes) -> HTTPStatus | None:
+    is_long = len(head) > MAX_FIELD and max(map(len, head.split(b"\r\n"))) + 2 > MAX_FIELD
+    if is_long or head.count(b"\n") - 2 > MAX_FIELDS:
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    return None

@@ -83,7 +83,6 @@ def settings(config: Config) -> dict[str, Any]:
         "worker_class": LoopWorker,
         # in memory, so that no heartbeat waits for a disk
         "worker_tmp_dir": IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None,
-        "keepalive": 15,
         "graceful_timeout": 8,
         "control_socket_disable": True,  # gunicorn opens one in the home directory by default
         "logger_class": QuietLogger,

@@ -1,8 +1,7 @@
 """Polled connections: scripts over one connection, plain or TLS, for an event loop that must not block.
 
-Calls are sent without waiting, and the loop reports when replies can be read. One group of calls is in flight at a
-time. Any error breaks the connection, and then the calls may or may not have been executed, so only calls that may be
-repeated are sent this way. Opening the connection does block.
+One group of calls is in flight at a time. Any error breaks the connection, and then the calls may or may not have been
+executed, so only calls that may be repeated are sent this way. Opening the connection does block.
 """
 
 from __future__ import annotations
@@ -24,43 +23,36 @@ class PolledConnection(RawConnection):
         super().__init__(client)
         self._replicas = replicas
         self._socket.setblocking(False)
-        self._unsent = memoryview(b"")
+        self.unsent = memoryview(b"")
         self._expected = 0
         self._replies: list[Any] = []
-
-    @property
-    def unsent(self) -> bool:
-        return bool(self._unsent)
 
     def start(self, calls: Sequence[ScriptCall]) -> None:
         """Send calls as far as possible without blocking; `write` sends the rest."""
         commands = [call.command for call in calls]
         if self._replicas:
             commands.append(wait_command(self._replicas))
-        self._unsent = memoryview(packed(commands))
+        self.unsent = memoryview(packed(commands))
         self._expected, self._replies = len(commands), []
         self.write()
 
-    def write(self) -> bool:
-        """Send more without blocking. Returns whether anything was sent."""
+    def write(self) -> None:
+        """Send more without blocking."""
         try:
-            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            self.unsent = self.unsent[self._socket.send(self.unsent) :]
         except WOULD_BLOCK:
-            return False
+            pass
         except OSError as error:
             raise LostConnection(str(error)) from None
-        return True
 
     def read(self) -> list[Any] | None:
         """All replies once they have arrived, else None. An error of one call is its reply."""
         self._replies += self.receive()
         while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():  # the loop does not see these bytes
             self._replies += self.receive()
-        if len(self._replies) < self._expected:
-            return None
-        if len(self._replies) > self._expected or self._reader.has_data():
+        if len(self._replies) > self._expected or (len(self._replies) == self._expected and self._reader.has_data()):
             raise LostConnection("more replies than calls")  # they cannot be assigned to calls
-        if not self._expected:
+        if len(self._replies) < self._expected or not self._expected:
             return None
         replies, self._expected, self._replies = self._replies, 0, []
         if self._replicas:

@@ -38,6 +38,7 @@ class Loop:
 
     def turn(self) -> None:
         self.loop.run_until_complete(asyncio.sleep(0.02))
+        self.commit.check()
 
     def close(self) -> None:
         self.commit._close_connection()
@@ -275,7 +276,7 @@ def test_a_loop_that_was_busy_past_the_deadline_reads_the_reply_first(own: Syste
     loop.commit.store([own.delivery()], results.append)
     late = time.monotonic() + TIMEOUT
     eventually(lambda: time.monotonic() > late and own.ledger.counters().total["accepted"] > accepted)
-    loop.commit._check_deadline()
+    loop.commit.check()
     assert loop.until_stored(results) == ["accepted in redis"]
     assert not loop.breaker_is_open
 

@@ -17,8 +17,8 @@ from gunicorn.http.unreader import IterUnreader
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from receiver.server.request_reader import MAX_CHUNK_OVERHEAD, MAX_CHUNKS, PIECE_BYTES, HttpRequest, RequestReader
-from receiver.server.request_rules import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE
+from receiver.server.chunked_body import MAX_CHUNKS, MAX_OVERHEAD, PIECE_BYTES
+from receiver.server.request_reader import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, HttpRequest, RequestReader
 from tests.support.raw_http import chunked, request
 
 LIMIT = 50_000
@@ -31,17 +31,16 @@ Outcome = tuple[list[HttpRequest], HTTPStatus | str]
 
 def read(pieces: list[bytes], limit: int = LIMIT) -> Outcome:
     """The requests in the pieces, and how it ends: the status of a refusal, or what is waited for."""
-    reader, requests = RequestReader(limit), []
+    reader, requests, unread = RequestReader(limit), [], b""
     for data in pieces:
-        at = 0
-        while at < len(data) and not reader.fault:
-            before, at = at, reader.read(data, at)
-            assert at > before, "it always reads some bytes"
+        unread += data
+        while unread and not reader.fault and (used := reader.read(unread)):
+            unread = unread[used:]
             if reader.request and not reader.fault:
                 requests.append(reader.take_request())
                 if not requests[-1].keep_alive:
                     return requests, "closes"
-    return requests, reader.fault or ("more" if reader.begun else "another")
+    return requests, reader.fault or ("more" if reader.in_body or unread else "another")
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -57,16 +56,18 @@ SAMPLES: dict[str, bytes] = {
     "two requests": request(body=BODY) + request("/healthz", method="GET", length=False),
     "chunks, then a request": coded(chunked(BODY * 50, 7)) + request(body=BODY),
     "chunks with blank lines": coded(chunked(b"\r\n\r\n\n\r\n\r" * 20, 3)) + request(body=BODY),
-    "trailers": coded(b"5;a=b\r\nhello\r\n0\r\nX-A: 1\r\nX-B: 2\r\n\r\n") + request(body=BODY),
+    "an extension": coded(b"5;a=b\r\nhello\r\n0\r\n\r\n") + request(body=BODY),
+    "an extension without a name": coded(b"5;=\r\nhello\r\n0\r\n\r\n") + request(body=BODY),
+    "semicolons that are no extensions": coded(b"5\r\n;;;;;\r\n0\r\nX-A: ;\r\n\r\n") + request(body=BODY),
+    "trailers": coded(b"5\r\nhello\r\n0\r\nX-A: 1\r\nX-B: 2\r\n\r\n") + request(body=BODY),
     "a length with blanks": request(headers=[("content-length", " 5 \t")], length=False) + BODY + request(),
     "an empty line before": b"\r\n" + request(body=BODY) + b"\r\n" + request(body=BODY),
     "two empty lines before": b"\r\n\r\n" + request(body=BODY),
-    "a carriage return before": b"\r" + request(body=BODY),
     "one-byte chunks": coded(chunked(b"x" * 900, 1)),
     "too many chunks": coded(b"1\r\nx\r\n" * (MAX_CHUNKS + 1)),
     "chunks past the limit": coded(chunked(b"x" * (LIMIT + 2 * PIECE_BYTES), 999)),
     "past the limit, then a bad chunk": coded(chunked(b"x" * (LIMIT + 900), 999)[:-5] + b"zz\r\n\r\n"),
-    "endless extension": coded(b"1;" + b"x" * (MAX_CHUNK_OVERHEAD + 2 * PIECE_BYTES)),
+    "endless extension": coded(b"1;" + b"x" * (MAX_OVERHEAD + 2 * PIECE_BYTES)),
     "extensions, then a bad chunk": coded((b"1;%b\r\nx\r\n" % (b"x" * 990)) * 66 + b"zz\r\n\r\n"),
     "endless trailers": coded(b"0\r\n" + b"X-A: b\r\n" * 12_000),
     "Host in the trailers": coded(b"5\r\nhello\r\n0\r\nHost: b\r\n\r\n") + request(),
@@ -146,7 +147,9 @@ def test_what_becomes_of_the_samples() -> None:
     assert outcome("two requests") == ([BODY, b""], "another")
     assert outcome("chunks, then a request") == ([BODY * 50, BODY], "another")
     assert outcome("chunks with blank lines") == ([b"\r\n\r\n\n\r\n\r" * 20, BODY], "another")
+    assert outcome("semicolons that are no extensions") == ([b";;;;;", BODY], "another")
     assert outcome("trailers") == ([BODY, BODY], "another")
+    assert outcome("two empty lines before") == ([BODY], "another")
     assert outcome("an empty line before") == ([BODY, BODY], "another")
     assert outcome("one-byte chunks") == ([b"x" * 900], "another")
     assert outcome("an upgrade") == ([BODY, b""], "another")
@@ -155,8 +158,8 @@ def test_what_becomes_of_the_samples() -> None:
     assert outcome("leading zeros in a chunk size") == ([BODY], "another")
     assert outcome("half a body") == ([], "more")
     for name, status in {
-        "two empty lines before": 400,
-        "a carriage return before": 400,
+        "an extension": 400,
+        "an extension without a name": 400,
         "too many chunks": 413,
         "chunks past the limit": 413,
         "endless extension": 413,
@@ -166,7 +169,6 @@ def test_what_becomes_of_the_samples() -> None:
         "the method 123": 400,
         "a long URL": 414,
         "a long URL with a line feed": 414,
-        "a line feed in a long URL": 400,
         "a longer header": 431,
         "one header more": 431,
         "a head that never ends": 431,
@@ -187,17 +189,17 @@ def test_a_head_full_of_blanks_is_read_quickly(name: str, value: str) -> None:
     assert time.monotonic() - began < 0.5
 
 
-def test_one_byte_chunks_are_read_in_short_steps() -> None:
+@pytest.mark.parametrize("content", [chunked(b"x" * 9_000, 1), chunked(b"\r\n\r\n" * 10_000, 4_000)])
+def test_a_costly_chunked_body_is_read_in_short_steps(content: bytes) -> None:
     """13,000 chunks of one byte once took 80 ms in one step."""
-    data, at, slowest = coded(b"1\r\nx\r\n" * 9_000 + b"0\r\n\r\n"), 0, []
+    data, took = coded(content), []
     reader = RequestReader(LIMIT)
     while not reader.request:
         began = time.thread_time()
-        at = reader.read(data, at)
-        slowest.append(time.thread_time() - began)
-    print(f"9,000 chunks: {len(slowest)} steps, the slowest {max(slowest) * 1000:.2f} ms of CPU")
-    assert len(reader.request.body) == 9_000
-    assert sorted(slowest)[-2] < 0.005  # the machine may be busy once
+        data = data[reader.read(data) :]
+        took.append(time.thread_time() - began)
+    print(f"{len(took)} steps, the slowest {max(took) * 1000:.2f} ms of CPU, {sum(took) * 1000:.1f} ms in all")
+    assert sorted(took)[-2] < 0.005  # the machine may be busy once
 
 
 def test_only_a_sender_that_waits_gets_100_continue() -> None:
@@ -209,7 +211,7 @@ def test_only_a_sender_that_waits_gets_100_continue() -> None:
         head.replace(b": 5", b": 99999"): False,
     }.items():
         reader = RequestReader(LIMIT)
-        reader.read(data, 0)
+        reader.read(data)
         assert (reader.expects_continue and not reader.request and not reader.fault) is expects
 
 
@@ -254,14 +256,14 @@ def assert_gunicorn_agrees(data: bytes) -> None:
     requests, _ = read([data])
     if not requests:
         return
-    first, theirs = requests[0], by_gunicorn(data)
+    first, theirs = requests[0], by_gunicorn(data.lstrip(b"\r\n"))  # empty lines before a request are ignored
     assert theirs is not None
-    headers = {name: value for name, value in theirs.headers.items() if name != "upgrade"}
+    headers = theirs.headers
     if "," not in headers.get("connection", ""):  # a list of options, which gunicorn does not read
         assert first.keep_alive == theirs.keep_alive
     length = len(first.body)
     body = theirs.body if "transfer-encoding" in headers else theirs.body[:length]
-    assert first._replace(keep_alive=True) == theirs._replace(keep_alive=True, headers=headers, body=body)
+    assert first._replace(keep_alive=True) == theirs._replace(keep_alive=True, body=body)
 
 
 def made(fields: list[tuple[str, str]], line: str = "POST /webhooks/north HTTP/1.1") -> bytes:

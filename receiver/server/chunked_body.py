@@ -1,0 +1,78 @@
+"""Chunked body: the content of a body in chunks, as it arrives, read by llhttp.
+
+Chunk extensions are refused: no sender of webhooks uses them, and proxies do not agree on where they end.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import httptools
+
+PIECE_BYTES = 16 * 1024
+"""Bytes that are read in one step."""
+MAX_CHUNKS = 10_000
+MAX_OVERHEAD = 64 * 1024
+"""Bytes of a body that are not content: sizes and trailers."""
+_HEAD = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+_BLANK_LINE = b"\r\n\r\n"
+_NOT_IN_TRAILERS = frozenset((b"host", b"trailer", b"authorization", b"te"))  # nor what llhttp refuses itself
+
+
+class ChunkedBody:
+    def __init__(self, max_body: int) -> None:
+        self.fault: HTTPStatus | None = None
+        """Why it is refused: the first byte that breaks a rule decides, however the bytes are cut."""
+        self.content = bytearray()
+        self.is_complete = False
+        self._max_body = max_body
+        self._taken = self._chunks = self._semicolons = 0
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(_HEAD)
+
+    def read(self, data: bytes) -> int:
+        """Read some of these bytes; return how many, 0 if more must arrive first.
+
+        The parser must not get bytes of the next request, and a body ends with a blank line. So it gets the bytes up to
+        the next blank line. If there is none, the last three bytes are left: a blank line may begin there.
+        """
+        room = PIECE_BYTES - self._taken % PIECE_BYTES
+        blank = data.find(_BLANK_LINE, 0, room + 3)
+        size = blank + 4 if blank >= 0 else max(0, min(len(data) - 3, room))
+        self._taken += size
+        self._semicolons += data.count(b";", 0, size)
+        try:
+            self._parser.feed_data(data[:size])
+        except httptools.HttpParserError:
+            self.fault = self.fault or HTTPStatus.BAD_REQUEST
+        if size >= room and self._taken - len(self.content) > MAX_OVERHEAD:  # not where bytes were cut by chance
+            self.fault = self.fault or HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        return size
+
+    # Called by llhttp. What they raise ends its work at that byte.
+
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        if self._chunks > MAX_CHUNKS:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+    def on_body(self, piece: bytes) -> None:
+        self.content += piece
+        if len(self.content) > self._max_body:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A trailer. It is read and not used."""
+        self._semicolons -= value.count(b";")
+        if name.lower() in _NOT_IN_TRAILERS:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+
+    def on_message_complete(self) -> None:
+        del self._parser  # it refers to this object: without the cycle, both are freed at once
+        self.is_complete = True
+        if self._semicolons > self.content.count(b";"):
+            self._refuse(HTTPStatus.BAD_REQUEST)
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        self.fault = status
+        raise ValueError
