@@ -17,7 +17,7 @@ import orjson
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE, Event, build, event_id, follow
 from receiver.contract.signing.signatures import Headers, Scheme, id_has_separator, joined_id, may_be_cut, verify
-from receiver.contract.signing.sources import Reader
+from receiver.contract.signing.sources import Reader, count_containers, too_many_containers
 from receiver.contract.stores import Store, names_another_store
 from receiver.contract.topics import translate
 
@@ -25,8 +25,6 @@ MAX_ID = 200
 MAX_TOPIC = 100
 MAX_DEPTH = 254
 """Levels of nesting. `json` can read them even from deep inside a handler's calls. orjson reads 1024 and writes 254."""
-MAX_CONTAINERS = 50_000
-"""Objects and arrays in a body, counted by their brackets. Ten times as many take a web process 100 ms to read."""
 MAX_HEADERS = 64
 NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie"))
 NOT_STORED = "(not stored: it may be a credential)"
@@ -138,23 +136,17 @@ def read_document(body: bytes) -> tuple[Any, str]:
     """
     if not body:
         return None, "the body is empty"
-    containers = _brackets(body, MAX_CONTAINERS + 1)
-    if containers > MAX_CONTAINERS:
-        return None, f"the body has more than {MAX_CONTAINERS:,} objects and arrays"
+    if allowed := too_many_containers(body):
+        return None, f"the body has more than {allowed:,} objects and arrays"
     try:
         document = orjson.loads(body.removeprefix(_BOM))
     except orjson.JSONDecodeError as error:
         return None, f"the body is not JSON: {error.msg}"
     if not isinstance(document, _CONTAINERS):
         return None, "the body is a bare value, not an object"
-    if containers > MAX_DEPTH and _is_too_deep(document):
+    if count_containers(body, MAX_DEPTH + 1) > MAX_DEPTH and _is_too_deep(document):
         return None, f"the body is nested more than {MAX_DEPTH} deep"
     return document, ""
-
-
-def _brackets(body: bytes, limit: int) -> int:
-    """Count the opening brackets of each kind up to a limit. `replace` finds them three times as fast as `count`."""
-    return len(body) - len(body.replace(b"[", b"", limit).replace(b"{", b"", limit))
 
 
 def _is_too_deep(document: Any) -> bool:

@@ -8,6 +8,7 @@ import secrets as entropy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,7 +21,9 @@ MAX_CANDIDATES = 4
 """Stores that a delivery to `POST /webhooks` may name. Its signature is tried with the secrets of these."""
 MAX_SCANNED = 100
 """Places in a body where a store's name is looked for, for each source."""
-_VALUE = re.compile(rb'[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?:"([^"]{1,1000})"|([0-9]{1,20})(?=[ \t\r\n,}]))')
+_SCALAR = rb'"[^"]{1,1000}"|[0-9]{1,20}(?=[ \t\r\n,}])'
+_VALUES = re.compile(rb"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?:\[([^]]{1,1000})|(" + _SCALAR + rb"))")
+_IN_LIST = re.compile(rb'"[^"]{1,1000}"|[0-9]{1,20}')
 UNKNOWN_STORE = "?"
 """The label of a delivery whose store is not configured. Not a valid name for one."""
 
@@ -116,24 +119,28 @@ def names_another_store(store: Store, headers: Headers, document: Any) -> bool:
 def _domains(part: Part, headers: Headers, body: bytes) -> list[str]:
     """What a delivery has at a source of its store's name, or may have."""
     kind, name = part
-    values = [headers.get(name)] if kind == "header" else list(_scan(body, name.rpartition(".")[2].encode()))
+    if kind == "header":
+        values: list[Any] = [headers.get(name)]
+    else:
+        key = ["", *(step for step in name.split(".") if not step.isdigit())][-1]
+        values = [_read(text) for text in islice(_scan(body, key.encode()), MAX_SCANNED)]
     return [domain for domain in map(_normalise, values) if domain]
 
 
-def _scan(body: bytes, key: bytes) -> Iterator[str | None]:
-    """The texts and integers under a key, anywhere in a JSON document that may be malformed."""
+def _scan(body: bytes, key: bytes) -> Iterator[bytes]:
+    """The texts and integers under a key, or in a list there, anywhere in a JSON document that may be malformed."""
     quoted, at = b'"%b"' % key, -1
     for _ in range(MAX_SCANNED):
         at = body.find(quoted, at + 1)
         if at < 0:
             return
-        if value := _VALUE.match(body, at + len(quoted)):
-            yield value[2].decode() if value[2] else _text(value[1])
+        if found := _VALUES.match(body, at + len(quoted)):
+            yield from [found[2]] if found[2] else _IN_LIST.findall(found[1])
 
 
-def _text(escaped: bytes) -> str | None:
+def _read(scalar: bytes) -> Any:
     try:
-        return str(orjson.loads(b'"%b"' % escaped))
+        return orjson.loads(scalar)
     except orjson.JSONDecodeError:
         return None
 

@@ -22,6 +22,10 @@ Reader = Callable[[Headers, Any], Any]
 """Returns the value of a source in headers and document, or None."""
 Filler = Callable[[Headers, bytes, str, str], bytes]
 """Returns the signed content for headers, body, timestamp and URL."""
+MAX_CONTAINERS = 50_000
+"""Objects and arrays in a body, counted by their brackets. Ten times as many take a web process 100 ms to read."""
+MIN_CONTAINER_BYTES = 20
+"""In a longer body, each of them may take this many bytes."""
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _NOTHING = (None, "")
 
@@ -129,8 +133,24 @@ def header_bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
+def count_containers(body: bytes, limit: int) -> int:
+    """Count the opening brackets of each kind up to a limit. `replace` finds them three times as fast as `count`."""
+    return len(body) - len(body.replace(b"[", b"", limit).replace(b"{", b"", limit))
+
+
+def too_many_containers(body: bytes) -> int:
+    """The number of objects and arrays that are allowed in a body, if it has more; else 0."""
+    allowed = max(MAX_CONTAINERS, len(body) // MIN_CONTAINER_BYTES)
+    return allowed if len(body) > MAX_CONTAINERS and count_containers(body, allowed + 1) > allowed else 0
+
+
 def signed_text(body: bytes, path: str) -> str | None:
-    """Return a scalar of the body as text. Other values have no text to sign."""
+    """Return a scalar of the body as text. Other values have no text to sign.
+
+    The body is not verified yet, so one that takes long to read has none either.
+    """
+    if too_many_containers(body):
+        return None
     try:
         value = follow(orjson.loads(body), path)
     except orjson.JSONDecodeError:

@@ -332,6 +332,14 @@ STORES = {
         ("east", "shopify", ""),
     ]
 }
+LISTED = Scheme("listed", event=Sources(store=("json:shops.1", "json:0.shop")))
+STORES["listed"] = Store("listed", LISTED, (KEY,), domain="listed.example")
+
+
+def test_a_body_with_too_many_containers_is_unreadable_unless_it_is_long() -> None:
+    dense, sparse = b"[" + b"[]," * 60_000 + b"0]", b"[" + b'{"sku":"abcdefghijkl","quantity":1},' * 60_000 + b"0]"
+    for body, problem in ((dense, "the body has more than 50,000 objects and arrays"), (sparse, "no topic")):
+        assert accept(PRESETS["standard-webhooks"], body).unreadable.startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +354,9 @@ STORES = {
         ({}, b'{"store_id":123.0}', None),
         ({}, b'{"store_id":true}', None),
         ({}, b'{"source":{"url":"https://west.example/"}}', "west"),
+        ({}, b'{"shops": [ "other.example", "https://listed.example" ]}', "listed"),
+        ({}, b'[{"shop": "listed.example"}]', "listed"),
+        ({}, b'{"shops": ["' + b"x" * 2_000 + b'", "listed.example"]}', None),
         ({}, b"[" * 100_000, None),
         ({}, b"", None),
         ({}, b'{"store_id":"' + b"1" * 100_000 + b'"}', None),

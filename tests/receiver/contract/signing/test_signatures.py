@@ -251,6 +251,13 @@ def test_parts_of_the_json_can_be_signed() -> None:
     assert refusal(Sent(scheme, {"webhook-signature": HELLO}, b"[]")) == "no-timestamp"
 
 
+def test_a_body_that_takes_long_to_read_is_refused_before_it_is_read_for_its_signature() -> None:
+    scheme = Scheme("acme", signed="{json:id}|{body}")
+    assert (
+        refusal(Sent(scheme, {"webhook-signature": HELLO}, b'{"id":1,"a":[' + b"[]," * 60_000 + b"0]}")) == "incomplete"
+    )
+
+
 def test_the_first_header_present_is_used() -> None:
     sent = send(Scheme("acme", headers=("X-New", "X-Old")))
     sent.headers = {"x-old": sent.headers["x-new"]}
