@@ -20,13 +20,15 @@ from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.group_commit import GroupCommit
 from receiver.server.http_connection import HttpConnection
 from receiver.server.request_reader import HttpRequest
+from receiver.server.turns import SMALL_BYTES
 
 GROUP_BYTES = 1 << 20
-"""Of bodies in a group: those that come after it must not wait long."""
+"""Of large deliveries in a group: the small ones with them and after them must not wait long."""
 _TARGET = re.compile(r"/webhooks(?:/([a-z0-9][a-z0-9_-]{0,62}))?(?:\?[^#]*)?")
 """Matches every valid store name, configured or not: the time of an answer must not reveal which ones are."""
 
 Admitted = tuple[HttpConnection, Delivery]
+Waiting = deque[Admitted]
 
 
 class Deliveries:
@@ -34,7 +36,8 @@ class Deliveries:
         self, admission: Admission, commit: GroupCommit, serve_others: Callable[[HttpConnection, HttpRequest], None]
     ) -> None:
         self._admission, self._commit, self._serve_others = admission, commit, serve_others
-        self._waiting: deque[Admitted] = deque()
+        self._small: Waiting = deque()
+        self._large: Waiting = deque()
         """Deliveries admitted while the group before them is being stored."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
@@ -47,12 +50,12 @@ class Deliveries:
         if isinstance(admitted, Answer):
             connection.answer(admitted)
         else:
-            self._waiting.append((connection, admitted))
+            (self._small if len(request.body) <= SMALL_BYTES else self._large).append((connection, admitted))
 
     def store_next_group(self) -> None:
         """Store what was admitted, unless a group is being stored: then its acknowledgement does it."""
-        if self._waiting and not self._commit.busy:
-            group = next_group(self._waiting)
+        if (self._small or self._large) and not self._commit.busy:
+            group = next_group(self._small, self._large)
             self._commit.store([delivery for _, delivery in group], lambda results: self._on_stored(group, results))
 
     def _on_stored(self, group: list[Admitted], results: StoreResults) -> None:
@@ -64,10 +67,11 @@ class Deliveries:
                 connection.fail()
 
 
-def next_group(waiting: deque[Admitted]) -> list[Admitted]:
-    group: list[Admitted] = []
+def next_group(small: Waiting, large: Waiting) -> list[Admitted]:
+    """Take the deliveries that are stored next: all small ones and some large ones, of both at least one."""
+    group = [small.popleft() for _ in range(min(len(small), GROUP_SIZE - 1))]
     left = GROUP_BYTES
-    while waiting and left > 0 and len(group) < GROUP_SIZE:
-        group.append(waiting.popleft())
+    while large and left > 0 and len(group) < GROUP_SIZE:
+        group.append(large.popleft())
         left -= len(group[-1][1].event.body)
     return group

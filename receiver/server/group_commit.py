@@ -47,34 +47,25 @@ class GroupCommit:
         try:
             self._connection.start(self._sent.calls)
             if self._connection.unsent:
-                self._loop.add_writer(self._connection, self._on_writable)
+                self._loop.add_writer(self._connection, self._on_event)
         except Exception as error:  # noqa: BLE001  the thread finds the cause and the delivery
             self._fail(error)
 
     def check(self) -> None:
         """Called again and again: a group whose reply is overdue goes to the thread."""
         if self._sent and monotonic() > self._deadline:
-            self._on_readable()  # the loop may have been busy elsewhere, and the reply may be here
+            self._on_event()  # the loop may have been busy elsewhere, and the reply may be here
             if self._sent and monotonic() > self._deadline:
                 self._fail(RedisTimeout("no reply in time"))
 
     # On the polled connection
 
-    def _on_writable(self) -> None:
-        if self._connection:
-            try:
-                self._connection.write()
-            except Exception as error:  # noqa: BLE001  as above
-                self._fail(error)
-                return
-            self._deadline = monotonic() + self._timeout  # a server that takes bytes is not hanging
-            if not self._connection.unsent:
-                self._loop.remove_writer(self._connection)
-
-    def _on_readable(self) -> None:
+    def _on_event(self) -> None:
         if self._connection is None:  # closed by an earlier callback of the same turn
             return
         try:
+            if self._connection.unsent:
+                self._send_more(self._connection)
             replies = self._connection.read()
             results = self._sent.read(replies) if replies is not None and self._sent else None
         except Exception as error:  # noqa: BLE001  the thread repeats it, whatever the cause
@@ -82,6 +73,14 @@ class GroupCommit:
             return
         if results is not None:
             self._on_replies([Stored(one.status, one.id) if isinstance(one, AcceptResult) else None for one in results])
+
+    def _send_more(self, connection: PolledConnection) -> None:
+        before = len(connection.unsent)
+        connection.write()
+        if len(connection.unsent) < before:  # a server that takes bytes is not hanging
+            self._deadline = monotonic() + self._timeout
+        if not connection.unsent:
+            self._loop.remove_writer(connection)
 
     def _on_replies(self, stored: list[Stored | None]) -> None:
         """`stored` has None for each delivery that the server refused."""
@@ -135,7 +134,7 @@ class GroupCommit:
         stored, connection = future.result()
         if connection:
             self._connection = connection
-            self._loop.add_reader(connection, self._on_readable)
+            self._loop.add_reader(connection, self._on_event)
         self._finish(stored)
 
     def _finish(self, stored: StoreResults) -> None:

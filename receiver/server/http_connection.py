@@ -1,4 +1,4 @@
-"""HTTP connection: one sender's requests, read in steps and answered in order, one at a time.
+"""HTTP connections: each sender's requests, read in steps and answered in order, one at a time.
 
     idle --bytes--> receiving --> complete --its turn--> served --answer--> sending --> idle
                                                                                     --> lingering --> closed
@@ -14,39 +14,72 @@ from collections.abc import Callable
 from http import HTTPStatus
 from math import inf
 from time import monotonic, time
-from typing import NamedTuple, cast
+from typing import Literal, cast
 
 from receiver import logs
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
-from receiver.server.open_connections import IDLE_SECONDS_AT_STOP, OpenConnections, State
 from receiver.server.request_reader import HttpRequest, RequestReader
 from receiver.server.turns import Turns
 
+CONNECTIONS = 1000
+"""Maximum for one process. For a new one, one is closed that only discards what its sender sends, or the oldest."""
+MAX_HELD_BYTES = 64 << 20
+"""Bytes of requests that one process holds. Beyond it, the request that has been arriving longest times out."""
+UNREAD_BYTES = 64 * 1024
+"""Bytes that are received ahead while a request is read or served."""
 KEEP_ALIVE_SECONDS = 15.0
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
-UNREAD_BYTES = 64 * 1024
-"""Bytes that are received ahead while a request is read or served."""
+STOP_SECONDS = 0.2
+"""When the process stops, how long a connection that has sent nothing stays open: its request may be on the way."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+State = Literal["idle", "receiving", "complete", "served", "sending", "lingering"]
+Serve = Callable[["HttpConnection", HttpRequest], None]
+"""Called with each request. In the end `answer` or `fail` must be called for it."""
 
 log = logs.get("receiver")
 
 
-class Edge(NamedTuple):
-    """What all connections of a process share."""
+class OpenConnections:
+    """The connections of a process, and what they share."""
 
-    max_body: int
-    read_seconds: float
-    connections: OpenConnections
-    turns: Turns
-    serve: Callable[[HttpConnection, HttpRequest], None]
-    """Called with each request. In the end `answer` or `fail` must be called for it."""
+    def __init__(self, turns: Turns, serve: Serve, *, max_body: int, read_seconds: float) -> None:
+        self.turns, self.serve, self.max_body, self.read_seconds = turns, serve, max_body, read_seconds
+        self.all: set[HttpConnection] = set()
+        self.stopping = False
+
+    def make_space(self) -> None:
+        """End a connection for a new one."""
+        self._end_oldest("lingering") or self._end_oldest("receiving") or self._end_oldest("idle")
+
+    def check(self) -> None:
+        """Called again and again: end those that are overdue, or that hold too many bytes."""
+        now = monotonic()
+        for connection in [one for one in self.all if one.deadline < now]:
+            connection.end()
+        while sum(one.held_bytes for one in self.all) > MAX_HELD_BYTES and self._end_oldest("receiving"):
+            pass
+
+    def stop(self) -> None:
+        """Wait only a moment for new requests. Answers promised keep-alive, so some requests may be on the way."""
+        self.stopping = True
+        for connection in self.all:
+            if connection.state == "idle":
+                connection.deadline = min(connection.deadline, monotonic() + STOP_SECONDS)
+
+    def _end_oldest(self, state: State) -> bool:
+        """End the connection whose deadline in this state is the next; return whether there was one."""
+        oldest = min((one for one in self.all if one.state == state), key=lambda one: one.deadline, default=None)
+        if oldest:
+            oldest.end()
+        return oldest is not None
 
 
 class HttpConnection(asyncio.Protocol):
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
-        self._reader = RequestReader(edge.max_body)
+    def __init__(self, others: OpenConnections) -> None:
+        self._others = others
+        self._reader = RequestReader(others.max_body)
         self._unread = b""
         self._request: HttpRequest | None = None
         self._waits = False
@@ -65,11 +98,11 @@ class HttpConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
-        self._enter("idle", self._edge.read_seconds)
-        self._edge.connections.all.add(self)
+        self._enter("idle", self._others.read_seconds)
+        self._others.all.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
-        self._edge.connections.all.discard(self)
+        self._others.all.discard(self)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -96,13 +129,14 @@ class HttpConnection(asyncio.Protocol):
     # Reading and serving, in turns
 
     def _enter(self, state: State, seconds: float) -> None:
+        """`deadline` is when it must have left the state."""
         self.state = state
         self.deadline = monotonic() + seconds
 
     def _schedule(self, size: int) -> None:
         if not self._waits:
             self._waits = True
-            self._edge.turns.add(self._step, size)
+            self._others.turns.add(self._step, size)
 
     def _step(self) -> None:
         """Read some bytes, or serve the request that was read.
@@ -114,7 +148,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             if self.state == "complete" and self._request:
                 self.state = "served"
-                self._edge.serve(self, self._request)
+                self._others.serve(self, self._request)
             elif self.state in ("idle", "receiving"):
                 self._read()
         except Exception:  # noqa: BLE001  logged there
@@ -139,11 +173,16 @@ class HttpConnection(asyncio.Protocol):
 
     def _wait_for_more(self) -> None:
         if self.state == "idle" and (self._unread or self._reader.in_body):
-            self._enter("receiving", self._edge.read_seconds)
+            self._enter("receiving", self._others.read_seconds)
         if self._reader.expects_continue:
             self._reader.expects_continue = False
             self._transport.write(CONTINUE)
         self._receive_more(True)
+
+    def _receive_more(self, more: bool) -> None:
+        if more != self._receives and not self._ended:
+            self._receives = more
+            (self._transport.resume_reading if more else self._transport.pause_reading)()
 
     # Answering
 
@@ -151,7 +190,7 @@ class HttpConnection(asyncio.Protocol):
         """Send the answer to the request that is served."""
         request, self._request = self._request, None
         assert request
-        keep_alive = request.keep_alive and not self._edge.connections.stopping
+        keep_alive = request.keep_alive and not self._others.stopping
         data = to_bytes(answer, now=time(), close=not keep_alive, minor=request.minor, method=request.method)
         self._send(data, keep_alive=keep_alive)
 
@@ -163,6 +202,10 @@ class HttpConnection(asyncio.Protocol):
         """Close a connection whose request raised. Call it while the exception is handled."""
         log.exception("a connection could not be served")
         self.close()
+
+    def end(self) -> None:
+        """Time out a request that is arriving, with an answer; close any other connection."""
+        self.refuse(HTTPStatus.REQUEST_TIMEOUT) if self.state == "receiving" else self.close()
 
     def close(self) -> None:
         self._transport.abort()
@@ -180,7 +223,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _after_answer(self) -> None:
         if not self._closing:
-            self._enter("idle", IDLE_SECONDS_AT_STOP if self._edge.connections.stopping else KEEP_ALIVE_SECONDS)
+            self._enter("idle", STOP_SECONDS if self._others.stopping else KEEP_ALIVE_SECONDS)
             if self._unread or self._ended:
                 self._schedule(len(self._unread))
                 return
@@ -190,8 +233,3 @@ class HttpConnection(asyncio.Protocol):
             self._enter("lingering", LINGER_SECONDS)
             self._transport.write_eof()
         self._receive_more(True)
-
-    def _receive_more(self, more: bool) -> None:
-        if more != self._receives and not self._ended:
-            self._receives = more
-            (self._transport.resume_reading if more else self._transport.pause_reading)()

@@ -17,11 +17,11 @@ from typing import Any
 
 from gunicorn.workers.base import Worker
 
+from receiver.server import http_connection
 from receiver.server.deliveries import Deliveries
 from receiver.server.flask_bridge import FlaskBridge
 from receiver.server.group_commit import GroupCommit
-from receiver.server.http_connection import Edge, HttpConnection
-from receiver.server.open_connections import OpenConnections
+from receiver.server.http_connection import HttpConnection, OpenConnections
 from receiver.server.turns import Turns
 
 try:
@@ -44,9 +44,8 @@ class LoopWorker(Worker):
         gc.set_threshold(COLLECT_AFTER)
         self._loop = new_event_loop()
         asyncio.set_event_loop(self._loop)
+        self._compose()
         self._accepting: set[asyncio.Task[Any]] = set()
-        self._connections = OpenConnections()
-        self._make_connection = partial(HttpConnection, self._compose())
         self._loop.add_signal_handler(signal.SIGTERM, self._stop)
         for number in (signal.SIGINT, signal.SIGQUIT):
             self._loop.add_signal_handler(number, self._loop.stop)
@@ -57,26 +56,29 @@ class LoopWorker(Worker):
         self._check()
         self._loop.run_forever()
 
-    def _compose(self) -> Edge:
+    def _compose(self) -> None:
         config, pipeline, turns = self.app.config, self.app.pipeline, Turns(self._loop)
         self._commit = GroupCommit(pipeline.storage, self._loop, timeout=config.redis.timeout)
         flask = FlaskBridge(self.wsgi, self._loop, config.receiver.threads)
         deliveries = Deliveries(pipeline.admission, self._commit, flask.serve)
         turns.at_end = deliveries.store_next_group
-        receiver = config.receiver
-        return Edge(receiver.max_body, receiver.read_timeout, self._connections, turns, deliveries.serve)
+        self._connections = OpenConnections(
+            turns, deliveries.serve, max_body=config.receiver.max_body, read_seconds=config.receiver.read_timeout
+        )
 
     def _accept(self, listener: Any) -> None:
         """Accept a few connections: the others in the queue may be for another process."""
         for _ in range(ACCEPT_AT_ONCE):
+            if len(self._connections.all) + len(self._accepting) >= http_connection.CONNECTIONS:
+                self._connections.make_space()
             try:
                 sock, _address = listener.accept()
             except OSError as error:  # there are no more, the sender is gone, or there are no descriptors
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._connections.make_space()
                 return
-            self._connections.limit(len(self._accepting) + 1)
-            task = self._loop.create_task(self._loop.connect_accepted_socket(self._make_connection, sock))
+            make = self._loop.connect_accepted_socket(partial(HttpConnection, self._connections), sock)
+            task = self._loop.create_task(make)
             self._accepting.add(task)
             task.add_done_callback(self._on_accepted)
 
@@ -93,7 +95,7 @@ class LoopWorker(Worker):
             self.notify()
         if self.ppid != os.getppid():
             self._stop()
-        if self._connections.stopping and (not self._connections.all or now > self._stop_at):
+        if self._connections.stopping and (now > self._stop_at or not (self._connections.all or self._accepting)):
             self._loop.stop()
         self._connections.check()
         self._commit.check()

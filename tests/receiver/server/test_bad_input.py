@@ -354,7 +354,7 @@ def test_more_incomplete_requests_than_connections_do_not_delay_others(system: S
     """A connection that times out for another lingers for its answer, but does not delay the other."""
     system.start(
         "web",
-        quicker={"receiver.server.open_connections.CONNECTIONS": 40},
+        quicker={"receiver.server.http_connection.CONNECTIONS": 40},
     )
     assert_incomplete_requests_delay_no_other(system, count=100)
 

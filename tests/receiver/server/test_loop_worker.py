@@ -22,7 +22,6 @@ from receiver.contract.intake import Delivery, receive
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
-from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.deliveries import GROUP_BYTES, next_group
 from receiver.spool import open_events
 from tests.support.bad_input import Corpus
@@ -128,11 +127,14 @@ def test_without_redis_and_spool_no_delivery_is_stored(system: System, tmp_path:
     assert [type(one) for one in storage.store_all(deliveries(system, 2))] == [NotStored] * 2
 
 
-def test_a_group_has_a_bounded_number_of_deliveries_and_bytes(system: System) -> None:
-    (small,) = deliveries(system, 1)
-    half = Delivery(event=replace(small.event, body=b"x" * (GROUP_BYTES // 2)), theirs="")
-    waiting: Any = deque([(None, small)] * 3 + [(None, half)] * 5 + [(None, small)] * 200)
-    assert [len(next_group(waiting)) for _ in range(6)] == [5, 2, GROUP_SIZE, 200 + 1 - GROUP_SIZE, 0, 0]
+def test_a_group_has_all_small_deliveries_and_a_bounded_number_of_large_bytes(system: System) -> None:
+    small: Any = deque((None, one) for one in deliveries(system, 3))
+    event = small[0][1].event
+    half = Delivery(event=replace(event, body=b"x" * (GROUP_BYTES // 2)), theirs="")
+    large: Any = deque([(None, half)] * 5)
+    assert [len(next_group(small, large)) for _ in range(4)] == [5, 2, 1, 0]
+    many: Any = deque((None, one) for one in deliveries(system, 1)) * 300
+    assert next_group(many, deque([(None, half)]))[-1][1] == half, "small ones cannot delay it for ever"
 
 
 # A hanging server
