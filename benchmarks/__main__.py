@@ -20,7 +20,7 @@ from benchmarks import performance_page, tables
 from benchmarks.comparison import Comparison, Result, Timing, run, select
 from benchmarks.comparisons.fanout import FanOut
 from benchmarks.comparisons.growth import Growth
-from benchmarks.comparisons.ingest import HalfSpeed, Ingest
+from benchmarks.comparisons.ingest import Ingest, SameRate, SteadyRate
 from benchmarks.comparisons.judging import Judging
 from benchmarks.comparisons.latency import Latency
 from benchmarks.comparisons.memory import Memory
@@ -30,7 +30,8 @@ from receiver.inbox.redis import embedded_server
 
 COMPARISONS: tuple[type[Comparison], ...] = (
     Ingest,
-    HalfSpeed,
+    SameRate,
+    SteadyRate,
     Judging,
     NoOpRuns,
     Latency,

@@ -13,6 +13,10 @@ STARTS = {
     "flask hello": receivers.hello,
     "adnanh": receivers.adnanh,
 }
+STEADY_MS = 10
+STEADY_STEPS = 5
+STEADY_PART = 0.95
+"""The part of the requests due that must have been answered in time: else the rate was not held."""
 
 
 class Ingest(Comparison):
@@ -55,28 +59,54 @@ class Ingest(Comparison):
             web.stop()
 
 
-class HalfSpeed(Comparison):
-    name = "p99"
-    description = "ms from the time a request was due to its answer, at half of the receiver's maximum rate"
+class _AtRates(Comparison):
+    """Ours and naive, each with its maximum rate."""
+
     systems = (US, "naive")
 
     def start(self) -> None:
         self._receivers = {name: STARTS[name](self.folder) for name in self.systems}
-        self._half = {}
+        self._maximum = {}
         for name, web in self._receivers.items():
             self.stop_later(web)
             web.run(seconds=0.5)
-            best = sorted(web.run(seconds=self.timing.seconds)["rate"] for _ in range(3))[1]
-            self._half[name] = best / 2
-            web.server.empty()
-            self.say(f"{name}: maximum {best:,.0f}/s, measured at {best / 2:,.0f}/s")
+            self._maximum[name] = sorted(self._run(name)["rate"] for _ in range(3))[1]
+            self.say(f"{name}: maximum {self._maximum[name]:,.0f}/s")
 
-    def turn(self, system: str) -> dict[str, float]:
+    def _run(self, system: str, *, rate: float = 0.0, seconds: float = 0.0) -> dict[str, float]:
         web = self._receivers[system]
-        found = web.run(seconds=self.timing.seconds, rate=self._half[system])
+        found = web.run(seconds=seconds or self.timing.seconds, rate=rate)
         web.server.empty()
         return found
+
+
+class SameRate(_AtRates):
+    name = "p99"
+    description = "ms from the time a request was due to its answer, for both at half of naive's maximum rate"
+
+    def turn(self, system: str) -> dict[str, float]:
+        return self._run(system, rate=self._maximum["naive"] / 2)
 
     def extra(self) -> dict[str, dict[str, float]]:
         self._receivers[US].server.set_appendfsync("always")
         return {f"{US}, fsync always": self.turn(US)}
+
+
+class SteadyRate(_AtRates):
+    name = "steady"
+    description = f"highest rate at which the 99th percentile of the time to the answer is under {STEADY_MS} ms"
+    share = 0.6
+
+    def turn(self, system: str) -> dict[str, float]:
+        """Halve the interval between a rate that is held and one that is not."""
+        held, not_held = 0.0, self._maximum[system]
+        for _ in range(STEADY_STEPS):
+            rate = (held + not_held) / 2
+            found = self._run(system, rate=rate, seconds=self.timing.seconds / 2)
+            if found["p99"] < STEADY_MS and found["rate"] > STEADY_PART * rate:
+                held = rate
+            else:
+                not_held = rate
+        if not held:
+            raise RuntimeError(f"{system} holds no rate on this machine now")
+        return {"rate": held}
