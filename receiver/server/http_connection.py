@@ -22,7 +22,7 @@ from receiver.server.request_reader import HttpRequest, RequestReader
 from receiver.server.turns import Turns
 
 CONNECTIONS = 1000
-"""Maximum for one process. For a new one, one is closed that only discards what its sender sends, or the oldest."""
+"""Maximum for one process."""
 MAX_HELD_BYTES = 64 << 20
 """Bytes of requests that one process holds. Beyond it, the request that has been arriving longest times out."""
 UNREAD_BYTES = 64 * 1024
@@ -35,6 +35,8 @@ STOP_SECONDS = 0.2
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 State = Literal["idle", "receiving", "complete", "served", "sending", "lingering"]
+ENDED_FIRST: tuple[State, ...] = ("lingering", "receiving", "idle")
+"""Which connections end for new ones. In each state, the one that has been in it longest."""
 Serve = Callable[["HttpConnection", HttpRequest], None]
 """Called with each request. In the end `answer` or `fail` must be called for it."""
 
@@ -49,17 +51,29 @@ class OpenConnections:
         self.all: set[HttpConnection] = set()
         self.stopping = False
 
-    def make_space(self) -> None:
-        """End a connection for a new one."""
-        self._end_oldest("lingering") or self._end_oldest("receiving") or self._end_oldest("idle")
+    def make_space(self, new: int) -> None:
+        """End the oldest connections if there are too many with the new ones."""
+        excess = len(self.all) + new - CONNECTIONS
+        if excess > 0:
+            self.end_oldest(excess)
+
+    def end_oldest(self, count: int) -> None:
+        oldest = [one for one in self.all if one.state in ENDED_FIRST]
+        oldest.sort(key=lambda one: (ENDED_FIRST.index(one.state), one.deadline))
+        for connection in oldest[:count]:
+            connection.end()
 
     def check(self) -> None:
         """Called again and again: end those that are overdue, or that hold too many bytes."""
         now = monotonic()
         for connection in [one for one in self.all if one.deadline < now]:
             connection.end()
-        while sum(one.held_bytes for one in self.all) > MAX_HELD_BYTES and self._end_oldest("receiving"):
-            pass
+        held = sum(one.held_bytes for one in self.all)
+        receiving = [one for one in self.all if one.state == "receiving"] if held > MAX_HELD_BYTES else []
+        for connection in sorted(receiving, key=lambda one: one.deadline):
+            if held > MAX_HELD_BYTES:
+                held -= connection.held_bytes
+                connection.end()
 
     def stop(self) -> None:
         """Wait only a moment for new requests. Answers promised keep-alive, so some requests may be on the way."""
@@ -67,13 +81,6 @@ class OpenConnections:
         for connection in self.all:
             if connection.state == "idle":
                 connection.deadline = min(connection.deadline, monotonic() + STOP_SECONDS)
-
-    def _end_oldest(self, state: State) -> bool:
-        """End the connection whose deadline in this state is the next; return whether there was one."""
-        oldest = min((one for one in self.all if one.state == state), key=lambda one: one.deadline, default=None)
-        if oldest:
-            oldest.end()
-        return oldest is not None
 
 
 class HttpConnection(asyncio.Protocol):
@@ -208,6 +215,7 @@ class HttpConnection(asyncio.Protocol):
         self.refuse(HTTPStatus.REQUEST_TIMEOUT) if self.state == "receiving" else self.close()
 
     def close(self) -> None:
+        self._others.all.discard(self)
         self._transport.abort()
 
     def _send(self, data: bytes, *, keep_alive: bool) -> None:

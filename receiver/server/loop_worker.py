@@ -17,7 +17,6 @@ from typing import Any
 
 from gunicorn.workers.base import Worker
 
-from receiver.server import http_connection
 from receiver.server.deliveries import Deliveries
 from receiver.server.flask_bridge import FlaskBridge
 from receiver.server.group_commit import GroupCommit
@@ -68,14 +67,13 @@ class LoopWorker(Worker):
 
     def _accept(self, listener: Any) -> None:
         """Accept a few connections: the others in the queue may be for another process."""
+        self._connections.make_space(ACCEPT_AT_ONCE + len(self._accepting))
         for _ in range(ACCEPT_AT_ONCE):
-            if len(self._connections.all) + len(self._accepting) >= http_connection.CONNECTIONS:
-                self._connections.make_space()
             try:
                 sock, _address = listener.accept()
             except OSError as error:  # there are no more, the sender is gone, or there are no descriptors
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self._connections.make_space()
+                    self._connections.end_oldest(1)
                 return
             make = self._loop.connect_accepted_socket(partial(HttpConnection, self._connections), sock)
             task = self._loop.create_task(make)

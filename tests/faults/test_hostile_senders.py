@@ -7,11 +7,10 @@ import resource
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.receiver.server.test_loop_worker import resident
 from tests.receiver.server.test_request_reader import mutated
 from tests.support.bad_input import Corpus
 from tests.support.harness import System, children_of, eventually
-from tests.support.raw_http import exchange, request
+from tests.support.raw_http import exchange
 
 SLOWHTTPTEST = shutil.which("slowhttptest")
 SENDERS = 1_000
@@ -92,66 +91,24 @@ def descriptors(pid: int) -> int:
 # Slow senders and floods
 
 
-def slowhttptest(port: int, *mode: str) -> Iterator[None]:
-    assert SLOWHTTPTEST
-    command = [SLOWHTTPTEST, *mode, "-c", str(SENDERS), "-r", "400", "-l", str(int(WATCHED_SECONDS) + 4)]
-    address = f"http://127.0.0.1:{port}/webhooks/north"
-    process = subprocess.Popen([*command, "-u", address], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    yield
-    process.kill()
-    process.wait()
-
-
-def flood(port: int, send: Callable[[socket.socket], None], *, stay: bool = False) -> Iterator[None]:
-    """One connection after another, from two threads."""
-    stop, kept = threading.Event(), []
-
-    def run() -> None:
-        while not stop.wait(0.001):
-            try:
-                connection = socket.create_connection(("127.0.0.1", port), timeout=2)
-                send(connection)
-            except OSError:
-                continue
-            if stay:
-                kept.append(connection)
-            else:
-                connection.close()
-
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    yield
-    stop.set()
-    for thread in threads:
-        thread.join()
-    for connection in kept:
-        connection.close()
-
-
-def reset(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    connection.sendall(request()[:20])
-
-
-def large(connection: socket.socket) -> None:
-    connection.sendall(request(body=b"x" * 1_000_000))
-    connection.recv(1000)
-
-
-KINDS: dict[str, Callable[[int], Iterator[None]]] = {
-    "slow headers": lambda port: slowhttptest(port, "-H", "-i", "1"),
-    "slow bodies": lambda port: slowhttptest(port, "-B", "-i", "1", "-s", "8192"),
-    "slow readers": lambda port: slowhttptest(port, "-X", "-n", "1", "-w", "10", "-y", "20", "-z", "5"),
-    "idle connections": lambda port: flood(port, lambda _: None, stay=True),
-    "resets": lambda port: flood(port, reset),
-    "large bodies": lambda port: flood(port, large),
+SLOW = {
+    "slow headers": ("-H", "-i", "1"),
+    "slow bodies": ("-B", "-i", "1", "-s", "8192"),
+    "slow readers": ("-X", "-n", "1", "-w", "10", "-y", "20", "-z", "5"),
 }
+FLOODS = ("idle connections", "resets", "large bodies")
+
+
+def command(kind: str, port: int) -> list[str]:
+    if kind in FLOODS:
+        return [sys.executable, "-m", "tests.support.attackers", str(port), "flood", kind]
+    seconds, address = str(int(WATCHED_SECONDS) + 4), f"http://127.0.0.1:{port}/webhooks/north"
+    return [str(SLOWHTTPTEST), *SLOW[kind], "-c", str(SENDERS), "-r", "400", "-l", seconds, "-u", address]
 
 
 @pytest.mark.full
 @pytest.mark.skipif(SLOWHTTPTEST is None, reason="slowhttptest is not installed (Debian: apt-get install slowhttptest)")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*SLOW, *FLOODS])
 def test_a_healthy_sender_beside_hostile_ones(system: System, kind: str) -> None:
     """Its 99th percentile is at most three times what it is alone."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -159,9 +116,12 @@ def test_a_healthy_sender_beside_hostile_ones(system: System, kind: str) -> None
     system.start("web")
     workers = children_of(system.processes[0].pid)
     alone = p99(system)
-    with contextmanager(KINDS[kind])(system.port):
-        time.sleep(1.0)  # until most of them are connected
+    attack = subprocess.Popen(command(kind, system.port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
         beside = p99(system)
+    finally:
+        attack.kill()
+        attack.wait()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     print(f"{kind}: p99 {beside * 1000:.1f} ms, alone {alone * 1000:.1f} ms")
     assert beside < 3 * max(alone, NOISE_SECONDS)

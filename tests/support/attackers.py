@@ -10,6 +10,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 
 
@@ -59,5 +60,29 @@ def start_attack(port: int, count: int, sent: bytes) -> subprocess.Popen[bytes]:
     return process
 
 
+def flood(port: int, kind: str) -> None:
+    """One connection after another, until this process is killed."""
+    kept = []
+    while True:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port), timeout=2)
+            if kind == "resets":
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                connection.sendall(b"POST /webhooks/north HT")
+            elif kind == "large bodies":
+                connection.sendall(b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
+                connection.sendall(b"x" * 1_000_000)
+                connection.recv(1000)
+        except OSError:
+            continue
+        if kind == "idle connections":
+            kept.append(connection)
+        else:
+            connection.close()
+        time.sleep(0.001)
+
+
 if __name__ == "__main__":
+    if sys.argv[2] == "flood":
+        flood(int(sys.argv[1]), sys.argv[3])
     print(json.dumps(attack(int(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer.read())))
