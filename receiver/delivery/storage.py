@@ -47,8 +47,7 @@ class NotStored:
     reason: str
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     status: Literal["accepted", "duplicate", "full"]
     id: str
     where: StoredIn = "redis"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from redis.exceptions import RedisError, ResponseError
@@ -29,8 +28,7 @@ AcceptStatus = Literal["accepted", "duplicate", "full"]
 _STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "duplicate", b"full": "full"}
 
 
-@dataclass(frozen=True)
-class AcceptResult:
+class AcceptResult(NamedTuple):
     status: AcceptStatus
     id: str
 

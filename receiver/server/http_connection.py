@@ -168,7 +168,7 @@ class HttpConnection(asyncio.Protocol):
         if reader.fault:
             self.refuse(reader.fault)
         elif reader.request:
-            self._request = reader.take_request()
+            self._request, reader.request = reader.request, None
             self.state, self.deadline = "complete", inf
             self._schedule(len(self._request.body))
         elif size and self._unread:

@@ -20,6 +20,8 @@ MAX_FIELDS = 100
 MAX_FIELD = 8190
 """Bytes of one header with its line end."""
 MAX_HEAD = 64 * 1024
+SMALL_HEAD = 4 * MAX_FIELDS
+"""A smaller head has no more fields: one has a name, a colon and a line end."""
 MAX_CACHED, MAX_CACHED_NAME = 4096, 64
 
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -59,7 +61,7 @@ class RequestReader:
         self.fault: HTTPStatus | None = None
         """Why the request is refused. Nothing more can be read then."""
         self.request: HttpRequest | None = None
-        """The request, once it is complete."""
+        """The request, once it is complete. It is taken away before the next bytes are read."""
         self.expects_continue = False
         """The sender waits for 100 Continue before it sends the body."""
         self._searched = 0
@@ -83,12 +85,6 @@ class RequestReader:
         if self._chunks:
             return self._read_chunks(self._chunks, data)
         return self._read_body(data, 0) if self._left else self._read_head(data)
-
-    def take_request(self) -> HttpRequest:
-        """The complete request. The next bytes begin another one."""
-        request, self.request = self.request, None
-        assert request
-        return request
 
     # The head
 
@@ -127,15 +123,13 @@ class RequestReader:
 
     def _parse(self, head: bytes) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
-        self._parser = httptools.HttpRequestParser(self)
         try:
-            self._parser.feed_data(head)
+            httptools.HttpRequestParser(self).feed_data(head)
         except httptools.HttpParserUpgrade:  # ignored, as RFC 9110 allows
             pass
         except httptools.HttpParserError as error:
             too_large = "overflow" in str(error)  # of Content-Length
             self.fault = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST
-        del self._parser  # it refers to this object: without the cycle, both are freed with the connection
         self._headers = {_NAMES[name]: value.rstrip().decode("latin-1") for name, value in self._fields}
         if len(self._headers) < len(self._fields):
             self._join_repeated()
@@ -143,9 +137,6 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        self._keep_alive = self._parser.should_keep_alive()
 
     def _join_repeated(self) -> None:
         joined: dict[str, str] = {}
@@ -158,12 +149,13 @@ class RequestReader:
 
     def _fault_of_headers(self) -> HTTPStatus | None:
         headers, minor = self._headers, self._line[2]
-        if coding := headers.get("transfer-encoding", "").lower():
+        if "transfer-encoding" in headers:
+            coding = headers["transfer-encoding"].lower()
             if not {one.strip(" \t") for one in coding.split(",")} <= _CODINGS:
                 return HTTPStatus.NOT_IMPLEMENTED
             if coding != "chunked" or not minor:
                 return HTTPStatus.BAD_REQUEST
-        if (minor and "host" not in headers) or headers.get("expect", "100-continue").lower() != "100-continue":
+        if (minor and "host" not in headers) or ("expect" in headers and headers["expect"].lower() != "100-continue"):
             return HTTPStatus.BAD_REQUEST
         length = headers.get("content-length", "0")
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length.isdigit() and int(length) > self._max_body else None
@@ -190,11 +182,20 @@ class RequestReader:
         return size
 
     def _finish(self, body: bytes) -> None:
-        keep_alive = self._keep_alive and self._line[0] != "CONNECT"
-        self.request = HttpRequest(*self._line, self._headers, body, keep_alive)
+        method, target, minor = self._line
+        self.request = HttpRequest(method, target, minor, self._headers, body, self._keeps_alive())
+
+    def _keeps_alive(self) -> bool:
+        method, _, minor = self._line
+        if "connection" not in self._headers:
+            return minor > 0 and method != "CONNECT"
+        options = {one.strip(" \t") for one in self._headers["connection"].lower().split(",")}
+        return "close" not in options and (minor > 0 or "keep-alive" in options) and method != "CONNECT"
 
 
 def fault_of_size(head: bytes) -> HTTPStatus | None:
+    if len(head) < SMALL_HEAD:
+        return None
     is_long = len(head) > MAX_FIELD and max(map(len, head.split(b"\r\n"))) + 2 > MAX_FIELD
     if is_long or head.count(b"\n") - 2 > MAX_FIELDS:
         return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE

@@ -37,7 +37,8 @@ def read(pieces: list[bytes], limit: int = LIMIT) -> Outcome:
         while unread and not reader.fault and (used := reader.read(unread)):
             unread = unread[used:]
             if reader.request and not reader.fault:
-                requests.append(reader.take_request())
+                requests.append(reader.request)
+                reader.request = None
                 if not requests[-1].keep_alive:
                     return requests, "closes"
     return requests, reader.fault or ("more" if reader.in_body or unread else "another")
