@@ -23,6 +23,7 @@ from benchmarks.comparisons.growth import Growth
 from benchmarks.comparisons.ingest import Ingest, SameRate, SteadyRate
 from benchmarks.comparisons.judging import Judging
 from benchmarks.comparisons.latency import Latency
+from benchmarks.comparisons.links import Links
 from benchmarks.comparisons.memory import Memory
 from benchmarks.comparisons.workers import NoOpRuns, TwoWorkers
 from benchmarks.processes import PEERS_PYTHON, ROOT
@@ -32,6 +33,7 @@ COMPARISONS: tuple[type[Comparison], ...] = (
     Ingest,
     SameRate,
     SteadyRate,
+    Links,
     Judging,
     NoOpRuns,
     Latency,

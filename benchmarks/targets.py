@@ -48,6 +48,8 @@ TARGETS = (
     Target(
         "highest rate with p99 under 10 ms, against naive Flask + RQ", "steady", "rate", US, "naive", "more", 4.5, 6
     ),
+    Target("ingest with TLS to Redis, against plain TCP", "links", "rate", "TLS", "TCP", "more", 0.8, 0.95),
+    Target("ingest with ack = replica, against fsync", "links", "rate", "replica", "TCP", "more", 0.8, 0.95),
     Target("judging a delivery, against hmac + json.loads", "judging", "us", US, "standard library", "less", 1.2, 1.0),
     Target("runs/s, no-op handler, against rq SimpleWorker", "workers", "rate", US, "rq simple", "more", 15, 40),
     Target("runs/s, no-op handler, against celery solo", "workers", "rate", US, "celery", "more", 5, 15),
