@@ -176,15 +176,12 @@ class HttpConnection(asyncio.Protocol):
         elif self._ended:
             self.refuse(HTTPStatus.BAD_REQUEST) if self._unread or reader.in_body else self.close()
         else:
-            self._wait_for_more()
-
-    def _wait_for_more(self) -> None:
-        if self.state == "idle" and (self._unread or self._reader.in_body):
-            self._enter("receiving", self._others.read_seconds)
-        if self._reader.expects_continue:
-            self._reader.expects_continue = False
-            self._transport.write(CONTINUE)
-        self._receive_more(True)
+            if self.state == "idle" and (self._unread or reader.in_body):
+                self._enter("receiving", self._others.read_seconds)
+            if reader.expects_continue:
+                reader.expects_continue = False
+                self._transport.write(CONTINUE)
+            self._receive_more(True)
 
     def _receive_more(self, more: bool) -> None:
         if more != self._receives and not self._ended:

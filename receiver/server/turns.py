@@ -42,7 +42,7 @@ class Turns:
             large.popleft()()
         while large and not small and monotonic() < until:
             large.popleft()()
-        self.at_end()
         self._scheduled = bool(small or large)
         if self._scheduled:
             self._loop.call_soon(self._run)
+        self.at_end()
