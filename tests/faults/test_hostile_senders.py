@@ -24,6 +24,9 @@ from tests.support.raw_http import exchange
 SLOWHTTPTEST = shutil.which("slowhttptest")
 SENDERS = 1_000
 WATCHED_SECONDS = 6.0
+OPENED_LATE = 8
+"""Descriptors that a process may open after its first requests and keep: the refused deliveries' file with its log, and
+a connection to Redis for `/readyz`."""
 NOISE_SECONDS = 0.02
 """A p99 below this is not compared: on two cores, one process that wakes up beside it takes as long."""
 
@@ -40,7 +43,7 @@ def test_mutated_requests_are_answered_or_closed_and_leave_nothing_behind(system
     assert statuses.total() >= count
     assert {"400", "404", "401"} <= set(statuses)
     assert not {status for status in statuses if status >= "500"} - {"501"}
-    eventually(lambda: descriptors(worker) <= before[1])
+    eventually(lambda: descriptors(worker) <= before[1] + OPENED_LATE)
     assert resident(worker) < before[0] + (16 << 20)
     assert children_of(system.processes[0].pid) == [worker], "no process was replaced"
     assert "Traceback" not in system.log("web")
