@@ -229,11 +229,13 @@ class SchemeSettings(Section):
 
     extends: str = ""
     headers: tuple[str, ...] | None = None
-    algorithm: Literal["hmac-sha256", "hmac-sha512"] | None = None
-    encoding: Literal["hex", "base64"] | None = None
-    list_sep: Literal["", ",", " ", ";"] | None = None
-    pair_sep: Literal["", "=", ","] | None = None
+    signature: tuple[str, ...] | None = None
+    algorithm: Literal["hmac-sha256", "hmac-sha512", "hmac-sha1", "sha256"] | None = None
+    encoding: Literal["hex", "base64", "base64url"] | None = None
+    list_sep: Literal["", ",", " ", ";", ":", "&", "|", "."] | None = None
+    pair_sep: Literal["", "=", ",", ":"] | None = None
     sig_keys: tuple[str, ...] | None = None
+    sig_index: int | None = Field(default=None, ge=-1)
     signed: str | None = None
     allow_unsigned_body: bool | None = None
     secret_prefix: str | None = None

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import orjson
 
 from receiver.contract.signing.grammar import Scheme
 from receiver.contract.signing.signatures import format_timestamp, read_part, sign
-from receiver.contract.signing.sources import Part
+from receiver.contract.signing.sources import Part, put
 from receiver.contract.stores import Store
 from receiver.contract.topics import their_names
 
@@ -21,6 +22,7 @@ class Request(NamedTuple):
     """Headers and body of a delivery."""
 
     headers: dict[str, str]
+    """With its query fields, as `?NAME`: `with_query` writes them to the URL."""
     body: bytes
 
 
@@ -44,9 +46,8 @@ def compose(
     if isinstance(data, dict) and "id" in data:
         draft.write("resource_id", data["id"])
     draft.write_signed_parts(delivery_id)
-    body = orjson.dumps(draft.document)
-    signature = sign(scheme, secret=store.secrets[0], headers=draft.headers, body=body, now=now, url=store.url)
-    return Request({**draft.headers, **signature}, body)
+    signed = sign(scheme, secret=store.secrets[0], headers=draft.headers, body=draft.body(), now=now, url=store.url)
+    return Request({**draft.headers, **signed.headers}, signed.body)
 
 
 class _Draft:
@@ -54,7 +55,8 @@ class _Draft:
 
     def __init__(self, scheme: Scheme) -> None:
         self._scheme = scheme
-        self.headers: dict[str, str] = {"content-type": "application/json"}
+        kind = "application/x-www-form-urlencoded" if scheme.reads_form else "application/json"
+        self.headers: dict[str, str] = {"content-type": kind}
         self.document: dict[str, Any] = {}
 
     def write(self, what: str, value: Any) -> None:
@@ -74,23 +76,29 @@ class _Draft:
     def write_timestamp(self, now: float) -> None:
         """Write the timestamp, if the scheme reads it from the body: it must be there before the body is signed."""
         part = self._scheme.timestamp_source
-        if part[0] == "json":
+        if part[0] in ("json", "form"):
             text = format_timestamp(self._scheme, now)
             self._write_at(part, int(text) if text.isdigit() else text)
 
     def write_signed_parts(self, delivery_id: str) -> None:
         """Fill every other signed header or field that is missing with the delivery id."""
         for kind, name in self._scheme.signed_parts:
-            if kind in ("header", "json") and read_part((kind, name), self.headers, self.document) is None:
+            if kind in ("header", "json", "form") and read_part((kind, name), self.headers, self.document) is None:
                 self._write_at((kind, name), delivery_id)
 
     def _write_at(self, part: Part, value: Any) -> None:
         kind, path = part
         if kind == "header":
             self.headers.setdefault(path, str(value))
-            return
-        *above, last = path.split(".")
-        place = self.document
-        for step in above:
-            place = place.setdefault(step, {})
-        place.setdefault(last, value)
+        elif kind == "form":
+            self.document.setdefault(path, value)
+        elif kind == "json":
+            put(self.document, path, value)
+
+    def body(self) -> bytes:
+        if not self._scheme.reads_form:
+            return orjson.dumps(self.document)
+        fields = {
+            name: value if isinstance(value, str) else orjson.dumps(value) for name, value in self.document.items()
+        }
+        return urlencode(fields).encode()

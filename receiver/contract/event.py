@@ -19,6 +19,10 @@ T = TypeVar("T")
 ID_LENGTH = 26
 UNREADABLE = "unreadable"
 
+MAX_FIELDS = 1_000
+"""Fields of a form."""
+_FORM_BYTES = bytes(set(range(0x21, 0x7F)) - set(b'"<>\\^`{|}'))
+
 # Base32 of 160 bits: base64.b32encode takes longer than the hash. Each step cuts every group of bits in two and moves
 # the upper halves (masks _U) away from the lower ones (_L), until each byte holds five bits.
 _LETTERS = bytes.maketrans(bytes(range(32)), b"abcdefghijklmnopqrstuvwxyz234567")
@@ -60,6 +64,39 @@ def walk(document: Any, steps: Iterable[str]) -> Any:
     return document
 
 
+def is_form(body: bytes) -> bool:
+    """Whether a body looks like a form: a `=` in its first field, at most MAX_FIELDS, none of the characters that it
+    must escape. JSON and the rest of it that was cut have brackets or quotes: no body is both.
+    """
+    separated = b"=" in body.partition(b"&")[0] and body.count(b"&") < MAX_FIELDS
+    return separated and not body.translate(None, _FORM_BYTES)
+
+
+def form_pairs(body: bytes) -> list[tuple[str, str]] | None:
+    """Return the fields of a form body in their order, each byte as one character (latin-1); None if it is no form.
+
+    The JSON decoder reads the escapes, because it does so in C.
+    """
+    if not is_form(body):
+        return None
+    text = body.replace(b"+", b" ").replace(b"%", rb"\u00").replace(b"&", b'"],["').replace(b"=", b'","')
+    try:
+        found = json.loads(b'[["%b"]]' % text)
+    except ValueError:
+        return None
+    return [(name, "=".join(value)) for name, *value in found if name or value]
+
+
+def form_fields(body: bytes) -> dict[str, str] | None:
+    """Return the fields of a form body as text; None if it is no form. Of a repeated field, the last value."""
+    pairs = form_pairs(body)
+    return None if pairs is None else {_utf8(name): _utf8(value) for name, value in pairs}
+
+
+def _utf8(text: str) -> str:
+    return text if text.isascii() else text.encode("latin-1").decode("utf-8", "replace")
+
+
 def build(cls: type[T], fields: dict[str, Any]) -> T:
     """Return an instance of a frozen dataclass with these fields, which must be all of them.
 
@@ -89,7 +126,7 @@ class Event:
     body: bytes = field(repr=False)
     """The raw bytes of the body, exactly as the store signed them."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The headers of the delivery, with names in lower case. Credentials are removed."""
+    """The headers of the delivery, with names in lower case; its query fields as `?NAME`. Credentials are removed."""
     delivery_id: str = ""
     """The store's own id of the delivery; empty if it sends none."""
     resource_id: str = ""
@@ -103,8 +140,8 @@ class Event:
 
     @cached_property
     def payload(self) -> Any:
-        """The whole JSON document. Integers keep all their digits; other numbers are floats."""
-        return json.loads(self.body)
+        """The whole document. Integers keep all their digits; other numbers are floats. A form is a dict of texts."""
+        return self._read()
 
     @property
     def data(self) -> Any:
@@ -119,5 +156,13 @@ class Event:
         """
         from receiver.contract.records import record_of
 
-        exact = json.loads(self.body, parse_float=Decimal)
-        return record_of(self.topic, follow(exact, self.data_path))
+        return record_of(self.topic, follow(self._read(parse_float=Decimal), self.data_path))
+
+    def _read(self, **options: Any) -> Any:
+        try:
+            return json.loads(self.body, **options)
+        except ValueError:
+            fields = form_fields(self.body)
+            if fields is None:
+                raise
+            return fields

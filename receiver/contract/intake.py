@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import UNREADABLE, Event, build, event_id, follow
+from receiver.contract.event import UNREADABLE, Event, build, event_id, follow, form_fields, is_form
 from receiver.contract.signing.signatures import Headers, Scheme, id_has_separator, joined_id, may_be_cut, verify
 from receiver.contract.signing.sources import Reader, count_containers, too_many_containers
 from receiver.contract.stores import Store, names_another_store
@@ -29,8 +29,8 @@ MAX_HEADERS = 64
 NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie"))
 NOT_STORED = "(not stored: it may be a credential)"
 """The value of a header whose own value is not stored. Not an empty one: that may have been sent."""
-_SECRET = re.compile(r"secret|token|passw|passphrase|sess|cookie|bearer|wsse|(^|[_-])(pass|pwd|otp)$")
-_CREDENTIAL = re.compile(r"credential|private|auth|jwt|oidc|principal|cert|(api|access)[_-]?key|(^|[_-])key$")
+_SECRET = re.compile(r"secret|token|passw|passphrase|sess|cookie|bearer|wsse|(^|[?_-])(pass|pwd|otp)$")
+_CREDENTIAL = re.compile(r"credential|private|auth|jwt|oidc|principal|cert|(api|access)[_-]?key|(^|[?_-])key$")
 _NO_CREDENTIAL = re.compile(
     r"signature|hmac|digest|sha\d|(idempotency|event|topic|webhook|delivery|message|request|resource)[_-]key$"
 )
@@ -80,8 +80,9 @@ def read_delivery(
     readable = not problem
     if store.normalised_domain and names_another_store(store, headers, document):
         raise DeliveryRefused("wrong-store", "the delivery names another store")
-    if not readable:
-        _refuse_if_cut(scheme, headers, body)
+    is_json = readable and (body[:1] == b"{" or not is_form(body))
+    if not is_json:
+        _refuse_if_changed(scheme, headers, body, is_form=readable)
     joined = joined_id(scheme, headers, document) if scheme.joined_ids else b""
     readers = scheme.event.readers
     theirs = _text(readers["topic"], headers, document, body)
@@ -94,7 +95,7 @@ def read_delivery(
     id_key = b"joined\0" + joined if joined else b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
     if not delivery_id:
         key = b"once\0" + secrets.token_bytes(16)
-    elif _id_counts_alone(scheme, headers, readable, joined):
+    elif _id_counts_alone(scheme, headers, document, is_json, joined):
         key = id_key
     else:
         key = b"id+body\0" + id_key + b"\0" + hashlib.sha256(body).digest()
@@ -130,7 +131,7 @@ def read_delivery(
 
 
 def read_document(body: bytes) -> tuple[Any, str]:
-    """Return the JSON of a body, and an empty text or the reason why it cannot be read.
+    """Return the JSON or the form of a body, and an empty text or the reason why it cannot be read.
 
     `event.payload` can read every body that is valid here.
     """
@@ -141,7 +142,8 @@ def read_document(body: bytes) -> tuple[Any, str]:
     try:
         document = orjson.loads(body.removeprefix(_BOM))
     except orjson.JSONDecodeError as error:
-        return None, f"the body is not JSON: {error.msg}"
+        fields = form_fields(body)
+        return (None, f"the body is not JSON: {error.msg}") if fields is None else (fields, "")
     if not isinstance(document, _CONTAINERS):
         return None, "the body is a bare value, not an object"
     if count_containers(body, MAX_DEPTH + 1) > MAX_DEPTH and _is_too_deep(document):
@@ -171,30 +173,36 @@ def _text(read: Reader, headers: Headers, document: Any, body: bytes) -> str:
     return str(value) if type(value) in _NUMBERS else ""  # a bool is not
 
 
-def _refuse_if_cut(scheme: Scheme, headers: Headers, body: bytes) -> None:
-    """Refuse an unreadable delivery that may be a part of another one.
+def _refuse_if_changed(scheme: Scheme, headers: Headers, body: bytes, *, is_form: bool) -> None:
+    """Refuse a form or an unreadable delivery that may be a part of another one, or one with an addition.
 
     Where `signed` joins headers with other parts, the signed bytes of one delivery can be cut elsewhere and sent again,
-    even under another id. The rest of a JSON object that was cut is not JSON, so a readable delivery is genuine. An
-    unreadable one is refused if it may be cut; else it is accepted, but its id counts only together with its body.
-    A readable one that is joined with other headers can be cut between these: then their joined text is its id.
+    even under another id. The rest of a JSON object that was cut is not JSON, so readable JSON is genuine. Another
+    body is refused if it may be cut; else it is accepted, but its id counts only together with its body. JSON that is
+    joined with other headers can be cut between these: then their joined text is its id.
     """
-    if may_be_cut(scheme, headers, body):
+    if may_be_cut(scheme, headers, body, is_form=is_form):
         raise DeliveryRefused(
             "ambiguous",
             "the body is not JSON, and a signed header or the body contains what separates the signed parts: this may "
             "be a part of another delivery",
         )
+    if scheme.can_be_extended and not is_form:
+        raise DeliveryRefused(
+            "ambiguous",
+            "the body cannot be read, and the store signs SHA-256(secret + body), to which an attacker can add bytes: "
+            "this may be another delivery with an addition",
+        )
 
 
-def _id_counts_alone(scheme: Scheme, headers: Headers, readable: bool, joined: bytes) -> bool:
+def _id_counts_alone(scheme: Scheme, headers: Headers, document: Any, is_json: bool, joined: bytes) -> bool:
     """Whether two deliveries with equal ids are duplicates whatever their bodies. Only a signed id can.
 
     An update must never be lost as a false duplicate.
     """
-    if scheme.dedupe != "id" or (scheme.id_separators and not readable):
+    if scheme.dedupe != "id" or (scheme.id_separators and not is_json):
         return False
-    return bool(joined) or not id_has_separator(scheme, headers)
+    return bool(joined) or not id_has_separator(scheme, headers, document)
 
 
 def _content_hash(theirs: str, body: bytes) -> str:
@@ -230,6 +238,7 @@ def is_credential(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_credential(name: str) -> bool:
+    name = name.lower()  # that of a query field may be in any case
     is_other = bool(_CREDENTIAL.search(name)) and not _NO_CREDENTIAL.search(name)
     return name in NEVER_STORED or bool(_SECRET.search(name)) or is_other
 

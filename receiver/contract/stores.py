@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from receiver.contract.event import form_fields
 from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Headers, Scheme, Secret, read_part
 from receiver.contract.signing.sources import Part
 
@@ -121,6 +122,8 @@ def _domains(part: Part, headers: Headers, body: bytes) -> list[str]:
     kind, name = part
     if kind == "header":
         values: list[Any] = [headers.get(name)]
+    elif kind == "form":
+        values = [(form_fields(body) or {}).get(name)]
     else:
         key = ["", *(step for step in name.split(".") if not step.isdigit())][-1]
         values = [_read(text) for text in islice(_scan(body, key.encode()), MAX_SCANNED)]

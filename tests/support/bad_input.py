@@ -85,7 +85,8 @@ class Corpus:
         given = {**{name: f"msg_{self._ids}" for kind, name in known.scheme.signed_parts if kind == "header"}}
         given |= extra or {}
         at = time.time() if now is None else now
-        return given | sign(known.scheme, secret=known.secrets[secret], headers=given, body=body, now=at, url=known.url)
+        signing = known.secrets[secret]
+        return given | sign(known.scheme, secret=signing, headers=given, body=body, now=at, url=known.url).headers
 
     def signed(self, body: bytes = ORDER, store: str = "north", **how: object) -> bytes:
         return request(f"/webhooks/{store}", self.headers(body, store, **how).items(), body)  # type: ignore[arg-type]
@@ -102,8 +103,8 @@ class Corpus:
         scheme = self._config.known_stores["hex"].scheme
         self._ids += 1
         name = f"msg_{self._ids}".encode()
-        mac = sign(scheme, secret=Secret(key), headers={}, body=b".".join((name, text, ORDER)), now=0)["x-signature"]
-        signature = b"v1," + _base64(bytes.fromhex(mac))
+        made = sign(scheme, secret=Secret(key), headers={}, body=b".".join((name, text, ORDER)), now=0)
+        signature = b"v1," + _base64(bytes.fromhex(made.headers["x-signature"]))
         headers = (("webhook-id", name), ("webhook-timestamp", text), ("webhook-signature", signature))
         return request("/webhooks/north", headers, ORDER)
 

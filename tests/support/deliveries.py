@@ -35,5 +35,5 @@ def send(scheme: Scheme, body: bytes = BODY, *, secret: Secret = KEY, now: float
     """Return a delivery signed by `scheme`. Signed headers are filled; others are given with _ for -."""
     headers = {name: "msg_1" for kind, name in scheme.signed_parts if kind == "header"}
     headers |= {name.replace("_", "-"): value for name, value in extra.items()}
-    headers |= sign(scheme, secret=secret, headers=headers, body=body, now=now, url=URL)
+    headers |= sign(scheme, secret=secret, headers=headers, body=body, now=now, url=URL).headers
     return Sent(scheme, headers, body, secret=secret)

@@ -24,11 +24,12 @@ from receiver.contract.signing.signatures import (
     candidates_in,
     check_timestamp,
     find_secret,
-    find_signature,
+    find_signatures,
     parse_timestamp,
     read_timestamp,
-    split_signature,
+    split_signatures,
 )
+from receiver.contract.signing.sources import FORM_SORTED
 from receiver.contract.stores import Store
 
 MAX_PRINTED = 60
@@ -104,6 +105,12 @@ def caveats(scheme: Scheme) -> tuple[str, ...]:
         found.append("the topic is not signed: a captured delivery can be replayed under another topic")
     if scheme.allow_unsigned_body:
         found.append("the body is not signed: a captured delivery can be replayed with other content")
+    if FORM_SORTED in scheme.signed_parts:
+        found.append("the form is signed without its separators: text can be moved from one field to the next")
+    if scheme.algorithm == "hmac-sha1":
+        found.append("HMAC-SHA1 is weak by today's standards: use hmac-sha256 if the store offers it")
+    if scheme.can_be_extended:
+        found.append("SHA-256(secret + body) is weak: bytes can be added to a body; such a delivery is refused")
     return tuple(found)
 
 
@@ -116,13 +123,12 @@ class _Steps:
         self.steps: list[ExplanationStep] = []
 
     def run(self) -> list[ExplanationStep]:
-        found = self._attempt("header", lambda: find_signature(self.scheme, self.headers))
+        found = self._attempt("header", lambda: find_signatures(self.scheme, self.headers, self.body))
         if found is None:
             return self.steps
-        name, raw = found
-        written = next(header for header in self.scheme.headers if header.lower() == name)
-        self._note("header", f"{written}, {len(raw):,} characters", ok=True)
-        pairs = split_signature(self.scheme, raw)
+        places = [f"{where}, {len(raw):,} characters" for where, raw in found]
+        self._note("header", "; ".join(places), ok=True)
+        pairs = split_signatures(self.scheme, found)
         candidates = self._attempt("candidates", lambda: candidates_in(self.scheme, pairs))
         if candidates is not None:
             facts = f"{len(candidates)}, {self.scheme.encoding}, {self.scheme.digest_size} bytes"
@@ -254,8 +260,8 @@ def _rotation_hints(store: Store, detail: str) -> list[Hint]:
 
 
 def _time_hints(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> list[Hint]:
-    _, raw = find_signature(scheme, headers)
-    text = read_timestamp(scheme, headers, body, split_signature(scheme, raw))
+    found = find_signatures(scheme, headers, body)
+    text = read_timestamp(scheme, headers, body, split_signatures(scheme, found))
     unit = candidates.unit_of(text)
     if unit and unit != scheme.timestamp_unit:
         return [

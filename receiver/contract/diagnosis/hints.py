@@ -18,7 +18,7 @@ from receiver.contract.signing.signatures import (
     PRESETS,
     Headers,
     read_timestamp,
-    split_signature,
+    split_signatures,
     verify,
 )
 from receiver.contract.stores import Store
@@ -190,11 +190,11 @@ def _content_by_scheme(
     store: Store, headers: Headers, body: bytes, difference: str = "", fix: str = ""
 ) -> Iterator[_Change]:
     scheme = store.scheme
-    raw = next((headers[name] for name in scheme.header_names if name in headers), "")
+    raw = [(name, headers[name]) for name in scheme.header_names if name in headers]
     try:
         text = ""
         if "{timestamp}" in scheme.signed:
-            text = read_timestamp(scheme, headers, body, split_signature(scheme, raw))
+            text = read_timestamp(scheme, headers, body, split_signatures(scheme, raw))
         content = scheme.signed_content(headers, body, text, store.url)
     except DeliveryRefused:
         return

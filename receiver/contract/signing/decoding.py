@@ -25,6 +25,14 @@ def strict_base64(text: str) -> bytes:
     return decoded
 
 
+def strict_base64url(text: str) -> bytes:
+    """Decode the URL-safe alphabet, with or without padding."""
+    if "+" in text or "/" in text:
+        raise ValueError("it is not base64url")
+    bare = text.replace("-", "+").replace("_", "/")
+    return strict_base64(bare if text.endswith("=") else bare + "=" * (-len(bare) % 4))
+
+
 def decode_secret(text: str, encoding: str) -> bytes:
     """Decode the text of a secret. Base64 padding is optional: some stores leave it out."""
     if encoding == "utf8":

@@ -1,4 +1,4 @@
-"""The grammar of schemes: how a store signs, as data, and the checks that refuse an unsafe scheme.
+"""The grammar of schemes: how a store signs, as data. An unsafe scheme is refused.
 
 `signatures` applies a scheme to deliveries.
 """
@@ -6,42 +6,21 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
 from receiver.contract.signing.decoding import decode_secret
-from receiver.contract.signing.mac import Mac, keyed
-from receiver.contract.signing.sources import (
-    PLACEHOLDER,
-    Filler,
-    Part,
-    Reader,
-    filler,
-    first_reader,
-    joints,
-    parse_source,
-    parse_template,
-    reader,
-)
+from receiver.contract.signing.mac import Mac, keyed, secret_first, secret_last
+from receiver.contract.signing.scheme_checks import CHECKS, SchemeError
+from receiver.contract.signing.scheme_data import SchemeData, Sources
+from receiver.contract.signing.sources import Filler, Part, Reader, filler, optional_parts, reader
 
-PLACEHOLDERS = ("body", "timestamp", "url", "header:NAME", "json:a.b")
-
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_TOPIC = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
-
-
-class SchemeError(ValueError):
-    """A scheme is unsafe or meaningless. `key` is the config key to change; the message says how."""
-
-    def __init__(self, key: str, fix: str) -> None:
-        super().__init__(fix)
-        self.key = key
+__all__ = ["Scheme", "SchemeError", "Secret", "Sources", "encode_secret", "extend"]
 
 
 @dataclass(frozen=True)
@@ -58,100 +37,47 @@ class Secret:
 
     @cached_property
     def macs(self) -> dict[str, Mac]:
-        """For each hash, the function that signs with this key."""
-        return {digest: keyed(self.key, digest) for digest in ("sha256", "sha512")}
+        """For each `Scheme.mac`, the function that signs with this key."""
+        hmacs = {digest: keyed(self.key, digest) for digest in ("sha256", "sha512", "sha1")}
+        return {**hmacs, "secret+sha256": secret_first(self.key), "sha256+secret": secret_last(self.key)}
 
     def is_active(self, now: float) -> bool:
         return self.not_after is None or now <= self.not_after.timestamp()
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where the parts of an event are found in a delivery. The sources of a part are tried in order."""
-
-    topic: tuple[str, ...] = ("json:type",)
-    id: tuple[str, ...] = ("header:webhook-id",)
-    resource_id: tuple[str, ...] = ("json:data.id", "json:id")
-    data: tuple[str, ...] = ("json:data", "body")
-    occurred: tuple[str, ...] = ("json:timestamp",)
-    store: tuple[str, ...] = ()
-
-    @cached_property
-    def readers(self) -> dict[str, Reader]:
-        """For each part of an event, the function that reads it."""
-        return {what: first_reader(parts) for what, parts in self.parts.items()}
-
-    @cached_property
-    def data_readers(self) -> tuple[tuple[str, Reader], ...]:
-        return tuple((path, reader((kind, path))) for kind, path in self.parts["data"])
-
-    @cached_property
-    def parts(self) -> dict[str, tuple[Part, ...]]:
-        """Every source, parsed once, so that reading a delivery parses no text."""
-        return {item.name: tuple(parse_source(source) for source in getattr(self, item.name)) for item in fields(self)}
-
-
-@dataclass(frozen=True)
-class Scheme:
+class Scheme(SchemeData):
     """How a store signs and where its deliveries hold topic, id and data. An unsafe scheme raises SchemeError."""
-
-    name: str
-    headers: tuple[str, ...] = ("webhook-signature",)
-    algorithm: Literal["hmac-sha256", "hmac-sha512"] = "hmac-sha256"
-    encoding: Literal["hex", "base64"] = "hex"
-    list_sep: str = ""
-    pair_sep: str = ""
-    sig_keys: tuple[str, ...] = ()
-    signed: str = "{body}"
-    allow_unsigned_body: bool = False
-    secret_prefix: str = ""
-    secret_encoding: Literal["utf8", "base64", "hex"] = "utf8"  # noqa: S105
-    timestamp: str = ""
-    timestamp_unit: Literal["s", "ms", "rfc3339"] = "s"
-    tolerance: int = 300
-    success: int = 200
-    dedupe: Literal["id+body", "id"] = "id+body"
-    event: Sources = Sources()
-    topics: Mapping[str, str] = field(default_factory=dict)
-    configured: frozenset[str] = field(default=frozenset(), compare=False)
-    """The keys of `topics` that come from the config; the others come from the preset."""
 
     def __post_init__(self) -> None:
         for check in CHECKS:
             check(self)
 
     @cached_property
-    def header_names(self) -> tuple[str, ...]:
-        return tuple(name.lower() for name in self.headers)
-
-    @cached_property
     def reads(self) -> frozenset[str]:
-        """Every header that this scheme reads."""
-        sources = (part for parts in self.event.parts.values() for part in parts)
-        named = (name for kind, name in (*self.signed_parts, self.timestamp_source, *sources) if kind == "header")
-        return frozenset((*self.header_names, *named))
+        """Every header that this scheme reads, and every query field, as `?NAME`."""
+        return frozenset((*self.header_names, *(name for kind, name in self._read_parts if kind == "header")))
 
     @cached_property
-    def template(self) -> tuple[bytes | Part, ...]:
-        """`signed`, parsed once: literal bytes, and placeholders as (kind, name).
+    def reads_form(self) -> bool:
+        """Whether it reads a form body."""
+        return any(kind in ("form", "form_sorted") for kind, _ in self._read_parts)
 
-        The source of the timestamp is the timestamp, under each of its two names.
-        """
-        parts = parse_template(self.signed)
-        return tuple(("timestamp", "") if self.timestamp and part == self.timestamp_source else part for part in parts)
+    @cached_property
+    def _read_parts(self) -> tuple[Part, ...]:
+        sources = (part for parts in self.event.parts.values() for part in parts)
+        signatures = (part for _, part in self.signature_sources)
+        return (*self.signed_parts, self.timestamp_source, *signatures, *sources)
 
     @cached_property
     def signed_content(self) -> Filler:
         """The function that makes the bytes that the store signed from headers, body, timestamp and URL."""
-        return filler(self.template)
+        return filler(self.template, optional_parts(self.signed))
 
     @cached_property
-    def signed_parts(self) -> frozenset[Part]:
-        return frozenset(part for part in self.template if not isinstance(part, bytes))
-
-    @cached_property
-    def signs_time(self) -> bool:
-        return ("timestamp", "") in self.signed_parts
+    def can_be_extended(self) -> bool:
+        """Whether an attacker can add bytes at the end of a signed body: by how SHA-256 works, without the secret."""
+        return self.mac == "secret+sha256"
 
     @cached_property
     def id_separators(self) -> tuple[tuple[str, bytes], ...]:
@@ -160,45 +86,30 @@ class Scheme:
         An id that contains the separator could be cut there: the same signed bytes with another id. An empty separator
         is in every id.
         """
-        ids = {part for part in self.event.parts["id"] if part[0] == "header"} & self.signed_parts
+        return tuple((part[1], between) for part, between in self._id_joints if part[0] == "header")
+
+    @cached_property
+    def id_field_separators(self) -> tuple[tuple[Reader, bytes], ...]:
+        """The same for signed fields of a body that is not signed as a whole."""
+        return tuple((reader(part), between) for part, between in self._id_joints if part[0] != "header")
+
+    @cached_property
+    def _id_joints(self) -> tuple[tuple[Part, bytes], ...]:
+        ids = self.movable_parts.intersection(self.event.parts["id"])
         joints = self.joints
-        return tuple((part[1], between) for left, between, right in joints for part in (left, right) if part in ids)
+        return tuple((part, between) for left, between, right in joints for part in (left, right) if part in ids)
 
     @cached_property
     def joined_ids(self) -> dict[Part, tuple[bytes | Part, ...]]:
-        """Each signed header that holds a delivery id and is next to other signed headers, with all of these in order.
+        """Each signed part that holds a delivery id and is next to other movable parts, with all of these in order.
 
-        Their joined text is the same wherever it is cut into headers.
+        Their joined text is the same wherever it is cut into parts.
         """
-        grouped = groupby(self.template, key=lambda part: isinstance(part, bytes) or part[0] == "header")
+        movable = self.movable_parts
+        grouped = groupby(self.template, key=lambda part: isinstance(part, bytes) or part in movable)
         runs = [tuple(run) for is_run, run in grouped if is_run]
         joined = [run for run in runs if sum(not isinstance(part, bytes) for part in run) > 1]
         return {part: run for run in joined for part in run if part in self.event.parts["id"]}
-
-    @cached_property
-    def joints(self) -> tuple[tuple[Part, bytes, Part], ...]:
-        """Each two placeholders of `signed` that follow one another, with the text between them."""
-        return tuple(joints(self.template))
-
-    @cached_property
-    def timestamp_source(self) -> Part:
-        """`timestamp`, parsed; ("", "") where the scheme has none."""
-        return parse_source(self.timestamp)
-
-    @cached_property
-    def digest(self) -> str:
-        return self.algorithm.removeprefix("hmac-")
-
-    @cached_property
-    def digest_size(self) -> int:
-        return hashlib.new(self.digest).digest_size
-
-    def signs(self, source: str) -> bool:
-        """Whether the signature covers the value at `source`, so that only the store can have written it."""
-        part = parse_source(source)
-        timed = part == self.timestamp_source and ("timestamp", "") in self.signed_parts
-        in_body = part[0] == "json" and ("body", "") in self.signed_parts
-        return timed or in_body or part in self.signed_parts
 
     def key_of(self, text: str) -> bytes:
         """Decode a secret, as the store shows it, to the key. Raises ValueError with the reason."""
@@ -217,9 +128,11 @@ def extend(
     topics: Mapping[str, str],
 ) -> Scheme:
     """Return the parent with changes. Without a parent, start from the grammar's defaults."""
-    if parent is None and not changes.get("headers"):
+    if parent is None and not changes.get("headers") and not changes.get("signature"):
         raise SchemeError("headers", "name the header that holds the signature, or set extends to a preset")
     base = parent or Scheme(name)
+    if parent is None:
+        changes = {"headers": (), **changes}
     scheme = replace(
         base,
         **changes,
@@ -228,6 +141,12 @@ def extend(
         topics={**base.topics, **topics},
         configured=base.configured | set(topics),
     )
+    if not scheme.event.topic:
+        raise SchemeError(
+            "event.topic",
+            'the event has no topic source, so no handler could get it; set topic = ["json:type"] or another source, '
+            'or, if every delivery has the same topic, topic = ["const:order.created"]',
+        )
     if changes.get("tolerance") and not scheme.timestamp:
         raise SchemeError(
             "tolerance", 'tolerance needs a timestamp: set timestamp = "header:NAME", or remove tolerance'
@@ -239,140 +158,3 @@ def encode_secret(scheme: Scheme, key: bytes) -> str:
     """A key as the text of a secret, in the form that the scheme uses."""
     encoding = scheme.secret_encoding
     return scheme.secret_prefix + (b64encode(key).decode() if encoding == "base64" else key.hex())
-
-
-# Checks: each refuses one kind of unsafe or meaningless scheme. The message is the fix
-
-
-def _check_headers(scheme: Scheme) -> None:
-    if not scheme.headers:
-        raise SchemeError("headers", "headers is empty: name the header that holds the signature")
-    for name in scheme.headers:
-        if not _HEADER_NAME.fullmatch(name):
-            raise SchemeError("headers", f"{name!r} is not a valid header name")
-
-
-def _check_form(scheme: Scheme) -> None:
-    if scheme.sig_keys and not scheme.pair_sep:
-        raise SchemeError("sig_keys", 'sig_keys needs pair_sep, the text between key and signature, such as "="')
-    if scheme.pair_sep and not scheme.sig_keys:
-        raise SchemeError("pair_sep", 'pair_sep needs sig_keys, the keys that hold signatures, such as ["v1"]')
-    if scheme.list_sep and scheme.list_sep == scheme.pair_sep:
-        raise SchemeError("list_sep", "list_sep and pair_sep are the same; a header cannot be split by both")
-    if "" in scheme.sig_keys:
-        raise SchemeError("sig_keys", "sig_keys holds an empty key; write the text before pair_sep")
-
-
-def _check_signed(scheme: Scheme) -> None:
-    if set("{}") & set(PLACEHOLDER.sub("", scheme.signed)):
-        raise SchemeError("signed", "signed has an unmatched brace; write placeholders like {body}")
-    for kind, name in scheme.signed_parts:
-        if (kind, bool(name)) not in _KNOWN_PLACEHOLDERS:
-            written = f"{{{kind}:{name}}}" if name else f"{{{kind}}}"
-            known = " ".join(f"{{{known}}}" for known in PLACEHOLDERS)
-            raise SchemeError("signed", f"signed has {written}, which is unknown; there are {known}")
-    if ("body", "") in scheme.signed_parts:
-        return
-    if not scheme.allow_unsigned_body:
-        raise SchemeError(
-            "signed",
-            "signed leaves out {body}, so an attacker could change the content; add it, or, if the store "
-            "does not sign the body, set allow_unsigned_body = true",
-        )
-    if not scheme.signed_parts:
-        raise SchemeError("signed", "signed is the same for every delivery; add a placeholder, such as {timestamp}")
-
-
-_KNOWN_PLACEHOLDERS = {("body", False), ("timestamp", False), ("url", False), ("header", True), ("json", True)}
-
-
-def _check_timestamp(scheme: Scheme) -> None:
-    uses = ("timestamp", "") in scheme.signed_parts
-    kind, name = scheme.timestamp_source
-    if not scheme.timestamp:
-        if uses:
-            raise SchemeError("timestamp", 'signed has {timestamp}; set its source: timestamp = "header:NAME"')
-        return
-    if kind not in ("header", "sig", "json") or not name:
-        raise SchemeError("timestamp", 'timestamp is "header:NAME", "sig:KEY" or "json:a.b"')
-    if kind == "sig":
-        _check_time_in_signature(scheme, name)
-    if not scheme.signs(scheme.timestamp):
-        raise SchemeError(
-            "timestamp",
-            f"{scheme.timestamp} is not signed, so an attacker could change it; add {{timestamp}} to signed, or set "
-            'timestamp = ""',
-        )
-
-
-def _check_time_in_signature(scheme: Scheme, name: str) -> None:
-    if not scheme.pair_sep or not scheme.list_sep:
-        raise SchemeError(
-            "timestamp",
-            f'timestamp = "sig:{name}" reads it from the signature header; that needs list_sep and pair_sep, '
-            'such as "," and "="',
-        )
-    if name in scheme.sig_keys:
-        raise SchemeError("timestamp", f"{name} is in sig_keys; it cannot be both signature and timestamp")
-
-
-def _check_joints(scheme: Scheme) -> None:
-    """A single header may touch others: the body fits in one place only, and so does a timestamp that is recent."""
-    headers = [part for part in scheme.signed_parts if part[0] == "header"]
-    touching = any(not between and (left in headers or right in headers) for left, between, right in scheme.joints)
-    if touching and (len(headers) > 1 or (scheme.signs_time and not scheme.tolerance)):
-        raise SchemeError(
-            "signed",
-            "signed has a header and another placeholder with no text between them, so an attacker could move a part "
-            "of one to the other; add the text that the store signs between them, or, for a single header next to "
-            "{timestamp}, set a tolerance",
-        )
-
-
-def _check_sources(scheme: Scheme) -> None:
-    for what, parts in scheme.event.parts.items():
-        for kind, name in parts:
-            wanted = ("json", "body") if what == "data" else ("header", "json")
-            if kind not in wanted or bool(name) != (kind != "body"):
-                forms = ' or "body"' if what == "data" else ' or "header:NAME"'
-                written = f"{kind}:{name}" if name else kind
-                raise SchemeError(f"event.{what}", f'{written!r} is not a source; write "json:a.b"{forms}')
-
-
-def _check_dedupe(scheme: Scheme) -> None:
-    if scheme.dedupe != "id":
-        return
-    for source in scheme.event.id:
-        if not scheme.signs(source):
-            raise SchemeError(
-                "dedupe",
-                f'dedupe = "id" trusts {source}, which is not signed: an attacker could send an old delivery under '
-                "a new id, and the event that really has this id would be dropped as a duplicate; "
-                'use dedupe = "id+body"',
-            )
-
-
-def _check_topics(scheme: Scheme) -> None:
-    for theirs, ours in scheme.topics.items():
-        if not _TOPIC.fullmatch(ours):
-            raise SchemeError("topics", f'{theirs!r} maps to {ours!r}; write it like "order.created"')
-
-
-def _check_numbers(scheme: Scheme) -> None:
-    if not 200 <= scheme.success <= 299:
-        raise SchemeError("success", "success is a 2xx status code: 200 to 299")
-    if scheme.tolerance < 0:
-        raise SchemeError("tolerance", "tolerance is a number of seconds; 0 turns it off")
-
-
-CHECKS = (
-    _check_headers,
-    _check_form,
-    _check_signed,
-    _check_timestamp,
-    _check_joints,
-    _check_sources,
-    _check_dedupe,
-    _check_topics,
-    _check_numbers,
-)

@@ -1,4 +1,4 @@
-"""HMAC with a key that is used many times (RFC 2104)."""
+"""Hashes with a key: HMAC with a key that is used many times (RFC 2104), and SHA-256 over secret and content."""
 
 from __future__ import annotations
 
@@ -27,3 +27,20 @@ def keyed(key: bytes, digest: str) -> Mac:
         return outer.digest()
 
     return mac
+
+
+def secret_first(key: bytes) -> Mac:
+    """Return the function that hashes key and content, as in SHA-256(secret + body)."""
+    start = hashlib.sha256(key)
+
+    def mac(content: bytes) -> bytes:
+        inner = start.copy()
+        inner.update(content)
+        return inner.digest()
+
+    return mac
+
+
+def secret_last(key: bytes) -> Mac:
+    """Return the function that hashes content and key, as in SHA-256(body + secret)."""
+    return lambda content: hashlib.sha256(content + key).digest()

@@ -7,18 +7,33 @@ Each step is a function, so that `explain` shows exactly the steps of `verify`.
 from __future__ import annotations
 
 import re
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import orjson
 
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.signing.decoding import strict_base64, strict_hex
+from receiver.contract.signing.decoding import strict_base64, strict_base64url, strict_hex
 from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources
 from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
-from receiver.contract.signing.sources import Headers, Part, header_bytes, parse_source, reader, signed_text
+from receiver.contract.signing.scheme_checks import MAX_POSITIONS
+from receiver.contract.signing.sources import (
+    BODY,
+    TIMESTAMP,
+    Headers,
+    Part,
+    header_bytes,
+    parse_source,
+    put,
+    reader,
+    scalar_text,
+    unverified_text,
+)
 
 __all__ = [
     "MAX_CANDIDATES",
@@ -33,12 +48,13 @@ __all__ = [
     "Scheme",
     "SchemeError",
     "Secret",
+    "Signed",
     "Sources",
     "Verified",
     "candidates_in",
     "check_timestamp",
     "find_secret",
-    "find_signature",
+    "find_signatures",
     "id_has_separator",
     "joined_id",
     "may_be_cut",
@@ -46,7 +62,7 @@ __all__ = [
     "read_source",
     "read_timestamp",
     "sign",
-    "split_signature",
+    "split_signatures",
     "verify",
 ]
 
@@ -66,8 +82,8 @@ _RFC3339 = re.compile(
 )
 _FORMS = {"s": "[1-9][0-9]{9}", "ms": "[1-9][0-9]{12}", "rfc3339": _RFC3339.pattern}
 """Each unit's timestamps of this age."""
-_TIMESTAMP: Part = ("timestamp", "")
-_BODY: Part = ("body", "")
+_BODY_BEGINS = re.compile(rb'[={["]')
+_DECODERS = {"hex": strict_hex, "base64": strict_base64, "base64url": strict_base64url}
 
 
 class Verified(NamedTuple):
@@ -81,8 +97,7 @@ def verify(
     scheme: Scheme, *, secrets: Sequence[Secret], headers: Headers, body: bytes, now: float, url: str = ""
 ) -> Verified:
     """Verify a delivery's signature over its raw bytes, or raise DeliveryRefused."""
-    _, raw = find_signature(scheme, headers)
-    pairs = split_signature(scheme, raw)
+    pairs = split_signatures(scheme, find_signatures(scheme, headers, body))
     candidates = candidates_in(scheme, pairs)
     text = read_timestamp(scheme, headers, body, pairs) if scheme.signs_time else ""
     content = scheme.signed_content(headers, body, text, url)
@@ -92,7 +107,7 @@ def verify(
     if not secret.is_active(now):
         raise DeliveryRefused("secret-expired", f"signed with {secret.fingerprint}, which has expired")
     if not scheme.timestamp or not scheme.tolerance:
-        if scheme.signs_time and _has_separator(scheme, _TIMESTAMP, text):
+        if scheme.signs_time and _has_separator(scheme, TIMESTAMP, text):
             parse_timestamp(scheme, text)  # else it may hold a part of what is signed next to it
         return Verified(secret, None)
     # Checked last: before that it may be forged.
@@ -101,8 +116,17 @@ def verify(
     return Verified(secret, moment)
 
 
-def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: float, url: str = "") -> dict[str, str]:
-    """Return the headers that a store would add to sign this delivery.
+class Signed(NamedTuple):
+    """What a store adds to a delivery to sign it."""
+
+    headers: dict[str, str]
+    """Its headers and query fields, as `?NAME`."""
+    body: bytes
+    """Changed where the signature is a field of it."""
+
+
+def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: float, url: str = "") -> Signed:
+    """Sign a delivery as the store would, in the first place where the scheme looks for a signature.
 
     A header that the scheme signs must be in `headers`, and a timestamp that it reads from the body must be
     in the body: DeliveryRefused says which one is missing.
@@ -111,43 +135,71 @@ def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: 
     text = format_timestamp(scheme, now) if kind in ("header", "sig") else ""
     added = {name: text} if kind == "header" else {}
     given = {**headers, **added}
-    if kind == "json" and _TIMESTAMP in scheme.signed_parts:
+    if kind in ("json", "form") and TIMESTAMP in scheme.signed_parts:
         text = read_timestamp(scheme, given, body, [])
-    mac = secret.macs[scheme.digest](scheme.signed_content(given, body, text, url))
+    mac = secret.macs[scheme.mac](scheme.signed_content(given, body, text, url))
     pairs = [(name, text)] if kind == "sig" else []
-    pairs.append((scheme.sig_keys[0] if scheme.sig_keys else "", encode_mac(scheme, mac)))
-    return {**added, scheme.header_names[0]: write_signature(scheme, pairs)}
+    pairs.append((next(iter(scheme.signature_keys), ""), encode_mac(scheme, mac)))
+    signature = write_signature(scheme, pairs)
+    kind, name = ("header", scheme.header_names[0]) if scheme.headers else scheme.signature_sources[0][1]
+    if kind == "header":
+        return Signed({**added, name: signature}, body)
+    return Signed(added, _with_field(body, (kind, name), signature))
+
+
+def _with_field(body: bytes, part: Part, text: str) -> bytes:
+    kind, name = part
+    if kind == "form":
+        return body + (b"&" if body else b"") + urlencode({name: text}).encode()
+    document = orjson.loads(body)
+    put(document, name, text)
+    return orjson.dumps(document)
 
 
 # The steps of verification, in their order
 
 
-def find_signature(scheme: Scheme, headers: Headers) -> tuple[str, str]:
-    """Return name and value of the first signature header that is present."""
-    for name in scheme.header_names:
-        if value := headers.get(name):
-            if len(value) > MAX_SIGNATURE_HEADER:
-                raise DeliveryRefused("malformed-signature", f"{name} is {len(value)} characters long")
-            return name, value
-    raise DeliveryRefused("no-signature", f"no header {' or '.join(scheme.headers)}")
+def find_signatures(scheme: Scheme, headers: Headers, body: bytes) -> list[tuple[str, str]]:
+    """Return where signatures are, as written in the scheme, and their texts. Some stores send one for each key."""
+    found = []
+    for name, header in zip(scheme.headers, scheme.header_names, strict=True):
+        if value := headers.get(header):
+            found.append((name, value))
+    for source, part in scheme.signature_sources:
+        if text := unverified_text(part, headers, body):
+            found.append((source, text))
+    if not found:
+        raise DeliveryRefused("no-signature", f"no {' or '.join(_places(scheme))}")
+    for name, value in found:
+        if len(value) > MAX_SIGNATURE_HEADER:
+            raise DeliveryRefused("malformed-signature", f"{name} is {len(value)} characters long")
+    return found
 
 
-def split_signature(scheme: Scheme, raw: str) -> Pairs:
-    """Split the header into (key, value). A plain value has the empty key and is never split: base64 may end in `=`."""
-    items = raw.split(scheme.list_sep) if scheme.list_sep else (raw,)
-    if not scheme.pair_sep:
-        return [("", item.strip()) for item in items]
-    pairs = []
-    for item in items:
-        key, sep, value = item.strip().partition(scheme.pair_sep)
-        pairs.append((key, value) if sep else ("", key))
+def _places(scheme: Scheme) -> list[str]:
+    return [*(f"header {name}" for name in scheme.headers), *scheme.signature]
+
+
+def split_signatures(scheme: Scheme, found: list[tuple[str, str]]) -> Pairs:
+    """Split each text into (key, value). A plain value has the empty key and is never split: base64 may end in `=`."""
+    pairs: Pairs = []
+    for _, raw in found:
+        items = raw.split(scheme.list_sep) if scheme.list_sep else (raw,)
+        if scheme.sig_index >= 0:
+            pairs += [(str(position), item.strip()) for position, item in enumerate(items[:MAX_POSITIONS])]
+        elif not scheme.pair_sep:
+            pairs += [("", item.strip()) for item in items]
+        else:
+            for item in items:
+                key, sep, value = item.strip().partition(scheme.pair_sep)
+                pairs.append((key, value) if sep else ("", key))
     return pairs
 
 
 def candidates_in(scheme: Scheme, pairs: Pairs) -> list[bytes]:
     """Return every well-formed signature of the right length, at most MAX_CANDIDATES."""
-    keys, size = scheme.sig_keys, scheme.digest_size
-    decode = strict_hex if scheme.encoding == "hex" else strict_base64
+    keys, size = scheme.signature_keys, scheme.digest_size
+    decode = _DECODERS[scheme.encoding]
     found: list[bytes] = []
     tried = 0
     for key, value in pairs:
@@ -168,13 +220,10 @@ def candidates_in(scheme: Scheme, pairs: Pairs) -> list[bytes]:
 def read_timestamp(scheme: Scheme, headers: Headers, body: bytes, pairs: Pairs) -> str:
     """Return the delivery's timestamp as the text that was signed."""
     kind, name = scheme.timestamp_source
-    text: str | None
     if kind == "sig":
         text = next((value for key, value in pairs if key == name), None)
-    elif kind == "header":
-        text = headers.get(name)
     else:
-        text = signed_text(body, name)
+        text = unverified_text((kind, name), headers, body)
     if not text:
         raise DeliveryRefused("no-timestamp", f"no timestamp at {scheme.timestamp}")
     return text
@@ -214,40 +263,57 @@ def find_secret(
 
     Every secret is tried on every candidate, so that the time taken reveals nothing.
     """
-    found, digest = None, scheme.digest
+    found, mac = None, scheme.mac
     for secret in secrets[:MAX_TRIED]:
-        expected = secret.macs[digest](content)
+        expected = secret.macs[mac](content)
         for candidate in candidates:
             if compare_digest(expected, candidate) and (found is None or found.is_active(now) < secret.is_active(now)):
                 found = secret
     return found
 
 
-def id_has_separator(scheme: Scheme, headers: Headers) -> bool:
+def id_has_separator(scheme: Scheme, headers: Headers, document: Any) -> bool:
     """Whether the delivery id contains the text that separates it from another signed part."""
-    for name, separator in scheme.id_separators:  # noqa: SIM110  any() takes twice as long
+    for name, separator in scheme.id_separators:
         if separator in header_bytes(headers.get(name, "")):
             return True
-    return False
+    return any(separator in _field_bytes(read(headers, document)) for read, separator in scheme.id_field_separators)
 
 
 def joined_id(scheme: Scheme, headers: Headers, document: Any) -> bytes:
-    """The text of the delivery id and of the signed headers next to it; empty if the id is not next to any."""
+    """The text of the delivery id and of the signed parts next to it; empty if the id is not next to any."""
     sources = (part for part in scheme.event.parts["id"] if read_part(part, headers, document) not in (None, ""))
     run = scheme.joined_ids.get(next(sources, ("", "")), ())
-    return b"".join(part if isinstance(part, bytes) else header_bytes(headers.get(part[1], "")) for part in run)
+    return b"".join(part if isinstance(part, bytes) else _part_bytes(part, headers, document) for part in run)
 
 
-def may_be_cut(scheme: Scheme, headers: Headers, body: bytes) -> bool:
+def _part_bytes(part: Part, headers: Headers, document: Any) -> bytes:
+    value = read_part(part, headers, document)
+    return header_bytes(value or "") if part[0] == "header" else _field_bytes(value)
+
+
+def _field_bytes(value: Any) -> bytes:
+    return (scalar_text(value) or "").encode("utf-8", "surrogatepass")
+
+
+def may_be_cut(scheme: Scheme, headers: Headers, body: bytes, *, is_form: bool = False) -> bool:
     """Whether the same signed bytes may be another delivery, whose signed headers and body end elsewhere.
 
     Then a signed header contains its separator, or the body may contain a part of a signed header or the timestamp.
+    The rest of a form that was cut may be a form. But its beginning is in a header then, after the separator.
     """
     names = [part for part in scheme.signed_parts if part[0] == "header"]
-    if not names or _BODY not in scheme.signed_parts:
+    if not names or BODY not in scheme.signed_parts:
         return False
+    if is_form:
+        first, last = body.partition(b"&")[0], body.rpartition(b"=")[2]
+        in_header = any(_has_part_of_a_form(scheme, part, header_bytes(headers.get(part[1], ""))) for part in names)
+        return in_header or first.count(b"=") > 1 or _has_part_of_others(scheme, first.partition(b"=")[0], last)
+    # Only on the outer side of all brackets: inside them it is a part of the document.
+    start = min(at for at in (body.find(b"{"), body.find(b"["), len(body)) if at >= 0)
+    end = max(body.rfind(b"}"), body.rfind(b"]")) + 1
     has_separator = any(_has_separator(scheme, part, headers.get(part[1], "")) for part in names)
-    return has_separator or _has_part_of_others(scheme, body)
+    return has_separator or _has_part_of_others(scheme, body[:start], body[end:])
 
 
 def _has_separator(scheme: Scheme, part: Part, value: str) -> bool:
@@ -255,19 +321,23 @@ def _has_separator(scheme: Scheme, part: Part, value: str) -> bool:
     return any(between in header_bytes(value) for left, between, right in scheme.joints if part in (left, right))
 
 
-def _has_part_of_others(scheme: Scheme, body: bytes) -> bool:
-    """Whether the body has what separates it from a signed header, or from the timestamp with a timestamp there.
+def _has_part_of_a_form(scheme: Scheme, part: Part, value: bytes) -> bool:
+    """Whether a signed header contains its separator and, if the body follows, the beginning of a body after that."""
+    is_before = scheme.template.index(part) < scheme.template.index(BODY)
+    separators = [between for left, between, right in scheme.joints if part in (left, right)]
+    tails = [value.partition(between)[2] if between else value for between in separators if between in value]
+    return any(_BODY_BEGINS.search(tail) for tail in tails) if is_before else bool(tails)
 
-    Only on that side of all its brackets: inside them it is a part of the document.
-    """
-    start = min(at for at in (body.find(b"{"), body.find(b"["), len(body)) if at >= 0)
-    end = max(body.rfind(b"}"), body.rfind(b"]")) + 1
+
+def _has_part_of_others(scheme: Scheme, before: bytes, after: bytes) -> bool:
+    """Whether the begin of a body or its end has what separates it from a signed header, or from the timestamp with a
+    timestamp there."""
     forms = {"header": b"", "timestamp": _FORMS[scheme.timestamp_unit].encode()}
     for left, between, right in scheme.joints:
         separator = re.escape(between)
-        if right == _BODY and left[0] in forms and re.search(forms[left[0]] + separator, body[:start]):
+        if right == BODY and left[0] in forms and re.search(forms[left[0]] + separator, before):
             return True
-        if left == _BODY and right[0] in forms and re.search(separator + forms[right[0]], body[end:]):
+        if left == BODY and right[0] in forms and re.search(separator + forms[right[0]], after):
             return True
     return False
 
@@ -285,11 +355,16 @@ def read_part(part: Part, headers: Headers, document: Any) -> Any:
 
 
 def write_signature(scheme: Scheme, pairs: Pairs) -> str:
-    """The reverse of `split_signature`."""
+    """The reverse of `split_signatures`."""
+    if scheme.sig_index >= 0:
+        texts = dict(pairs)
+        return scheme.list_sep.join(texts.get(str(at), "") for at in range(max(map(int, texts)) + 1))
     return scheme.list_sep.join(f"{key}{scheme.pair_sep}{value}" if key else value for key, value in pairs)
 
 
 def encode_mac(scheme: Scheme, mac: bytes) -> str:
+    if scheme.encoding == "base64url":
+        return urlsafe_b64encode(mac).rstrip(b"=").decode()
     return mac.hex() if scheme.encoding == "hex" else b64encode(mac).decode()
 
 

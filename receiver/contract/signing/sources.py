@@ -5,19 +5,26 @@ A scheme makes these functions once: they tell no kinds apart and split no paths
 
 from __future__ import annotations
 
+import hashlib
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
+from urllib.parse import unquote_to_bytes, urlencode, urlsplit
 
 import orjson
 
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import follow, walk
+from receiver.contract.event import follow, form_pairs, walk
 
 Headers = Mapping[str, str]
-"""Header names in lower case; values as the server decoded them (latin-1)."""
+"""Header names in lower case; values as the server decoded them (latin-1). Query fields are among them, as `?NAME`."""
 Part = tuple[str, str]
-"""A parsed placeholder or source: ("header", "x-topic"), ("json", "data.id"), ("body", "")."""
+"""A parsed placeholder or source: ("header", "x-topic"), ("json", "data.id"), ("body", "").
+
+A query field is ("header", "?NAME"): a sender's text outside of the body, as a header is. No header has such a name.
+"""
 Reader = Callable[[Headers, Any], Any]
 """Returns the value of a source in headers and document, or None."""
 Filler = Callable[[Headers, bytes, str, str], bytes]
@@ -27,13 +34,47 @@ MAX_CONTAINERS = 50_000
 MIN_CONTAINER_BYTES = 20
 """In a longer body, each of them may take this many bytes."""
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+MAX_QUERY_FIELDS = 64
+BODY: Part = ("body", "")
+BODY_HASHES: tuple[Part, ...] = (("body_sha256", ""), ("body_sha256_base64", ""))
+FORM_SORTED: Part = ("form_sorted", "")
+SECRET: Part = ("secret", "")
+TIMESTAMP: Part = ("timestamp", "")
+METHOD = b"POST"
 _NOTHING = (None, "")
 
 
 def parse_source(source: str) -> Part:
     """Parse `header:X-Topic` to ("header", "x-topic"). Header names are case-insensitive."""
     kind, _, name = source.partition(":")
+    if kind == "query" and name:
+        return "header", f"?{name}"
     return kind, name.lower() if kind == "header" else name
+
+
+def written(part: Part) -> str:
+    """The reverse of `parse_source`."""
+    kind, name = part
+    if kind == "header" and name.startswith("?"):
+        return f"query:{name[1:]}"
+    return f"{kind}:{name}" if name else kind
+
+
+def query_fields(query: str) -> dict[str, str]:
+    """The fields of a request's query, as headers: `?NAME`. Of a repeated one, the first value."""
+    fields: dict[str, str] = {}
+    for item in query.split("&", MAX_QUERY_FIELDS)[:MAX_QUERY_FIELDS]:
+        name, _, value = item.replace("+", " ").partition("=")
+        if name:
+            fields.setdefault("?" + unquote_to_bytes(name).decode("latin-1"), unquote_to_bytes(value).decode("latin-1"))
+    return fields
+
+
+def with_query(url: str, headers: Headers) -> tuple[str, dict[str, str]]:
+    """The URL and the headers to send a delivery with: its query fields are written to the URL."""
+    query = {name[1:].encode("latin-1"): header_bytes(text) for name, text in headers.items() if name.startswith("?")}
+    sent = {name: text for name, text in headers.items() if not name.startswith("?")}
+    return (f"{url}{'&' if '?' in url else '?'}{urlencode(query)}" if query else url), sent
 
 
 def reader(part: Part) -> Reader:
@@ -41,8 +82,12 @@ def reader(part: Part) -> Reader:
     kind, name = part
     if kind == "header":
         return lambda headers, _: headers.get(name)
-    if kind == "body":
+    if kind == "body" or (kind == "form" and not name):
         return lambda _, document: document
+    if kind == "form":
+        return lambda _, document: document.get(name) if isinstance(document, dict) else None
+    if kind == "const":
+        return lambda *_: name
     *parents, last = name.split(".")
 
     def read(_: Headers, document: Any) -> Any:
@@ -77,10 +122,20 @@ def parse_template(signed: str) -> Iterator[bytes | Part]:
     for match in PLACEHOLDER.finditer(signed):
         if literal := signed[end : match.start()]:
             yield literal.encode()
-        yield parse_source(match[1])
+        yield parse_source(_required(match[1]))
         end = match.end()
     if literal := signed[end:]:
         yield literal.encode()
+
+
+def optional_parts(signed: str) -> frozenset[Part]:
+    """The placeholders that end in `?`, as in `{json:a.b?}`: one that is missing is an empty text."""
+    named = (match[1] for match in PLACEHOLDER.finditer(signed))
+    return frozenset(parse_source(_required(text)) for text in named if _required(text) != text)
+
+
+def _required(placeholder: str) -> str:
+    return placeholder.removesuffix("?")
 
 
 def joints(template: tuple[bytes | Part, ...]) -> Iterator[tuple[Part, bytes, Part]]:
@@ -95,13 +150,14 @@ def joints(template: tuple[bytes | Part, ...]) -> Iterator[tuple[Part, bytes, Pa
         left, between = part, b""
 
 
-def filler(template: Sequence[bytes | Part]) -> Filler:
+def filler(template: Sequence[bytes | Part], optional: frozenset[Part] = frozenset()) -> Filler:
     """Return the function that fills the template of the signed content."""
     form = b"".join(part.replace(b"%", b"%%") if isinstance(part, bytes) else b"%b" for part in template)
     parts = [part for part in template if not isinstance(part, bytes)]
 
     def fill(headers: Headers, body: bytes, timestamp: str, url: str) -> bytes:
         values = []
+        fields: BodyFields | None = None
         for part in parts:
             kind, name = part
             if kind == "body":
@@ -109,20 +165,32 @@ def filler(template: Sequence[bytes | Part]) -> Filler:
             elif kind == "timestamp":
                 values.append(header_bytes(timestamp))
             elif kind == "header":
-                values.append(header_bytes(_present(part, headers.get(name))))
-            elif kind == "url":
-                values.append(url.encode())
+                text = headers.get(name)
+                values.append(header_bytes(text) if text is not None else _missing(part, optional))
+            elif kind in _FIXED:
+                values.append(_FIXED[kind](body, url))
             else:
-                values.append(_present(part, signed_text(body, name)).encode("utf-8", "surrogatepass"))
+                fields = fields or BodyFields(body)
+                value = fields.read(part)
+                values.append(_missing(part, optional) if value is None else value)
         return form % tuple(values)
 
     return fill
 
 
-def _present(part: Part, text: str | None) -> str:
-    if text is None:
-        raise DeliveryRefused("incomplete", f"{part[0]}:{part[1]} is part of the signed content, but it is missing")
-    return text
+_FIXED: dict[str, Callable[[bytes, str], bytes]] = {
+    "url": lambda _, url: url.encode(),
+    "path": lambda _, url: urlsplit(url).path.encode(),
+    "method": lambda *_: METHOD,
+    "body_sha256": lambda body, _: hashlib.sha256(body).hexdigest().encode(),
+    "body_sha256_base64": lambda body, _: b64encode(hashlib.sha256(body).digest()),
+}
+
+
+def _missing(part: Part, optional: frozenset[Part]) -> bytes:
+    if part in optional:
+        return b""
+    raise DeliveryRefused("incomplete", f"{written(part)} is part of the signed content, but it is missing")
 
 
 def header_bytes(text: str) -> bytes:
@@ -144,17 +212,66 @@ def too_many_containers(body: bytes) -> int:
     return allowed if len(body) > MAX_CONTAINERS and count_containers(body, allowed + 1) > allowed else 0
 
 
-def signed_text(body: bytes, path: str) -> str | None:
-    """Return a scalar of the body as text. Other values have no text to sign.
+class BodyFields:
+    """The fields of a body that is not verified yet. One that takes long to read has none. Each form is read once."""
 
-    The body is not verified yet, so one that takes long to read has none either.
-    """
-    if too_many_containers(body):
-        return None
-    try:
-        value = follow(orjson.loads(body), path)
-    except orjson.JSONDecodeError:
-        return None
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def read(self, part: Part) -> bytes | None:
+        """Return the bytes that a store signs for a field; None if it is missing."""
+        kind, name = part
+        if kind == "json":
+            text = scalar_text(follow(self._document, name))
+            return None if text is None else text.encode("utf-8", "surrogatepass")
+        if self._pairs is None:
+            return None
+        if part == FORM_SORTED:
+            return "".join(name + value for name, value in sorted(set(self._pairs))).encode("latin-1")
+        own = name.encode().decode("latin-1")
+        return next((value.encode("latin-1") for key, value in reversed(self._pairs) if key == own), None)
+
+    @cached_property
+    def _document(self) -> Any:
+        if too_many_containers(self._body):
+            return None
+        try:
+            return orjson.loads(self._body)
+        except orjson.JSONDecodeError:
+            return None
+
+    @cached_property
+    def _pairs(self) -> list[tuple[str, str]] | None:
+        return form_pairs(self._body)
+
+
+def scalar_text(value: Any) -> str | None:
+    """Return a scalar as the text that a store signs. Other values have none."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, str | int | float) else None
+
+
+def unverified_text(part: Part, headers: Headers, body: bytes) -> str | None:
+    """Return the text of a header or field of a delivery that is not verified yet."""
+    if part[0] == "header":
+        return headers.get(part[1])
+    value = BodyFields(body).read(part)
+    return None if value is None else value.decode("latin-1" if part[0] == "form" else "utf-8", "surrogatepass")
+
+
+def put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Write a value to a path of a JSON document, unless there is one. A step of digits is a place in a list."""
+    place: Any = document
+    *above, last = path.split(".")
+    for step, following in zip(above, path.split(".")[1:], strict=True):
+        place = _enter(place, step, [] if following.isdigit() else {})
+    _enter(place, last, value)
+
+
+def _enter(place: Any, step: str, new: Any) -> Any:
+    if isinstance(place, dict):
+        return place.setdefault(step, new)
+    if len(place) == int(step):
+        place.append(new)
+    return place[int(step)]

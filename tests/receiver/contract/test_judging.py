@@ -108,7 +108,7 @@ def odd_delivery(chance: random.Random, scheme: Scheme) -> tuple[dict[str, str],
     headers = {name: chance.choice(IDS) for name in sorted(names) if chance.random() < 0.9}
     moment = NOW + chance.choice([0, 0, 0, 0, -400, 400])
     try:
-        headers |= sign(scheme, secret=chance.choice(SECRETS), headers=headers, body=body, now=moment, url=URL)
+        headers |= sign(scheme, secret=chance.choice(SECRETS), headers=headers, body=body, now=moment, url=URL).headers
     except DeliveryRefused:
         headers[scheme.header_names[0]] = "v1=00"
     return mutated(chance, scheme, headers), body + b" " * (chance.random() < 0.05)

@@ -152,7 +152,7 @@ def _malformed(store: Store, request: Request, now: float) -> Request:
     signature = {name.lower() for name in store.scheme.headers}
     headers = {name: value for name, value in request.headers.items() if name not in signature}
     try:
-        added = sign(store.scheme, secret=store.secrets[0], headers=headers, body=body, now=now, url=store.url)
-    except DeliveryRefused:
+        signed = sign(store.scheme, secret=store.secrets[0], headers=headers, body=body, now=now, url=store.url)
+    except (DeliveryRefused, ValueError):  # also where the signature is a field of the body
         return request
-    return Request({**headers, **added}, body)
+    return Request({**headers, **signed.headers}, signed.body)

@@ -78,7 +78,7 @@ def body_for(scheme: Scheme, content: Any) -> bytes:
 
 def signed_by(scheme: Scheme, secret: Secret, body: bytes) -> dict[str, str]:
     headers = {"x-id": "msg_1", "webhook-id": "msg_1", "svix-id": "msg_1"}
-    return headers | sign(scheme, secret=secret, headers=headers, body=body, now=NOW, url=URL)
+    return headers | sign(scheme, secret=secret, headers=headers, body=body, now=NOW, url=URL).headers
 
 
 @examples

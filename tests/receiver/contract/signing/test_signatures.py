@@ -63,7 +63,7 @@ def test_the_standardwebhooks_package_accepts_our_signature() -> None:
     text = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     now = datetime.now(UTC).timestamp()
     headers = {"webhook-id": "msg_1"}
-    headers |= sign(scheme, secret=Secret(scheme.key_of(text)), headers=headers, body=BODY, now=now)
+    headers |= sign(scheme, secret=Secret(scheme.key_of(text)), headers=headers, body=BODY, now=now).headers
     assert Webhook(text).verify(BODY, headers)["type"] == "order.created"
 
 
@@ -203,7 +203,7 @@ def test_a_secret_listed_as_expired_and_as_active_is_active() -> None:
 def test_a_genuine_delivery_with_a_bad_timestamp_is_refused(written: str, reason: str) -> None:
     by_header = Scheme("x", headers=PRESETS["spree"].headers, signed="{header:x-spree-webhook-timestamp}.{body}")
     headers = {"x-spree-webhook-timestamp": written}
-    headers |= sign(by_header, secret=KEY, headers=headers, body=BODY, now=NOW)
+    headers |= sign(by_header, secret=KEY, headers=headers, body=BODY, now=NOW).headers
     assert refusal(Sent(PRESETS["spree"], headers, BODY)) == reason
 
 
