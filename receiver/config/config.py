@@ -14,6 +14,7 @@ from receiver.config.settings import FileSettings
 from receiver.config.source_files import KeyPath, Place, Places
 from receiver.config.stores import build_schemes, build_stores
 from receiver.contract.errors import ConfigError
+from receiver.contract.record_map import RecordMap
 from receiver.contract.signing.signatures import PRESETS, Scheme
 from receiver.contract.stores import Store
 
@@ -58,6 +59,11 @@ class Config(FileSettings):
     def known_schemes(self) -> Mapping[str, Scheme]:
         """The presets and the schemes of this config. A configured scheme replaces a preset of the same name."""
         return {**PRESETS, **self._schemes}
+
+    def record_map(self, store: str) -> RecordMap | None:
+        """Where a store's data holds the fields of `event.record`; None for a store that is not configured."""
+        known = self._stores.get(store)
+        return known.scheme.record if known else None
 
     def place(self, *key: str | int) -> Place | None:
         """Return the file and line of the value at `key`, or of the nearest table above it."""

@@ -19,6 +19,7 @@ from receiver.config.values import (
     Names,
     PrivateNetworks,
     Rate,
+    RecordPath,
     RedisUrl,
     RepeatWindow,
     SealingKey,
@@ -224,6 +225,18 @@ class SourcesSettings(Section):
     store: tuple[str, ...] | None = None
 
 
+class RecordSettings(Section):
+    """`[schemes.NAME.record]`: where this store's data holds the fields of `event.record`."""
+
+    money: Literal["major", "minor"] | None = None
+    decimals: dict[str, int] = {}
+    product: dict[str, RecordPath] = {}
+    order: dict[str, RecordPath] = {}
+    line: dict[str, RecordPath] = {}
+    buyer: dict[str, RecordPath] = {}
+    customer: dict[str, RecordPath] = {}
+
+
 class SchemeSettings(Section):
     """`[schemes.NAME]`. A key left out is inherited from `extends`, or has the default of `signing.grammar.Scheme`."""
 
@@ -247,6 +260,7 @@ class SchemeSettings(Section):
     dedupe: Literal["id+body", "id"] | None = None
     event: SourcesSettings = SourcesSettings()
     topics: dict[str, str] = {}
+    record: RecordSettings = RecordSettings()
 
 
 class SandboxSettings(Section):

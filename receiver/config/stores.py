@@ -84,9 +84,10 @@ class _Schemes:
             return extend(
                 parent,
                 name=name,
-                changes=given.model_dump(exclude_none=True, exclude={"extends", "event", "topics"}),
+                changes=given.model_dump(exclude_none=True, exclude={"extends", "event", "topics", "record"}),
                 event=given.event.model_dump(exclude_none=True),
                 topics=given.topics,
+                record=given.record.model_dump(exclude_none=True),
             )
         except SchemeError as error:
             place = self._places.nearest(("schemes", name, *error.key.split(".")))

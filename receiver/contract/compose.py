@@ -11,11 +11,14 @@ from urllib.parse import urlencode
 
 import orjson
 
+from receiver.contract.record_map import MISSING
 from receiver.contract.signing.grammar import Scheme
 from receiver.contract.signing.signatures import format_timestamp, read_part, sign
 from receiver.contract.signing.sources import Part, put
 from receiver.contract.stores import Store
-from receiver.contract.topics import their_names
+from receiver.contract.topics import their_names, translate
+
+RESOURCES = ("product", "order", "customer")
 
 
 class Request(NamedTuple):
@@ -37,17 +40,27 @@ def compose(
     scheme = store.scheme
     draft = _Draft(scheme)
     moment = datetime.fromtimestamp(int(occurred or now), UTC).isoformat().replace("+00:00", "Z")
-    draft.write_data(data)
+    standard = translate(topic, scheme.topics)
+    draft.write_data(data, standard)
     draft.write("topic", next(iter(their_names(topic, scheme.topics)), topic))
     draft.write("id", delivery_id)
     draft.write_timestamp(now)
     draft.write("occurred", moment)
     draft.write("store", store.domain or store.name)
-    if isinstance(data, dict) and "id" in data:
-        draft.write("resource_id", data["id"])
+    resource = scheme.record.read(standard.partition(".")[0], "id", data)
+    if resource is MISSING and isinstance(data, dict):
+        resource = data.get("id", MISSING)
+    if resource is not MISSING:
+        draft.write("resource_id", resource)
     draft.write_signed_parts(delivery_id)
     signed = sign(scheme, secret=store.secrets[0], headers=draft.headers, body=draft.body(), now=now, url=store.url)
     return Request({**draft.headers, **signed.headers}, signed.body)
+
+
+def in_store_shape(scheme: Scheme, topic: str, data: Any) -> Any:
+    """Return a sample with standard field names as the scheme's stores send it, for `compose`."""
+    kind = translate(topic, scheme.topics).partition(".")[0]
+    return scheme.record.shape(kind, data) if isinstance(data, dict) else data
 
 
 class _Draft:
@@ -65,11 +78,21 @@ class _Draft:
         if parts and all(read_part(part, self.headers, self.document) is None for part in parts):
             self._write_at(parts[0], value)
 
-    def write_data(self, data: Any) -> None:
-        """Write the resource to its first source, which may be the whole body."""
-        kind, path = next(iter(self._scheme.event.parts["data"]), ("body", ""))
-        if kind == "json":
-            self._write_at((kind, path), dict(data) if isinstance(data, dict) else data)
+    def write_data(self, data: Any, topic: str) -> None:
+        """Write the resource to its source, which may be the whole body.
+
+        Of several sources it is the one that names the topic or its kind (`data.object.order_created`,
+        `data.payload.customer`), else the first one that does not name another kind.
+        """
+        kind = topic.partition(".")[0]
+        others = tuple(other for other in RESOURCES if other != kind)
+        parts = self._scheme.event.parts["data"] or (("body", ""),)
+        lasts = [(part, part[1].rpartition(".")[2]) for part in parts]
+        named = [part for part, last in lasts if last in (kind, topic.replace(".", "_"))]
+        open_to_all = [part for part, last in lasts if not last.startswith(others)]
+        place = [*named, *open_to_all, *parts][0]
+        if place[0] == "json":
+            self._write_at(place, dict(data) if isinstance(data, dict) else data)
         elif isinstance(data, dict):
             self.document = dict(data)
 

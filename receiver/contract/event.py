@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from receiver.contract.record_map import RecordMap
     from receiver.contract.records import Record
 
 T = TypeVar("T")
@@ -137,6 +138,9 @@ class Event:
     """Where the event came from: webhook, send, replay and others."""
     data_path: str = ""
     """The path of `data` in `payload`, such as `data.order`; empty if the payload is the resource."""
+    record_map: RecordMap | None = field(default=None, repr=False, compare=False)
+    """Where `data` holds the fields of `record`: `[schemes.NAME.record]` of the store's scheme, as it is now. None if
+    the store is not in the config: then each field has its own name."""
 
     @cached_property
     def payload(self) -> Any:
@@ -152,11 +156,12 @@ class Event:
     def record(self) -> Record | None:
         """The resource as a Product, Order or Customer, with money as exact Decimals; None if `data` is not an object.
 
-        A resource of another kind is a plain Record.
+        The names of its fields are the same for every store whose scheme has a record map. A resource of another kind
+        is a plain Record.
         """
         from receiver.contract.records import record_of
 
-        return record_of(self.topic, follow(self._read(parse_float=Decimal), self.data_path))
+        return record_of(self.topic, follow(self._read(parse_float=Decimal), self.data_path), self.record_map)
 
     def _read(self, **options: Any) -> Any:
         try:

@@ -113,6 +113,7 @@ def read_delivery(
             "occurred_at": _time(readers["occurred"](headers, document)),
             "source": source,
             "data_path": data_path,
+            "record_map": scheme.record,
         },
     )
     content_hash = "" if delivery_id or _is_thin(follow(document, data_path)) else _content_hash(theirs, body)

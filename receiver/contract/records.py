@@ -1,7 +1,8 @@
 """Records: a store's products, orders, customers and subscriptions. Standard library only.
 
 A record wraps the store's JSON object with all its fields. Its properties give the common fields the same name and
-type for every store, with money as Decimal. For records of the API client, the config can map other field names.
+type for every store, with money as Decimal. The config can map other field names: for events in the scheme of their
+store, for the API client in its catalogue.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from receiver.contract.errors import StorehooksError
+from receiver.contract.record_map import MISSING, RecordMap
 
 _ON = frozenset({"true", "yes", "on", "1", "enabled", "active", "live"})
 _OFF = frozenset({"false", "no", "off", "0", "disabled", "inactive", "paused", "suspended"})
 _AMOUNT = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,18})?")
+_OWN_NAMES = RecordMap()
 R = TypeVar("R", bound="Record")
 
 
@@ -34,10 +37,13 @@ class Record(Mapping[str, Any]):
     kind = "record"
     """What the record is: product, order, customer, line or subscription."""
 
-    def __init__(self, raw: Mapping[str, Any], names: Mapping[str, str] | None = None, hint: str = "") -> None:
+    def __init__(
+        self, raw: Mapping[str, Any], record_map: RecordMap | None = None, hint: str = "", currency: str = ""
+    ) -> None:
         self._raw = dict(raw)
-        self._names = names or {}
+        self._map = record_map or _OWN_NAMES
         self._hint = hint
+        self._currency = currency
 
     def to_json(self) -> dict[str, Any]:
         """Return the store's JSON object with all its fields."""
@@ -45,12 +51,14 @@ class Record(Mapping[str, Any]):
 
     def replace(self: R, **changes: Any) -> R:
         """Return a copy with other values, given by property names: `product.replace(price=Decimal("9.90"))`."""
-        changed = {self.field_name(name): as_json(value) for name, value in changes.items()}
-        return type(self)({**self._raw, **changed}, self._names, self._hint)
+        raw: Mapping[str, Any] = self._raw
+        for name, value in changes.items():
+            raw = self._map.write(raw, self.kind, name, as_json(value), self._currency_code())
+        return type(self)(raw, self._map, self._hint, self._currency)
 
     def field_name(self, name: str) -> str:
-        """Return the store's own name of a property's field."""
-        return self._names.get(name, name)
+        """Return the store's own name of a property's field, or its path."""
+        return next(iter(self._map.paths(self.kind, name)), name)
 
     @property
     def id(self) -> int | str:
@@ -60,24 +68,50 @@ class Record(Mapping[str, Any]):
 
     def value(self, name: str) -> Any:
         """Return the JSON value of a property. RecordError says which config key to set if the field is missing."""
+        found = self._map.read(self.kind, name, self._raw)
+        if found is not MISSING:
+            return found
+        if not self._map.paths(self.kind, name):
+            raise RecordError(f"this {self.kind} has no {name}: the store's payload does not have it ({self._hint})")
         theirs = self.field_name(name)
-        if theirs in self._raw:
-            return self._raw[theirs]
         fix = f'; if the store uses another name, set {self._hint} = {{{name} = "..."}}' if self._hint else ""
         raise RecordError(
             f"this {self.kind} has no field {theirs!r}; its fields are {', '.join(map(str, self._raw))}{fix}"
         )
 
-    def amount(self, name: str) -> Decimal:
-        """Return an amount of money as an exact Decimal, from text (`"19.90"`) or a JSON number."""
+    def text(self, name: str) -> str:
+        """Return a property as text. Null is an error: the text "None" would be taken for a name."""
         value = self.value(name)
+        if value is None:
+            raise RecordError(f"{self.field_name(name)} of this {self.kind} is null")
+        return str(value)
+
+    def amount(self, name: str) -> Decimal:
+        """Return an amount of money as an exact Decimal, from text (`"19.90"`) or a JSON number.
+
+        If the store's amounts are in minor units, 1990 is 19.90 or 1990, by the currency.
+        """
+        value = self.value(name)
+        minor = self._map.money == "minor"
         if isinstance(value, str) and _AMOUNT.fullmatch(value):
+            value = Decimal(value)
+        elif isinstance(value, float):
+            value = Decimal(repr(value))
+        if not isinstance(value, int | Decimal) or isinstance(value, bool) or (minor and value != int(value)):
+            raise RecordError(f"{self.field_name(name)} of this {self.kind} is not an amount of money")
+        if not minor:
             return Decimal(value)
-        if isinstance(value, int | Decimal) and not isinstance(value, bool):
-            return Decimal(value)
-        if isinstance(value, float):
-            return Decimal(repr(value))
-        raise RecordError(f"{self.field_name(name)} of this {self.kind} is not an amount of money")
+        currency = self._currency_code()
+        if not currency:
+            raise RecordError(
+                f"{self.field_name(name)} of this {self.kind} is in minor units, and it has no currency, which says "
+                f'how many decimals there are; set {self._hint} = {{currency = "..."}}'
+            )
+        return Decimal(value).scaleb(-self._map.decimals_of(currency))
+
+    def _currency_code(self) -> str:
+        found = self._map.read(self.kind, "currency", self._raw)
+        return found.upper() if isinstance(found, str) else self._currency
 
     def flag(self, name: str) -> bool:
         """Return a flag as a bool, from true or false or an unambiguous word such as "enabled"."""
@@ -100,10 +134,11 @@ class Record(Mapping[str, Any]):
         return isinstance(other, Record) and self.kind == other.kind and self._raw == other._raw
 
     def __hash__(self) -> int:
-        return hash((self.kind, str(self._raw.get(self.field_name("id")))))
+        return hash((self.kind, str(self._map.read(self.kind, "id", self._raw))))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._raw.get(self.field_name('id'))!r})"
+        found = self._map.read(self.kind, "id", self._raw)
+        return f"{type(self).__name__}({None if found is MISSING else found!r})"
 
 
 class Product(Record):
@@ -114,12 +149,17 @@ class Product(Record):
     @property
     def name(self) -> str:
         """The product's name."""
-        return str(self.value("name"))
+        return self.text("name")
 
     @property
     def price(self) -> Decimal:
         """The price, as an exact Decimal."""
         return self.amount("price")
+
+    @property
+    def currency(self) -> str:
+        """The currency of the amounts, by its ISO 4217 code: EUR."""
+        return self._currency_code() or self.text("currency").upper()
 
 
 class OrderLine(Record):
@@ -143,6 +183,11 @@ class OrderLine(Record):
         """The price, as an exact Decimal."""
         return self.amount("price")
 
+    @property
+    def currency(self) -> str:
+        """The currency of the amounts, by its ISO 4217 code: EUR."""
+        return self._currency_code() or self.text("currency").upper()
+
 
 class Customer(Record):
     """A customer. The fields are assumed: the API document shows none of them."""
@@ -152,12 +197,12 @@ class Customer(Record):
     @property
     def name(self) -> str:
         """The customer's name."""
-        return str(self.value("name"))
+        return self.text("name")
 
     @property
     def email(self) -> str:
         """The email address."""
-        return str(self.value("email"))
+        return self.text("email")
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -174,7 +219,7 @@ class Order(Record):
     @property
     def status(self) -> str:
         """The status as the store names it, such as `paid`."""
-        return str(self.value("status"))
+        return self.text("status")
 
     @property
     def total(self) -> Decimal:
@@ -182,15 +227,29 @@ class Order(Record):
         return self.amount("total")
 
     @property
+    def currency(self) -> str:
+        """The currency of the amounts, by its ISO 4217 code: EUR."""
+        return self._currency_code() or self.text("currency").upper()
+
+    @property
     def lines(self) -> tuple[OrderLine, ...]:
         """The lines of the order."""
-        return tuple(OrderLine(line) for line in self.value("lines"))
+        currency = self._currency_code()
+        return tuple(OrderLine(line, self._map, self._hint_of("line"), currency) for line in self.value("lines"))
 
     @property
     def customer(self) -> Customer | None:
         """The buyer; None if the store sends something else than an object, such as an id or null."""
+        if names := self._map.fields.get("buyer"):
+            values = {name: self._map.read("buyer", name, self._raw) for name in names}
+            found = {name: value for name, value in values.items() if value is not MISSING}
+            return Customer(found, None, self._hint_of("buyer")) if any(found.values()) else None
         raw = self.value("customer")
-        return Customer(raw) if isinstance(raw, Mapping) else None
+        return Customer(raw, self._map, self._hint_of("customer")) if isinstance(raw, Mapping) else None
+
+    def _hint_of(self, part: str) -> str:
+        above = self._hint.removesuffix(self.kind)
+        return above + part if above != self._hint else ""
 
 
 class Subscription(Record):
@@ -201,12 +260,12 @@ class Subscription(Record):
     @property
     def topic(self) -> str:
         """The store's own name of the topic."""
-        return str(self.value("topic"))
+        return self.text("topic")
 
     @property
     def url(self) -> str:
         """The URL that the store sends deliveries to."""
-        return str(self.value("url"))
+        return self.text("url")
 
     @property
     def enabled(self) -> bool:
@@ -216,20 +275,21 @@ class Subscription(Record):
     @property
     def secret(self) -> str:
         """The signing secret."""
-        return str(self.value("secret"))
+        return self.text("secret")
 
 
 KINDS: dict[str, type[Record]] = {record.kind: record for record in (Product, Order, Customer, Subscription)}
 
 
-def make(kind: str, raw: Mapping[str, Any], names: Mapping[str, str] | None = None, hint: str = "") -> Record:
+def make(kind: str, raw: Mapping[str, Any], record_map: RecordMap | None = None, hint: str = "") -> Record:
     """Return the record of a kind; a plain Record for a kind without a class."""
-    return KINDS.get(kind, Record)(raw, names, hint)
+    return KINDS.get(kind, Record)(raw, record_map, hint)
 
 
-def record_of(topic: str, data: Any) -> Record | None:
+def record_of(topic: str, data: Any, record_map: RecordMap | None = None) -> Record | None:
     """Return the record in an event's data, by its topic; None if the data is not an object."""
-    return make(topic.partition(".")[0], data) if isinstance(data, Mapping) else None
+    kind = topic.partition(".")[0]
+    return make(kind, data, record_map, f"[schemes.NAME.record] {kind}") if isinstance(data, Mapping) else None
 
 
 def as_json(value: Any) -> Any:

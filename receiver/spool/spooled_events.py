@@ -261,9 +261,9 @@ class SpooledEvents:
 
 
 def pack_delivery(delivery: Delivery) -> bytes:
-    """Everything of a delivery except its body."""
+    """Everything of a delivery except its body, and the record map, which is config."""
     event = delivery.event
-    about = {item.name: getattr(event, item.name) for item in fields(event) if item.name != "body"}
+    about = {item.name: getattr(event, item.name) for item in fields(event) if item.name not in ("body", "record_map")}
     other = {item.name: getattr(delivery, item.name) for item in fields(delivery) if item.name != "event"}
     return orjson.dumps({"event": {**about, "headers": dict(event.headers)}, **other})
 

@@ -17,9 +17,10 @@ from redis.exceptions import RedisError
 
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
-from receiver.contract.compose import Request, compose
+from receiver.contract.compose import Request, compose, in_store_shape
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import ConfigError, ServerUnusable
+from receiver.contract.signing.grammar import Scheme
 from receiver.contract.stores import Store
 from receiver.contract.topics import translate
 from receiver.inbox import EventQueries, Inbox
@@ -70,7 +71,8 @@ def send(
     if warning := _unknown_topic(config, name, topic):
         output.warn(warning)
     delivery_id = delivery_id or f"msg_{secrets.token_hex(5)}"
-    request = _request(config, name, topic, _data(topic, data_file, changes), delivery_id, tamper)
+    data = _data(config.known_stores[name].scheme, topic, data_file, changes)
+    request = _request(config, name, topic, data, delivery_id, tamper)
     if print_:
         output.echo(request.body)
         return
@@ -128,9 +130,13 @@ def _learned_topics(config: Config, store: str) -> Iterator[str]:
 # The delivery
 
 
-def _data(topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:
+def _data(scheme: Scheme, topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:
+    """The data as the store sends it: a sample with the field names of its scheme, or a file as it is."""
     try:
-        data = json.loads(Path(data_file).read_text()) if data_file else sample(topic)
+        if data_file:
+            data = json.loads(Path(data_file).read_text())
+        else:
+            data = in_store_shape(scheme, topic, sample(translate(topic, scheme.topics)))
     except ValueError as error:
         raise ConfigError(f"{data_file} is not JSON: {error}") from None
     for change in changes:

@@ -1,7 +1,8 @@
 """Event export: one event with its context in one JSON file, to be run on another machine.
 
     {"event_export": 1, "storehooks": version, "event": {...}, "headers": {...}, "body": base64,
-     "store": {name, base_url}, "settings": {plugin: {...}}, "runs": [...], "once": {"handler|key": result}}
+     "store": {name, base_url}, "record": {...}, "settings": {plugin: {...}}, "runs": [...],
+     "once": {"handler|key": result}}
 
 Rule of this module: it never writes a signing secret, a token, or a setting that is or looks like a secret. The
 payload is written unchanged.
@@ -26,6 +27,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.contract.intake import is_credential
+from receiver.contract.record_map import RecordMap
 from receiver.inbox import EventQueries, keys
 from workers.plugins.plugin_settings import general_settings, settings_of_store
 
@@ -62,6 +64,7 @@ def write(config: Config, client: Redis, event_id: str) -> bytes:
         "headers": {name: value for name, value in event.headers.items() if not is_credential(name)},
         "body": base64.b64encode(event.body).decode(),
         "store": {"name": event.store, "base_url": _without_credentials(base)},
+        "record": (config.record_map(event.store) or RecordMap()).as_table(),
         "settings": {name: _settings(config, name, event.store) for name in sorted(plugins)},
         "runs": [asdict(run) for run in record.runs],
         "once": dict(_once_results(client, event_id)),
@@ -81,7 +84,8 @@ def read(path: Path) -> EventExport | None:
         for name in _TIMES:
             fields[name] = fields[name] and datetime.fromisoformat(fields[name])
         body = base64.b64decode(document["body"], validate=True)
-        event = Event(**fields, headers=document["headers"], body=body)
+        record_map = RecordMap().extended(dict(document.get("record", {})))
+        event = Event(**fields, headers=document["headers"], body=body, record_map=record_map)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is an incomplete event export: {type(error).__name__} {error}") from None
     return EventExport(event, document.get("settings", {}), document.get("once", {}))

@@ -63,6 +63,8 @@ class LocalRun:
             self._effects = EffectStore(client, keep=config.retention.once, at_work=60.0)
 
     def run(self, event: Event) -> LocalRunResult:
+        if record_map := self._config.record_map(event.store):
+            event = replace(event, record_map=record_map)
         started = time.perf_counter()
         result = self._call(event)
         return replace(result, ms=(time.perf_counter() - started) * 1000)

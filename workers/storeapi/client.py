@@ -22,6 +22,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 from redis import Redis
 
 from receiver.contract.event import follow
+from receiver.contract.record_map import RecordMap
 from receiver.contract.records import Record, as_json, make
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, bundled_catalogue
@@ -248,7 +249,8 @@ class Client:
     def _record_maker(self, operation: Operation) -> Callable[[Any], Record]:
         names = self.catalogue.fields.get(operation.group, {})
         hint = f"[stores.{self.store}.catalogue.{operation.group}] fields"
-        return lambda raw: make(operation.record, raw, names, hint)
+        record_map = RecordMap({operation.record: names})
+        return lambda raw: make(operation.record, raw, record_map, hint)
 
     def _record(self, operation: Operation, reply: ApiReply) -> Record:
         """The record in a reply; a list of one record counts as that record."""

@@ -23,15 +23,25 @@ def make_event(
     occurred_at: datetime | None = None,
     received_at: datetime | None = None,
     headers: Mapping[str, str] | None = None,
+    scheme: str = "",
 ) -> Event:
     """Make an event as a handler receives it: a sample of its topic, updated with `data`.
 
-    With `exact`, the event contains `data` alone. Each event has its own id; two events with the same `delivery_id`
-    are one event, delivered twice.
+    With `exact`, the event contains `data` alone. With `scheme`, a preset such as "shopify", the event's data has the
+    field names of that platform. Each event has its own id; two events with the same `delivery_id` are one event,
+    delivered twice.
     """
     import orjson
 
     resource = sample_data(topic, data, exact=exact)
+    resource_id = resource_id or str(resource.get("id", ""))
+    record_map = None
+    if scheme:
+        from receiver.contract.compose import in_store_shape
+        from receiver.contract.signing.presets import PRESETS
+
+        record_map = PRESETS[scheme].record
+        resource = in_store_shape(PRESETS[scheme], topic, resource)
     now = datetime.now(UTC)
     occurred = occurred_at or now
     delivery_id = delivery_id or new_delivery_id()
@@ -43,10 +53,11 @@ def make_event(
         body=orjson.dumps({"type": topic, "timestamp": occurred.isoformat(), "data": resource}, default=str),
         headers=dict(headers or {}),
         delivery_id=delivery_id,
-        resource_id=resource_id or str(resource.get("id", "")),
+        resource_id=resource_id,
         occurred_at=occurred,
         source="test",
         data_path="data",
+        record_map=record_map,
     )
 
 

@@ -88,12 +88,12 @@ class SystemUnderTest:
         """
         import httpx2
 
-        from receiver.contract.compose import compose
+        from receiver.contract.compose import compose, in_store_shape
         from receiver.inbox.outcomes import EventStatus
         from workers.testing.local_system import STORE
 
         store = self.local_system.config.known_stores[STORE]
-        resource = sample_data(topic, data, exact=exact)
+        resource = in_store_shape(store.scheme, topic, sample_data(topic, data, exact=exact))
         delivery_id = delivery_id or new_delivery_id()
         request = compose(store, topic=topic, delivery_id=delivery_id, data=resource, now=time.time())
         response = httpx2.post(store.url, headers=request.headers, content=request.body, timeout=30, trust_env=False)

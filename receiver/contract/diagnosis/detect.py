@@ -93,11 +93,13 @@ def to_toml(scheme: Scheme, name: str) -> str:
         table["event"] = sources
     if scheme.topics:
         table["topics"] = dict(scheme.topics)
+    if scheme.record:
+        table["record"] = scheme.record.as_table()
     return _dump(name, table)
 
 
 def _changes(given: Any, default: Any) -> dict[str, Any]:
-    keys = [item.name for item in fields(given) if item.name not in ("name", "event", "topics", "configured")]
+    keys = [item.name for item in fields(given) if item.name not in ("name", "event", "topics", "record", "configured")]
     return {key: getattr(given, key) for key in keys if getattr(given, key) != getattr(default, key)}
 
 

@@ -126,6 +126,7 @@ def extend(
     changes: Mapping[str, Any],
     event: Mapping[str, tuple[str, ...]],
     topics: Mapping[str, str],
+    record: Mapping[str, Any],
 ) -> Scheme:
     """Return the parent with changes. Without a parent, start from the grammar's defaults."""
     if parent is None and not changes.get("headers") and not changes.get("signature"):
@@ -139,6 +140,7 @@ def extend(
         name=name,
         event=replace(base.event, **event),
         topics={**base.topics, **topics},
+        record=base.record.extended(record),
         configured=base.configured | set(topics),
     )
     if not scheme.event.topic:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from receiver.contract.signing import preset_records as records
 from receiver.contract.signing import preset_topics as topics
 from receiver.contract.signing.grammar import Scheme, Sources
 
@@ -49,6 +50,7 @@ SHOPIFY = Scheme(
         store=("header:X-Shopify-Shop-Domain", "header:Shopify-Shop-Domain"),
     ),
     topics=topics.SHOPIFY,
+    record=records.SHOPIFY,
 )
 
 # When a webhook is made, WooCommerce sends one unsigned ping (`webhook_id=1`). It is refused, which does no harm.
@@ -65,6 +67,7 @@ WOOCOMMERCE = Scheme(
         store=("header:X-WC-Webhook-Source",),
     ),
     topics=topics.WOOCOMMERCE,
+    record=records.WOOCOMMERCE,
 )
 
 # BigCommerce uses Standard Webhooks; the key is the app's client secret as text. Webhooks that do not belong to an
@@ -129,6 +132,7 @@ SHOPWARE = Scheme(
         store=("json:source.shopId", "json:source.url"),
     ),
     topics=topics.SHOPWARE,
+    record=records.SHOPWARE,
 )
 
 # For the strategy "signature"; under "token" Salla sends the secret itself, which does not authenticate the body.
@@ -145,6 +149,7 @@ SALLA = Scheme(
         store=("json:merchant",),
     ),
     topics=topics.SALLA,
+    record=records.SALLA,
 )
 
 # The notification URL is signed exactly as it was entered at Square, including a last slash: see [stores.NAME] url.
@@ -170,6 +175,7 @@ SQUARE = Scheme(
         store=("json:merchant_id",),
     ),
     topics=topics.SQUARE,
+    record=records.SQUARE,
 )
 
 # The key is the whole endpoint secret, "whsec_" included. v0 is a test signature and never counts.
@@ -192,6 +198,7 @@ STRIPE = Scheme(
         store=("json:account",),
     ),
     topics=topics.STRIPE,
+    record=records.STRIPE,
 )
 
 # Not a store, but many stores copy this form. The older X-Hub-Signature is SHA-1 and is not read.
@@ -248,6 +255,7 @@ SPREE = Scheme(
         occurred=("json:created_at",),
     ),
     topics=topics.SPREE,
+    record=records.SPREE,
 )
 
 PADDLE = Scheme(
@@ -268,6 +276,7 @@ PADDLE = Scheme(
         occurred=("json:occurred_at",),
     ),
     topics=topics.PADDLE,
+    record=records.PADDLE,
 )
 
 # Starting points for a store that signs the body and nothing else.

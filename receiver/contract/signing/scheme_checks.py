@@ -221,6 +221,11 @@ def _check_topics(scheme: SchemeData) -> None:
             raise SchemeError("topics", f'{theirs!r} maps to {ours!r}; write it like "order.created"')
 
 
+def _check_record(scheme: SchemeData) -> None:
+    for key, fix in scheme.record.problems():
+        raise SchemeError(f"record.{key}", f"record.{key}: {fix}")
+
+
 def _check_numbers(scheme: SchemeData) -> None:
     if not 200 <= scheme.success <= 299:
         raise SchemeError("success", "success is a 2xx status code: 200 to 299")
@@ -239,5 +244,6 @@ CHECKS = (
     _check_sources,
     _check_dedupe,
     _check_topics,
+    _check_record,
     _check_numbers,
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Literal
 
+from receiver.contract.record_map import RecordMap
 from receiver.contract.signing.sources import (
     BODY,
     BODY_HASHES,
@@ -77,6 +78,8 @@ class SchemeData:
     dedupe: Literal["id+body", "id"] = "id+body"
     event: Sources = Sources()
     topics: Mapping[str, str] = field(default_factory=dict)
+    record: RecordMap = field(default_factory=RecordMap)
+    """Where the data holds the standard fields of products, orders and customers."""
     configured: frozenset[str] = field(default=frozenset(), compare=False)
     """The keys of `topics` that come from the config; the others come from the preset."""
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from receiver.contract.record_map import RecordMap
 from receiver.contract.records import Customer, Order, Product, Record, RecordError, Subscription
 from workers.storeapi import exact_json
 
@@ -51,7 +52,9 @@ def test_an_order_has_lines_and_a_customer() -> None:
 
 
 def test_a_field_with_another_name_is_read_and_written_by_storehooks_name() -> None:
-    subscription = Subscription({"id": 3, "address": "https://a.example"}, {"url": "address"})
+    subscription = Subscription(
+        {"id": 3, "address": "https://a.example"}, RecordMap({"subscription": {"url": "address"}})
+    )
     assert subscription.url == "https://a.example"
     assert subscription.replace(url="https://b.example").to_json() == {"id": 3, "address": "https://b.example"}
 
@@ -59,7 +62,7 @@ def test_a_field_with_another_name_is_read_and_written_by_storehooks_name() -> N
 def test_a_missing_field_error_names_the_fields_and_the_line_to_set() -> None:
     hint = "[stores.north.catalogue.webhooks] fields"
     with pytest.raises(RecordError) as caught:
-        _ = Subscription({"id": 3, "address": "x"}, {}, hint).url
+        _ = Subscription({"id": 3, "address": "x"}, None, hint).url
     assert str(caught.value) == (
         "this subscription has no field 'url'; its fields are id, address; if the store uses another name, "
         'set [stores.north.catalogue.webhooks] fields = {url = "..."}'

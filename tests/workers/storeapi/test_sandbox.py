@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.intake import receive
+from receiver.contract.records import Order
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS, Scheme, Secret
 from receiver.contract.stores import Store
 from tests.docs.test_architecture import loaded_by
@@ -36,7 +38,7 @@ from workers import Router
 router = Router("shop")
 @router.on("order.*")
 def note(event, ctx):
-    return event.data["total"]
+    return str(event.record.total)
 """
 
 StartSender = Callable[..., WebhookSender]
@@ -156,7 +158,9 @@ def test_a_delivery_verifies_in_every_scheme(scheme: Scheme) -> None:
     request = sender.request(subscription, due)
     event = receive(request.headers, request.body, store=shop.store, now=time.time()).event
     assert event.topic == "order.created"
-    assert event.data["id"] == 1001
+    assert isinstance(event.record, Order)
+    assert event.record.id == 1001
+    assert not scheme.record.paths("order", "total") or event.record.total == Decimal("42.00")
     forged = replace(shop.store, secrets=(Secret(b"another secret"),))
     with pytest.raises(DeliveryRefused):
         receive(request.headers, request.body, store=forged, now=time.time())
@@ -377,11 +381,14 @@ def test_the_sandbox_never_loads_the_client() -> None:
     assert "sandbox.server" in ours
 
 
-def test_a_change_in_the_sandbox_reaches_a_handler(make_system: Callable[..., System]) -> None:
-    """End to end: an order through the API, a signed webhook, the receiver, a handler."""
+@pytest.mark.parametrize("scheme", ["standard-webhooks", "shopify", "stripe"])
+def test_a_change_in_the_sandbox_reaches_a_handler(make_system: Callable[..., System], scheme: str) -> None:
+    """End to end: an order through the API, a signed webhook in the store's shape, the receiver, a handler."""
     system = make_system(plugin=PLUGIN)
+    text = system.config_file.read_text()
+    system.config_file.write_text(text.replace("[stores.north]", f'[stores.north]\nscheme = "{scheme}"', 1))
     system.start("web", "worker", "housekeeper")
-    store = f'url = "http://127.0.0.1:{system.port}/webhooks/north"'
+    store = f'scheme = "{scheme}"\nurl = "http://127.0.0.1:{system.port}/webhooks/north"'
     run = SandboxRun(system.folder / "sandbox", system.config.redis.url, "--no-shopper", store=store).start()
     try:
         client = run.client()

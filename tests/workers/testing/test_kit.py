@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from receiver.contract.records import Order
 from receiver.contract.topics import matches
 from tests.docs.test_architecture import loaded_by
 from tests.support.programs import ROOT
@@ -75,6 +76,15 @@ def test_an_event_is_a_sample_updated_with_data_or_exactly_the_data() -> None:
     assert 0 < make_context(timeout=5).remaining() <= 5
     assert make_context(state={"seen": 3}).state.add("seen") == 4
     assert Retry("x").after is None
+
+
+@pytest.mark.parametrize("scheme", ["shopify", "woocommerce", "shopware", "salla", "stripe", "paddle"])
+def test_an_event_in_the_shape_of_a_platform_has_the_same_record(scheme: str) -> None:
+    event = make_event("order.paid", {"total": "12.30"}, scheme=scheme)
+    assert isinstance(event.record, Order)
+    assert (event.record.id, event.record.status, str(event.record.total)) == (1001, "paid", "12.30")
+    assert event.resource_id == "1001"
+    assert event.data.get("total") == ("12.30" if scheme == "woocommerce" else None)
 
 
 def test_sample_events_cover_every_topic() -> None:

@@ -15,12 +15,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from receiver import logs
 from receiver.config import Config
+from receiver.contract.event import Event
 from receiver.inbox import Run, connect_to
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending, RunResult
@@ -141,11 +142,12 @@ class RunExecutor:
             error = "no-body: its body was deleted; have the store send the event again, then replay it"
             return RunResult(Ending.FAILED, {"error": error, "reason": "no-body"})
         handler, plugin, timeout = self._handlers[run.handler]
+        event = self._event_of(run)
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout)
             try:
-                unmet = conditions.unmet_condition(handler.when, run.event)
-                returned = handler.function(run.event, self._context(run, plugin, timeout)) if not unmet else None
+                unmet = conditions.unmet_condition(handler.when, event)
+                returned = handler.function(event, self._context(run, event, plugin, timeout)) if not unmet else None
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
@@ -159,13 +161,18 @@ class RunExecutor:
         result.detail["version"] = plugin.version
         return result
 
-    def _context(self, run: Run, plugin: LoadedPlugin, timeout: float) -> Context:
+    def _event_of(self, run: Run) -> Event:
+        """The run's event, with the record map of its store as it is in the config now."""
+        record_map = self._config.record_map(run.event.store)
+        return replace(run.event, record_map=record_map) if record_map else run.event
+
+    def _context(self, run: Run, event: Event, plugin: LoadedPlugin, timeout: float) -> Context:
         if not plugin.started:
             if plugin.router.startup_function is not None:
                 general = plugin_settings.build(self._config, plugin.router, "")
                 plugin.resource = plugin.router.startup_function(general)
             plugin.started = True
-        store = run.event.store
+        store = event.store
         if store not in plugin.settings:
             plugin.settings[store] = plugin_settings.build(self._config, plugin.router, store)
         return Context(
@@ -175,7 +182,7 @@ class RunExecutor:
             attempt=run.attempts + 1,
             replay=run.replays > 0,
             handler=run.handler,
-            event=run.event,
+            event=event,
             effects=self._effects_for(timeout),
             connect=lambda: self._client_of(store),
             log=logging.getLogger(run.handler),

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import orjson
 
-from receiver.contract.compose import Request, compose
+from receiver.contract.compose import Request, compose, in_store_shape
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.signing.signatures import sign
 from receiver.contract.stores import Store
@@ -97,7 +97,7 @@ class WebhookSender(threading.Thread):
     def request(self, subscription: Json, due: DueDelivery) -> Request:
         """The request of a delivery, signed now: a retry has a new signature, and the same id and body."""
         store, now = self._shop.signed_by(subscription), time.time()
-        topic, data = due.topic, due.data
+        topic, data = due.topic, in_store_shape(store.scheme, due.topic, due.data)
         if due.defect == "unknown_topic":
             topic = "warehouse.flooded"
         if due.defect == "huge":
