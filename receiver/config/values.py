@@ -177,10 +177,11 @@ def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-def _parse_record_path(value: Any) -> tuple[str, ...]:
-    paths = _as_tuple(value)
-    if isinstance(paths, list | tuple) and all(isinstance(path, str) for path in paths):
-        return tuple(paths)
+def _parse_record_path(value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(path, str) for path in value):
+        return tuple(value)
     raise ValueError('not a path; write "total_price", or a list of paths, tried in order')
 
 
@@ -197,7 +198,7 @@ StoreName = Annotated[str, AfterValidator(_check_store_name)]
 SealingKey = Annotated[SecretStr, AfterValidator(_check_sealing_key)]
 PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_check_networks)]
 Moment = Annotated[datetime, AfterValidator(_with_timezone)]
-RecordPath = Annotated[tuple[str, ...], PlainValidator(_parse_record_path)]
+RecordPath = Annotated[str | tuple[str, ...], PlainValidator(_parse_record_path)]
 Names = Annotated[tuple[str, ...] | None, BeforeValidator(_as_tuple)]
 
 

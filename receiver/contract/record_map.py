@@ -119,10 +119,7 @@ class RecordMap:
         if self.decimals:
             table["decimals"] = dict(self.decimals)
         for kind, names in self.fields.items():
-            table[kind] = {
-                name: given if isinstance(given, str) else given[0] if len(given) == 1 else list(given)
-                for name, given in names.items()
-            }
+            table[kind] = {name: given if isinstance(given, str) else list(given) for name, given in names.items()}
         return table
 
     def problems(self) -> Iterator[tuple[str, str]]:
