@@ -111,7 +111,8 @@ def _absent(facts: RoutingFacts, name: str) -> HandlerExplanation:
     """It was removed from the plugins, or its workers are stopped. Only a person can know which."""
     since = facts.absent[name].since if name in facts.absent else None
     why = "no worker has this handler any more" + (f", since {since:%H:%M:%S} UTC" if since else "")
-    fix = START_OR_RELOAD if name in facts.loaded else f"storehooks handlers retire {name}"
+    removed = f"start a worker that has its plugin; if it was removed for good: storehooks handlers retire {name}"
+    fix = START_OR_RELOAD if name in facts.loaded else removed
     return HandlerExplanation(name, False, "absent", why, fix)
 
 

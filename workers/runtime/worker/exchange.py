@@ -54,6 +54,8 @@ class InboxExchange:
         self._waiting = waiting
         self._claim_sizes = claim_sizes
         self._wake_ups = wake_ups
+        self.declarations: dict[str, Declaration] = {}
+        """Also of handlers that a reload removed: their runs may still be under way."""
         self._handlers: Mapping[str, Declaration] = {}
         self._limits: Mapping[str, Limit] = {}
         self._outcomes: list[Outcome] = []
@@ -67,6 +69,7 @@ class InboxExchange:
     def adopt(self, handlers: Mapping[str, Declaration], limits: Mapping[str, Limit]) -> None:
         """Claim runs of these handlers from now on. `limits` has the limit of each handler that has one."""
         self._handlers, self._limits = handlers, limits
+        self.declarations |= handlers
         self.router.adopt(list(handlers.values()), limited=limits)
 
     # When to exchange
@@ -127,7 +130,7 @@ class InboxExchange:
         """Have the outcome of a run written with the next exchange."""
         if not self._outcomes:
             self._write_by = time.monotonic() + GATHER_SECONDS
-        self._outcomes.append(outcome_of(run, result, self._handlers.get(run.handler)))
+        self._outcomes.append(outcome_of(run, result, self.declarations[run.handler]))
         if result.ending is Ending.DIED:
             self._died.add(run.item)
         self.expects_work = True

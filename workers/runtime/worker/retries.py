@@ -18,15 +18,14 @@ Retries = int | Sequence[float]
 """A number of retries with growing delays, or the delays in seconds."""
 
 
-def outcome_of(run: Run, result: RunResult, declared: Declaration | None) -> Outcome:
-    """The outcome that the inbox is to write. `declared` is the run's handler; None if this worker does not have it."""
-    retries: Retries = declared.details["retries"] if declared else 0
+def outcome_of(run: Run, result: RunResult, declared: Declaration) -> Outcome:
+    """The outcome that the inbox is to write. `declared` is the run's handler."""
+    retries: Retries = declared.details["retries"]
     kind = kind_of(result.ending, retries_left=run.attempts < _number_of(retries))
     detail = result.detail
     if result.ending is Ending.DIED:
-        version = declared.version if declared else "?"
         group = group_id(run.handler, Ending.DIED, detail["error"])
-        detail = {**detail, "group": group, "version": version}
+        detail = {**detail, "group": group, "version": declared.version}
     match kind:
         case OutcomeKind.RETRY:
             return Outcome(run, kind, detail, delay=_delay_before_retry(run, result, retries))

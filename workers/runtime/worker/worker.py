@@ -39,7 +39,6 @@ HEARTBEAT_EVERY = 5.0
 FAILURES_EVERY = 1.0
 RELEASE_AFTER = 5.0
 """Seconds that a claimed run may wait here for a child process before it is released."""
-TIMEOUT_OF_UNKNOWN_HANDLER = 60.0
 """A reload may remove a handler while one of its runs is under way."""
 VALIDATE_AGAIN_EVERY = 5.0
 """Seconds between two tries while a plugin on disk cannot be loaded as it was validated."""
@@ -178,8 +177,7 @@ class Worker(RegisteredWorker):
             self._waiting.forget(lost)
 
     def _timeout_of(self, handler: str) -> float:
-        declared = self._handlers.get(handler)
-        return float(declared.details["timeout"]) if declared else TIMEOUT_OF_UNKNOWN_HANDLER
+        return float(self._exchange.declarations[handler].details["timeout"])
 
     def _handle_signals(self) -> None:
         seen, self._signals.seen = self._signals.seen, []
@@ -199,7 +197,10 @@ class Worker(RegisteredWorker):
         self._reload.fault = ""
         # This process stays connected to its server, and so must its child processes.
         self.config = config.model_copy(update={"redis": self.config.redis})
+        before = set(self._handlers)
         self._adopt(plugins)
+        if gone := sorted(before - set(self._handlers)):
+            log.warning("handlers are gone after a reload", handlers=gone)
         self._claim_sizes.resize(self.config.workers.child_processes)
         self._wake_ups.listen_to(_queues_of(plugins.handlers))
         self.register(_queues_of(plugins.handlers))
