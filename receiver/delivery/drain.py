@@ -79,7 +79,7 @@ class SpoolDrain:
         self._undeleted: dict[Path, set[RowKey]] = defaultdict(set)
         """Rows of each file that are in the inbox, and were not deleted in the last pass."""
         self._host = host_of(config.data_dir)
-        self._known_data = KnownData(config.data_dir, log, ack=config.redis.ack, retention=config.retention)
+        self._known_data = KnownData(config.data_dir, log, ack=config.redis.ack)
         self._check_age_at = self._publish_at = 0.0
         self._problems = logs.ThrottledLog(log)
         self._outage = logs.OutageLog(

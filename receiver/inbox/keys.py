@@ -73,8 +73,9 @@ Plugins
 The server
     format          string  The number of the format of all this; see redis/data_format.py.
     data            string  The id of all this: when the first process looked (us); then the ids of other data that it
-                            replaces, as an operator has accepted. See redis/known_data.py.
-    replaced        hash    host:data_dir -> "id ms": it knows other data, of this id, and noticed this one then.
+                            replaces, as an operator has accepted. See known_data.py.
+    seen            zset    host:data_dir, by until when it has seen events accepted (us).
+    replaced        hash    host:data_dir -> "id change ms": it knows data of this id, and noticed a change then.
 
 Handlers and processes
     declarations    hash    "handler@version#mark" -> the declaration, as JSON. The mark identifies what it asks for.
@@ -148,6 +149,7 @@ DONE = PREFIX + "done"
 ACCEPTED_UNTIL = PREFIX + "accepted_until"
 FORMAT = PREFIX + "format"
 DATA = PREFIX + "data"
+SEEN = PREFIX + "seen"
 REPLACED = PREFIX + "replaced"
 SAME = PREFIX + "same:"
 COUNTERS = PREFIX + "n"
@@ -218,7 +220,7 @@ def index_score(moment: datetime) -> str:
 
 
 def host_of(data_dir: Path) -> str:
-    """The field of this host in SPOOLS and REPLACED. A machine may run two receivers, each with its own directory."""
+    """The name of this host in SPOOLS, SEEN and REPLACED. A machine may run two receivers, each with its directory."""
     return f"{socket.gethostname()}:{data_dir.resolve()}"
 
 

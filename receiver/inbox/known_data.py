@@ -1,10 +1,14 @@
-"""Known data: whether the server still has the data that this host knows, or was emptied or replaced meanwhile.
+"""Known data: whether the server still has the data that this host knows, or was emptied, replaced or restored.
 
-The data has an id. Each host keeps it in data_dir/known_data, and each process compares twice a second. If the server
-has another id, accepted events are missing from it. The host reports that, and keeps its own id until an operator
-accepts the other: a server that was wrong by mistake is not learned. An older copy of the data has the same id. A
-process that runs notices it because the event that was the last one is gone, and gives the copy an id of its own. With
-ack = "replica" that is no loss: what a new primary lacks was not answered, or is in a spool.
+The data has an id. Each host keeps it in data_dir/known_data, and its processes compare twice a second. They notice
+
+- other data: the server has another id. It is not learned, since it may be wrong by mistake;
+- elsewhere: the former data is back, and deliveries of this host were stored in other data meanwhile;
+- older data: the same id, and `seen`, which the host writes whenever it has seen events accepted, went back. With
+  ack = "replica" that is no loss: what a new primary lacks was not answered, or is in a spool.
+
+The last two stay in the host's file until an operator accepts them. Accepting gives the data a new id, followed by
+those that it replaces: hosts that know one of these learn the new one, and a copy from before is noticed again.
 """
 
 from __future__ import annotations
@@ -12,39 +16,68 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver import logs
-from receiver.config.settings import RetentionSettings
 from receiver.inbox import keys
 from receiver.inbox.keyring.host_files import replace_file
 from receiver.inbox.model import from_ms, to_number
 from receiver.inbox.redis.connecting import server_ms
 
 FILE = "known_data"
-DAY = 86400.0
+
+
+class DataChange(StrEnum):
+    OTHER = "other"
+    ELSEWHERE = "elsewhere"
+    OLDER = "older"
+
+
+class DataNotice(NamedTuple):
+    """What a host has noticed."""
+
+    known_id: str
+    """The id of the data that it knows."""
+    change: str = ""
+    at_ms: float = 0
+
+    @property
+    def at(self) -> datetime:
+        return from_ms(self.at_ms)
+
+    def __str__(self) -> str:
+        return f"{self.known_id} {self.change} {self.at_ms:.0f}" if self.change else self.known_id
+
+
+class _Found(NamedTuple):
+    """What the server has."""
+
+    id: str
+    replaces: list[str]
+    accepted_until: float
+    seen: float
+    notice: DataNotice
 
 
 class KnownData:
-    def __init__(
-        self, data_dir: Path, log: structlog.stdlib.BoundLogger, *, ack: str, retention: RetentionSettings
-    ) -> None:
+    def __init__(self, data_dir: Path, log: structlog.stdlib.BoundLogger, *, ack: str) -> None:
         self._file, self._host = data_dir / FILE, keys.host_of(data_dir)
         self._notices_older = ack != "replica"
-        self._removed_after = min(DAY, retention.records, retention.failures or DAY) / 2
-        self._known = ""
-        self._last_event = b""
-        """The last event in the server, if it is too young to be removed by age."""
-        self._replaced = logs.OutageLog(
+        self._seen = 0.0
+        """Until when the known data had events when this process last looked."""
+        self._other: _Found | None = None
+        """Other data, when this process first saw it."""
+        self._changed = logs.OutageLog(
             log,
             level="error",
-            begins="Redis has other data than before; accepted events are missing; see `storehooks doctor`",
-            ends="the other data in Redis was accepted, or the former is there again",
+            begins="accepted events may be missing from Redis; see `storehooks doctor`",
+            ends="the data in Redis was accepted, or the former is there again",
         )
 
     def compare(self, client: Redis) -> None:
@@ -53,58 +86,85 @@ class KnownData:
             self._compare(client)
 
     def _compare(self, client: Redis) -> None:
-        if not self._known:  # not before: another process of this host may have learned it meanwhile
-            with suppress(OSError, ValueError):
-                self._known = self._file.read_text()
-        found, noticed, last_is_there, newest, (seconds, _) = self._read(client)
-        id_, *accepted = (found or b"").decode("utf-8", "replace").split() or [""]
-        young = (event for event, accepted_us in newest if seconds - accepted_us / 1e6 < self._removed_after)
-        last = next(young, b"")
-        if not id_:
+        known, found = self._known(), self._read(client)
+        if not found.id:
             client.set(keys.DATA, _new_id(client), nx=True)
-        elif not self._known or self._known in accepted:
-            self._learn(id_)
-        elif self._known != id_:
-            self._replaced.failed()
-            if not (noticed or b"").startswith(self._known.encode()):
-                client.hset(keys.REPLACED, self._host, f"{self._known} {time.time() * 1000:.0f}")
-            self._last_event = last or self._last_event
-        elif self._notices_older and self._last_event and last_is_there is None:
-            client.set(keys.DATA, _new_id(client))
+        elif not known.known_id or known.known_id in found.replaces:
+            self._keep(DataNotice(found.id))
+            self._seen = 0.0
+        elif known.known_id != found.id:
+            if not known.change and self._stored_in(found):
+                self._keep(_now(known, DataChange.ELSEWHERE))
+            self._report(client, found, _now(known, DataChange.OTHER))
+        elif known.change:
+            self._report(client, found, known)
+        elif self._notices_older and found.seen < self._seen != found.accepted_until:
+            self._keep(_now(known, DataChange.OLDER))
         else:
-            self._last_event = last
-            self._replaced.worked()
-            if noticed:  # in a copy from before that was accepted
-                client.hdel(keys.REPLACED, self._host)
+            if found.accepted_until > found.seen:
+                client.zadd(keys.SEEN, {self._host: found.accepted_until}, gt=True)
+            self._seen, self._other = found.accepted_until, None
+            self._changed.worked()
 
-    def _read(self, client: Redis) -> list[Any]:
+    def _stored_in(self, found: _Found) -> bool:
+        """Whether events were accepted in other data while this process had it."""
+        if self._other is None or self._other.id != found.id:
+            self._other = found
+        return found.accepted_until > (self._seen or self._other.accepted_until)
+
+    def _report(self, client: Redis, found: _Found, notice: DataNotice) -> None:
+        self._changed.failed()
+        if found.notice[:2] != notice[:2]:
+            client.hset(keys.REPLACED, self._host, str(notice))
+
+    def _read(self, client: Redis) -> _Found:
         pipeline = client.pipeline(transaction=False)
         pipeline.get(keys.DATA)
+        pipeline.get(keys.ACCEPTED_UNTIL)
+        pipeline.zscore(keys.SEEN, self._host)
         pipeline.hget(keys.REPLACED, self._host)
-        pipeline.zscore(keys.INDEX, self._last_event)
-        pipeline.zrange(keys.INDEX, 0, 0, desc=True, withscores=True)
-        pipeline.time()
-        return pipeline.execute()
+        data, accepted_until, seen, notice = pipeline.execute()
+        id_, *replaces = _text(data).split() or [""]
+        return _Found(id_, replaces, to_number(accepted_until), seen or 0.0, _parsed(notice))
 
-    def _learn(self, id_: str) -> None:
-        self._known, self._last_event = id_, b""
+    def _known(self) -> DataNotice:
+        """From the file each time: another process of this host may have written it."""
+        with suppress(OSError):
+            return _parsed(self._file.read_bytes())
+        return DataNotice("")
+
+    def _keep(self, known: DataNotice) -> None:
         with suppress(OSError):  # the spool's own log says why data_dir cannot be written
-            replace_file(self._file, id_.encode())
+            replace_file(self._file, str(known).encode())
 
 
-def hosts_with_other_data(client: Redis) -> dict[str, datetime]:
-    """The hosts that know other data than the server has, and when each noticed it."""
+def data_notices(client: Redis) -> dict[str, DataNotice]:
+    """The hosts that have noticed other, older or missing data."""
     found: Any = client.hgetall(keys.REPLACED)
-    return {keys.host_name(host): from_ms(to_number(text.partition(b" ")[2])) for host, text in found.items()}
+    return {keys.host_name(host): _parsed(text) for host, text in found.items()}
 
 
 def accept_data(client: Redis) -> None:
-    """Let all hosts that have reported other data learn the server's."""
-    found: Any = client.hvals(keys.REPLACED)
+    """Let all hosts that have noticed something learn the server's data as it is."""
+    replaced = {notice.known_id for notice in data_notices(client).values()}
+    replaced.update(_text(client.get(keys.DATA)).split())
     pipeline = client.pipeline(transaction=True)
-    pipeline.append(keys.DATA, b"".join(b" " + text.partition(b" ")[0] for text in found))
+    pipeline.set(keys.DATA, " ".join((_new_id(client), *sorted(replaced))))
     pipeline.delete(keys.REPLACED)
     pipeline.execute()
+
+
+def _parsed(text: Any) -> DataNotice:
+    known_id, change, at = (*_text(text).split(), "", "", "")[:3]
+    return DataNotice(known_id, change, to_number(at))
+
+
+def _now(known: DataNotice, change: DataChange) -> DataNotice:
+    return DataNotice(known.known_id, change, time.time() * 1000)
+
+
+def _text(value: Any) -> str:
+    return (value or b"").decode("utf-8", "replace")
 
 
 def _new_id(client: Redis) -> str:

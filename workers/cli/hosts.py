@@ -6,7 +6,7 @@ import click
 
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration
-from receiver.inbox.known_data import accept_data, hosts_with_other_data
+from receiver.inbox.known_data import accept_data, data_notices
 from workers.cli import output
 from workers.cli.options import Noun, connect_server, connect_to_list_hosts, json_option, load_config, yes_option
 from workers.operations.host_spools import Host, accepted, choose_host, find_hosts, write_refusal
@@ -59,11 +59,11 @@ def forget(name: str, yes: bool) -> None:
 
 @hosts.command("accept")
 def accept() -> None:
-    """Accept that Redis was emptied or replaced, as `storehooks doctor` has reported."""
+    """Accept that Redis was emptied, replaced or restored, as `storehooks doctor` has reported."""
     client = connect_server(load_config())
-    noticed = hosts_with_other_data(client)
+    noticed = data_notices(client)
     if not noticed:
-        raise NotFound("no host has noticed that Redis was emptied or replaced")
+        raise NotFound("no host has noticed that Redis was emptied, replaced or restored")
     accept_data(client)
     output.echo(f"{', '.join(sorted(noticed))}: the data that Redis has now is accepted")
 

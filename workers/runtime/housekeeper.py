@@ -48,7 +48,7 @@ class Housekeeper:
         self._schedule = Schedule()
         self._no_lapses_before = 0.0
         self._outage = ServerOutage(log)
-        self._known_data = KnownData(config.data_dir, log, ack=config.redis.ack, retention=config.retention)
+        self._known_data = KnownData(config.data_dir, log, ack=config.redis.ack)
         self._subscription_check: SubscriptionCheck | None = None
 
     def round(self) -> None:

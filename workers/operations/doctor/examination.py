@@ -13,8 +13,8 @@ from receiver.config import Config
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.server_faults import fault_of_error
 from workers.operations.doctor import (
+    data_checks,
     local_facts,
-    memory_checks,
     network_facts,
     store_checks,
     system_checks,
@@ -34,7 +34,7 @@ CHECKS: tuple[Check, ...] = (
     system_checks.check_config,
     system_checks.check_server,
     worker_checks.check_keys,
-    memory_checks.check_memory,
+    data_checks.check_memory,
     system_checks.check_disk,
     system_checks.check_spool,
     worker_checks.check_handlers,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
+from receiver.inbox.known_data import DataNotice
 from receiver.inbox.queries.damaged_keys import DamagedKey
 from receiver.inbox.queries.events import Counters, EventName
 from receiver.inbox.queries.handlers import AbsentHandler
@@ -68,8 +69,8 @@ class InboxFacts:
     """RQ workers of other programs that listen on our queues."""
     removed: frozenset[str] = frozenset()
     """Stores removed by `storehooks stores remove`; their subscriptions are not repaired."""
-    other_data: Mapping[str, datetime] = field(default_factory=dict)
-    """The hosts that know other data than the server has, and when each noticed it."""
+    data_notices: Mapping[str, DataNotice] = field(default_factory=dict)
+    """By host: what it has noticed about the data in the server."""
     damaged: tuple[DamagedKey, ...] = ()
     unreadable: int = 0
     """How many of `failed` are deliveries that could not be read."""

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to, keys
-from receiver.inbox.known_data import hosts_with_other_data
+from receiver.inbox.known_data import data_notices
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -100,7 +100,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         counters = ask(events.counters)
         footprint = ask(lambda: activity.footprint(counters.result().stores))
         housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
-        other_data = ask(hosts_with_other_data, client)
+        notices = ask(data_notices, client)
         groups, hosts = ask(FailureQueries(client).groups), ask(find_hosts, config, client)
         declared = ask(Inbox(client).declarations)
         running, absent = ask(handlers.running_versions), ask(handlers.absent)
@@ -124,7 +124,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         housekeeper=housekeeper.result(),
         paused=frozenset(paused.result()),
         hosts=tuple(hosts.result()),
-        other_data=other_data.result(),
+        data_notices=notices.result(),
         failed=sum(group.failed for group in groups.result()),
         unreadable=sum(group.failed for group in groups.result() if group.handler == keys.INTAKE),
         retrying=sum(group.retrying for group in groups.result()),

@@ -12,7 +12,8 @@ from receiver.config.values import LOOPBACK
 from receiver.inbox.redis.connecting import OLDEST_VERSION
 from receiver.inbox.redis.server_state import is_nearly_full
 from receiver.spool import REFUSED_FILE, RESERVED_DISK_BYTES
-from workers.formatting import clock, counted, size, some, span
+from workers.formatting import clock, counted, size, span
+from workers.operations.doctor.data_checks import changed_data
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.host_spools import Host, accepted
@@ -98,7 +99,7 @@ def check_server(facts: Facts) -> Iterator[Finding]:
         yield fail("server", server.fault.text, _effect_of_fault(facts), fix=fix)
         return
     problems = [*_version(server), *_durability(facts), *_eviction(server), *_writes(facts), *_slow_link(facts)]
-    problems += [*_replay(server), *_clock_skew(server), *_other_data(facts)]
+    problems += [*_replay(server), *_clock_skew(server), *changed_data(facts)]
     if not problems:
         yield ok("server", f"{_describe(server)}, answers in {server.round_trip * 1000:.0f} ms")
     yield from problems
@@ -219,30 +220,6 @@ def _slow_link(facts: Facts) -> Iterator[Finding]:
         yield fail("server", f"{text}; the inbox was not read", _effect_of_fault(facts), fix=fix)
     elif round_trip > timeout / 2:
         yield warn("server", text, f"when it takes longer, {_effect_of_fault(facts)}", fix=fix)
-
-
-def _other_data(facts: Facts) -> Iterator[Finding]:
-    if not facts.inbox or not facts.inbox.other_data:
-        return
-    noticed, unhandled = facts.inbox.other_data, facts.inbox.counters.total["open"]
-    since, hosts = clock(min(noticed.values()), facts.now), some(sorted(noticed))
-    effects = [
-        "it was emptied, replaced or restored: events that were accepted before may be missing from it, and then "
-        "are not handled; deliveries in spools are safe"
-    ]
-    if unhandled:
-        events = f"{counted(unhandled, 'event')} accepted in this server {'is' if unhandled == 1 else 'are'}"
-        effects.append(
-            f"{events} not handled yet: if it is the wrong one, or before its data is restored, keep a worker on it "
-            "until `storehooks stats` shows 0 open there"
-        )
-    fix = "restore its data, or set the right server; if this is the one to use from now on: storehooks hosts accept"
-    yield fail(
-        "server",
-        f"{facts.server.address} has other data than {hosts} had before, noticed at {since}",
-        *effects,
-        fix=f"{fix}{_at(facts.config, 'redis', 'url')}",
-    )
 
 
 def _clock_skew(server: ServerFacts) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ import pytest
 from receiver.config import Config, load
 from receiver.config.values import Bounds
 from receiver.inbox import Declaration
+from receiver.inbox.known_data import DataChange, DataNotice
 from receiver.inbox.queries.events import COUNTED, Counters, EventName
 from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_faults import ServerFault
@@ -22,8 +23,8 @@ from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
 from workers.formatting import clock, counted, size, some, span, waits
 from workers.operations.doctor import (
+    data_checks,
     local_facts,
-    memory_checks,
     network_facts,
     store_checks,
     system_checks,
@@ -161,11 +162,11 @@ def test_server_findings(facts: Facts, changes: dict[str, Any], says: str) -> No
 def test_other_data_says_which_events_are_open_in_that_server(facts: Facts) -> None:
     """After the right url is set, no worker finds them any more."""
     counts = {**dict.fromkeys(COUNTED, 0), "open": 3}
-    noticed = {"shop-1:/srv/data": NOW}
-    found = with_inbox(facts, other_data=noticed, counters=Counters(counts, {"north": counts}))
+    noticed = {"shop-1:/srv/data": DataNotice("1", DataChange.OTHER, NOW.timestamp() * 1000)}
+    found = with_inbox(facts, data_notices=noticed, counters=Counters(counts, {"north": counts}))
     line = only_line(system_checks.check_server(found))
     assert "/ 3 events accepted in this server are not handled yet: if it is the wrong one, or before" in line
-    assert "keep a worker" not in only_line(system_checks.check_server(with_inbox(facts, other_data=noticed)))
+    assert "keep a worker" not in only_line(system_checks.check_server(with_inbox(facts, data_notices=noticed)))
 
 
 def test_a_link_that_is_only_slow_is_not_why_deliveries_are_in_the_spool(facts: Facts) -> None:
@@ -251,12 +252,12 @@ def test_the_memory_forecast(facts: Facts, used: int, maxmemory: int, events_per
         replace(facts, config=config, server=replace(SERVER, used_memory=used, maxmemory=maxmemory)),
         footprint=Footprint(1000, {"north": events_per_day}, 86400, 600, 1400),
     )
-    assert only_line(memory_checks.check_memory(changed)).startswith(says)
+    assert only_line(data_checks.check_memory(changed)).startswith(says)
 
 
 def test_without_maxmemory_it_is_not_to_be_raised(facts: Facts) -> None:
     changed = with_inbox(facts, footprint=Footprint(1, {"north": 50_000_000}, 86400, 600, 1400))
-    line = only_line(memory_checks.check_memory(replace(changed, server=replace(SERVER, maxmemory=0))))
+    line = only_line(data_checks.check_memory(replace(changed, server=replace(SERVER, maxmemory=0))))
     assert "then the machine is out of memory -> give the machine more memory, or shorten [retention]" in line
 
 
@@ -278,12 +279,12 @@ def test_the_final_size_is_what_retention_leaves(
     facts: Facts, lately: dict[str, int], records: int, bodies: int
 ) -> None:
     changed = with_inbox(facts, footprint=Footprint(1, lately, 86400, 600, 1400, once=200))
-    assert memory_checks.final_size(changed) == pytest.approx(records * (600 + 200) + bodies * 1400)
+    assert data_checks.final_size(changed) == pytest.approx(records * (600 + 200) + bodies * 1400)
 
 
 def test_the_fix_for_memory_says_that_records_outlast_the_duplicate_window(facts: Facts) -> None:
     changed = with_inbox(facts, footprint=Footprint(1, {"north": 50_000_000}, 86400, 600, 1400))
-    assert only_line(memory_checks.check_memory(changed)).endswith(
+    assert only_line(data_checks.check_memory(changed)).endswith(
         "no record is removed before 10 d, which is [receiver] dedupe_window plus spool_age"
     )
 

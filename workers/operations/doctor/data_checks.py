@@ -1,11 +1,12 @@
-"""Check of the server's memory, with a forecast. Pure."""
+"""Checks of the data in the server: its memory, with a forecast, and whether accepted events are missing. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from receiver.inbox.known_data import DataChange
 from receiver.inbox.redis.server_state import HIGH_MEMORY, is_nearly_full
-from workers.formatting import counted, size, span
+from workers.formatting import clock, counted, size, some, span
 from workers.operations.doctor.facts import Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 
@@ -70,3 +71,59 @@ def _less_memory(facts: Facts) -> str:
     kept = f"no record is removed before {span(receiver.dedupe_retention)}, which is {keys}"
     more = "raise maxmemory" if facts.server.maxmemory else "give the machine more memory"
     return f"{more}, or shorten [retention] bodies or records; {kept}"
+
+
+def changed_data(facts: Facts) -> Iterator[Finding]:
+    """What hosts have noticed about the data in Redis; see receiver/inbox/known_data.py."""
+    notices = facts.inbox.data_notices if facts.inbox else {}
+    for change, describe in (
+        (DataChange.OTHER, _other_data),
+        (DataChange.ELSEWHERE, _elsewhere),
+        (DataChange.OLDER, _older_data),
+    ):
+        noticed = {host: notice.at for host, notice in notices.items() if notice.change == change}
+        if noticed:
+            yield describe(facts, some(sorted(noticed)), clock(min(noticed.values()), facts.now))
+
+
+def _other_data(facts: Facts, hosts: str, since: str) -> Finding:
+    effects = [
+        "it was emptied or replaced: events that were accepted before may be missing from it, and then are not "
+        "handled; deliveries in spools are safe"
+    ]
+    unhandled = facts.inbox.counters.total["open"] if facts.inbox else 0
+    if unhandled:
+        events = f"{counted(unhandled, 'event')} accepted in this server {'is' if unhandled == 1 else 'are'}"
+        effects.append(
+            f"{events} not handled yet: if it is the wrong one, or before its data is restored, keep a worker on it "
+            "until `storehooks stats` shows 0 open there"
+        )
+    place = facts.config.place("redis", "url")
+    fix = "restore its data, or set the right server; if this is the one to use from now on: storehooks hosts accept"
+    return fail(
+        "server",
+        f"{facts.server.address} has other data than {hosts} had before, noticed at {since}",
+        *effects,
+        fix=f"{fix} ({place})" if place else fix,
+    )
+
+
+def _elsewhere(facts: Facts, hosts: str, since: str) -> Finding:
+    return fail(
+        "server",
+        f"events were accepted in other data while {hosts} was connected to it, at {since}; {facts.server.address} "
+        "does not have them",
+        "they are in another server, or this one was restored since, and they are gone",
+        fix="if another server has them, run a worker there until `storehooks stats` shows 0 open; if they are gone, "
+        "have the stores send them again; then: storehooks hosts accept",
+    )
+
+
+def _older_data(facts: Facts, hosts: str, since: str) -> Finding:
+    return fail(
+        "server",
+        f"{facts.server.address} lacks events that were accepted, as {hosts} noticed at {since}",
+        "it has an older copy of its data, or lost its last writes; deliveries in spools are safe",
+        fix="restore a newer copy, if there is one, or have the stores send those events again; then: storehooks hosts "
+        "accept",
+    )
