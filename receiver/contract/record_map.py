@@ -86,8 +86,8 @@ class RecordMap:
         shaped: Any = {name: value for name, value in record.items() if name not in names}
         for name in (name for name in names if name in record):
             value = record[name]
-            if name == "lines" and isinstance(value, Sequence):
-                value = [self.shape("line", line, currency) for line in value]
+            if name == "lines" and isinstance(value, list):
+                value = [self.shape("line", line, currency) if isinstance(line, Mapping) else line for line in value]
             if name == "customer" and isinstance(value, Mapping):
                 if "buyer" in self.fields:
                     for mine in (mine for mine in self.fields["buyer"] if mine in value):
@@ -99,6 +99,11 @@ class RecordMap:
 
     def decimals_of(self, currency: str) -> int:
         return self.decimals.get(currency, _DECIMALS.get(currency, 2))
+
+    def from_minor(self, value: int | Decimal, currency: str) -> Decimal:
+        """Move the decimal point of a whole amount. Exact, whatever precision a handler has set for Decimals."""
+        sign, digits, exponent = Decimal(value).as_tuple()
+        return Decimal((sign, digits, int(exponent) - self.decimals_of(currency)))
 
     def _to_minor(self, value: Any, currency: str) -> Any:
         try:

@@ -81,10 +81,13 @@ class Record(Mapping[str, Any]):
 
     def text(self, name: str) -> str:
         """Return a property as text. Null is an error: the text "None" would be taken for a name."""
+        return str(self._not_null(name))
+
+    def _not_null(self, name: str) -> Any:
         value = self.value(name)
         if value is None:
             raise RecordError(f"{self.field_name(name)} of this {self.kind} is null")
-        return str(value)
+        return value
 
     def amount(self, name: str) -> Decimal:
         """Return an amount of money as an exact Decimal, from text (`"19.90"`) or a JSON number.
@@ -107,7 +110,7 @@ class Record(Mapping[str, Any]):
                 f"{self.field_name(name)} of this {self.kind} is in minor units, and it has no currency, which says "
                 f'how many decimals there are; set {self._hint} = {{currency = "..."}}'
             )
-        return Decimal(value).scaleb(-self._map.decimals_of(currency))
+        return self._map.from_minor(value, currency)
 
     def _currency_code(self) -> str:
         found = self._map.read(self.kind, "currency", self._raw)
@@ -176,7 +179,7 @@ class OrderLine(Record):
     @property
     def quantity(self) -> int:
         """The number of items."""
-        return int(self.value("quantity"))
+        return int(self._not_null("quantity"))
 
     @property
     def price(self) -> Decimal:
@@ -234,8 +237,10 @@ class Order(Record):
     @property
     def lines(self) -> tuple[OrderLine, ...]:
         """The lines of the order."""
-        currency = self._currency_code()
-        return tuple(OrderLine(line, self._map, self._hint_of("line"), currency) for line in self.value("lines"))
+        lines, currency = self.value("lines"), self._currency_code()
+        if not isinstance(lines, list | tuple) or not all(isinstance(line, Mapping) for line in lines):
+            raise RecordError(f"{self.field_name('lines')} of this {self.kind} is not a list of objects")
+        return tuple(OrderLine(line, self._map, self._hint_of("line"), currency) for line in lines)
 
     @property
     def customer(self) -> Customer | None:

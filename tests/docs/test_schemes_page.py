@@ -11,6 +11,7 @@ import pytest
 
 from receiver.config import load
 from receiver.contract.errors import REASONS
+from receiver.contract.record_map import FIELDS
 from receiver.contract.signing.grammar import Scheme
 from receiver.contract.signing.signatures import PRESETS
 
@@ -28,7 +29,7 @@ def test_every_sample_loads(sample: str, tmp_path: Path) -> None:
 
 
 def test_there_are_samples() -> None:
-    assert len(SAMPLES) == 5
+    assert len(SAMPLES) >= 7
 
 
 def test_the_full_scheme_is_the_defaults(tmp_path: Path) -> None:
@@ -52,6 +53,22 @@ def _signed_or_not(scheme: Scheme, sources: tuple[str, ...]) -> str:
     if not sources:
         return "none"
     return "signed" if all(map(scheme.signs, sources)) else "not signed"
+
+
+@pytest.mark.parametrize("name", [name for name, scheme in PRESETS.items() if scheme.record])
+def test_every_record_map_has_a_correct_row(name: str) -> None:
+    record_map = PRESETS[name].record
+    section = TEXT.partition("## Record fields")[2]
+    (row,) = [line.strip("|").split("|") for line in section.splitlines() if line.startswith(f"| `{name}` |")]
+    fields = [(kind, field) for kind, names in record_map.fields.items() for field in names]
+    absent = [f"{kind}.{field}" for kind, field in fields if not record_map.paths(kind, field)]
+    assert sorted(re.findall(r"`(.*?)`", row[2])) == sorted(absent)
+    assert ("minor" in row[3]) == (record_map.money == "minor")
+
+
+def test_every_standard_field_is_listed() -> None:
+    for kind, names in FIELDS.items():
+        assert f"| `{kind}` | {', '.join(f'`{name}`' for name in names)}" in TEXT
 
 
 def test_every_reason_is_explained() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +312,18 @@ def test_minor_units_without_a_currency_or_with_a_fraction_are_an_error() -> Non
         _ = Order({"amount_total": 100}, names).total
     with pytest.raises(RecordError, match="amount_total of this order is not an amount of money"):
         _ = Order({"amount_total": Decimal("10.5"), "currency": "eur"}, names).total
+
+
+def test_minor_units_are_exact_whatever_the_precision_of_a_handler() -> None:
+    order = Order({"amount_total": 123456789012345678901234567890, "currency": "eur"}, PRESETS["stripe"].record)
+    with localcontext(prec=3):
+        assert str(order.total) == "1234567890123456789012345678.90"
+
+
+@pytest.mark.parametrize("lines", [None, {"data": []}, "x", [1]])
+def test_lines_that_are_not_a_list_of_objects_are_an_error(lines: Any) -> None:
+    with pytest.raises(RecordError, match="lines of this order is not a list of objects"):
+        _ = Order({"lines": lines}).lines
 
 
 def test_a_line_has_the_currency_of_its_order_unless_it_has_its_own() -> None:
