@@ -12,6 +12,7 @@ from typing import Any
 from flask import Flask, Response, request
 from werkzeug.exceptions import BadRequest, HTTPException, RequestEntityTooLarge
 
+from receiver.contract.signing.sources import query_fields
 from receiver.delivery.admission import BodyTooLong, BodyUnreadable, IncomingDelivery, read_body
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.pipeline import DeliveryPipeline
@@ -68,11 +69,11 @@ def healthz() -> Response:
 
 
 def headers_in(environ: dict[str, Any]) -> dict[str, str]:
-    """The request's headers under their lower-case names, as `receiver.contract` reads them."""
+    """The request's headers and query fields under their names, as `receiver.contract` reads them."""
     found = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
     if content_type := environ.get("CONTENT_TYPE"):
         found["content-type"] = content_type
-    return found
+    return found | query_fields(environ.get("QUERY_STRING", ""))
 
 
 def as_response(answer: Answer) -> Response:

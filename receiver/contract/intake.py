@@ -38,6 +38,7 @@ MAX_CACHED_NAME = 64
 
 _CONTAINERS = (dict, list)
 _NUMBERS = (int, float)
+_OBJECT = ord("{")
 _BOM = b"\xef\xbb\xbf"
 _MILLISECONDS = 10**11  # a larger number is milliseconds: as seconds it would be after the year 5138
 _DIGITS = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
@@ -80,7 +81,7 @@ def read_delivery(
     readable = not problem
     if store.normalised_domain and names_another_store(store, headers, document):
         raise DeliveryRefused("wrong-store", "the delivery names another store")
-    is_json = readable and (body[:1] == b"{" or not is_form(body))
+    is_json = readable and (body[0] == _OBJECT or not is_form(body))
     if not is_json:
         _refuse_if_changed(scheme, headers, body, is_form=readable)
     joined = joined_id(scheme, headers, document) if scheme.joined_ids else b""

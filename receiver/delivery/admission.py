@@ -42,7 +42,7 @@ class IncomingDelivery(NamedTuple):
     store: str
     """From the URL; empty at the common URL, where headers or body name the store."""
     headers: Headers
-    """Names in lower case."""
+    """Names in lower case; query fields as `?NAME`."""
     body: bytes
     address: str
     at: float

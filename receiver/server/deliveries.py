@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from receiver.contract.intake import Delivery
+from receiver.contract.signing.sources import query_fields
 from receiver.delivery.admission import Admission, IncomingDelivery
 from receiver.delivery.answers import Answer
 from receiver.delivery.storage import StoreResults
@@ -24,7 +25,7 @@ from receiver.server.turns import SMALL_BYTES
 
 GROUP_BYTES = 1 << 20
 """Of large deliveries in a group: the small ones with them and after them must not wait long."""
-_TARGET = re.compile(r"/webhooks(?:/([a-z0-9][a-z0-9_-]{0,62}))?(?:\?[^#]*)?")
+_TARGET = re.compile(r"/webhooks(?:/([a-z0-9][a-z0-9_-]{0,62}))?(?:\?([^#]*))?")
 """Matches every valid store name, configured or not: the time of an answer must not reveal which ones are."""
 
 Admitted = tuple[HttpConnection, Delivery]
@@ -45,7 +46,8 @@ class Deliveries:
         if target is None:
             self._serve_others(connection, request)
             return
-        incoming = IncomingDelivery(target[1] or "", request.headers, request.body, connection.address, time.time())
+        headers = {**request.headers, **query_fields(target[2])} if target[2] else request.headers
+        incoming = IncomingDelivery(target[1] or "", headers, request.body, connection.address, time.time())
         admitted = self._admission.admit(incoming)
         if isinstance(admitted, Answer):
             connection.answer(admitted)

@@ -23,6 +23,7 @@ from receiver import config as config_room
 from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
+from receiver.contract.signing.sources import with_query
 from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, keys, server_url
 from receiver.inbox.redis import embedded_server
 from receiver.spool import Refusals, open_existing_refusals
@@ -279,7 +280,8 @@ class System:
         return compose(known, topic=topic, delivery_id=delivery_id, data=data, now=time.time())
 
     def post(self, request: Request, store: str = "north") -> httpx2.Response:
-        return self.http.post(f"/webhooks/{store}", headers=request.headers, content=request.body)
+        url, headers = with_query(f"/webhooks/{store}", request.headers)
+        return self.http.post(url, headers=headers, content=request.body)
 
     def deliver(self, topic: str = "order.created", **how: Any) -> str:
         """Send a signed event over HTTP; returns its id."""

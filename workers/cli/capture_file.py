@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from receiver.contract.errors import ConfigError
+from receiver.contract.signing.sources import query_fields
 
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
-_REQUEST_LINE = re.compile(r"[A-Z]+ \S+( HTTP/[0-9.]+)?")
+_REQUEST_LINE = re.compile(r"[A-Z]+ [^?\s]+(\?\S*)?( HTTP/[0-9.]+)?")
 
 
 class Captured(NamedTuple):
@@ -32,12 +33,14 @@ def parse(data: bytes, path: str) -> Captured:
     if blank is None:
         raise ConfigError(f"{path} has no blank line; it must hold the header lines, a blank line and the raw body")
     lines = [line.decode("latin-1").strip(" \t\r") for line in data[: blank.start()].split(b"\n")]
-    if lines and _REQUEST_LINE.fullmatch(lines[0]):
-        lines = lines[1:]
     headers: dict[str, str] = {}
+    if lines and (request_line := _REQUEST_LINE.fullmatch(lines[0])):
+        headers |= query_fields((request_line[1] or "")[1:])
+        lines = lines[1:]
     for line in lines:
         name, colon, value = line.partition(":")
-        key, value = name.rstrip(" \t").lower(), value.lstrip(" \t")
+        key, value = name.rstrip(" \t"), value.lstrip(" \t")
+        key = key if key.startswith("?") else key.lower()  # a query field, as `refused show --raw` writes it
         if not colon or not key:
             raise ConfigError(f"{path}: {line[:60]!r} is not a header line; use NAME: VALUE")
         headers[key] = f"{headers[key]},{value}" if key in headers else value

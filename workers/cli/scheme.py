@@ -128,7 +128,7 @@ def _row(config: Config, one: Scheme) -> dict[str, Any]:
     return {
         "scheme": one.name,
         "from": str(config.place("schemes", one.name)) if one.name in config.schemes else "preset",
-        "headers": one.headers,
+        "headers": [*one.headers, *one.signature],
         "form": f"{key}{one.encoding}{', list' if one.list_sep else ''}",
         "signed": one.signed,
         "stores": sorted(name for name, store in config.known_stores.items() if store.scheme.name == one.name),

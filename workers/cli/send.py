@@ -20,7 +20,8 @@ from receiver.config.values import LOOPBACK
 from receiver.contract.compose import Request, compose, in_store_shape
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import ConfigError, ServerUnusable
-from receiver.contract.signing.grammar import Scheme
+from receiver.contract.signing.grammar import Scheme, Secret
+from receiver.contract.signing.sources import with_query
 from receiver.contract.stores import Store
 from receiver.contract.topics import translate
 from receiver.inbox import EventQueries, Inbox
@@ -166,15 +167,11 @@ def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str,
     store = _signer(config, name)
     if tamper == "time" and not (store.scheme.timestamp and store.scheme.tolerance):
         raise ConfigError(f"{store.scheme.name} signs no timestamp; use --tamper body")
+    if tamper == "signature":
+        store = replace(store, secrets=(Secret(secrets.token_bytes(32)),))
     request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now)
     if tamper == "body":
         return Request(request.headers, request.body[:-1] + b" " + request.body[-1:])
-    if tamper == "signature":
-        header = store.scheme.headers[0].lower()
-        value = request.headers[header]
-        at = len(value) // 2
-        flipped = value[:at] + ("A" if value[at] != "A" else "B") + value[at + 1 :]
-        return Request({**request.headers, header: flipped}, request.body)
     return request
 
 
@@ -206,7 +203,8 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
 
     started = time.monotonic()
     try:
-        answer = httpx2.post(url, headers=request.headers, content=request.body, timeout=10)
+        target, headers = with_query(url, request.headers)
+        answer = httpx2.post(target, headers=headers, content=request.body, timeout=10)
     except httpx2.HTTPError as error:
         raise ConfigError(f"{url} does not answer: {error}; {_where_web_is(config)}") from None
     took = (time.monotonic() - started) * 1000

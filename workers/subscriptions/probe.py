@@ -13,6 +13,7 @@ from redis import Redis
 
 from receiver.contract.compose import compose
 from receiver.contract.errors import StorehooksError
+from receiver.contract.signing.sources import with_query
 from receiver.contract.stores import Store
 from receiver.contract.topics import PROBE
 from receiver.inbox import EventQueries
@@ -43,9 +44,8 @@ def probe(store: Store, redis: Redis, *, url: str = "") -> float:
     request = compose(signed_by, topic=PROBE, delivery_id=delivery_id, data={"id": delivery_id}, now=time.time())
     started = time.monotonic()
     try:
-        response = httpx2.post(
-            url, headers=request.headers, content=request.body, timeout=RESPONSE_SECONDS, trust_env=False
-        )
+        target, headers = with_query(url, request.headers)
+        response = httpx2.post(target, headers=headers, content=request.body, timeout=RESPONSE_SECONDS, trust_env=False)
     except httpx2.HTTPError as error:
         kind = type(error).__name__
         raise ProbeFailed(

@@ -89,6 +89,7 @@ class SystemUnderTest:
         import httpx2
 
         from receiver.contract.compose import compose, in_store_shape
+        from receiver.contract.signing.sources import with_query
         from receiver.inbox.outcomes import EventStatus
         from workers.testing.local_system import STORE
 
@@ -96,7 +97,8 @@ class SystemUnderTest:
         resource = in_store_shape(store.scheme, topic, sample_data(topic, data, exact=exact))
         delivery_id = delivery_id or new_delivery_id()
         request = compose(store, topic=topic, delivery_id=delivery_id, data=resource, now=time.time())
-        response = httpx2.post(store.url, headers=request.headers, content=request.body, timeout=30, trust_env=False)
+        url, headers = with_query(store.url, request.headers)
+        response = httpx2.post(url, headers=headers, content=request.body, timeout=30, trust_env=False)
         answer = response.raise_for_status().json()
 
         statuses = wait or (EventStatus.SETTLED, EventStatus.FAILED)

@@ -56,18 +56,7 @@ class Scheme(SchemeData):
     @cached_property
     def reads(self) -> frozenset[str]:
         """Every header that this scheme reads, and every query field, as `?NAME`."""
-        return frozenset((*self.header_names, *(name for kind, name in self._read_parts if kind == "header")))
-
-    @cached_property
-    def reads_form(self) -> bool:
-        """Whether it reads a form body."""
-        return any(kind in ("form", "form_sorted") for kind, _ in self._read_parts)
-
-    @cached_property
-    def _read_parts(self) -> tuple[Part, ...]:
-        sources = (part for parts in self.event.parts.values() for part in parts)
-        signatures = (part for _, part in self.signature_sources)
-        return (*self.signed_parts, self.timestamp_source, *signatures, *sources)
+        return frozenset(name for kind, name in self.read_parts if kind == "header")
 
     @cached_property
     def signed_content(self) -> Filler:

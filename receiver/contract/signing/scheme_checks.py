@@ -54,7 +54,7 @@ def _check_headers(scheme: SchemeData) -> None:
 
 
 def _check_signature(scheme: SchemeData) -> None:
-    for source, (kind, name) in scheme.signature_sources:
+    for source, (kind, name) in scheme.places[len(scheme.headers) :]:
         if not source.startswith(("json:", "form:", "query:")) or not name:
             raise SchemeError(
                 "signature",
@@ -175,13 +175,19 @@ def _check_time_in_signature(scheme: SchemeData, name: str) -> None:
 def _check_joints(scheme: SchemeData) -> None:
     """A single movable part may touch others: the body fits in one place only, and so does a recent timestamp."""
     movable = scheme.movable_parts
-    touching = any(not between and (left in movable or right in movable) for left, between, right in scheme.joints)
+    touching = [{left, right} for left, between, right in scheme.joints if not between and movable & {left, right}]
     if touching and (len(movable) > 1 or (scheme.signs_time and not scheme.tolerance)):
         raise SchemeError(
             "signed",
             "signed has a header or field and another placeholder with no text between them, so an attacker could move "
             "a part of one to the other; add the text that the store signs between them, or, for a single one next to "
             "{timestamp}, set a tolerance",
+        )
+    if scheme.reads_form and any(BODY in parts for parts in touching):
+        raise SchemeError(
+            "signed",
+            "signed has a header and {body} with no text between them, so an attacker could move a part of the one to "
+            "the other, which in a form cannot be noticed; add the text that the store signs between them",
         )
 
 

@@ -90,9 +90,10 @@ class SchemeData:
         return tuple(name.lower() for name in self.headers)
 
     @cached_property
-    def signature_sources(self) -> tuple[tuple[str, Part], ...]:
-        """Each source of a signature beside the headers, as written and parsed."""
-        return tuple((source, parse_source(source)) for source in self.signature)
+    def places(self) -> tuple[tuple[str, Part], ...]:
+        """Each place of a signature, as written and parsed."""
+        headers = ((name, ("header", name.lower())) for name in self.headers)
+        return (*headers, *((source, parse_source(source)) for source in self.signature))
 
     @cached_property
     def signature_keys(self) -> tuple[str, ...]:
@@ -103,6 +104,17 @@ class SchemeData:
     def timestamp_source(self) -> Part:
         """`timestamp`, parsed; ("", "") where the scheme has none."""
         return parse_source(self.timestamp)
+
+    @cached_property
+    def reads_form(self) -> bool:
+        """Whether it reads a form body."""
+        return any(kind in ("form", "form_sorted") for kind, _ in self.read_parts)
+
+    @cached_property
+    def read_parts(self) -> tuple[Part, ...]:
+        sources = (part for parts in self.event.parts.values() for part in parts)
+        places = (part for _, part in self.places)
+        return (*places, *self.signed_parts, self.timestamp_source, *sources)
 
     # How it is made
 

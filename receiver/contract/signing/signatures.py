@@ -141,7 +141,7 @@ def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: 
     pairs = [(name, text)] if kind == "sig" else []
     pairs.append((next(iter(scheme.signature_keys), ""), encode_mac(scheme, mac)))
     signature = write_signature(scheme, pairs)
-    kind, name = ("header", scheme.header_names[0]) if scheme.headers else scheme.signature_sources[0][1]
+    kind, name = scheme.places[0][1]
     if kind == "header":
         return Signed({**added, name: signature}, body)
     return Signed(added, _with_field(body, (kind, name), signature))
@@ -152,7 +152,7 @@ def _with_field(body: bytes, part: Part, text: str) -> bytes:
     if kind == "form":
         return body + (b"&" if body else b"") + urlencode({name: text}).encode()
     document = orjson.loads(body)
-    put(document, name, text)
+    put(document, name, text, overwrite=True)
     return orjson.dumps(document)
 
 
@@ -162,37 +162,35 @@ def _with_field(body: bytes, part: Part, text: str) -> bytes:
 def find_signatures(scheme: Scheme, headers: Headers, body: bytes) -> list[tuple[str, str]]:
     """Return where signatures are, as written in the scheme, and their texts. Some stores send one for each key."""
     found = []
-    for name, header in zip(scheme.headers, scheme.header_names, strict=True):
-        if value := headers.get(header):
-            found.append((name, value))
-    for source, part in scheme.signature_sources:
-        if text := unverified_text(part, headers, body):
-            found.append((source, text))
+    for place, part in scheme.places:
+        kind, name = part
+        if value := headers.get(name) if kind == "header" else unverified_text(part, headers, body):
+            if len(value) > MAX_SIGNATURE_HEADER:
+                raise DeliveryRefused("malformed-signature", f"{place} is {len(value)} characters long")
+            found.append((place, value))
     if not found:
-        raise DeliveryRefused("no-signature", f"no {' or '.join(_places(scheme))}")
-    for name, value in found:
-        if len(value) > MAX_SIGNATURE_HEADER:
-            raise DeliveryRefused("malformed-signature", f"{name} is {len(value)} characters long")
+        raise DeliveryRefused("no-signature", f"no {' or '.join(_names(scheme))}")
     return found
 
 
-def _places(scheme: Scheme) -> list[str]:
+def _names(scheme: Scheme) -> list[str]:
     return [*(f"header {name}" for name in scheme.headers), *scheme.signature]
 
 
 def split_signatures(scheme: Scheme, found: list[tuple[str, str]]) -> Pairs:
     """Split each text into (key, value). A plain value has the empty key and is never split: base64 may end in `=`."""
     pairs: Pairs = []
+    list_sep, pair_sep = scheme.list_sep, scheme.pair_sep
     for _, raw in found:
-        items = raw.split(scheme.list_sep) if scheme.list_sep else (raw,)
-        if scheme.sig_index >= 0:
-            pairs += [(str(position), item.strip()) for position, item in enumerate(items[:MAX_POSITIONS])]
-        elif not scheme.pair_sep:
+        items = raw.split(list_sep) if list_sep else (raw,)
+        if pair_sep:
+            for item in items:
+                key, sep, value = item.strip().partition(pair_sep)
+                pairs.append((key, value) if sep else ("", key))
+        elif scheme.sig_index < 0:
             pairs += [("", item.strip()) for item in items]
         else:
-            for item in items:
-                key, sep, value = item.strip().partition(scheme.pair_sep)
-                pairs.append((key, value) if sep else ("", key))
+            pairs += [(str(position), item.strip()) for position, item in enumerate(items[:MAX_POSITIONS])]
     return pairs
 
 
@@ -223,7 +221,7 @@ def read_timestamp(scheme: Scheme, headers: Headers, body: bytes, pairs: Pairs) 
     if kind == "sig":
         text = next((value for key, value in pairs if key == name), None)
     else:
-        text = unverified_text((kind, name), headers, body)
+        text = headers.get(name) if kind == "header" else unverified_text((kind, name), headers, body)
     if not text:
         raise DeliveryRefused("no-timestamp", f"no timestamp at {scheme.timestamp}")
     return text
@@ -277,7 +275,8 @@ def id_has_separator(scheme: Scheme, headers: Headers, document: Any) -> bool:
     for name, separator in scheme.id_separators:
         if separator in header_bytes(headers.get(name, "")):
             return True
-    return any(separator in _field_bytes(read(headers, document)) for read, separator in scheme.id_field_separators)
+    fields = scheme.id_field_separators
+    return bool(fields) and any(separator in _field_bytes(read(headers, document)) for read, separator in fields)
 
 
 def joined_id(scheme: Scheme, headers: Headers, document: Any) -> bytes:

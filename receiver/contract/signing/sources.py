@@ -35,6 +35,8 @@ MIN_CONTAINER_BYTES = 20
 """In a longer body, each of them may take this many bytes."""
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 MAX_QUERY_FIELDS = 64
+_QUERY_NAME = re.compile(r"[^\x00-\x20:\x7f]{1,100}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 BODY: Part = ("body", "")
 BODY_HASHES: tuple[Part, ...] = (("body_sha256", ""), ("body_sha256_base64", ""))
 FORM_SORTED: Part = ("form_sorted", "")
@@ -61,12 +63,15 @@ def written(part: Part) -> str:
 
 
 def query_fields(query: str) -> dict[str, str]:
-    """The fields of a request's query, as headers: `?NAME`. Of a repeated one, the first value."""
+    """The fields of a request's query, as headers: `?NAME`. Of a repeated one, the first value.
+
+    A field that could not be a header, as it has control characters, is left out.
+    """
     fields: dict[str, str] = {}
     for item in query.split("&", MAX_QUERY_FIELDS)[:MAX_QUERY_FIELDS]:
-        name, _, value = item.replace("+", " ").partition("=")
-        if name:
-            fields.setdefault("?" + unquote_to_bytes(name).decode("latin-1"), unquote_to_bytes(value).decode("latin-1"))
+        name, value = (unquote_to_bytes(text).decode("latin-1") for text in item.replace("+", " ").partition("=")[::2])
+        if _QUERY_NAME.fullmatch(name) and not _CONTROL.search(value):
+            fields.setdefault(f"?{name}", value)
     return fields
 
 
@@ -260,13 +265,15 @@ def unverified_text(part: Part, headers: Headers, body: bytes) -> str | None:
     return None if value is None else value.decode("latin-1" if part[0] == "form" else "utf-8", "surrogatepass")
 
 
-def put(document: dict[str, Any], path: str, value: Any) -> None:
-    """Write a value to a path of a JSON document, unless there is one. A step of digits is a place in a list."""
-    place: Any = document
+def put(document: Any, path: str, value: Any, *, overwrite: bool = False) -> None:
+    """Write a value to a path of a JSON document. A step of digits is a place in a list."""
+    place = document
     *above, last = path.split(".")
     for step, following in zip(above, path.split(".")[1:], strict=True):
         place = _enter(place, step, [] if following.isdigit() else {})
     _enter(place, last, value)
+    if overwrite:
+        place[last if isinstance(place, dict) else int(last)] = value
 
 
 def _enter(place: Any, step: str, new: Any) -> Any:

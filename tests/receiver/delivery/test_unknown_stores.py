@@ -184,7 +184,9 @@ def test_an_unknown_store_has_no_secret_that_could_match(config: Config, redis: 
     known = config.known_stores["hexa"]
     admit = admission(config, redis)
     for name in UNKNOWN[:50]:
-        headers = signatures.sign(known.scheme, secret=known.secrets[0], headers={}, body=b"{}", now=time.time())
+        headers = signatures.sign(
+            known.scheme, secret=known.secrets[0], headers={}, body=b"{}", now=time.time()
+        ).headers
         answer = admit.admit(IncomingDelivery(name, headers, b"{}", "192.0.2.1", time.time()))
         assert isinstance(answer, Answer)
         assert answer.status == 401

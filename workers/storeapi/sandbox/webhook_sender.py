@@ -14,6 +14,7 @@ import orjson
 from receiver.contract.compose import Request, compose, in_store_shape
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.signing.signatures import sign
+from receiver.contract.signing.sources import with_query
 from receiver.contract.stores import Store
 from workers.storeapi.sandbox.shop import Shop
 from workers.storeapi.sandbox.state import Json
@@ -90,7 +91,8 @@ class WebhookSender(threading.Thread):
         """The status of the response, or the name of the error."""
         request = self.request(subscription, due)
         try:
-            return str(self._http.post(subscription["url"], headers=request.headers, content=request.body).status_code)
+            url, headers = with_query(subscription["url"], request.headers)
+            return str(self._http.post(url, headers=headers, content=request.body).status_code)
         except httpx2.HTTPError as error:
             return type(error).__name__
 

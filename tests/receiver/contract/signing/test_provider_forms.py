@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
+import time
+from base64 import b64encode, urlsafe_b64encode
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
+import orjson
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from receiver.config import load
+from receiver.contract.compose import Request, compose
 from receiver.contract.diagnosis.detect import to_toml
-from receiver.contract.errors import ConfigError
-from receiver.contract.signing.grammar import Scheme, Sources
+from receiver.contract.diagnosis.explain import caveats
+from receiver.contract.errors import ConfigError, DeliveryRefused
+from receiver.contract.event import Event, form_fields, is_form
+from receiver.contract.intake import receive
+from receiver.contract.signing.grammar import Scheme, Secret, Sources
+from receiver.contract.signing.signatures import sign, verify
+from receiver.contract.signing.sources import query_fields, with_query
+from receiver.contract.stores import Store
+from tests.support.deliveries import NOW, URL
 
 SCHEMES = {
     "recharge": Scheme("recharge", headers=("X-Sig",), algorithm="sha256", signed="{secret}{body}"),
@@ -60,10 +79,10 @@ SCHEMES = {
         "form-field",
         headers=(),
         signature=("form:sig",),
-        signed="{form:id}|{form:topic}|{form:at}",
+        signed="{form:event_id}|{form:topic}|{form:at}",
         timestamp="form:at",
         allow_unsigned_body=True,
-        event=Sources(topic=("form:topic",), id=("form:id",), resource_id=("form:order.id",), data=("form",)),
+        event=Sources(topic=("form:topic",), id=("form:event_id",), resource_id=("form:order.id",), data=("form",)),
     ),
     "query": Scheme(
         "query",
@@ -134,6 +153,11 @@ def test_the_printed_toml_of_a_scheme_is_the_scheme(name: str, tmp_path: Path) -
         ('headers = ["X-Sig"]\nsigned = "{query:a}{query:b}{body}"', "signed", "no text between them"),
         ('headers = ["X-Sig"]\nsigned = "{query}{body}"', "signed", "{query}, which is unknown"),
         (
+            'headers = ["X-Sig"]\nsigned = "{header:a}{body}"\n[schemes.s.event]\ndata = ["form"]',
+            "signed",
+            "in a form cannot be noticed",
+        ),
+        (
             'headers = ["X-Sig"]\nsigned = "{url}{form_sorted}"\ndedupe = "id"\n[schemes.s.event]\nid = ["form:id"]',
             "dedupe",
             "not signed",
@@ -149,3 +173,220 @@ def test_an_unsafe_scheme_is_refused_with_the_fix(lines: str, key: str, fix: str
     assert fix in str(error.value)
     wanted = next((at for at, line in enumerate(path.read_text().splitlines(), 1) if line.startswith(f"{key} =")), 1)
     assert f"config.toml:{wanted}:" in str(error.value)
+
+
+# Signing and verifying
+
+NAMES = list(SCHEMES)
+DATA = {"id": 7, "total": "42.00", "note": "Größe & = %"}
+
+
+def store_of(scheme: Scheme) -> Store:
+    secret = "00112233445566778899aabbccddeeff"
+    return Store("shop", scheme, (Secret(scheme.key_of(secret)),), url="https://hooks.example.com/webhooks/shop?x=1")
+
+
+def composed(scheme: Scheme, **how: Any) -> Request:
+    given = {"topic": "order.created", "delivery_id": "d-1", "data": DATA, "now": NOW, **how}
+    return compose(store_of(scheme), **given)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_composed_delivery_is_verified_and_read(name: str) -> None:
+    scheme = SCHEMES[name]
+    request = composed(scheme)
+    delivery = receive(request.headers, request.body, store=store_of(scheme), now=NOW)
+    assert not delivery.unreadable
+    assert delivery.event.topic == ("message.received" if name == "twilio" else "order.created")
+    assert delivery.event.delivery_id == "d-1"
+    assert delivery.event.data["total"] == "42.00"
+    assert delivery.event.data["note"] == DATA["note"]
+    again = receive(request.headers, request.body, store=store_of(scheme), now=NOW)
+    assert again.event.id == delivery.event.id
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_secret_is_refused(name: str) -> None:
+    scheme = SCHEMES[name]
+    request = composed(scheme)
+    with pytest.raises(DeliveryRefused, match="invalid signature"):
+        verify(scheme, secrets=[Secret(b"other")], headers=request.headers, body=request.body, now=NOW, url=URL)
+
+
+LITERAL = b'{"id":1}'
+KEY = Secret(b"key")
+
+
+def refusal(scheme: Scheme, headers: dict[str, str], body: bytes = LITERAL, url: str = URL) -> str:
+    """The reason why a delivery is refused; empty if it is valid."""
+    try:
+        verify(scheme, secrets=[KEY], headers=headers, body=body, now=NOW, url=url)
+    except DeliveryRefused as error:
+        return error.reason
+    return ""
+
+
+def hmac_of(content: bytes, digest: str = "sha256") -> bytes:
+    return hmac.digest(b"key", content, digest)
+
+
+def test_each_algorithm_is_the_one_of_its_name() -> None:
+    sha1 = b64encode(hmac_of(LITERAL, "sha1")).decode()
+    assert refusal(SCHEMES["sha1"], {"x-sig": sha1}) == ""
+    assert refusal(SCHEMES["recharge"], {"x-sig": hashlib.sha256(b"key" + LITERAL).hexdigest()}) == ""
+    assert refusal(SCHEMES["suffix"], {"x-sig": hashlib.sha256(LITERAL + b"key").hexdigest()}) == ""
+    assert refusal(SCHEMES["suffix"], {"x-sig": hmac_of(LITERAL).hex()}) == "signature-mismatch"
+
+
+def test_url_safe_base64_is_read_with_and_without_padding() -> None:
+    bodies = [b'{"id":%d}' % number for number in range(60)]
+    texts = [urlsafe_b64encode(hmac_of(body)).decode() for body in bodies]
+    assert any("-" in text for text in texts)
+    assert any("_" in text for text in texts)
+    for body, text in zip(bodies, texts, strict=True):
+        assert refusal(SCHEMES["url-safe"], {"x-sig": text}, body) == ""
+        assert refusal(SCHEMES["url-safe"], {"x-sig": text.rstrip("=")}, body) == ""
+        standard = b64encode(hmac_of(body)).decode()
+        assert refusal(SCHEMES["url-safe"], {"x-sig": standard}, body) == (
+            "" if standard == text else "malformed-signature"
+        )
+        assert refusal(SCHEMES["url-safe"], {"x-sig": text + "="}, body) == "malformed-signature"
+
+
+@pytest.mark.parametrize("fits", ["x-primary", "x-secondary"])
+def test_any_of_several_signature_headers_may_fit(fits: str) -> None:
+    """Box and DocuSign send one signature for each key: during a rotation, one of them is ours."""
+    valid, other = hmac_of(LITERAL + b"%d" % NOW).hex(), "00" * 32
+    headers = {"x-primary": other, "x-secondary": other, "x-t": str(int(NOW))}
+    assert refusal(SCHEMES["two headers"], headers) == "signature-mismatch"
+    assert refusal(SCHEMES["two headers"], {**headers, fits: valid}) == ""
+    assert refusal(SCHEMES["two headers"], {fits: valid, "x-t": headers["x-t"]}) == ""
+
+
+def test_a_positional_header_holds_timestamp_and_signature() -> None:
+    text = str(int(NOW))
+    mac = hmac_of(text.encode() + b"." + LITERAL).hex()
+    assert refusal(SCHEMES["positional"], {"x-sig": f"{text},{mac}"}) == ""
+    assert refusal(SCHEMES["positional"], {"x-sig": f"{text}, {mac},v2"}) == ""
+    assert refusal(SCHEMES["positional"], {"x-sig": f"{mac},{text}"}) == "malformed-signature"
+    assert refusal(SCHEMES["positional"], {"x-sig": mac}) == "malformed-signature"
+    late = str(int(NOW) - 301)
+    mac = hmac_of(late.encode() + b"." + LITERAL).hex()
+    assert refusal(SCHEMES["positional"], {"x-sig": f"{late},{mac}"}) == "too-old"
+
+
+def test_an_optional_field_that_is_missing_is_an_empty_text() -> None:
+    scheme, key = SCHEMES["adyen"], Secret(b"key")
+    mac = b64encode(hmac_of(b"psp::AUTHORISATION")).decode()
+    item = {"pspReference": "psp", "eventCode": "AUTHORISATION", "additionalData": {"hmacSignature": mac}}
+    assert refusal(scheme, {}, orjson.dumps({"items": [{"item": item}]})) == ""
+    changed = {**item, "originalReference": "x"}
+    assert refusal(scheme, {}, orjson.dumps({"items": [{"item": changed}]})) == "signature-mismatch"
+    del item["eventCode"]
+    assert refusal(scheme, {}, orjson.dumps({"items": [{"item": item}]})) == "incomplete"
+    assert key == KEY
+
+
+def test_the_sorted_form_is_that_of_twilio() -> None:
+    """Names and values in the order of names, of a repeated name each value once."""
+    url = "https://example.com/x"
+    body = b"To=%2B1&Body=a+b%26c&From=%2B2&Media=2&Media=1&Media=2&Empty="
+    content = url + "Bodya b&cEmptyFrom+2Media1Media2To+1"
+    headers = {"x-twilio-signature": b64encode(hmac_of(content.encode(), "sha1")).decode()}
+    assert refusal(SCHEMES["twilio"], headers, body, url=url) == ""
+    assert refusal(SCHEMES["twilio"], headers, body + b"&New=1", url=url) == "signature-mismatch"
+    assert refusal(SCHEMES["twilio"], headers, b'{"To":"+1"}', url=url) == "incomplete"
+
+
+def test_method_path_and_hash_of_the_body_are_signed() -> None:
+    digest = hashlib.sha256(LITERAL)
+    content = f"POST\n/webhooks/shop\n{digest.hexdigest()}\n{int(NOW)}"
+    headers = {"x-sig": hmac_of(content.encode()).hex(), "x-time": str(int(NOW))}
+    url = "https://hooks.example.com/webhooks/shop?a=b"
+    assert refusal(SCHEMES["path"], headers, url=url) == ""
+    assert refusal(SCHEMES["path"], headers, LITERAL + b" ", url=url) == "signature-mismatch"
+    content = f"/webhooks/shop&{b64encode(digest.digest()).decode()}"
+    assert refusal(SCHEMES["hash in base64"], {"x-sig": hmac_of(content.encode()).hex()}, url=url) == ""
+
+
+def test_query_fields_are_decoded_bounded_and_never_control_characters() -> None:
+    assert query_fields("a=1&b=x%20y+z&a=2&&c&=d&E=%C3%A9") == {"?a": "1", "?b": "x y z", "?c": "", "?E": "Ã©"}
+    assert query_fields("a=1%0Ab&b%0D=1&c%3A=1") == {}
+    assert len(query_fields("&".join(f"n{number}=1" for number in range(4000)))) == 64
+    url, headers = with_query("/webhooks/shop", {"?a b": "x&y", "?é": "Ã©", "x-id": "1"})
+    assert headers == {"x-id": "1"}
+    assert query_fields(url.partition("?")[2]) == {"?é": "Ã©"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_weak_algorithms_and_contents_are_named(name: str) -> None:
+    found = " ".join(caveats(SCHEMES[name]))
+    assert ("HMAC-SHA1 is weak" in found) == (name in ("sha1", "twilio"))
+    assert ("SHA-256(secret + body) is weak" in found) == (name == "recharge")
+    assert ("text can be moved" in found) == (name == "twilio")
+
+
+def test_a_body_with_bytes_added_by_length_extension_is_refused() -> None:
+    """SHA-256(secret + body) can be continued without the secret. What is added can never be read."""
+    glue = b"\x80" + b"\0" * 52 + (8 * len(b"key" + LITERAL)).to_bytes(8, "big")
+    extended = LITERAL + glue + b'{"id":2}'
+    headers = {"x-sig": hashlib.sha256(b"key" + extended).hexdigest()}
+    store = Store("shop", SCHEMES["recharge"], (KEY,))
+    with pytest.raises(DeliveryRefused) as error:
+        receive(headers, extended, store=store, now=NOW)
+    assert error.value.reason == "ambiguous"
+
+
+# Forms
+
+
+@pytest.mark.parametrize(
+    "body", [b"a=%zz", b"a=%4", b"a", b"a&b=1", b'a="', b"a=1 2", b"a=\xc3\xa9", b"{a=1}", b"a=1\n"]
+)
+def test_what_is_not_a_form_is_none(body: bytes) -> None:
+    assert form_fields(body) is None
+
+
+def test_a_form_is_a_document_of_texts() -> None:
+    body = b"a=1&a=2&b=&c&Gr%C3%B6%C3%9Fe=x%3Dy=z&n=%00%ff&&items%5B0%5D=1&p[q]=2"
+    fields = form_fields(body)
+    assert fields == {"a": "2", "b": "", "c": "", "Größe": "x=y=z", "n": "\0\ufffd", "items[0]": "1", "p[q]": "2"}
+    assert fields == dict(parse_qsl(body.decode(), keep_blank_values=True))
+    event = Event("1", "shop", "order.created", datetime.now(UTC), body)
+    assert event.payload == event.data == fields
+    assert event.record is not None
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text(), min_size=1, max_size=20))
+def test_every_encoded_form_is_read_back(fields: dict[str, str]) -> None:
+    assume(not any("\ud800" <= letter <= "\udfff" for text in (*fields, *fields.values()) for letter in text))
+    assert form_fields(urlencode(fields).encode()) == fields
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_no_json_and_no_part_of_it_is_a_form(document: Any) -> None:
+    """So that no delivery can be read in two ways, and no cut JSON body as a form."""
+    body = json.dumps([document, "a=b&c=d"]).encode()
+    assert not any(is_form(body[at:]) or is_form(body[:at]) for at in range(len(body) + 1))
+
+
+def test_a_form_that_is_long_to_read_is_not_read() -> None:
+    assert form_fields(b"&".join([b"a=1"] * 1000)) == {"a": "1"}
+    assert form_fields(b"&".join([b"a=1"] * 1001)) is None
+    started = time.perf_counter()
+    assert form_fields(b"a=" + b"%41" * 350_000) == {"a": "A" * 350_000}
+    assert time.perf_counter() - started < 0.5
+
+
+@pytest.mark.parametrize("name", ["mailgun", "adyen", "form field", "signature in the query"])
+def test_signing_again_replaces_the_signature(name: str) -> None:
+    scheme = SCHEMES[name]
+    request = composed(scheme)
+    other = Secret(b"other")
+    again = sign(scheme, secret=other, headers=request.headers, body=request.body, now=NOW, url=URL)
+    headers = {**request.headers, **again.headers}
+    assert verify(scheme, secrets=[other], headers=headers, body=again.body, now=NOW, url=URL).secret == other
