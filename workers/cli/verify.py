@@ -60,8 +60,8 @@ def _verify_refused(config: Config, named: str | None, wanted: str, now: float |
     refusal = find_refusal(refusals, wanted, choose_store(config, named) if named else None)
     store = ReleaseCheck(config).store_of(refusal) if named is None else stores_with_secrets(config)[named]
     if store is None:
-        called = refusal.named or "the one this delivery names"
-        raise NotFound(f"no store {called}; add [stores.NAME] to the config, or check it as another one: --store NAME")
+        missing = f"no store {refusal.named}" if refusal.named else "this delivery names no configured store"
+        raise NotFound(f"{missing}; add [stores.NAME] to the config, or check it as another one: --store NAME")
     output.line(
         f"{store.name}, refused {output.clock(refusal.moment)} with 401 ({refusal.reason}), from "
         f"{refusal.address or 'an unknown address'}, {refusal.length:,} bytes, scheme {store.scheme.name}",

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from receiver.contract.compose import Request, compose
-from receiver.contract.signing.signatures import PRESETS
+from receiver.contract.signing.signatures import PRESETS, sign
 from receiver.inbox.accept_batch import MAX_EVENT_NAMES
 from tests.support.harness import System, eventually, own_server
 
@@ -83,6 +83,17 @@ def test_the_common_url_finds_the_store_and_verifies_its_signature(web: System, 
     assert unknown.status_code == wrong.status_code == 401
     assert unknown.content == wrong.content
     assert {name for name in unknown.headers if name != "date"} == {name for name in wrong.headers if name != "date"}
+
+
+def test_the_common_url_finds_a_store_that_is_named_after_many_others(web: System) -> None:
+    """The keys of its name occur anywhere in a large delivery, and before the right place."""
+    media = [{"id": number, "url": f"https://cdn.example/{number}.jpg", "title": "x" * 500} for number in range(900)]
+    document = {"data": {"event": "order.placed", "payload": {"order": {"id": 1, "media": media}}}}
+    document |= {"timestamp": str(int(time.time())), "source": {"eventId": "many", "url": "https://shopware.example"}}
+    known, body = web.config.known_stores["shopware"], json.dumps(document).encode()
+    signed = sign(known.scheme, secret=known.secrets[0], headers={}, body=body, now=time.time())
+    answer = post(web, Request(signed.headers, signed.body), "")
+    assert (answer.status_code, answer.json().get("status")) == (200, "accepted")
 
 
 @pytest.mark.parametrize("preset", ["shopware", "stripe"])

@@ -192,6 +192,14 @@ def test_a_refused_delivery_is_explained_with_the_next_command(served: System) -
     assert "storehooks refused release --store acme" in shown
 
 
+def test_a_refused_delivery_that_names_no_configured_store_is_explained(served: System) -> None:
+    headers = {"X-Shopify-Shop-Domain": "elsewhere.example"}
+    assert served.http.post("/webhooks", headers=headers, content=b"{  }").status_code == 401
+    newest = eventually(lambda: (found := served.refusals().newest(limit=1)) and found[0].length == 4 and found[0])
+    shown = " ".join(served.run_cli("verify", "--refused", str(newest.id)).stderr.split())
+    assert "this delivery names no configured store; add [stores.NAME] to the config, or check it as another" in shown
+
+
 def test_a_signature_that_looks_like_a_credential_is_named_although_it_is_not_stored(served: System) -> None:
     signature = "5ec" + "0" * 61
     headers = {"Cookie": "a=b", "X-Session-Signature": signature, "X-Api-Version": "2"}
