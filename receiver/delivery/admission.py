@@ -7,6 +7,7 @@ socket.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from secrets import token_bytes
@@ -31,6 +32,8 @@ INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
 CANNOT_VERIFY = unavailable("The signature cannot be verified now. Retry later.")
 NOT_STORED = unavailable("The delivery could not be stored. Retry later.")
 STORE_FULL = unavailable("This store has too many waiting events. Retry later.")
+_LENGTH = re.compile("[0-9]{0,20}")
+"""Python converts no more than 4,300 digits, and some servers pass on any number of zeros."""
 _FULL = {"redis": "it has max_stored open events", "spool": "its part of the spool is full"}
 
 log = logs.get("receiver")
@@ -157,15 +160,18 @@ class Admission:
 
 def read_body(read: Callable[[int], bytes], announced: str, limit: int) -> bytes:
     """Read the whole body. Raises for one that is longer than the limit, or not as long as announced."""
-    if announced.isascii() and announced.isdigit() and int(announced) > limit:
+    if not _LENGTH.fullmatch(announced):
+        raise BodyUnreadable("Content-Length is not a number.")
+    length = int(announced or limit + 1)
+    if announced and length > limit:
         raise BodyTooLong
     try:
-        body = _read_up_to(read, int(announced) if announced else limit + 1)  # some servers wait for what is beyond it
+        body = _read_up_to(read, length)  # some servers wait for what is beyond it
     except Exception:  # noqa: BLE001  a bad chunk, a closed connection: each server raises its own errors
         raise BodyUnreadable("The body could not be read.") from None
     if len(body) > limit:
         raise BodyTooLong
-    if announced and len(body) != int(announced):
+    if announced and len(body) != length:
         raise BodyUnreadable("The body is shorter than its Content-Length.")
     return body
 

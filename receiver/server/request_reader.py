@@ -22,6 +22,8 @@ MAX_FIELD = 8190
 MAX_HEAD = 64 * 1024
 SMALL_HEAD = 4 * MAX_FIELDS
 """A smaller head has no more fields: one has a name, a colon and a line end."""
+MAX_LENGTH_DIGITS = 20
+"""Of Content-Length. Python converts no more than 4,300, and llhttp accepts any number of leading zeros."""
 MAX_CACHED, MAX_CACHED_NAME = 4096, 64
 
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -158,6 +160,8 @@ class RequestReader:
         if (minor and "host" not in headers) or ("expect" in headers and headers["expect"].lower() != "100-continue"):
             return HTTPStatus.BAD_REQUEST
         length = headers.get("content-length", "0")
+        if len(length) > MAX_LENGTH_DIGITS:
+            return self.fault or HTTPStatus.BAD_REQUEST
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length.isdigit() and int(length) > self._max_body else None
 
     # The body
@@ -183,6 +187,7 @@ class RequestReader:
 
     def _finish(self, body: bytes) -> None:
         method, target, minor = self._line
+        self.expects_continue = False  # its sender did not wait, or waits no longer
         self.request = HttpRequest(method, target, minor, self._headers, body, self._keeps_alive())
 
     def _keeps_alive(self) -> bool:

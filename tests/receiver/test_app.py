@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from receiver.contract.compose import Request
+from receiver.delivery.admission import BodyUnreadable, read_body
 from tests.support.harness import Server, System, eventually, free_port
 
 PROBLEM = "application/problem+json"
@@ -208,3 +210,9 @@ def test_no_secret_and_no_payload_is_logged(web: System) -> None:
     web.processes[0].stop()
     assert "4111-secret-payload" not in web.log("web")
     assert "dGVzdCBzZWNyZXQ" not in web.log("web")
+
+
+@pytest.mark.parametrize("length", ["0" * 5_000 + "2", "9" * 5_000, "9" * 30, "-1", "2x", "\u0662"])
+def test_a_length_that_is_not_a_number_of_bytes_is_unreadable(length: str) -> None:
+    with pytest.raises(BodyUnreadable):
+        read_body(io.BytesIO(b"{}").read, length, 100)

@@ -66,7 +66,6 @@ def library() -> Library:
 
 
 @cache
-@cache
 def function(name: str) -> str:
     """The name of a script's function."""
     return f"{library().name}_{name}"

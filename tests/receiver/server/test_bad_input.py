@@ -18,7 +18,7 @@ from receiver.app import create_app
 from receiver.delivery.pipeline import start_pipeline
 from tests.support.bad_input import LIMIT, ORDER, STORES, Case, Corpus
 from tests.support.harness import System, children_of, eventually, own_server
-from tests.support.raw_http import Answer, Sending, chunked, exchange, request
+from tests.support.raw_http import Answer, Sending, chunked, exchange, read_answer, request
 
 PROMISED = {200, 204, 400, 401, 404, 405, 408, 411, 413, 414, 431, 501}
 
@@ -191,6 +191,21 @@ def test_100_continue_is_sent_before_the_body(web: System) -> None:
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(ORDER)
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_100_continue_is_never_sent_after_the_answer(web: System) -> None:
+    """The first request arrives with its body, so that its sender does not wait; the second arrives in two pieces."""
+    corpus = Corpus(web.config)
+    first = request(headers=[*corpus.headers().items(), ("expect", "100-continue")], body=ORDER)
+    second = corpus.signed()
+    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+        connection.sendall(first)
+        assert read_answer(connection).status == 200
+        connection.sendall(second[:20])
+        assert exchange(web.port, corpus.signed()).status == 200  # the half above was read before
+        connection.sendall(second[20:])
+        answer = read_answer(connection)
+    assert (answer.status, answer.interim) == (200, ())
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_sent(web: System) -> None:
