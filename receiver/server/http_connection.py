@@ -10,6 +10,7 @@ only the sending side is closed at first, and what arrives is discarded for a mo
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Callable
 from http import HTTPStatus
 from math import inf
@@ -23,6 +24,8 @@ from receiver.server.turns import Turns
 
 CONNECTIONS = 1000
 """Maximum for one process."""
+RESERVED_DESCRIPTORS = 100
+"""What connections leave for Redis, the spool and what is being closed. A process uses about 30 of its own."""
 MAX_HELD_BYTES = 64 << 20
 """Bytes of requests that one process holds. Beyond it, the request that has been arriving longest times out."""
 UNREAD_BYTES = 64 * 1024
@@ -40,7 +43,15 @@ ENDED_FIRST: tuple[State, ...] = ("lingering", "receiving", "idle")
 Serve = Callable[["HttpConnection", HttpRequest], None]
 """Called with each request. In the end `answer` or `fail` must be called for it."""
 
-log = logs.get("receiver")
+problems = logs.ThrottledLog(logs.get("receiver"))
+"""Limited: a sender may find a request that raises, and send it without end."""
+
+
+def connections_within(descriptors: int) -> int:
+    """How many connections a process may hold that may open this number of files."""
+    if descriptors == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    return min(CONNECTIONS, max(descriptors - RESERVED_DESCRIPTORS, descriptors // 4))
 
 
 class OpenConnections:
@@ -49,11 +60,12 @@ class OpenConnections:
     def __init__(self, turns: Turns, serve: Serve, *, max_body: int, read_seconds: float) -> None:
         self.turns, self.serve, self.max_body, self.read_seconds = turns, serve, max_body, read_seconds
         self.all: set[HttpConnection] = set()
+        self.most = connections_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.stopping = False
 
     def make_space(self, new: int) -> None:
         """End the oldest connections if there are too many with the new ones."""
-        excess = len(self.all) + new - CONNECTIONS
+        excess = len(self.all) + new - self.most
         if excess > 0:
             self.end_oldest(excess)
 
@@ -204,7 +216,7 @@ class HttpConnection(asyncio.Protocol):
 
     def fail(self) -> None:
         """Close a connection whose request raised. Call it while the exception is handled."""
-        log.exception("a connection could not be served")
+        problems.error("a connection could not be served", exc_info=True)
         self.close()
 
     def end(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import resource
 import signal
 import sys
 from typing import Any
@@ -31,6 +32,8 @@ from receiver.spool import EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, check_fo
 from receiver.start_checks import prepare_data_dir, require_free_port
 
 PR_SET_PDEATHSIG = 1
+DESCRIPTORS = 8192
+"""What a process asks for. Many systems allow 1,024 unless it does, and up to 1,000 are for connections."""
 IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn creates an unnamed file there
 
 
@@ -155,12 +158,21 @@ def check_redis(config: Config) -> None:
         client.close()
 
 
+def allow_more_descriptors() -> None:
+    """Raise the soft limit of open files, within the hard one, for this process and the workers that it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m receiver.server.web", description="The public web process.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     explicit = parser.parse_args().config
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until gunicorn handles it
     logs.setup("web")
+    allow_more_descriptors()
     os.umask(0o077)  # what it stores is for no other user
     try:
         config = load_from_environment(explicit)

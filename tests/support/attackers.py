@@ -60,6 +60,12 @@ def start_attack(port: int, count: int, sent: bytes) -> subprocess.Popen[bytes]:
     return process
 
 
+def start_flood(port: int, kind: str) -> subprocess.Popen[bytes]:
+    """Floods until it is killed."""
+    command = [sys.executable, "-m", "tests.support.attackers", str(port), "flood", kind]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
 def flood(port: int, kind: str) -> None:
     """One connection after another, until this process is killed."""
     kept = []

@@ -1,0 +1,90 @@
+"""Few descriptors: a flood of idle connections takes none that a web process needs for Redis and its spool."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from receiver.server.http_connection import RESERVED_DESCRIPTORS
+from receiver.server.web import DESCRIPTORS
+from tests.faults.test_hostile_senders import descriptors
+from tests.support.attackers import start_flood
+from tests.support.bad_input import Corpus
+from tests.support.harness import System, children_of, eventually, own_server
+from tests.support.programs import Process
+from tests.support.raw_http import exchange
+
+LIMIT = 256
+WATCHED_SECONDS = 5.0
+PAUSED_MS = 2_000
+SPARE = 20
+"""Descriptors that are never used."""
+LONGEST = 1.0
+"""Seconds, as in the test of a hanging server: the deliveries that wait for its timeout are the slowest."""
+
+
+def start_web(system: System, limit: str) -> int:
+    """Start it under limits of the shell; returns the process that serves."""
+    web = f"{sys.executable} -m receiver.server.web --config {system.config_file}"
+    command = ["bash", "-c", f"{limit} && exec {web}"]
+    system.processes.append(Process(command, log=system.folder / "web.log"))
+    eventually(system.web_answers, what=f"web answers; {system.log('web')[-500:]}")
+    (worker,) = children_of(system.processes[0].pid)
+    return worker
+
+
+def limits_of(pid: int) -> tuple[int, int]:
+    found = re.search(r"Max open files\s+(\d+)\s+(\d+)", Path(f"/proc/{pid}/limits").read_text())
+    assert found
+    return int(found[1]), int(found[2])
+
+
+def test_the_soft_limit_is_raised_within_the_hard_one(system: System) -> None:
+    hard = limits_of(os.getpid())[1]
+    assert limits_of(start_web(system, f"ulimit -Sn {LIMIT}")) == (min(DESCRIPTORS, hard), hard)
+
+
+def test_an_idle_flood_while_redis_hangs_delays_and_loses_no_delivery(tmp_path: Path) -> None:
+    for name in ("own", "system"):
+        (tmp_path / name).mkdir()
+    with own_server(tmp_path / "own") as server:
+        system = System(tmp_path / "system", server.url)
+        try:
+            worker = start_web(system, f"ulimit -n {LIMIT}")
+            assert limits_of(worker) == (LIMIT, LIMIT)
+            corpus = Corpus(system.config)
+            assert exchange(system.port, corpus.signed()).status == 200
+            flood = start_flood(system.port, "idle connections")
+            try:
+                eventually(lambda: descriptors(worker) > LIMIT - RESERVED_DESCRIPTORS)
+                server.client.execute_command("CLIENT", "PAUSE", PAUSED_MS, "ALL")
+                statuses, slowest, most = deliver_and_watch(system.port, corpus, worker)
+            finally:
+                flood.kill()
+                flood.wait()
+            print(f"{statuses}, the slowest {slowest * 1000:.0f} ms, at most {most} of {LIMIT} descriptors")
+            assert set(statuses) == {200}
+            assert slowest < LONGEST
+            assert most <= LIMIT - SPARE
+            eventually(lambda: descriptors(worker) < RESERVED_DESCRIPTORS / 2)
+            eventually(lambda: system.http.get("/readyz").json().get("spooled") == 0)
+            assert system.ledger.counters().total["accepted"] == statuses[200] + 1
+            assert children_of(system.processes[0].pid) == [worker], "no process was replaced"
+        finally:
+            system.close()
+
+
+def deliver_and_watch(port: int, corpus: Corpus, worker: int) -> tuple[Counter[int], float, int]:
+    """The statuses of deliveries, the time of the slowest, and the most descriptors that the process had."""
+    statuses, slowest, most = Counter[int](), 0.0, 0
+    until = time.monotonic() + WATCHED_SECONDS
+    while time.monotonic() < until:
+        one = corpus.signed()
+        began = time.monotonic()
+        statuses[exchange(port, one).status] += 1
+        slowest, most = max(slowest, time.monotonic() - began), max(most, descriptors(worker))
+    return statuses, slowest, most

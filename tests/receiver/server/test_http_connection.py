@@ -1,0 +1,52 @@
+"""Connections of a process: how many there may be, and what is logged where one cannot be served."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+
+import pytest
+from structlog.testing import capture_logs
+
+from receiver import logs
+from receiver.server import http_connection
+from receiver.server.http_connection import CONNECTIONS, HttpConnection, OpenConnections, connections_within
+from receiver.server.request_reader import HttpRequest
+from receiver.server.turns import Turns
+from tests.support.raw_http import request
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections"),
+    [(resource.RLIM_INFINITY, CONNECTIONS), (8192, CONNECTIONS), (1024, 924), (256, 156), (64, 16)],
+)
+def test_connections_leave_descriptors_for_everything_else(descriptors: int, connections: int) -> None:
+    assert connections_within(descriptors) == connections
+
+
+def test_requests_that_raise_are_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that finds such a request could fill the disk otherwise."""
+    monkeypatch.setattr(http_connection, "problems", logs.ThrottledLog(logs.get("receiver")))
+
+    def serve(_: HttpConnection, __: HttpRequest) -> None:
+        raise ValueError("it may quote a payload")
+
+    async def send(count: int) -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        connections = OpenConnections(Turns(loop), serve, max_body=1000, read_seconds=5.0)
+        server = await loop.create_server(lambda: HttpConnection(connections), "127.0.0.1", 0)
+        answers = []
+        async with server:
+            for _ in range(count):
+                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+                writer.write(request())
+                try:
+                    answers.append(await reader.read())
+                except ConnectionError:
+                    answers.append(b"")
+                writer.close()
+        return answers
+
+    with capture_logs() as lines:
+        assert asyncio.run(send(20)) == [b""] * 20
+    assert [(line["event"], line["exc_info"]) for line in lines] == [("a connection could not be served", True)]
