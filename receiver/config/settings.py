@@ -258,6 +258,7 @@ class SchemeSettings(Section):
     tolerance: int | None = Field(default=None, ge=0)
     success: int | None = Field(default=None, ge=200, le=299)
     dedupe: Literal["id+body", "id"] | None = None
+    batch: str | None = None
     event: SourcesSettings = SourcesSettings()
     topics: dict[str, str] = {}
     record: RecordSettings = RecordSettings()

@@ -63,6 +63,11 @@ def in_store_shape(scheme: Scheme, topic: str, data: Any) -> Any:
     return scheme.record.shape(kind, data) if isinstance(data, dict) else data
 
 
+def event_id_in(answer: Any) -> str:
+    """The id of the event that a composed delivery became, in the receiver's answer. Raises what indexing raises."""
+    return str(answer["ids"][0] if "ids" in answer else answer["id"])
+
+
 class _Draft:
     """A delivery that is being built. A value that is already set is not overwritten."""
 
@@ -120,8 +125,15 @@ class _Draft:
 
     def body(self) -> bytes:
         if not self._scheme.reads_form:
-            return orjson.dumps(self.document)
+            return orjson.dumps(self._in_batch() if self._scheme.batch else self.document)
         fields = {
             name: value if isinstance(value, str) else orjson.dumps(value) for name, value in self.document.items()
         }
         return urlencode(fields).encode()
+
+    def _in_batch(self) -> Any:
+        """A batch of one event."""
+        whole: Any = [self.document]
+        for step in reversed(self._scheme.batch_path):
+            whole = {step: whole}
+        return whole

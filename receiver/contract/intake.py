@@ -7,7 +7,7 @@ import json
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import UNREADABLE, Event, build, event_id, follow, form_fields, is_form
+from receiver.contract.event import UNREADABLE, Event, build, event_id, follow, form_fields, is_form, walk
 from receiver.contract.signing.signatures import Headers, Scheme, id_has_separator, joined_id, may_be_cut, verify
-from receiver.contract.signing.sources import Reader, count_containers, too_many_containers
+from receiver.contract.signing.sources import Reader, count_containers, item_slices, too_many_containers
 from receiver.contract.stores import Store, names_another_store
 from receiver.contract.topics import translate
 
@@ -26,7 +26,11 @@ MAX_TOPIC = 100
 MAX_DEPTH = 254
 """Levels of nesting. `json` can read them even from deep inside a handler's calls. orjson reads 1024 and writes 254."""
 MAX_HEADERS = 64
-NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie"))
+MAX_ITEMS = 1000
+"""Events of one delivery. One script stores them, and the server does nothing else meanwhile."""
+ITEM = "storehooks-item"
+"""Stored like a header with each event of a batch: its place in the delivery, from 1. Never read from a sender."""
+NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie", ITEM))
 NOT_STORED = "(not stored: it may be a credential)"
 """The value of a header whose own value is not stored. Not an empty one: that may have been sent."""
 _SECRET = re.compile(r"secret|token|passw|passphrase|sess|cookie|bearer|wsse|(^|[?_-])(pass|pwd|otp)$")
@@ -49,6 +53,12 @@ _THIN_KEY = re.compile(
 )
 
 
+_Arrival = tuple[Headers, Store, float, str, str]
+"""Headers, store, time of arrival, source, and the fingerprint of the matching secret."""
+_Identity = tuple[str, bytes, bool, bytes]
+"""The delivery id, the key made of it, whether the key counts without the body, and what is compared without an id."""
+
+
 @dataclass(frozen=True)
 class Delivery:
     """An accepted delivery: its event, and what the inbox needs to store it."""
@@ -64,6 +74,12 @@ class Delivery:
     """The fingerprint of the matching secret."""
     first_id: str = ""
     """The event's id if this is the first body under its delivery id. Empty if the body does not count for the id."""
+    rest: tuple[Delivery, ...] = ()
+    """The other events of a batch, each as a delivery: all are stored, or none."""
+
+
+class NoEvents(Exception):
+    """A genuine batch without events: there is nothing to store."""
 
 
 def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: str = "webhook") -> Delivery:
@@ -75,28 +91,42 @@ def receive(headers: Headers, body: bytes, *, store: Store, now: float, source: 
 def read_delivery(
     headers: Headers, body: bytes, *, store: Store, now: float, source: str, signed_with: str = ""
 ) -> Delivery:
-    """Read a delivery that was verified. Raises DeliveryRefused if it names another store."""
+    """Read a delivery that was verified. Raises DeliveryRefused if it names another store, NoEvents if it has none."""
     scheme = store.scheme
     document, problem = read_document(body)
     readable = not problem
+    if scheme.batch and readable:
+        slices, problem = _find_items(scheme, body, document)
+        if slices:
+            return _read_items((headers, store, now, source, signed_with), body, document, slices)
     if store.normalised_domain and names_another_store(store, headers, document):
         raise DeliveryRefused("wrong-store", "the delivery names another store")
     is_json = readable and (body[0] == _OBJECT or not is_form(body))
     if not is_json:
         _refuse_if_changed(scheme, headers, body, is_form=readable)
     joined = joined_id(scheme, headers, document) if scheme.joined_ids else b""
+    delivery_id = _text(scheme.event.readers["id"], headers, document, body)
+    id_key = b"joined\0" + joined if joined else b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
+    alone = _id_counts_alone(scheme, headers, document, is_json, joined)
+    arrival, identity = (headers, store, now, source, signed_with), (delivery_id, id_key, alone, body)
+    return _read_event(arrival, identity, stored_headers(headers, scheme.reads), body, document, problem)
+
+
+def _read_event(
+    arrival: _Arrival, identity: _Identity, stored: dict[str, str], body: bytes, document: Any, problem: str
+) -> Delivery:
+    (headers, store, now, source, signed_with), (delivery_id, id_key, id_counts_alone, content) = arrival, identity
+    scheme = store.scheme
     readers = scheme.event.readers
     theirs = _text(readers["topic"], headers, document, body)
     topic = translate(theirs, scheme.topics)
     if not problem and not topic:
         problem = f"no topic at {' or '.join(scheme.event.topic) or 'any source'}"
-    delivery_id = _text(readers["id"], headers, document, body)
     resource_id = _text(readers["resource_id"], headers, document, body)
     data_path = _data_path(scheme, headers, document)
-    id_key = b"joined\0" + joined if joined else b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
     if not delivery_id:
         key = b"once\0" + secrets.token_bytes(16)
-    elif _id_counts_alone(scheme, headers, document, is_json, joined):
+    elif id_counts_alone:
         key = id_key
     else:
         key = b"id+body\0" + id_key + b"\0" + hashlib.sha256(body).digest()
@@ -108,7 +138,7 @@ def read_delivery(
             "topic": UNREADABLE if problem else topic,
             "received_at": datetime.fromtimestamp(now, UTC),
             "body": body,
-            "headers": stored_headers(headers, scheme.reads),
+            "headers": stored,
             "delivery_id": _bounded(delivery_id, MAX_ID),
             "resource_id": _bounded(resource_id, MAX_ID),
             "occurred_at": _time(readers["occurred"](headers, document)),
@@ -117,19 +147,83 @@ def read_delivery(
             "record_map": scheme.record,
         },
     )
-    content_hash = "" if delivery_id or _is_thin(follow(document, data_path)) else _content_hash(theirs, body)
+    is_unidentified = content and not delivery_id and not _is_thin(follow(document, data_path))
     first_id = event_id(store.name, id_key) if delivery_id and scheme.dedupe != "id" else ""
     return build(
         Delivery,
         {
             "event": event,
             "theirs": _bounded(theirs, MAX_TOPIC),
-            "content_hash": content_hash,
+            "content_hash": _content_hash(theirs, content) if is_unidentified else "",
             "unreadable": problem,
             "signed_with": signed_with,
             "first_id": first_id,
+            "rest": (),
         },
     )
+
+
+# Batches
+
+
+def _find_items(scheme: Scheme, body: bytes, document: Any) -> tuple[list[bytes] | None, str]:
+    """The items of a batch, each as the store wrote it, or the reason why they cannot be read."""
+    items = walk(document, scheme.batch_path)
+    if not isinstance(items, list):
+        return None, f"no list of events at {scheme.batch}"
+    if len(items) > MAX_ITEMS:
+        return None, f"the delivery has more than {MAX_ITEMS:,} events"
+    if not items:
+        raise NoEvents
+    slices = item_slices(body, scheme.batch_path)
+    return slices, "" if slices else f"no list of events at {scheme.batch}"
+
+
+def _read_items(arrival: _Arrival, body: bytes, document: Any, slices: list[bytes]) -> Delivery:
+    """Read each item as an event. One that cannot be read is unreadable alone.
+
+    Each event stores only those headers that the scheme reads: all of them, a thousand times, would be much more than
+    the delivery.
+    """
+    headers, store, *_ = arrival
+    scheme, found = store.scheme, []
+    stored = {name: value for name, value in stored_headers(headers, scheme.reads).items() if name in scheme.reads}
+    content = hashlib.sha256(body).digest()
+    for place, (item, text) in enumerate(zip(walk(document, scheme.batch_path), slices, strict=True), 1):
+        if store.normalised_domain and names_another_store(store, headers, item):
+            raise DeliveryRefused("wrong-store", "an event of the delivery names another store")
+        found.append(_read_item(arrival, stored, text, item, place, b"%b%d" % (content, place)))
+    return replace(found[0], rest=tuple(found[1:])) if len(found) > 1 else found[0]
+
+
+def _read_item(
+    arrival: _Arrival, stored: dict[str, str], text: bytes, item: Any, place: int, content: bytes
+) -> Delivery:
+    """An id in a header names the delivery, so an item without its own id is identified by that and its place."""
+    headers, scheme = arrival[0], arrival[1].scheme
+    problem = "" if isinstance(item, dict) else "the item is not an object"
+    delivery_id = _text(scheme.event.item_id, headers, item, text)
+    if delivery_id:
+        id_key, alone = b"id\0" + delivery_id.encode("utf-8", "surrogatepass"), scheme.dedupe == "id"
+    else:
+        delivery_id = _text(scheme.event.readers["id"], headers, None, text)
+        joined = joined_id(scheme, headers, None) if scheme.joined_ids else b""
+        id_key = b"item\0%d\0" % place + (joined or delivery_id.encode("utf-8", "surrogatepass"))
+        alone = _id_counts_alone(scheme, headers, None, True, joined)
+    identity = (delivery_id, id_key, alone, content)
+    return _read_event(arrival, identity, {**stored, ITEM: str(place)}, text, item, problem)
+
+
+def read_again(event: Event, store: Store) -> Delivery:
+    """Read a stored event with the store's current scheme. Raises like `read_delivery`.
+
+    The body of an event of a batch is its item. What the whole delivery was is not known any more.
+    """
+    now, place = event.received_at.timestamp(), event.headers.get(ITEM, "")
+    if not (store.scheme.batch and place):
+        return read_delivery(event.headers, event.body, store=store, now=now, source=event.source)
+    arrival = (event.headers, store, now, event.source, "")
+    return _read_item(arrival, dict(event.headers), event.body, read_document(event.body)[0], int(place), b"")
 
 
 def read_document(body: bytes) -> tuple[Any, str]:

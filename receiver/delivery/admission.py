@@ -16,7 +16,7 @@ from typing import NamedTuple
 from receiver import logs
 from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.intake import Delivery, headers_of_refusal, read_delivery
+from receiver.contract.intake import Delivery, NoEvents, headers_of_refusal, read_delivery
 from receiver.contract.signing.grammar import Secret
 from receiver.contract.signing.signatures import MAX_TRIED, Headers, Verified, verify
 from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
@@ -24,9 +24,9 @@ from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import NotStored, Stored
-from receiver.inbox import keys
+from receiver.inbox import AcceptResult, keys
 from receiver.inbox.counter_buffer import CounterBuffer
-from receiver.spool import Refusal
+from receiver.spool import Refusal, SpoolResult
 
 INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
 CANNOT_VERIFY = unavailable("The signature cannot be verified now. Retry later.")
@@ -65,6 +65,8 @@ class Admission:
     ) -> None:
         """`key` decides which store an unknown one is treated like; it must be equal in all processes."""
         self._stores = stores
+        self.has_batches = any(store.scheme.batch for store in stores.values())
+        """Whether any store sends several events in one delivery."""
         self._index = StoreIndex(stores, key)
         self._dummy_secrets = tuple(Secret(token_bytes(32)) for _ in range(MAX_TRIED))
         self._secrets = secrets
@@ -95,6 +97,8 @@ class Admission:
                 )
             except DeliveryRefused as refusal:
                 refused.append((refusal, one))
+            except NoEvents:
+                return json_answer({"ids": [], "status": "accepted"}, one.store.scheme.success)
         self._record(*refused[0], incoming)
         return CANNOT_VERIFY if self._secrets.may_be_incomplete else INVALID_SIGNATURE
 
@@ -107,11 +111,22 @@ class Admission:
         if stored.status == "full":
             self._counted.add("deliveries answered 503", store=store, reason=_FULL[stored.where])
             return STORE_FULL
-        if delivery.unreadable and stored.status == "accepted":
+        scheme = self._stores[store].scheme
+        if not scheme.batch:
+            if delivery.unreadable:
+                self._log_unreadable(delivery, stored)
+            return json_answer({"id": stored.id, "status": stored.status}, scheme.success)
+        items = stored.items or (stored,)
+        for one, result in zip((delivery, *delivery.rest), items, strict=True):
+            if one.unreadable:
+                self._log_unreadable(one, result)
+        return json_answer({"ids": [one.id for one in items], "status": stored.status}, scheme.success)
+
+    def _log_unreadable(self, delivery: Delivery, stored: Stored | AcceptResult | SpoolResult) -> None:
+        if stored.status == "accepted":
             # The cause is not logged: it may quote the body.
             failure = {"event_id": stored.id, "handler": keys.INTAKE, "reason": "unreadable", "next_try": "none"}
-            self._unreadable.add(logs.FAILED, {"store": store}, **failure)
-        return json_answer({"id": stored.id, "status": stored.status}, self._stores[store].scheme.success)
+            self._unreadable.add(logs.FAILED, {"store": delivery.event.store}, **failure)
 
     def _named(self, incoming: IncomingDelivery) -> list[NamedStore]:
         """At least one, known ones first."""

@@ -25,7 +25,7 @@ from receiver.inbox import AcceptResult
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 from receiver.inbox.redis.server_faults import reason_of
-from receiver.spool import BUSY_SECONDS
+from receiver.spool import BUSY_SECONDS, SpoolResult
 
 READY_SECONDS = 1.0
 """How long the answer to "can a delivery be stored now" counts."""
@@ -51,10 +51,16 @@ class Stored(NamedTuple):
     status: Literal["accepted", "duplicate", "full"]
     id: str
     where: StoredIn = "redis"
+    items: Sequence[AcceptResult | SpoolResult] = ()
+    """The results for each event of a batch, in order."""
 
 
 StoreResults = list[Stored | NotStored]
 """One for each delivery of a group, in order."""
+
+
+def stored_in_inbox(reply: AcceptResult | RedisError) -> Stored | None:
+    return Stored(reply.status, reply.id, "redis", reply.items) if isinstance(reply, AcceptResult) else None
 
 
 class Readiness(NamedTuple):
@@ -214,7 +220,7 @@ class DeliveryStorage:
             self.inbox_failed(errors[0])
         else:
             self.inbox_worked()
-        return [Stored(reply.status, reply.id) if isinstance(reply, AcceptResult) else None for reply in replies]
+        return [stored_in_inbox(reply) for reply in replies]
 
     def _spool_group(self, deliveries: Sequence[Delivery]) -> StoreResults:
         obstacle = self._spool.obstacle()
@@ -222,7 +228,7 @@ class DeliveryStorage:
             try:
                 added = self._spool.add(deliveries)
                 self._spool.outage.worked()
-                return [Stored(one.status, one.id, "spool") for one in added]
+                return [Stored(one.status, one.id, "spool", one.items) for one in added]
             except sqlite3.Error as error:
                 self._spool.reopen(error)
                 self._spool.outage.failed(why=str(error))

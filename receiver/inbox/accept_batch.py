@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -29,18 +29,25 @@ _STATUSES: dict[bytes, AcceptStatus] = {b"accepted": "accepted", b"duplicate": "
 
 
 class AcceptResult(NamedTuple):
+    """For a batch: "duplicate" if all of its events are, and the id of the first."""
+
     status: AcceptStatus
     id: str
+    items: tuple[AcceptResult, ...] = ()
+    """The results for each event of a batch, in order."""
 
 
 def groups_of(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
-    """As few groups as the limits allow."""
+    """As few groups as the limits allow. A batch is a group of its own, whatever its size."""
     group: list[Delivery] = []
     size = 0
     for one in deliveries:
-        if len(group) >= GROUP_SIZE or size >= ACCEPT_BYTES:
+        if len(group) >= GROUP_SIZE or size >= ACCEPT_BYTES or (one.rest and group):
             yield group
             group, size = [], 0
+        if one.rest:
+            yield [one]
+            continue
         group.append(one)
         size += len(one.event.body)
     if group:
@@ -60,11 +67,11 @@ class AcceptBatch:
         """`waited` has the seconds since arrival for each event id; a delivery without has just arrived."""
         groups = list(groups_of(deliveries))
         self.calls = [_accept_call(group, repeat_window, quotas, waited or {}) for group in groups]
-        self._sizes = [len(group) for group in groups]
+        self._groups = groups
 
     def read(self, replies: Iterable[Any]) -> list[AcceptResult | RedisError]:
         """The result for each delivery. An error affects only the delivery that caused it."""
-        return [one for reply, size in zip(replies, self._sizes, strict=True) for one in _results(reply, size)]
+        return [one for reply, group in zip(replies, self._groups, strict=True) for one in _results(reply, group)]
 
 
 def empty_call() -> ScriptCall:
@@ -73,10 +80,12 @@ def empty_call() -> ScriptCall:
 
 
 def _accept_call(
-    deliveries: Iterable[Delivery], repeat_window: float, quotas: Mapping[str, int], waited: Mapping[str, float]
+    group: Sequence[Delivery], repeat_window: float, quotas: Mapping[str, int], waited: Mapping[str, float]
 ) -> ScriptCall:
-    arguments: list[Argument] = [int(repeat_window * 1000), MAX_EVENT_NAMES]
-    for one in deliveries:
+    """The call for a group. A batch is the only one in its group."""
+    rest = group[0].rest if group else ()
+    arguments: list[Argument] = [int(repeat_window * 1000), MAX_EVENT_NAMES, 1 if rest else 0]
+    for one in (*group, *rest) if rest else group:
         arguments += _accept_arguments(
             one, repeat_window, quotas.get(one.event.store, 0), waited.get(one.event.id, 0.0)
         )
@@ -113,11 +122,22 @@ def unreadable_detail(problem: str) -> bytes:
     return orjson.dumps({"error": problem, "reason": "unreadable", "group": group})
 
 
-def _results(reply: Any, size: int) -> list[AcceptResult | RedisError]:
+def _results(reply: Any, group: Sequence[Delivery]) -> list[AcceptResult | RedisError]:
     """The results of one call. An error of the whole call is the result for each of its deliveries."""
     if isinstance(reply, RedisError):
-        return [reply] * size
-    return [
+        return [reply] * len(group)
+    results: list[AcceptResult | RedisError] = [
         AcceptResult(_STATUSES[status], text.decode()) if status in _STATUSES else ResponseError(text.decode())
         for status, text in reply
     ]
+    return [_of_batch(results)] if group[0].rest else results
+
+
+def _of_batch(results: Sequence[AcceptResult | RedisError]) -> AcceptResult:
+    items = tuple(one for one in results if isinstance(one, AcceptResult))
+    return AcceptResult(joint_status([one.status for one in items]), items[0].id, items)
+
+
+def joint_status(statuses: Collection[AcceptStatus]) -> AcceptStatus:
+    """The status of a batch, by those of its events."""
+    return next(one for one in ("full", "accepted", "duplicate") if one in statuses)

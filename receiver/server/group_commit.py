@@ -16,8 +16,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from receiver.contract.intake import Delivery
-from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults
-from receiver.inbox import AcceptResult
+from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, stored_in_inbox
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
 
@@ -72,7 +71,7 @@ class GroupCommit:
             self._fail(error)
             return
         if results is not None:
-            self._on_replies([Stored(one.status, one.id) if isinstance(one, AcceptResult) else None for one in results])
+            self._on_replies([stored_in_inbox(one) for one in results])
 
     def _send_more(self, connection: PolledConnection) -> None:
         before = len(connection.unsent)

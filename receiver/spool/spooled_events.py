@@ -107,10 +107,15 @@ def _boot() -> str:
 
 
 class SpoolResult(NamedTuple):
-    """What became of a delivery. The id is its own: which event it becomes, or repeats, is judged by the inbox."""
+    """What became of a delivery. The id is its own: which event it becomes, or repeats, is judged by the inbox.
+
+    A batch is a duplicate if all of its events are, and has the id of the first.
+    """
 
     status: Literal["accepted", "duplicate", "full"]
     id: str
+    items: tuple[SpoolResult, ...] = ()
+    """The results for each event of a batch, in order."""
 
 
 def events_files(data_dir: Path) -> list[Path]:
@@ -139,14 +144,17 @@ class SpooledEvents:
         self._db = connection
 
     def add(self, deliveries: Iterable[Delivery]) -> list[SpoolResult]:
-        """Write deliveries in one transaction. One whose id is here already is counted in its row as a duplicate.
+        """Write deliveries in one transaction, each event of a batch as a row of its own.
+
+        One whose id is here already is counted in its row as a duplicate.
 
         Whether a delivery without an id repeats another is judged by the inbox, which knows what was accepted.
         """
-        packed = [(one, pack_delivery(one)) for one in deliveries]
+        packed = [[(one, pack_delivery(one)) for one in (delivery, *delivery.rest)] for delivery in deliveries]
         uptime = read_uptime()
         with transaction(self._db):
-            return [self._add(one, about, uptime) for one, about in packed]
+            added = [[self._add(one, about, uptime) for one, about in rows] for rows in packed]
+        return [rows[0] if len(rows) == 1 else _of_batch(rows) for rows in added]
 
     def _add(self, delivery: Delivery, about: bytes, uptime: Uptime) -> SpoolResult:
         event = delivery.event
@@ -172,17 +180,18 @@ class SpooledEvents:
         """Which deliveries their stores may still add: up to a store's quota of rows, and no more bytes than are free.
 
         So there is always space for a store that has no rows yet. Within one call only bodies are counted; the next
-        call reads the exact sizes.
+        call reads the exact sizes. For a batch there is one decision: it fits as a whole, and a store below its quota
+        may add all of it.
         """
         rows = dict(self._db.execute("SELECT store, events FROM store_usage"))
         used, fits = self.bytes_by_store(), []
         for one in deliveries:
-            store, cost = one.event.store, len(one.event.body) + ROW_COST
+            store, cost = one.event.store, sum(len(each.event.body) + ROW_COST for each in (one, *one.rest))
             has_quota = rows.get(store, 0) < quotas.get(store, inf)
             fits.append(has_quota and used.get(store, 0) + cost <= free)
             if fits[-1]:
                 used[store], free = used.get(store, 0) + cost, free - cost
-                rows[store] = rows.get(store, 0) + 1
+                rows[store] = rows.get(store, 0) + 1 + len(one.rest)
         return fits
 
     def oldest(self, limit: int, *, after: int = 0, except_stores: Iterable[str] = ()) -> list[SpooledRow]:
@@ -260,11 +269,17 @@ class SpooledEvents:
         self._db.close()
 
 
+def _of_batch(rows: Sequence[SpoolResult]) -> SpoolResult:
+    is_new = any(one.status == "accepted" for one in rows)
+    return SpoolResult("accepted" if is_new else "duplicate", rows[0].id, tuple(rows))
+
+
 def pack_delivery(delivery: Delivery) -> bytes:
-    """Everything of a delivery except its body, and the record map, which is config."""
+    """Everything of a delivery except its body, the record map, which is config, and the other events of its batch,
+    which have rows of their own."""
     event = delivery.event
     about = {item.name: getattr(event, item.name) for item in fields(event) if item.name not in ("body", "record_map")}
-    other = {item.name: getattr(delivery, item.name) for item in fields(delivery) if item.name != "event"}
+    other = {item.name: getattr(delivery, item.name) for item in fields(delivery) if item.name not in ("event", "rest")}
     return orjson.dumps({"event": {**about, "headers": dict(event.headers)}, **other})
 
 

@@ -119,7 +119,7 @@ def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
     check, released = ReleaseCheck(config), Released()
     for batch in select_refusals(refused_deliveries(config), check, store=store, ids=ids):
-        released.accepted += sum(1 for _ in verified(batch, check, released))
+        released.accepted += sum(1 + len(one.rest) for _, one in verified(batch, check, released) if one)
     return released
 
 

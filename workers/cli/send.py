@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
-from receiver.contract.compose import Request, compose, in_store_shape
+from receiver.contract.compose import Request, compose, event_id_in, in_store_shape
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.signing.grammar import Scheme, Secret
@@ -213,9 +213,10 @@ def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
         status = output.state("refused", f"{answer.status_code} {body.get('title', '')}")
         output.field("answer", output.joined(status, f" in {took:.0f} ms: {body.get('detail', '')}"), wide=8)
         return Sent(False)
+    event_id = event_id_in(body)
     status = output.state(str(body.get("status")), f"{answer.status_code} {body.get('status')}")
-    output.field("answer", output.joined(status, f" in {took:.0f} ms, event {body.get('id')}"), wide=8)
-    record = _follow(config, str(body.get("id")), started)
+    output.field("answer", output.joined(status, f" in {took:.0f} ms, event {event_id}"), wide=8)
+    record = _follow(config, event_id, started)
     if record:
         _show_runs(record, time.monotonic() - started)
     return Sent(True, record)

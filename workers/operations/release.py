@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import event_id
-from receiver.contract.intake import Delivery, receive, require_stored
+from receiver.contract.intake import Delivery, NoEvents, receive, require_stored
 from receiver.contract.stores import Store, StoreIndex
 from receiver.inbox import Inbox
 from receiver.spool import Refusal, Refusals
@@ -58,14 +58,18 @@ class ReleaseCheck:
             return self._stores.get(name)
         return self._index.find(refusal.headers, refusal.body or b"")
 
-    def verify(self, refusal: Refusal) -> Delivery:
-        """The delivery as it would have been accepted on arrival; raises DeliveryRefused."""
+    def verify(self, refusal: Refusal) -> Delivery | None:
+        """The delivery as it would have been accepted on arrival, None if it has no events; raises DeliveryRefused."""
         store = self.store_of(refusal)
         if store is None:
             raise DeliveryRefused("unknown-store", "no such store")
         require_stored(refusal.headers, store.scheme)
-        delivery = receive(refusal.headers, refusal.body or b"", store=store, now=refusal.at, source=SOURCE)
-        return delivery if delivery.event.delivery_id else self._with_identity(delivery, refusal)
+        try:
+            delivery = receive(refusal.headers, refusal.body or b"", store=store, now=refusal.at, source=SOURCE)
+        except NoEvents:
+            return None
+        rest = [self._with_identity(one, refusal, place) for place, one in enumerate(delivery.rest, 2)]
+        return replace(self._with_identity(delivery, refusal, 1), rest=tuple(rest))
 
     def is_valid(self, refusal: Refusal) -> bool:
         try:
@@ -74,13 +78,15 @@ class ReleaseCheck:
             return False
         return True
 
-    def _with_identity(self, delivery: Delivery, refusal: Refusal) -> Delivery:
-        """Without a delivery id, the refusal's id identifies it, so that a second release finds a duplicate.
+    def _with_identity(self, delivery: Delivery, refusal: Refusal, place: int) -> Delivery:
+        """Without a delivery id, the refusal's id and the place identify it: a second release finds a duplicate.
 
         Repeated deliveries are recognised by their time of arrival, not by the time of release: here those of other
         refusals, whose marks the inbox does not keep for hours; by the inbox those of events that were accepted.
         """
-        own = event_id(delivery.event.store, b"refused\0%d\0%d\0" % (refusal.id, int(refusal.at * 1000)))
+        if delivery.event.delivery_id:
+            return delivery
+        own = event_id(delivery.event.store, b"refused\0%d\0%d\0%d" % (refusal.id, int(refusal.at * 1000), place))
         key = (delivery.event.store, delivery.content_hash)
         first = self._firsts.get(key)
         if not first or not delivery.content_hash or not refusal.is_near(first[0], self._window):
@@ -114,25 +120,36 @@ def release(
     result, replicas = Released(), int(config.redis.ack == "replica")
     quotas = {name: store.max_stored for name, store in config.stores.items()}
     for batch in batches:
-        if not (valid := list(verified(batch, check, result))):
-            continue
+        valid, empty = [], []
+        for refusal, delivery in verified(batch, check, result):
+            valid.append((refusal, delivery)) if delivery else empty.append(refusal.id)
         answers = inbox.accept(
             [one for _, one in valid],
             repeat_window=config.receiver.dedupe_window_unidentified,
             quotas=quotas,
             replicas=replicas,
-            waited={one.event.id: refusal.waited or 0.0 for refusal, one in reversed(valid)},  # the first of each id
+            waited=_waited(valid),
         )
-        result.accepted += sum(answer.status == "accepted" for answer in answers)
-        result.duplicates += sum(answer.status == "duplicate" for answer in answers)
-        result.full += sum(answer.status == "full" for answer in answers)
+        statuses = Counter(item.status for answer in answers for item in answer.items or (answer,))
+        result.accepted += statuses["accepted"]
+        result.duplicates += statuses["duplicate"]
+        result.full += statuses["full"]
         pairs = zip(valid, answers, strict=True)
-        refusals.delete(refusal.id for (refusal, _), answer in pairs if answer.status != "full")
+        refusals.delete([*empty, *(refusal.id for (refusal, _), answer in pairs if answer.status != "full")])
     return result
 
 
-def verified(batch: list[Refusal], check: ReleaseCheck, result: Released) -> Iterator[tuple[Refusal, Delivery]]:
-    """The valid ones. The others are counted by reason."""
+def _waited(valid: list[tuple[Refusal, Delivery]]) -> dict[str, float]:
+    """How long each event has waited; of equal ids the first counts."""
+    return {
+        one.event.id: refusal.waited or 0.0
+        for refusal, delivery in reversed(valid)
+        for one in (delivery, *delivery.rest)
+    }
+
+
+def verified(batch: list[Refusal], check: ReleaseCheck, result: Released) -> Iterator[tuple[Refusal, Delivery | None]]:
+    """The valid ones, with None for a batch without events. The others are counted by reason."""
     for refusal in batch:
         try:
             yield refusal, check.verify(refusal)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import Event
-from receiver.contract.intake import Delivery, read_delivery
+from receiver.contract.event import Event, event_id
+from receiver.contract.intake import ITEM, Delivery, NoEvents, read_again
 from receiver.contract.stores import Store
-from receiver.inbox import Administration, EventQueries
+from receiver.inbox import Administration, EventQueries, Inbox, keys
 from receiver.inbox.administration import RereadResult
 from receiver.inbox.queries.damage import DamagedRecord
 
@@ -36,22 +37,36 @@ class Rereader:
 
     def read(self, event_ids: Iterable[str], progress: Callable[[int], object] = lambda _: None) -> None:
         page: list[tuple[str, Delivery]] = []
-        for event_id in event_ids:
+        for stored_id in event_ids:
             progress(1)
             try:
-                event = self._queries.as_event(event_id)
+                event = self._queries.as_event(stored_id)
             except DamagedRecord:
                 self.counts[RereadResult.DAMAGED] += 1
                 continue
             if event is None:
                 self.counts[RereadResult.NO_BODY] += 1
             elif self._store in (None, event.store):
-                page.append((event_id, _read_again(event, self._stores.get(event.store))))
+                read = _read_again(event, self._stores.get(event.store))
+                if ITEM in read.event.headers and ITEM not in event.headers:
+                    self._accept_items(event, read)
+                else:
+                    page.append((stored_id, read))
             if len(page) >= EVENTS_AT_ONCE:
                 self._store_page(page)
                 page = []
         if page:
             self._store_page(page)
+
+    def _accept_items(self, event: Event, batch: Delivery) -> None:
+        """A whole delivery that could not be read is a batch now: accept its events, and settle it."""
+        self.counts[RereadResult.READ] += 1
+        if self._dry_run:
+            return
+        found = [_with_identity(one, event, place) for place, one in enumerate((batch, *batch.rest))]
+        (result,) = Inbox(self._queries.client).accept([replace(found[0], rest=tuple(found[1:]))])
+        reason = f"read as a batch of events: {len(found):,}, the first is {result.id}"
+        self._administration.drop([keys.run_item(event.id, keys.INTAKE)], reason=reason)
 
     def _store_page(self, page: list[tuple[str, Delivery]]) -> None:
         if self._dry_run:
@@ -68,8 +83,17 @@ def _read_again(event: Event, store: Store | None) -> Delivery:
     """The delivery as the current config reads it; with a reason if it cannot be read."""
     if store is None:
         return Delivery(event, theirs="", unreadable="its store is not in the config")
-    arrived = event.received_at.timestamp()
     try:
-        return read_delivery(event.headers, event.body, store=store, now=arrived, source=event.source)
+        return read_again(event, store)
     except DeliveryRefused as error:
         return Delivery(event, theirs="", unreadable=str(error))
+    except NoEvents:
+        return Delivery(event, theirs="", unreadable="the list of events is empty")
+
+
+def _with_identity(item: Delivery, event: Event, place: int) -> Delivery:
+    """Without a delivery id, the stored event and the place identify an item, so that a second reread adds none."""
+    if item.event.delivery_id:
+        return item
+    own = event_id(event.store, b"reread\0%b\0%d" % (event.id.encode(), place))
+    return replace(item, content_hash="", event=replace(item.event, id=own))

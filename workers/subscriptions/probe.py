@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from redis import Redis
 
-from receiver.contract.compose import compose
+from receiver.contract.compose import compose, event_id_in
 from receiver.contract.errors import StorehooksError
 from receiver.contract.signing.sources import with_query
 from receiver.contract.stores import Store
@@ -60,8 +60,8 @@ def probe(store: Store, redis: Redis, *, url: str = "") -> float:
 def _wait_until_stored(response: object, url: str, queries: EventQueries, delivery_id: str) -> None:
     """Any server may have responded, with any event's id. Only an event in this inbox with our delivery id counts."""
     try:
-        event_id = str(response.json()["id"])  # type: ignore[attr-defined]
-    except (ValueError, KeyError, TypeError):
+        event_id = event_id_in(response.json())  # type: ignore[attr-defined]
+    except (ValueError, LookupError, TypeError):
         raise ProbeFailed(f"{url} responds, but not as our receiver does; does it lead to this installation?") from None
     deadline = time.monotonic() + ARRIVAL_SECONDS
     while (found := queries.event(event_id[:64])) is None or delivery_id.encode() not in found.body:

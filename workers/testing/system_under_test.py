@@ -88,7 +88,7 @@ class SystemUnderTest:
         """
         import httpx2
 
-        from receiver.contract.compose import compose, in_store_shape
+        from receiver.contract.compose import compose, event_id_in, in_store_shape
         from receiver.contract.signing.sources import with_query
         from receiver.inbox.outcomes import EventStatus
         from workers.testing.local_system import STORE
@@ -102,7 +102,7 @@ class SystemUnderTest:
         answer = response.raise_for_status().json()
 
         statuses = wait or (EventStatus.SETTLED, EventStatus.FAILED)
-        return SentEvent(self._wait_for(answer["id"], statuses), answer["status"])
+        return SentEvent(self._wait_for(event_id_in(answer), statuses), answer["status"])
 
     def _wait_for(self, event: str, statuses: Sequence[str]) -> EventRecord:
         from receiver.inbox.outcomes import EventStatus

@@ -15,7 +15,7 @@ from receiver.contract.diagnosis import candidates
 from receiver.contract.diagnosis.hints import Hint, find_hints
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import DeliveryRefused, Reason
-from receiver.contract.intake import NOT_STORED, Delivery, omitted_headers, receive, require_stored
+from receiver.contract.intake import NOT_STORED, Delivery, NoEvents, omitted_headers, receive, require_stored
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import (
     MAX_TRIED,
@@ -33,6 +33,8 @@ from receiver.contract.signing.sources import FORM_SORTED
 from receiver.contract.stores import Store
 
 MAX_PRINTED = 60
+SHOWN_ITEMS = 3
+"""Events of a batch that are shown one by one."""
 _SEARCHED = ("no-signature", "malformed-signature", "signature-mismatch", "incomplete", "no-timestamp")
 _T = TypeVar("_T")
 
@@ -86,8 +88,10 @@ def explain(store: Store, headers: Headers, body: bytes, now: float, *, others: 
             hints=tuple(hints),
             caveats=caveats(store.scheme),
         )
+    except NoEvents:
+        return Explanation(tuple(steps), True, "valid; the list of events is empty", caveats=caveats(store.scheme))
     return Explanation(
-        steps=(*steps, _event_step(delivery)),
+        steps=(*steps, *_event_steps(delivery)),
         valid=True,
         verdict=f"signed with {delivery.signed_with}" + (f"; {delivery.unreadable}" if delivery.unreadable else ""),
         caveats=caveats(store.scheme),
@@ -185,6 +189,14 @@ class _Steps:
             mark = ("matches" if secret.is_active(self.now) else "would match") if matches else "no match"
             lines.append(ExplanationLine(_describe(secret, self.now), mark))
         self.steps.append(ExplanationStep("secrets", tuple(lines), any(line.mark == "matches" for line in lines)))
+
+
+def _event_steps(delivery: Delivery) -> list[ExplanationStep]:
+    """The event, or the first ones of a batch."""
+    steps = [_event_step(one) for one in (delivery, *delivery.rest[: SHOWN_ITEMS - 1])]
+    if more := len(delivery.rest) + 1 - len(steps):
+        steps.append(ExplanationStep("event", (ExplanationLine(f"and {more:,} more events", "ok"),), ok=True))
+    return steps
 
 
 def _event_step(delivery: Delivery) -> ExplanationStep:

@@ -9,6 +9,7 @@ from receiver.contract.signing.sources import (
     BODY,
     PLACEHOLDER,
     SECRET,
+    parse_source,
     parse_template,
     written,
 )
@@ -221,6 +222,20 @@ def _check_dedupe(scheme: SchemeData) -> None:
             )
 
 
+def _check_batch(scheme: SchemeData) -> None:
+    if not scheme.batch:
+        return
+    kind, name = parse_source(scheme.batch)
+    if scheme.batch != "body" and not (kind == "json" and name):
+        raise SchemeError("batch", 'batch is "body", or "json:a.b" for a list inside the body')
+    if scheme.dedupe == "id" and not scheme.signs_body:
+        raise SchemeError(
+            "dedupe",
+            'dedupe = "id" trusts the ids of a batch, and the body that holds them is not signed; '
+            'use dedupe = "id+body"',
+        )
+
+
 def _check_topics(scheme: SchemeData) -> None:
     for theirs, ours in scheme.topics.items():
         if not _TOPIC.fullmatch(ours):
@@ -249,6 +264,7 @@ CHECKS = (
     _check_joints,
     _check_sources,
     _check_dedupe,
+    _check_batch,
     _check_topics,
     _check_record,
     _check_numbers,

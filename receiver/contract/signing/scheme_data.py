@@ -45,6 +45,11 @@ class Sources:
         return {what: first_reader(parts) for what, parts in self.parts.items()}
 
     @cached_property
+    def item_id(self) -> Reader:
+        """Reads the id of one event of a batch, which a header cannot have."""
+        return first_reader([part for part in self.parts["id"] if part[0] == "json"])
+
+    @cached_property
     def data_readers(self) -> tuple[tuple[str, Reader], ...]:
         return tuple((path, reader((kind, path))) for kind, path in self.parts["data"])
 
@@ -76,6 +81,8 @@ class SchemeData:
     tolerance: int = 300
     success: int = 200
     dedupe: Literal["id+body", "id"] = "id+body"
+    batch: str = ""
+    """Where a delivery holds a list of events: "body" or "json:a.b". Empty if a delivery is one event."""
     event: Sources = Sources()
     topics: Mapping[str, str] = field(default_factory=dict)
     record: RecordMap = field(default_factory=RecordMap)
@@ -115,6 +122,11 @@ class SchemeData:
         sources = (part for parts in self.event.parts.values() for part in parts)
         places = (part for _, part in self.places)
         return (*places, *self.signed_parts, self.timestamp_source, *sources)
+
+    @cached_property
+    def batch_path(self) -> tuple[str, ...]:
+        """The keys that lead to the list of events; none if the body is the list."""
+        return tuple(name.split(".")) if (name := parse_source(self.batch)[1]) else ()
 
     # How it is made
 

@@ -10,6 +10,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from json import JSONDecoder
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlencode, urlsplit
 
@@ -44,6 +45,10 @@ SECRET: Part = ("secret", "")
 TIMESTAMP: Part = ("timestamp", "")
 METHOD = b"POST"
 _NOTHING = (None, "")
+_BOM = "\ufeff"
+_SPACE = re.compile(r"[ \t\n\r]*")
+_scan = JSONDecoder().raw_decode
+"""Reads one JSON value of a text, in C, and returns it with the place where it ends."""
 
 
 def parse_source(source: str) -> Part:
@@ -282,3 +287,53 @@ def _enter(place: Any, step: str, new: Any) -> Any:
     if len(place) == int(step):
         place.append(new)
     return place[int(step)]
+
+
+# The items of a batch
+
+
+def item_slices(body: bytes, path: Sequence[str]) -> list[bytes] | None:
+    """The items of the list at a path, each as the store wrote it; None if there is no list. The body is valid JSON."""
+    text = body.decode().removeprefix(_BOM)
+    return _slices(text, _after_space(text, 0), path)[0]
+
+
+def _slices(text: str, at: int, path: Sequence[str]) -> tuple[list[bytes] | None, int]:
+    """The items of the list that the path leads to from the value at this place, and the place where the value ends."""
+    if path and text[at] == "{":
+        return _slices_in_object(text, at, path)
+    if path or text[at] != "[":
+        return None, _scan(text, at)[1]
+    found: list[bytes] = []
+    at = _after_space(text, at + 1)
+    while text[at] != "]":
+        end = _scan(text, at)[1]
+        found.append(text[at:end].encode())
+        at = _after_comma(text, end)
+    return found, at + 1
+
+
+def _slices_in_object(text: str, at: int, path: Sequence[str]) -> tuple[list[bytes] | None, int]:
+    """Of equal keys the last one counts, as in the document."""
+    found: list[bytes] | None = None
+    at = _after_space(text, at + 1)
+    while text[at] != "}":
+        key, end = _scan(text, at)
+        at = _after_space(text, _after_space(text, end) + 1)
+        if key == path[0]:
+            found, end = _slices(text, at, path[1:])
+        else:
+            end = _scan(text, at)[1]
+        at = _after_comma(text, end)
+    return found, at + 1
+
+
+def _after_space(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    assert space
+    return space.end()
+
+
+def _after_comma(text: str, at: int) -> int:
+    at = _after_space(text, at)
+    return _after_space(text, at + 1) if text[at] == "," else at

@@ -1,6 +1,7 @@
 #!lua
 -- accept: store events, each once, and wake a worker.
 -- ARGV  1 the window for repeats (ms)  2 how many event names of a store are counted one by one
+--       3 whether all of them are one batch (1 or 0): then all are stored, or none
 --       then for each delivery: id, store, topic, theirs, delivery, resource, received (ms), occurred, source, data_path,
 --       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable (JSON) or "",
 --       digest of the body, first id or "", how long it waited on its host (ms)
@@ -11,7 +12,7 @@
 -- only another body under the same delivery id gets an id of its own. So a second body is noticed by the record of the
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
 -- before that of the second.
-local PARTS = 17
+local FIRST, PARTS = 4, 17
 local TO_BE_ROUTED = 'ready 0 0 ' .. DEFAULT_QUEUE .. ' '
 local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a number: no time
 local window, max_names, open_before, names, accepted_at, new
@@ -59,7 +60,7 @@ end
 
 -- The time that an event is accepted at. An exact number as an argument of a command; as a text Lua would round it.
 local function next_time()
-  accepted_at = (accepted_at or reserve_times((#ARGV - 2) / PARTS)) + 1
+  accepted_at = (accepted_at or reserve_times((#ARGV - FIRST + 1) / PARTS)) + 1
   return accepted_at
 end
 
@@ -82,29 +83,37 @@ local function write_names(store, own)
   for name, seen in pairs(own) do count_name(store, name, seen[1], seen[2], max_names) end
 end
 
-local function accept(at)
-  local id, store, received, body, mark, digest, first_id = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 6]),
-    ARGV[at + 10], ARGV[at + 11], ARGV[at + 14], ARGV[at + 15]
-  local arrived, second_body = nil, false
+-- Returns the event that a delivery is a duplicate of, or nil, and the id that it is stored under if it is new; then
+-- whether another body was accepted under its delivery id, and when it arrived. Changes nothing.
+local function judge(at)
+  local id, store, mark, digest, first_id = ARGV[at], ARGV[at + 1], ARGV[at + 11], ARGV[at + 14], ARGV[at + 15]
+  local second_body, arrived = false, nil
   if first_id ~= '' then
     if redis.call('EXISTS', P .. 'e:' .. first_id, P .. 'e:' .. id) == 0 then
       id = first_id
     elseif digest_of(first_id) == digest then
-      return duplicate(first_id, store, received, body)
+      return first_id
     else
       second_body = true
     end
   end
-  local e = P .. 'e:' .. id
-  if id ~= first_id and redis.call('EXISTS', e) == 1 then
-    if digest_of(id) == digest then return duplicate(id, store, received, body) end
-    count('conflicts', store, 1)
-    return duplicate(id, store, received)
+  if id ~= first_id and redis.call('EXISTS', P .. 'e:' .. id) == 1 then
+    return id, nil, digest_of(id) ~= digest
   end
   if mark ~= '' then
     arrived = NOW - tonumber(ARGV[at + 16])
-    local first = repeat_of(store, mark, received, arrived, window)
-    if first then return duplicate(first, store, received, body) end
+    local first = repeat_of(store, mark, tonumber(ARGV[at + 6]), arrived, window)
+    if first then return first end
+  end
+  return nil, id, second_body, arrived
+end
+
+local function accept(at)
+  local store, received, body, mark, digest = ARGV[at + 1], tonumber(ARGV[at + 6]), ARGV[at + 10], ARGV[at + 11], ARGV[at + 14]
+  local of, id, second_body, arrived = judge(at)
+  if of then
+    if second_body then count('conflicts', store, 1) end
+    return duplicate(of, store, received, not second_body and body)
   end
   if is_full(store, tonumber(ARGV[at + 12])) then return { 'full', id } end
 
@@ -117,7 +126,7 @@ local function accept(at)
     'resource', ARGV[at + 5], 'received', ARGV[at + 6], 'occurred', ARGV[at + 7], 'source', ARGV[at + 8],
     'data_path', ARGV[at + 9], 'digest', digest, 'state', 'open', 'open', 1 }
   if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', TO_BE_ROUTED end
-  redis.call('HSET', e, unpack(fields))
+  redis.call('HSET', P .. 'e:' .. id, unpack(fields))
   local accepted = next_time()
   batch('ZADD', P .. 'ix', accepted, id)
   batch('ZADD', P .. 'ix:' .. store, accepted, id)
@@ -137,15 +146,39 @@ local function accept(at)
   return { 'accepted', id }
 end
 
-return function()
-  require_lane('')
-  window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
-  -- An error affects only the delivery that caused it.
+-- All of a batch, or none: whatever may fail is read before anything is written. There is one decision about the quota,
+-- and it is that of a single delivery: a batch that fits is taken as a whole, so that one larger than the rest of the quota
+-- is not refused for ever.
+local function accept_batch()
+  local store, is_new = ARGV[FIRST + 1], false
+  require_sets('ix', 'ix:' .. store, 'failed')
+  for at = FIRST, #ARGV, PARTS do
+    local of = judge(at)
+    is_new = is_new or not of
+  end
+  local answers, full = {}, is_new and is_full(store, tonumber(ARGV[FIRST + 12]))
+  if is_new and not full then wake(DEFAULT_QUEUE) end
+  open_before[store] = -math.huge
+  for at = FIRST, #ARGV, PARTS do
+    answers[#answers + 1] = full and { 'full', ARGV[at] } or accept(at)
+  end
+  return answers
+end
+
+-- An error affects only the delivery that caused it.
+local function accept_each()
   local answers = {}
-  for at = 3, #ARGV, PARTS do
+  for at = FIRST, #ARGV, PARTS do
     local ok, answer = pcall(accept, at)
     answers[#answers + 1] = ok and answer or { 'failed', type(answer) == 'table' and answer.err or tostring(answer) }
   end
+  return answers
+end
+
+return function()
+  require_lane('')
+  window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
+  local answers = ARGV[3] == '1' and accept_batch() or accept_each()
   -- These are statistics: a damaged key must not cost an event.
   for store, own in pairs(names) do pcall(write_names, store, own) end
   return answers
