@@ -11,6 +11,7 @@ from typing import Any
 
 from receiver.contract.diagnosis import candidates
 from receiver.contract.errors import DeliveryRefused
+from receiver.contract.event import is_form
 from receiver.contract.intake import read_document
 from receiver.contract.signing.decoding import decode_secret
 from receiver.contract.signing.grammar import Scheme, Secret
@@ -224,8 +225,8 @@ def _inflated(body: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _reserialised(body: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the same JSON in other formats. A proxy that parses and re-serialises the body is a frequent cause."""
-    document, problem = read_document(body)
-    if problem:
+    _, problem = read_document(body)
+    if problem or is_form(body):
         return
     document = json.loads(body)
     compact: dict[str, Any] = {"separators": (",", ":")}

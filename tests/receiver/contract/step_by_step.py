@@ -13,11 +13,12 @@ import json
 import re
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
 
 from receiver.contract.errors import DeliveryRefused, Reason
-from receiver.contract.event import UNREADABLE, Event
+from receiver.contract.event import UNREADABLE, Event, form_fields
 from receiver.contract.intake import MAX_HEADERS, MAX_ID, MAX_TOPIC, Delivery, is_credential, read_document
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import MAX_CANDIDATES, MAX_SIGNATURE_HEADER, check_timestamp, may_be_cut
@@ -43,10 +44,14 @@ def require(value: Any, reason: Reason) -> Any:
 
 
 def value_at(source: str, headers: Headers, document: Any) -> Any:
-    """The value at `header:NAME`, `json:a.b` or `body`."""
+    """The value at a source of an event."""
     kind, _, name = source.partition(":")
-    if kind == "header":
-        return headers.get(name.lower())
+    if kind == "const":
+        return name
+    if kind in ("header", "query"):
+        return headers.get(name.lower() if kind == "header" else f"?{name}")
+    if kind == "form" and name:
+        return document.get(name) if isinstance(document, dict) else None
     for step in name.split(".") if name else ():
         if isinstance(document, dict):
             document = document.get(step)
@@ -62,10 +67,16 @@ def value_at(source: str, headers: Headers, document: Any) -> Any:
 
 def verified(store: Store, headers: Headers, body: bytes, now: float) -> Secret:
     scheme = store.scheme
-    raw = next((headers[name.lower()] for name in scheme.headers if headers.get(name.lower())), None)
-    require(len(require(raw, "no-signature")) <= MAX_SIGNATURE_HEADER, "malformed-signature")
-    pairs = [pair_of(scheme, item.strip()) for item in (raw or "").split(scheme.list_sep or "\0\0")]
-    texts = [value for key, value in pairs if not scheme.sig_keys or key in scheme.sig_keys][:MAX_CANDIDATES]
+    places = [*(f"header:{name}" for name in scheme.headers), *scheme.signature]
+    found = require([text for place in places if (text := text_at(place, headers, body))], "no-signature")
+    require(all(len(text) <= MAX_SIGNATURE_HEADER for text in found), "malformed-signature")
+    pairs = [
+        pair_of(scheme, item.strip(), position)
+        for text in found
+        for position, item in enumerate(text.split(scheme.list_sep or "\0\0"))
+    ]
+    keys = scheme.sig_keys if scheme.sig_index < 0 else (str(scheme.sig_index),)
+    texts = [value for key, value in pairs if not keys or key in keys][:MAX_CANDIDATES]
     candidates = require([mac for text in texts if (mac := mac_in(scheme, text))], "malformed-signature")
     signs_time = scheme.timestamp and (
         "{timestamp}" in scheme.signed or "{" + scheme.timestamp.lower() + "}" in scheme.signed.lower()
@@ -76,7 +87,7 @@ def verified(store: Store, headers: Headers, body: bytes, now: float) -> Secret:
         secret
         for secret in store.secrets
         for candidate in candidates
-        if hmac.new(secret.key, content, scheme.digest).digest() == candidate
+        if mac_of(scheme, secret.key, content) == candidate
     ]
     active = [secret for secret in made if secret.is_active(now)]
     require(made, "signature-mismatch")
@@ -91,7 +102,15 @@ def verified(store: Store, headers: Headers, body: bytes, now: float) -> Secret:
     return active[0]
 
 
-def pair_of(scheme: Scheme, item: str) -> tuple[str, str]:
+def mac_of(scheme: Scheme, key: bytes, content: bytes) -> bytes:
+    if scheme.algorithm == "sha256":
+        return hashlib.sha256(key + content if scheme.signed.startswith("{secret}") else content + key).digest()
+    return hmac.new(key, content, scheme.algorithm.removeprefix("hmac-")).digest()
+
+
+def pair_of(scheme: Scheme, item: str, position: int) -> tuple[str, str]:
+    if scheme.sig_index >= 0:
+        return str(position), item
     key, sep, value = item.partition(scheme.pair_sep) if scheme.pair_sep else ("", "", item)
     return (key, value) if sep or not scheme.pair_sep else ("", key)
 
@@ -100,6 +119,10 @@ def mac_in(scheme: Scheme, text: str) -> bytes | None:
     try:
         if scheme.encoding == "hex":
             mac = bytes.fromhex(text) if re.fullmatch("([0-9a-fA-F]{2})*", text) else b""
+        elif scheme.encoding == "base64url":
+            mac = base64.urlsafe_b64decode(text.rstrip("=").encode("ascii") + b"===")
+            padded = base64.urlsafe_b64encode(mac).decode()
+            mac = mac if text in (padded, padded.rstrip("=")) else b""
         else:
             mac = base64.b64decode(text.encode("ascii"), validate=True)
             mac = mac if base64.b64encode(mac).decode() == text else b""
@@ -112,7 +135,19 @@ def time_text(scheme: Scheme, headers: Headers, body: bytes, pairs: list[tuple[s
     kind, _, name = scheme.timestamp.partition(":")
     if kind == "sig":
         return next((value for key, value in pairs if key == name), None)
-    return headers.get(name.lower()) if kind == "header" else scalar_at(name, body)
+    return text_at(scheme.timestamp, headers, body)
+
+
+def text_at(source: str, headers: Headers, body: bytes) -> str | None:
+    kind, _, name = source.partition(":")
+    if kind == "json":
+        return scalar_at(name, body)
+    return fields_of(body).get(name) if kind == "form" else value_at(source, headers, None)
+
+
+def fields_of(body: bytes) -> dict[str, str]:
+    """The fields of a form; every byte as one character."""
+    return dict(parse_qsl(body.decode(), True, encoding="latin-1")) if form_fields(body) is not None else {}
 
 
 def moment_of(scheme: Scheme, text: str) -> float:
@@ -129,18 +164,34 @@ def signed_bytes(scheme: Scheme, headers: Headers, body: bytes, time: str, url: 
     content = b""
     for literal, placeholder in re.findall(r"([^{}]*)(?:\{([^{}]*)\})?", scheme.signed):
         content += literal.encode()
-        kind, _, name = placeholder.partition(":")
+        kind = placeholder.partition(":")[0]
         if kind == "body":
             content += body
-        elif kind == "url":
-            content += url.encode()
+        elif kind in ("url", "path"):
+            content += (url if kind == "url" else "/" + url.split("/", 3)[3].split("?", maxsplit=1)[0]).encode()
+        elif kind == "method":
+            content += b"POST"
+        elif kind == "body_sha256":
+            content += hashlib.sha256(body).hexdigest().encode()
+        elif kind == "body_sha256_base64":
+            content += base64.b64encode(hashlib.sha256(body).digest())
+        elif kind == "form_sorted":
+            require(form_fields(body) is not None, "incomplete")
+            pairs = sorted(set(parse_qsl(body.decode(), True, encoding="latin-1")))
+            content += "".join(key + value for key, value in pairs).encode("latin-1")
         elif kind == "timestamp" or (placeholder and placeholder.lower() == scheme.timestamp.lower()):
             content += as_bytes(time)
-        elif kind == "header":
-            content += as_bytes(require(headers.get(name.lower()), "incomplete"))
-        elif kind:
-            content += require(scalar_at(name, body), "incomplete").encode("utf-8", "surrogatepass")
+        elif kind and kind != "secret":
+            text = text_at(placeholder.removesuffix("?"), headers, body)
+            text = "" if text is None and placeholder.endswith("?") else require_text(text)
+            content += text.encode("utf-8", "surrogatepass") if kind == "json" else as_bytes(text)
     return content
+
+
+def require_text(text: str | None) -> str:
+    if text is None:
+        raise DeliveryRefused("incomplete", "incomplete")
+    return text
 
 
 def scalar_at(path: str, body: bytes) -> str | None:
@@ -148,6 +199,10 @@ def scalar_at(path: str, body: bytes) -> str | None:
         value = value_at(f"json:{path}", {}, orjson.loads(body))
     except orjson.JSONDecodeError:
         return None
+    return scalar(value)
+
+
+def scalar(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, str | int | float) else None
@@ -168,7 +223,10 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
     document, problem = read_document(body)
     readable = not problem
     require(not names_another_store(store, headers, document), "wrong-store")
-    require(readable or not may_be_cut(scheme, headers, body), "ambiguous")
+    form = form_fields(body) is not None
+    cut = (form or not readable) and may_be_cut(scheme, headers, body, is_form=form)
+    extended = not readable and scheme.algorithm == "sha256" and scheme.signed.startswith("{secret}")
+    require(not cut and not extended, "ambiguous")
 
     def first(sources: tuple[str, ...]) -> Any:
         found = [source for source in sources if value_at(source, headers, document) not in (None, "")]
@@ -184,7 +242,9 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
     if readable and not topic:
         problem = f"no topic at {' or '.join(scheme.event.topic) or 'any source'}"
     objects = [
-        source for source in scheme.event.data if source == "body" or isinstance(value_at(source, {}, document), dict)
+        source
+        for source in scheme.event.data
+        if source in ("body", "form") or isinstance(value_at(source, {}, document), dict)
     ]
     data_path = objects[0].partition(":")[2] if objects else ""
     names = [name for name in headers if not is_credential(name) or name in scheme.reads - {"authorization", "cookie"}]
@@ -214,10 +274,30 @@ def event_id(store: Store, headers: Headers, body: bytes, document: Any, deliver
         part for part in scheme.event.parts["id"] if value_at(":".join(part), headers, document) not in (None, "")
     )
     run = scheme.joined_ids.get(found, ())
-    joined = b"".join(part if isinstance(part, bytes) else as_bytes(headers.get(part[1], "")) for part in run)
+    whole = any(placeholder in scheme.signed for placeholder in ("{body}", "{body_sha256}", "{body_sha256_base64}"))
+    movable = ("header",) if whole else ("header", "json", "form")
+
+    def signed_as(part: tuple[str, str]) -> bytes:
+        value = value_at(":".join(part), headers, document)
+        if part[0] == "header":
+            return as_bytes(value or "")
+        text = (
+            str(value).lower()
+            if isinstance(value, bool)
+            else str(value)
+            if isinstance(value, str | int | float)
+            else ""
+        )
+        return text.encode("utf-8", "surrogatepass")
+
+    joined = b"".join(part if isinstance(part, bytes) else signed_as(part) for part in run)
     key = b"joined\0" + joined if joined else b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
-    separated = any(between in as_bytes(headers.get(name, "")) for name, between in scheme.id_separators)
-    alone = scheme.dedupe == "id" and (joined or not separated) and (readable or not scheme.id_separators)
+    ids = [part for part in scheme.event.parts["id"] if part[0] in movable]
+    beside = [(part, between) for left, between, right in scheme.joints for part in (left, right) if part in ids]
+    separated = any(between in signed_as(part) for part, between in beside)
+    by_header = any(part[0] == "header" for part, _ in beside)
+    is_json = readable and form_fields(body) is None
+    alone = scheme.dedupe == "id" and (joined or not separated) and (is_json or not by_header)
     if not alone:
         key = b"id+body\0" + key + b"\0" + hashlib.sha256(body).digest()
     return base64.b32encode(hashlib.sha256(store.name.encode() + b"\0" + key).digest()).decode().lower()[:26]

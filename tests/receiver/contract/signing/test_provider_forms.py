@@ -390,3 +390,38 @@ def test_signing_again_replaces_the_signature(name: str) -> None:
     again = sign(scheme, secret=other, headers=request.headers, body=request.body, now=NOW, url=URL)
     headers = {**request.headers, **again.headers}
     assert verify(scheme, secrets=[other], headers=headers, body=again.body, now=NOW, url=URL).secret == other
+
+
+def test_fields_of_an_unsigned_body_are_one_event_however_they_are_cut() -> None:
+    """The same signed text under another id must not be another event: the joined text of the fields is the id."""
+    scheme, mac = SCHEMES["adyen"], b64encode(hmac_of(b"a:b:c:d")).decode()
+
+    def event_of(psp: str, original: str, code: str) -> str:
+        item = {"pspReference": psp, "originalReference": original, "eventCode": code}
+        body = orjson.dumps({"items": [{"item": {**item, "additionalData": {"hmacSignature": mac}}}]})
+        return receive({}, body, store=Store("shop", scheme, (KEY,)), now=NOW).event.id
+
+    assert event_of("a", "b:c", "d") == event_of("a:b", "c", "d") == event_of("a", "b", "c:d")
+
+
+def test_an_id_between_a_timestamp_and_its_separator_counts_with_its_body_if_it_has_the_separator() -> None:
+    """A field that is signed next to no other movable part."""
+    event = Sources(topic=("const:a.b",), id=("json:id",), data=("body",))
+    scheme = Scheme(
+        "dated",
+        headers=("X-Sig",),
+        signed="{timestamp}.{json:id}",
+        timestamp="header:x-time",
+        allow_unsigned_body=True,
+        dedupe="id",
+        event=event,
+    )
+    store = Store("shop", scheme, (KEY,))
+
+    def event_of(own_id: str, extra: int) -> str:
+        body, text = orjson.dumps({"id": own_id, "n": extra}), str(int(NOW))
+        headers = {"x-time": text, "x-sig": hmac_of(f"{text}.{own_id}".encode()).hex()}
+        return receive(headers, body, store=store, now=NOW).event.id
+
+    assert event_of("a", 1) == event_of("a", 2)
+    assert event_of("a.b", 1) != event_of("a.b", 2)
