@@ -115,3 +115,20 @@ def test_a_local_run_checks_the_handlers_condition(make_system: Callable[..., Sy
     outcome = local_run.run(event)
     local_run.close()
     assert (outcome.ending, outcome.message) == ("dropped", "skipped: total > 100 was false")
+
+
+def test_an_export_contains_the_record_map_of_its_store(make_system: Callable[..., System]) -> None:
+    """The other machine need not know the store."""
+    store = '[stores.cart]\nscheme = "stripe"\nsigning_secrets = ["a secret"]\n'
+    plugin = "from workers import Router\nrouter = Router('shop')\n@router.on('order.*')\ndef total(event, ctx):\n"
+    system = make_system(plugin=plugin + "    return str(event.record.total)\n", more=store)
+    data = {"id": "cs_1", "amount_total": 500, "currency": "jpy"}
+    (accepted,) = system.inbox.accept([system.delivery(store="cart", data=data)])
+    file = system.folder / "export.json"
+    assert system.run_cli("events", "show", accepted.id, "--export", str(file)).returncode == 0
+    system.config_file.write_text(system.config_file.read_text().replace(store, ""))
+    done = system.run_cli("handlers", "run", "shop.total", "--event", str(file))
+    assert (done.returncode, '"500"' in done.stdout) == (0, True), done.stdout + done.stderr
+    file.write_text(file.read_text().replace('"record": {', '"record": 5, "unused": {'))
+    broken = system.run_cli("handlers", "run", "shop.total", "--event", str(file))
+    assert (broken.returncode, "is an incomplete event export" in broken.stderr) == (2, True), broken.stderr
