@@ -270,6 +270,24 @@ def test_a_name_of_one_word_or_of_three_survives_its_two_fields() -> None:
         assert make("customer", shaped, names).name == name  # type: ignore[attr-defined]
 
 
+def test_a_name_is_joined_from_the_fields_that_are_there() -> None:
+    names = PRESETS["shopify"].record
+    for raw in (
+        {"first_name": "Ada", "last_name": None},
+        {"first_name": "Ada"},
+        {"first_name": "", "last_name": "Ada"},
+    ):
+        assert Customer(raw, names).name == "Ada"
+    with pytest.raises(RecordError, match="this customer has no field 'first_name last_name'"):
+        _ = Customer({"id": 1}, names).name
+
+
+def test_a_replaced_field_leaves_the_rest_of_its_list() -> None:
+    product = Product({"variants": [{"price": "1.00", "sku": "a"}, {"price": "2.00"}]}, PRESETS["shopify"].record)
+    changed = product.replace(price=Decimal("3.00"))
+    assert changed.to_json() == {"variants": [{"price": "3.00", "sku": "a"}, {"price": "2.00"}]}
+
+
 # Where the data is written
 
 
@@ -296,7 +314,14 @@ def test_the_data_is_where_the_platform_has_it(preset: str, topic: str, path: st
 
 @pytest.mark.parametrize(
     ("currency", "minor", "total"),
-    [("usd", 2198, "21.98"), ("JPY", 2198, "2198"), ("kwd", 2198, "2.198"), ("ISK", 2198, "21.98"), ("MGA", 5, "5")],
+    [
+        ("usd", 2198, "21.98"),
+        ("JPY", 2198, "2198"),
+        ("kwd", 2198, "2.198"),
+        ("ISK", 2198, "21.98"),
+        ("MGA", 5, "5"),
+        ("CLF", 12345, "1.2345"),
+    ],
 )
 def test_minor_units_follow_the_currency(currency: str, minor: int, total: str) -> None:
     names = PRESETS["stripe"].record
@@ -431,6 +456,16 @@ def test_a_scheme_maps_fields_and_inherits_those_of_its_preset(tmp_path: Path) -
     assert loaded.record_map("removed") is None
 
 
+def test_minor_units_are_inherited_and_need_no_other_field(tmp_path: Path) -> None:
+    text = '[schemes.acme]\nextends = "stripe"\n[schemes.acme.record]\ndecimals = {XTS = 1}\n' + STORE
+    names = load(tmp_path, text).record_map("north")
+    assert names is not None
+    assert (names.money, dict(names.decimals)) == ("minor", {"ISK": 2, "UGX": 2, "MGA": 0, "XTS": 1})
+    cents = RecordMap(money="minor")
+    assert cents
+    assert cents.shape("order", {"id": 1, "total": "1.50"}) == {"id": 1, "total": 150, "currency": "EUR"}
+
+
 @pytest.mark.parametrize("preset", MAPPED)
 def test_a_shown_map_loads_again(tmp_path: Path, preset: str) -> None:
     text = to_toml(PRESETS[preset], "acme")
@@ -457,6 +492,7 @@ def test_a_shown_map_loads_again(tmp_path: Path, preset: str) -> None:
         ),
         (5, '[schemes.acme.record]\nmoney = "minor"\norder = {currency = ""}', 'money = "minor" needs the currency'),
         (5, '[schemes.acme.record]\nmoney = "minor"\ndecimals = {yen = 0}', "record.decimals: yen = 0"),
+        (5, '[schemes.acme.record]\nmoney = "minor"\ndecimals = {JPY = 9}', "record.decimals: JPY = 9"),
     ],
 )
 def test_a_wrong_map_is_refused_with_its_line_and_the_fix(tmp_path: Path, line: int, lines: str, message: str) -> None:
