@@ -44,7 +44,8 @@ def compose(
     draft.write_data(data, standard)
     draft.write("topic", next(iter(their_names(topic, scheme.topics)), topic))
     draft.write("id", delivery_id)
-    draft.write_timestamp(now)
+    if not scheme.batch:
+        draft.write_timestamp(now)
     draft.write("occurred", moment)
     draft.write("store", store.domain or store.name)
     resource = scheme.record.read(standard.partition(".")[0], "id", data)
@@ -52,6 +53,9 @@ def compose(
         resource = data.get("id", MISSING)
     if resource is not MISSING:
         draft.write("resource_id", resource)
+    if scheme.batch:
+        draft.put_in_list()
+        draft.write_timestamp(now)
     draft.write_signed_parts(delivery_id)
     signed = sign(scheme, secret=store.secrets[0], headers=draft.headers, body=draft.body(), now=now, url=store.url)
     return Request({**draft.headers, **signed.headers}, signed.body)
@@ -75,7 +79,7 @@ class _Draft:
         self._scheme = scheme
         kind = "application/x-www-form-urlencoded" if scheme.reads_form else "application/json"
         self.headers: dict[str, str] = {"content-type": kind}
-        self.document: dict[str, Any] = {}
+        self.document: Any = {}
 
     def write(self, what: str, value: Any) -> None:
         """Write a part to its first source, unless one of its sources already has a value."""
@@ -101,6 +105,12 @@ class _Draft:
         elif isinstance(data, dict):
             self.document = dict(data)
 
+    def put_in_list(self) -> None:
+        """Make the document a batch of one event. What is written then is a part of the whole delivery."""
+        self.document = [self.document]
+        for step in reversed(self._scheme.batch_path):
+            self.document = {step: self.document}
+
     def write_timestamp(self, now: float) -> None:
         """Write the timestamp, if the scheme reads it from the body: it must be there before the body is signed."""
         part = self._scheme.timestamp_source
@@ -125,15 +135,8 @@ class _Draft:
 
     def body(self) -> bytes:
         if not self._scheme.reads_form:
-            return orjson.dumps(self._in_batch() if self._scheme.batch else self.document)
+            return orjson.dumps(self.document)
         fields = {
             name: value if isinstance(value, str) else orjson.dumps(value) for name, value in self.document.items()
         }
         return urlencode(fields).encode()
-
-    def _in_batch(self) -> Any:
-        """A batch of one event."""
-        whole: Any = [self.document]
-        for step in reversed(self._scheme.batch_path):
-            whole = {step: whole}
-        return whole

@@ -223,7 +223,10 @@ def test_a_batch_with_an_item_of_another_store_is_refused() -> None:
     assert len(receive(sent.headers, ours, store=store_of(scheme, domain="ours"), now=NOW).rest) == 1
 
 
-@pytest.mark.parametrize("scheme", [LIST, NESTED, BY_HEADER])
+TIMED = replace(NESTED, name="timed", timestamp="json:sent.at", signed="{json:sent.at}.{json:shop}.{body}")
+
+
+@pytest.mark.parametrize("scheme", [LIST, NESTED, BY_HEADER, TIMED])
 def test_a_composed_delivery_is_a_batch_of_one(scheme: Scheme) -> None:
     made = compose(store_of(scheme), topic="order.paid", delivery_id="evt_1", data={"id": 7}, now=NOW)
     one = receive(made.headers, made.body, store=store_of(scheme), now=NOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from redis.exceptions import RedisError
@@ -9,7 +10,7 @@ from redis.exceptions import RedisError
 from receiver.contract.intake import Delivery
 from receiver.inbox import AcceptResult, keys
 from receiver.inbox.accept_batch import GROUP_SIZE, AcceptBatch
-from tests.support.harness import System
+from tests.support.harness import Server, System
 
 
 def batch_of(system: System, *numbers: int, **changes: object) -> Delivery:
@@ -114,3 +115,24 @@ def test_a_batch_has_a_call_of_its_own(system: System) -> None:
     assert len(batch.calls) == 3
     results = system.inbox.accept([single[0], large, *single[1:]])
     assert [len(one.items) for one in results] == [0, GROUP_SIZE + 10, 0, 0]
+
+
+def test_memory_that_runs_out_within_a_batch_costs_no_part_of_it(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    """The server decides about memory when a script begins, and not again within it."""
+    system = make_system(url=own_redis.url)
+    one = system.delivery()
+    large = [replace(one, event=replace(one.event, id=f"{number:026}", body=b"x" * 2000)) for number in range(1000)]
+    accepted, ran_out = 0, False
+    for step in range(1, 11):
+        batch = [replace(one, event=replace(one.event, id=f"{step}-{one.event.id}")) for one in large]
+        limit = int(own_redis.client.info("memory")["used_memory"]) + step * 500_000
+        own_redis.client.config_set("maxmemory", limit)
+        (result,) = system.inbox.accept_each([replace(batch[0], rest=tuple(batch[1:]))])
+        own_redis.client.config_set("maxmemory", 0)
+        accepted += isinstance(result, AcceptResult)
+        assert stored(system) == 1000 * accepted
+        ran_out |= isinstance(result, AcceptResult) and int(own_redis.client.info("memory")["used_memory"]) > limit
+    assert 0 < accepted < 10
+    assert ran_out, "within a batch"

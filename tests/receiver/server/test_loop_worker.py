@@ -133,6 +133,8 @@ def test_a_group_has_all_small_deliveries_and_a_bounded_number_of_large_bytes(sy
     half = Delivery(event=replace(event, body=b"x" * (GROUP_BYTES // 2)), theirs="")
     large: Any = deque([(None, half)] * 5)
     assert [len(next_group(small, large)) for _ in range(4)] == [5, 2, 1, 0]
+    batch = replace(half, event=event, rest=(half,) * 999)
+    assert [len(next_group(deque(), large)) for large in [deque([(None, batch)] * 3)] for _ in range(4)] == [1, 1, 1, 0]
     many: Any = deque((None, one) for one in deliveries(system, 1)) * 300
     assert next_group(many, deque([(None, half)]))[-1][1] == half, "small ones cannot delay it for ever"
 
