@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import httpx2
@@ -174,6 +175,7 @@ def test_a_batch_is_all_events_or_none_over_kills_at_any_moment(
     for _ in range(rounds):
         for kind in ("web", "server", "worker"):
             going.run(kind)
+    print("\n".join(f"{count:3} x {kind} events" for kind, count in sorted(Counter(going.kinds).items())))
     eventually(
         lambda: counters(system)["settled"] == going.sent * SIZE,
         60,
