@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from receiver.server.http_connection import MAX_HELD_BYTES
 from tests.support.attackers import start_attack
 from tests.support.bad_input import Corpus
 from tests.support.harness import System, children_of
 from tests.support.raw_http import chunked, exchange, request
 
-LONGEST = 2.0
-"""Seconds, on a machine that does other things. Each of these once made others wait for 14 to 32 s."""
+LONGEST = 0.25
+"""Seconds. Each of these once made others wait for 14 to 32 s."""
+LONGEST_WHEN_BUSY = 2.0
+"""Where other tests share the processors. Of the web process's own work, no answer waits for more than LONGEST."""
 COMMON = """
 [stores.salla]
 scheme = "salla"
@@ -33,30 +39,47 @@ def costly(kind: str, corpus: Corpus) -> bytes:
     return corpus.signed(DEEP if kind == "deep signed bodies" else DENSE)
 
 
+@pytest.mark.parametrize("longest", [LONGEST_WHEN_BUSY, pytest.param(LONGEST, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "count", "status"),
     [
         ("one-byte chunks", 250, "401"),
-        ("deep signed bodies", 60, "200"),
+        ("deep signed bodies", 120, "200"),
         ("dense signed bodies", 40, "200"),
-        ("deep unsigned bodies at the common URL", 60, "401"),
+        ("deep unsigned bodies at the common URL", 110, "401"),
     ],
 )
-def test_row_30_costly_requests_delay_no_healthy_sender(system: System, kind: str, count: int, status: str) -> None:
+def test_row_30_costly_requests_delay_no_healthy_sender(
+    system: System, kind: str, count: int, status: str, longest: float
+) -> None:
     system.config_file.write_text(system.config_file.read_text() + COMMON)
     system.start("web")
     (worker,) = children_of(system.processes[0].pid)
     corpus = Corpus(system.config)
-    sent, worst = costly(kind, corpus), 0.0
+    sent, worst, most_work = costly(kind, corpus), 0.0, 0.0
     attack = start_attack(system.port, count, sent)
     while attack.poll() is None:
         one = corpus.signed()
-        began = time.monotonic()
+        worked, began = work_of(worker), time.monotonic()
         assert exchange(system.port, one).status == 200
-        worst = max(worst, time.monotonic() - began)
-    print(f"{count} x {kind} ({len(sent) // 1000} kB): a healthy sender waited {worst * 1000:.0f} ms at most")
+        worst, most_work = max(worst, time.monotonic() - began), max(most_work, work_of(worker) - worked)
+    waited = f"a healthy sender waited {worst * 1000:.0f} ms at most, for {most_work * 1000:.0f} ms of work at most"
+    print(f"{count} x {kind} ({len(sent) // 1000} kB): {waited}")
     assert attack.stdout
-    assert json.loads(attack.stdout.read()) == {status: count}
-    assert worst < LONGEST
+    statuses = Counter[str](json.loads(attack.stdout.read()))
+    timed_out = statuses.pop("408", 0)
+    assert statuses == {status: count - timed_out}
+    assert timed_out <= (count / 2 if count * len(sent) > MAX_HELD_BYTES else 0)
+    assert most_work < LONGEST
+    assert worst < longest
     assert children_of(system.processes[0].pid) == [worker], "no process was replaced"
     assert system.identity_holds()
+
+
+def work_of(pid: int) -> float:
+    """Seconds that the threads of a process have been running."""
+    nanoseconds = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # a timer that has just ended
+            nanoseconds += int((thread / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
