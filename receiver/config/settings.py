@@ -246,7 +246,7 @@ class SchemeSettings(Section):
     algorithm: Literal["hmac-sha256", "hmac-sha512", "hmac-sha1", "sha256"] | None = None
     encoding: Literal["hex", "base64", "base64url"] | None = None
     list_sep: Literal["", ",", " ", ";", ":", "&", "|", "."] | None = None
-    pair_sep: Literal["", "=", ",", ":"] | None = None
+    pair_sep: Literal["", "=", ",", ":", " "] | None = None
     sig_keys: tuple[str, ...] | None = None
     sig_index: int | None = Field(default=None, ge=-1)
     signed: str | None = None

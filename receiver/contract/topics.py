@@ -49,6 +49,8 @@ def _past_tense(verb: str) -> str:
 
 
 _PAST_TENSE = {**{verb: _past_tense(verb) for verb in _REGULAR.split()}, **_IRREGULAR}
+ACTIONS = frozenset(_PAST_TENSE.values())
+"""The actions that the rule knows, in the past tense."""
 
 
 def normalise(name: str) -> str:

@@ -41,7 +41,9 @@ def documented_system(system: System) -> System:
     text = text[: text.index("[stores.north]")] + f'[stores.demo]\nsigning_secrets = ["{SANDBOX_SECRET}"]\n'
     system.config_file.write_text(text)
     captured = system.request(store="demo")
+    second = system.request(store="demo")
     (system.folder / "request.txt").write_bytes(write(captured.headers, captured.body))
+    (system.folder / "second.txt").write_bytes(write(second.headers, second.body))
     system.start("web", "worker", "housekeeper")
     for number in range(3):
         system.post(captured._replace(body=captured.body + b"\n" * (number + 1)), "demo")

@@ -11,12 +11,14 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.signing.sources import query_fields
 
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
-_REQUEST_LINE = re.compile(r"[A-Z]+ [^?\s]+(\?\S*)?( HTTP/[0-9.]+)?")
+_REQUEST_LINE = re.compile(r"[A-Z]+ ([^?\s]+(\?\S*)?)( HTTP/[0-9.]+)?")
 
 
 class Captured(NamedTuple):
     headers: dict[str, str]
     body: bytes
+    url: str = ""
+    """By the request line and the Host header, if there are both."""
 
 
 def read_captured(path: str) -> Captured:
@@ -34,8 +36,10 @@ def parse(data: bytes, path: str) -> Captured:
         raise ConfigError(f"{path} has no blank line; it must hold the header lines, a blank line and the raw body")
     lines = [line.decode("latin-1").strip(" \t\r") for line in data[: blank.start()].split(b"\n")]
     headers: dict[str, str] = {}
+    target = ""
     if lines and (request_line := _REQUEST_LINE.fullmatch(lines[0])):
-        headers |= query_fields((request_line[1] or "")[1:])
+        target = request_line[1]
+        headers |= query_fields(target.partition("?")[2])
         lines = lines[1:]
     for line in lines:
         name, colon, value = line.partition(":")
@@ -44,7 +48,8 @@ def parse(data: bytes, path: str) -> Captured:
         if not colon or not key:
             raise ConfigError(f"{path}: {line[:60]!r} is not a header line; use NAME: VALUE")
         headers[key] = f"{headers[key]},{value}" if key in headers else value
-    return Captured(headers, data[blank.end() :])
+    url = f"https://{headers['host']}{target}" if target.startswith("/") and "host" in headers else ""
+    return Captured(headers, data[blank.end() :], url)
 
 
 def write(headers: dict[str, str], body: bytes) -> bytes:

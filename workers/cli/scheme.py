@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+import tomli_w
 
 from receiver.config import Config
-from receiver.contract.diagnosis.detect import Detection, detect, to_toml
+from receiver.contract.diagnosis.captures import Capture
+from receiver.contract.diagnosis.detect import Detection, changes, detect, to_toml
 from receiver.contract.diagnosis.explain import caveats
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import ConfigError, NotFound
@@ -17,6 +21,13 @@ from receiver.contract.signing.grammar import Scheme
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.options import Noun, json_option, load_config
+
+_MISSING = {
+    "topic": 'set topic, or topic = ["const:NAME"] if all deliveries are of one kind',
+    "id": "set id, if a header or field names the delivery; else repeats are found by their body",
+    "resource id": "set resource_id, if the delivery names a resource",
+    "time": "set occurred, if the delivery says when it happened",
+}
 
 
 @click.group(cls=Noun)
@@ -63,33 +74,74 @@ def show_scheme(name: str) -> None:
 @scheme.command("detect")
 @click.option(
     "--request",
-    "file",
+    "files",
     required=True,
+    multiple=True,
     metavar="FILE",
-    help="A captured request: header lines, a blank line, the raw body.",
+    help="A captured request: header lines, a blank line, the raw body. Give two or more to prove what differs.",
 )
 @click.option("--secret", required=True, metavar="env:NAME", help="The store's secret: env:NAME or file:PATH.")
 @click.option("--url", default="", help="The URL that the store sends to, if it is part of the signed content.")
 @click.option("--name", default="mystore", show_default=True, help="The name for the scheme.")
-def detect_scheme(file: str, secret: str, url: str, name: str) -> None:
-    """Find the scheme of a captured delivery, and print its TOML.
+@json_option
+def detect_scheme(files: tuple[str, ...], secret: str, url: str, name: str, json_: bool = False) -> None:
+    """Find the scheme of captured deliveries, and print its TOML and what it reads from each.
 
-    Exit 1 if no scheme matches, with what was tried.
+    Exit 1 if no scheme matches, with what was tried, or if no topic was found.
     """
-    headers, body = read_captured(file)
-    found = detect(headers, body, _secret(secret), url=url)
-    if found.scheme is None:
+    captures = [Capture(*read_captured(file)) for file in files]
+    found = detect(captures, _secret(secret), url=url)
+    toml = f"{found.toml(name) if not found.preset else ''}\n{_store(found, name, secret)}".lstrip("\n")
+    if json_:
+        output.as_json(_as_json(found, files, toml))
+    elif found.scheme is None:
         _show_tried(found, url)
-        raise click.exceptions.Exit(1)
-    known = f", the preset {found.preset}" if found.preset else ""
-    output.echo(f"# matches {harmless(file)}{known}")
-    for note in found.notes:
-        output.echo(f"# {harmless(note)}")
-    if found.preset:
-        output.echo(f'[stores.{name}]\nscheme = "{found.preset}"\nsigning_secrets = ["{secret}"]')
     else:
-        output.echo(found.toml(name))
-        output.echo(f'[stores.{name}]\nscheme = "{name}"\nsigning_secrets = ["{secret}"]')
+        _show_found(found, files, toml)
+    if not found.has_topic:
+        raise click.exceptions.Exit(1)
+
+
+def _store(found: Detection, name: str, secret: str) -> str:
+    table = {"scheme": found.preset or name, "url": found.url, "signing_secrets": [secret]}
+    return tomli_w.dumps({"stores": {name: {key: value for key, value in table.items() if value}}})
+
+
+def _as_json(found: Detection, files: Sequence[str], toml: str) -> dict[str, Any]:
+    return {
+        "matches": found.scheme is not None,
+        "preset": found.preset,
+        "toml": toml if found.scheme else "",
+        "captures": [
+            {"file": file, **asdict(reading), "missing": reading.missing}
+            for file, reading in zip(files, found.readings, strict=False)
+        ],
+        "alternatives": [changes(other, found.scheme) for other in found.alternatives],
+        "notes": found.notes,
+        "tried": found.tried,
+    }
+
+
+def _show_found(found: Detection, files: Sequence[str], toml: str) -> None:
+    """The TOML, and everything else as its comments, so that the output can be used as it is."""
+    assert found.scheme is not None
+    known = f", the preset {found.preset}" if found.preset else ""
+    comments = [f"matches {', '.join(files)}{known}", *found.notes]
+    for other in found.alternatives:
+        comments.append("ambiguous: these captures also match with the following; capture a delivery where they differ")
+        comments += [f"  {line}" for line in tomli_w.dumps(changes(other, found.scheme)).splitlines()]
+    output.echo("".join(f"# {harmless(line)}\n" for line in comments), nl=False)
+    output.echo(toml, nl=False)
+    for file, reading in zip(files, found.readings, strict=True):
+        output.echo(f"\n# {harmless(file)} is read as")
+        topic = f"{reading.topic}, the standard topic {reading.standard_topic}" if reading.topic else ""
+        for label, value in (
+            ("topic", topic),
+            ("id", reading.id),
+            ("resource id", reading.resource_id),
+            ("time", reading.time),
+        ):
+            output.echo(f"#   {label:<12} {harmless(value) or f'NONE: {_MISSING[label]}'}")
     for caveat in caveats(found.scheme):
         output.echo(f"# note: {caveat}")
 

@@ -10,6 +10,7 @@ import click
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import Explanation, explain
+from receiver.contract.diagnosis.search import without_age
 from receiver.contract.errors import ConfigError, DeliveryRefused, NotFound
 from receiver.contract.signing.signatures import verify as verify_signature
 from receiver.contract.stores import Store
@@ -48,7 +49,7 @@ def verify(store: str | None, file: str | None, refused: str | None, now: float 
 
 def _verify_file(config: Config, named: str | None, file: str, now: float | None) -> bool:
     store = stores_with_secrets(config)[choose_store(config, named)]
-    headers, body = read_captured(file)
+    headers, body, _ = read_captured(file)
     output.line(f"{store.name}, from {file}, {len(body):,} bytes, scheme {store.scheme.name}", indent=2)
     return _show_explanation(
         config, store, explain(store, headers, body, now or time.time(), others=_others(config, store))
@@ -150,10 +151,10 @@ def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> No
 def _signed_with(store: Store, refusal: Refusal) -> str:
     """The fingerprint of the store's secret that signed it, expired ones included; empty if there is none."""
     secrets = [replace(secret, not_after=None) for secret in store.secrets]
-    timeless = replace(store.scheme, tolerance=0)
+    ageless = without_age(store.scheme)
     try:
         proof = verify_signature(
-            timeless, secrets=secrets, headers=refusal.headers, body=refusal.body or b"", now=refusal.at, url=store.url
+            ageless, secrets=secrets, headers=refusal.headers, body=refusal.body or b"", now=refusal.at, url=store.url
         )
     except DeliveryRefused:
         return ""

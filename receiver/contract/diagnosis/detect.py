@@ -1,41 +1,56 @@
-"""Detects the scheme of a captured delivery, from the delivery and its secret alone."""
+"""Detects the scheme of captured deliveries, from these and their secret alone. Every result is verified first."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import orjson
 import tomli_w
 
-from receiver.contract.diagnosis import candidates
+from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted
+from receiver.contract.diagnosis.contents import Slots, Timestamp, find_times
+from receiver.contract.diagnosis.event_sources import choose_sources
+from receiver.contract.diagnosis.search import (
+    ENCODINGS,
+    SUPPORTED,
+    Match,
+    Search,
+    SecretVariant,
+    SignatureForm,
+    beside,
+    decode_secret_variants,
+    find_signatures,
+    without_age,
+)
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import follow
+from receiver.contract.event import UNREADABLE
+from receiver.contract.intake import NoEvents, read_delivery
 from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources
-from receiver.contract.signing.signatures import PRESETS, Headers, read_source, verify
+from receiver.contract.signing.signatures import PRESETS, read_source, verify
+from receiver.contract.stores import Store
 
-UNSUPPORTED = ("sha1", "sha384")
-_TOPIC_KEYS = ("type", "event", "topic", "event_type", "eventType", "name", "scope", "action")
-_DATA_KEYS = ("data", "payload", "resource", "object", "body")
-_TIME_KEYS = ("timestamp", "created_at", "createdAt", "occurred_at", "occurredAt", "time", "date")
-_STORE_KEYS = (
-    "store_id",
-    "storeId",
-    "shop_id",
-    "shopId",
-    "merchant_id",
-    "merchant",
-    "store",
-    "shop",
-    "domain",
-)
-_ID_KEYS = ("event_id", "eventId", "delivery_id", "deliveryId", "notification_id", "message_id")
-# Ids of shops, apps, webhooks or subscriptions are equal in every delivery, and those of requests or traces differ in a
-# redelivery. Standard Webhooks calls the id of a message `webhook-id`.
-_ID_HEADER = re.compile(
-    r"(.*[-_])?((delivery|message|msg|event|notification)[-_]?(id|uuid|guid)|delivery)|(webhook|svix)-id"
-)
+MAX_SCHEMES = 6
+MAX_ITEMS = 20
+BASES = ("hex-body", "base64-body")
+"""Presets to extend: they say how a store signs, not where it writes topic and id."""
+_PARTS = {"topic": "topic", "id": "id", "resource_id": "resource id", "time": "time"}
+
+
+@dataclass(frozen=True)
+class CaptureReading:
+    """What the detected scheme reads from one capture, as text; empty if it is not there."""
+
+    topic: str
+    standard_topic: str
+    id: str
+    resource_id: str
+    time: str
+
+    @property
+    def missing(self) -> list[str]:
+        return [label for key, label in _PARTS.items() if not getattr(self, key)]
 
 
 @dataclass(frozen=True)
@@ -45,204 +60,241 @@ class Detection:
     scheme: Scheme | None
     preset: str = ""
     """The preset that matches without changes; it needs no [schemes.NAME]."""
-    tried: tuple[str, ...] = ()
+    url: str = ""
+    """The URL, if the scheme signs it."""
+    readings: tuple[CaptureReading, ...] = ()
+    alternatives: tuple[Scheme, ...] = ()
+    """Other schemes that match every capture, too: the captures do not show which one is right."""
     notes: tuple[str, ...] = ()
-    """Warnings: an algorithm that is not supported, a body that is not signed."""
+    """What is proven, what is assumed, and warnings."""
+    tried: tuple[str, ...] = ()
+
+    @property
+    def has_topic(self) -> bool:
+        return bool(self.readings) and all(reading.topic for reading in self.readings)
 
     def toml(self, name: str) -> str:
         """Return the scheme as config lines, under this name; an empty text if none was found."""
         if self.scheme is None:
             return ""
-        if self.preset:
-            return _dump(name, {"extends": self.preset})
-        return to_toml(self.scheme, name)
+        return (
+            tomli_w.dumps({"schemes": {name: {"extends": self.preset}}}) if self.preset else to_toml(self.scheme, name)
+        )
 
 
-def detect(headers: Headers, body: bytes, secret_text: str, *, url: str = "") -> Detection:
-    """Find the scheme under which `secret_text` made this delivery's signature. The age of the delivery is ignored."""
-    document = _document(body)
-    preset = _matching_preset(headers, body, secret_text, url)
-    if preset:
-        return Detection(preset, preset=preset.name)
-    signatures = candidates.find_signatures(headers)
-    times = candidates.find_timestamps(headers, document, signatures.values())
-    ids = candidates.find_ids(headers, times, signatures.values())
-    keys = candidates.decode_secret_variants(secret_text)
-    notes: list[str] = []
-    for match in candidates.find_matches(
-        signatures, keys, candidates.possible_contents(body, url=url, times=times, ids=ids)
-    ):
-        scheme = _scheme_of(match, headers, document, notes)
-        if scheme and _verifies(scheme, headers, body, secret_text, url):
-            sources = scheme.event.resource_id
-            if all(read_source(source, headers, document) is None for source in sources):
-                notes.append(
-                    f"no resource id was found: {' or '.join(sources)} is not in this delivery; set resource_id"
-                )
-            return Detection(scheme, notes=(*notes, _about_id(scheme)))
-    if omitted := candidates.omitted(headers):
-        notes.append(f"{candidates.OMITTED}{', '.join(omitted)}; if one of them is the signature, capture its value")
-    return Detection(None, tried=_tried(signatures, times, ids, keys, url=url), notes=tuple(notes))
+def detect(captures: Sequence[Capture], secret_text: str, *, url: str = "") -> Detection:
+    """Find the scheme under which `secret_text` signed every capture. The age of the deliveries is ignored."""
+    return _Detector(captures, secret_text, url or captures[0].url).run()
 
 
 def to_toml(scheme: Scheme, name: str) -> str:
-    """Return a scheme as `[schemes.NAME]`: the header, and every key that differs from the defaults."""
-    default = Scheme(name)
-    table = {"headers": list(scheme.headers), **_changes(scheme, default)}
-    if sources := _changes(scheme.event, default.event):
+    """Return a scheme as `[schemes.NAME]`: every key that differs from the defaults, and the header."""
+    default = Scheme(scheme.name)
+    table = {"headers": scheme.headers, **changes(scheme, default)}
+    if not scheme.headers:
+        del table["headers"]
+    if sources := changes(scheme.event, default.event):
         table["event"] = sources
     if scheme.topics:
         table["topics"] = dict(scheme.topics)
     if scheme.record:
         table["record"] = scheme.record.as_table()
-    return _dump(name, table)
+    return tomli_w.dumps({"schemes": {name: table}})
 
 
-def _changes(given: Any, default: Any) -> dict[str, Any]:
+def changes(given: Any, default: Any) -> dict[str, Any]:
+    """The keys of a scheme, or of its sources, that differ from those of another one."""
     keys = [item.name for item in fields(given) if item.name not in ("name", "event", "topics", "record", "configured")]
     return {key: getattr(given, key) for key in keys if getattr(given, key) != getattr(default, key)}
 
 
-def _dump(name: str, table: dict[str, Any]) -> str:
-    return tomli_w.dumps({"schemes": {name: table}})
+class _Detector:
+    """One detection: the captures, the secret, and what is noticed on the way."""
 
+    def __init__(self, captures: Sequence[Capture], secret_text: str, url: str) -> None:
+        self.captures, self.secret_text, self.url = captures, secret_text, url
+        self.notes: list[str] = []
 
-# Presets first: they also know topics and ids
+    def run(self) -> Detection:
+        for preset in PRESETS.values():
+            if preset.name not in BASES and self._verifies(preset):
+                readings = self._readings(preset)
+                if all(reading.topic for reading in readings):
+                    return Detection(preset, preset.name, self._signed_url(preset), readings)
+        capture = min(self.captures, key=lambda one: len(one.body))
+        signatures = find_signatures(capture)
+        forms = [form for forms in signatures.values() for form in forms]
+        times = find_times(capture, beside(capture, forms))
+        slots = Slots(capture, url=self.url, times=times, taken={form.source for form in forms})
+        keys = decode_secret_variants(self.secret_text)
+        search = Search(signatures, keys)
+        for match in search.matches(slots.contents()):
+            if schemes := list(self._schemes(match)):
+                return self._detected(schemes)
+        return Detection(None, notes=tuple(self._unmatched()), tried=self._tried(forms, times, slots, keys, search))
 
-
-def _matching_preset(headers: Headers, body: bytes, secret_text: str, url: str) -> Scheme | None:
-    """Return the preset that matches. One that shares its header with another must also find its topic."""
-    document = _document(body)
-    matching = [preset for preset in PRESETS.values() if _verifies(preset, headers, body, secret_text, url)]
-    named = [
-        preset for preset in matching if any(read_source(source, headers, document) for source in preset.event.topic)
-    ]
-    alone = [
-        preset
-        for preset in matching
-        if preset is next(other for other in PRESETS.values() if other.headers == preset.headers)
-    ]
-    return next(iter([*named, *alone]), None)
-
-
-def _verifies(scheme: Scheme, headers: Headers, body: bytes, secret_text: str, url: str) -> bool:
-    try:
-        secret = Secret(scheme.key_of(secret_text))
-        timeless = replace(scheme, tolerance=0)
-        verify(timeless, secrets=[secret], headers=headers, body=body, now=0.0, url=url)
-    except (ValueError, DeliveryRefused):
-        return False
-    return True
-
-
-# From a match to a scheme
-
-
-def _scheme_of(match: candidates.Match, headers: Headers, document: Any, notes: list[str]) -> Scheme | None:
-    if match.algorithm in UNSUPPORTED:
-        notes.append(
-            f"the signature matches as HMAC-{match.algorithm.upper()} over {match.content.signed}, "
-            "which is not supported"
+    def _detected(self, schemes: list[Scheme]) -> Detection:
+        scheme = self._with_sources(schemes[0])
+        readings = self._readings(scheme)
+        return Detection(
+            scheme,
+            url=self._signed_url(scheme),
+            readings=readings,
+            alternatives=tuple(replace(other, event=scheme.event) for other in schemes[1:MAX_SCHEMES]),
+            notes=(*self.notes, *self._about_proof(scheme)),
         )
-        return None
-    if match.form.encoding not in ("hex", "base64"):
-        notes.append(f"the signature matches as {match.form.encoding} in {match.form.header}, which is not supported")
-        return None
-    unsigned = "{body}" not in match.content.signed
-    if unsigned:
-        notes.append("the body is not signed: a captured delivery can be replayed with any other content")
-    try:
-        return _build(match, unsigned=unsigned, event=_sources(headers, document, match.form.header))
-    except SchemeError as error:
-        notes.append(f"the signature matches over {match.content.signed}, but {error}")
-        return None
+
+    # From a match to schemes that verify every capture
+
+    def _schemes(self, match: Match) -> Iterator[Scheme]:
+        """Yield every scheme that the match can mean and that verifies each capture, the most usual first."""
+        for signed, time in match.readings():
+            for form in match.forms:
+                if match.digest not in SUPPORTED or form.encoding not in ENCODINGS:
+                    written = f"HMAC-{match.digest.upper()}, {form.encoding}"
+                    self.notes.append(f"the signature matches over {signed} as {written}, which is not supported")
+                    continue
+                try:
+                    scheme = _build(match, form, signed, time)
+                except SchemeError as error:
+                    self.notes.append(f"the signature matches over {signed}, but {error}")
+                    continue
+                if self._verifies(scheme):
+                    yield scheme
+
+    def _verifies(self, scheme: Scheme) -> bool:
+        try:
+            secret = Secret(scheme.key_of(self.secret_text))
+            for one in self.captures:
+                ageless = without_age(scheme)
+                verify(ageless, secrets=[secret], headers=one.headers, body=one.body, now=0.0, url=self.url)
+        except (ValueError, DeliveryRefused):
+            return False
+        return True
+
+    def _with_sources(self, scheme: Scheme) -> Scheme:
+        used = {*(f"header:{name}" for name in scheme.header_names), *scheme.signature}
+        event = choose_sources(self.captures, used=used, signs=scheme.signs)
+        if event.topic:
+            return replace(scheme, event=event)
+        for batch, items in self._batches():
+            of_item = choose_sources(items, used=used, signs=scheme.signs)
+            if of_item.topic:
+                self.notes.append(f"a delivery is a batch: each item of the list at {batch} becomes an event")
+                return replace(scheme, batch=batch, event=of_item)
+        return replace(scheme, event=replace(event, topic=Sources().topic))
+
+    def _batches(self) -> Iterator[tuple[str, list[Capture]]]:
+        """Yield each place where every capture has a list of objects, with these as captures of their own."""
+        first = self.captures[0].document
+        keys = [f"json:{key}" for key in first if "." not in key] if isinstance(first, dict) else ["body"]
+        for place in keys:
+            lists = [(one, read_source(place, {}, one.document)) for one in self.captures]
+            items = [
+                Capture(one.headers, orjson.dumps(item))
+                for one, found in lists
+                for item in (found if isinstance(found, list) else ())[:MAX_ITEMS]
+                if isinstance(item, dict)
+            ]
+            if items and all(isinstance(found, list) for _, found in lists):
+                yield place, items
+
+    def _readings(self, scheme: Scheme) -> tuple[CaptureReading, ...]:
+        store = Store("detected", scheme, (), url=self.url)
+        return tuple(_read(one, store) for one in self.captures)
+
+    def _signed_url(self, scheme: Scheme) -> str:
+        return self.url if {("url", ""), ("path", "")} & scheme.signed_parts else ""
+
+    # What is said about the result
+
+    def _about_proof(self, scheme: Scheme) -> Iterator[str]:
+        bodies, sources = len({one.body for one in self.captures}), " or ".join(scheme.event.id)
+        if ("body", "") in scheme.signed_parts and not all(one.body for one in self.captures):
+            yield "assumed: the body is signed; the body of a capture is empty, so use one with a body"
+        if not sources:
+            yield (
+                "no delivery id was found; set id, if a header or field differs in a second delivery but not in a "
+                "repeated one"
+            )
+        elif bodies < 2:
+            yield (
+                f"assumed: the id is {sources}, which must differ in a second delivery; give two captures with "
+                "different bodies to prove it: --request FILE --request FILE"
+            )
+        else:
+            yield f"proven: {sources} differs in {bodies} captures with different bodies"
+            if all(map(scheme.signs, scheme.event.id)):
+                yield 'if a redelivery has the same id, and only then, you may set dedupe = "id": the id is signed'
+
+    def _unmatched(self) -> Iterator[str]:
+        yield from dict.fromkeys(self.notes)
+        names = dict.fromkeys(name for one in self.captures for name in omitted(one.headers))
+        if names:
+            yield f"{OMITTED}{', '.join(names)}; if one of them is the signature, capture its value"
+
+    def _tried(
+        self,
+        forms: list[SignatureForm],
+        times: list[Timestamp],
+        slots: Slots,
+        keys: list[SecretVariant],
+        search: Search,
+    ) -> tuple[str, ...]:
+        """What the search tried, for the error message."""
+        where = sorted({form.source.removeprefix("header:") for form in forms})
+        length = min(len(one.body) for one in self.captures)
+        stopped = (
+            f", not all: a body of {length:,} bytes takes too long; capture a shorter one" if search.stopped else ""
+        )
+        return (
+            f"{len(PRESETS)} presets",
+            f"signatures: {len(search.signatures)}, in {', '.join(where)}"
+            if where
+            else "signatures: none in any header",
+            f"timestamps: {', '.join(time.source for time in times) or 'none'}",
+            f"other values: {', '.join(source.removeprefix('header:') for source in slots.names) or 'none'}",
+            f"the secret read as {', '.join(_name_of(key) for key in keys) or 'nothing'}",
+            f"{search.tried:,} ways to build the signed content" + ("" if self.url else ", none with a URL") + stopped,
+        )
 
 
-def _about_id(scheme: Scheme) -> str:
-    """One delivery does not show what differs in each. So `dedupe = "id"` is never printed: it could lose events."""
-    if scheme.event.id:
-        return f"the id is assumed to be {' or '.join(scheme.event.id)}; in a second delivery it must be another one"
-    return (
-        "no delivery id was found; set id, if a header or field differs in a second delivery but not in a repeated one"
-    )
-
-
-def _build(match: candidates.Match, *, unsigned: bool, event: Sources) -> Scheme:
-    form, time = match.form, match.content.time
+def _build(match: Match, form: SignatureForm, signed: str, time: Timestamp | None) -> Scheme:
+    kind, name = form.source.split(":", 1)
     return Scheme(
         "detected",
-        headers=(form.header,),
-        algorithm="hmac-sha512" if match.algorithm == "sha512" else "hmac-sha256",
-        encoding="hex" if form.encoding == "hex" else "base64",
+        headers=(name,) if kind == "header" else (),
+        signature=() if kind == "header" else (form.source,),
+        algorithm="sha256" if match.plain else f"hmac-{match.digest}",  # type: ignore[arg-type]
+        encoding=form.encoding,  # type: ignore[arg-type]
         list_sep=form.list_sep,
         pair_sep=form.pair_sep,
         sig_keys=(form.key,) if form.pair_sep else (),
-        signed=match.content.signed,
-        allow_unsigned_body=unsigned,
+        sig_index=form.index,
+        signed=signed,
+        allow_unsigned_body=not any(part in signed for part in ("{body", "{form_sorted")),
         secret_prefix=match.secret.prefix,
         secret_encoding=match.secret.encoding,  # type: ignore[arg-type]
         timestamp=time.source if time else "",
         timestamp_unit=time.unit if time else "s",
-        event=event,
     )
 
 
-def _sources(headers: Headers, document: Any, signature: str) -> Sources:
-    """Guess the sources of the event's parts from the names of headers and fields."""
-    custom = [name for name in candidates.custom_headers(headers) if name != signature]
-    ids = [name for name in custom if _ID_HEADER.fullmatch(name)]
-    names = [name for name in custom if name not in ids and not name.endswith("-id")]
-    data = [f"json:{key}" for key in _DATA_KEYS if isinstance(follow(document, key), dict)][:1]
-    return Sources(
-        topic=tuple(
-            dict.fromkeys(
-                (*_headers_with(names, "topic"), *_headers_with(names, "event"), *_present(document, _TOPIC_KEYS))
-            )
-        ),
-        id=(*_headers_with(ids), *_present(document, _ID_KEYS)),
-        resource_id=(*(f"{source}.id" for source in data), "json:id"),
-        data=(*data, "body"),
-        occurred=_present(document, _TIME_KEYS),
-        store=(*_headers_with(names, "domain"), *_present(document, _STORE_KEYS)),
-    )
-
-
-def _headers_with(names: list[str], word: str = "") -> tuple[str, ...]:
-    return tuple(f"header:{name}" for name in names if word in name)[:2]
-
-
-def _present(document: Any, keys: tuple[str, ...]) -> tuple[str, ...]:
-    found = (key for key in keys if isinstance(document, dict) and isinstance(document.get(key), str | int))
-    return tuple(f"json:{key}" for key in found)[:2]
-
-
-def _tried(
-    signatures: dict[bytes, candidates.SignatureForm],
-    times: list[candidates.Timestamp],
-    ids: list[tuple[str, str]],
-    keys: list[candidates.SecretVariant],
-    *,
-    url: str,
-) -> tuple[str, ...]:
-    """What the search tried, for the error message."""
-    where = sorted({form.header for form in signatures.values()})
-    templates = sum(1 for _ in candidates.possible_contents(b"", url=url, times=times, ids=ids))
-    return (
-        f"{len(PRESETS)} presets",
-        f"signatures: {len(signatures)}, in {', '.join(where)}" if where else "signatures: none in any header",
-        f"timestamps: {', '.join(time.source for time in times) or 'none'}",
-        f"other headers: {', '.join(name[8:-1] for name, _ in ids) or 'none'}",
-        f"the secret read as {', '.join(_name_of(key) for key in keys) or 'nothing'}",
-        f"{templates} templates of the signed content" + ("" if url else ", none with a URL"),
-    )
-
-
-def _name_of(variant: candidates.SecretVariant) -> str:
-    return f"{variant.encoding} without its prefix" if variant.prefix else variant.encoding
-
-
-def _document(body: bytes) -> Any:
+def _read(capture: Capture, store: Store) -> CaptureReading:
+    """What the receiver's own intake reads from a capture; of a batch, its first event."""
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
+        delivery = read_delivery(capture.headers, capture.body, store=store, now=0.0, source="webhook")
+    except (DeliveryRefused, NoEvents):
+        return CaptureReading("", "", "", "", "")
+    event = delivery.event
+    return CaptureReading(
+        topic=delivery.theirs,
+        standard_topic="" if event.topic == UNREADABLE else event.topic,
+        id=event.delivery_id,
+        resource_id=event.resource_id,
+        time=event.occurred_at.isoformat() if event.occurred_at else "",
+    )
+
+
+def _name_of(variant: SecretVariant) -> str:
+    return f"{variant.encoding} without its prefix" if variant.prefix else variant.encoding

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from receiver.contract.diagnosis import candidates
-from receiver.contract.diagnosis.hints import Hint, find_hints
+from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted, unit_of
+from receiver.contract.diagnosis.hints import Findings, Hint, find_hints
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import DeliveryRefused, Reason
 from receiver.contract.intake import NOT_STORED, Delivery, NoEvents, omitted_headers, receive, require_stored
@@ -35,7 +35,6 @@ from receiver.contract.stores import Store
 MAX_PRINTED = 60
 SHOWN_ITEMS = 3
 """Events of a batch that are shown one by one."""
-_SEARCHED = ("no-signature", "malformed-signature", "signature-mismatch", "incomplete", "no-timestamp")
 _T = TypeVar("_T")
 
 
@@ -253,8 +252,8 @@ def _hints(
     if store.scheme.reads.intersection(omitted_headers(headers)):
         fix = "have the store send it again; while the scheme reads this header, its value is stored"
         return [Hint("its name says that it may hold a credential, and the scheme did not read it on arrival", fix)]
-    found = find_hints(store, headers, body, others) if refusal.reason in _SEARCHED else []
-    return found or [_no_match(refusal.reason, headers)]
+    findings = find_hints(store, headers, body, others)
+    return list(findings.hints) or [_no_match(findings, headers, body)]
 
 
 def _rotation_hints(store: Store, detail: str) -> list[Hint]:
@@ -274,7 +273,7 @@ def _rotation_hints(store: Store, detail: str) -> list[Hint]:
 def _time_hints(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> list[Hint]:
     found = find_signatures(scheme, headers, body)
     text = read_timestamp(scheme, headers, body, split_signatures(scheme, found))
-    unit = candidates.unit_of(text)
+    unit = unit_of(text)
     if unit and unit != scheme.timestamp_unit:
         return [
             Hint(f"the signature matches, but the timestamp has another unit, {unit}", f'timestamp_unit = "{unit}"')
@@ -291,22 +290,26 @@ def _time_hints(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> l
     ]
 
 
-def _no_match(reason: str, headers: Headers) -> Hint:
-    omitted = candidates.omitted(headers)
-    about_omitted = f"; {candidates.OMITTED}{', '.join(map(printable, omitted))}" if omitted else ""
-    if reason in ("no-signature", "malformed-signature") and not candidates.find_signatures(headers):
-        if omitted:
+def _no_match(findings: Findings, headers: Headers, body: bytes) -> Hint:
+    """Names every possible cause: a wrong scheme, a wrong secret and a changed body look the same."""
+    unstored = omitted(headers)
+    about_unstored = f"; {OMITTED}{', '.join(map(printable, unstored))}" if unstored else ""
+    if not findings.has_signature:
+        if unstored:
             return Hint(
-                f"no stored header contains a signature{about_omitted}",
-                f'headers = ["{printable(omitted[0])}"], if that is the signature; later deliveries are stored with it',
+                f"no stored header contains a signature{about_unstored}",
+                f'headers = ["{printable(unstored[0])}"], if that is the signature; later ones are stored with it',
             )
-        names = ", ".join(printable(name) for name in candidates.custom_headers(headers)) or "no others"
+        names = ", ".join(printable(name) for name in Capture(headers, body).custom_headers) or "no others"
         return Hint(
             f"no header contains a signature; besides the usual headers the delivery has {names}",
             "turn on signing at the store, or find the proxy that removes the header",
         )
+    limit = "" if findings.is_complete else f", and not all were tried: the body is {len(body):,} bytes long"
     return Hint(
-        "no known change makes the signature match: either the store signs with a secret that is not configured, "
-        f"or the body was changed in transit{about_omitted}",
-        "compare the secret at the store with the fingerprints above",
+        "no known change makes the signature match: the store signs with a secret that is not configured, or in a way "
+        f"that is not among the {findings.tried:,} that were tried{limit}, or the body was changed in "
+        f"transit{about_unstored}",
+        "compare the secret at the store with the fingerprints above; if it is the right one, compare the scheme with "
+        "the store's documentation",
     )

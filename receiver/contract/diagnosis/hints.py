@@ -9,7 +9,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from receiver.contract.diagnosis import candidates
+from receiver.contract.diagnosis.captures import Capture
+from receiver.contract.diagnosis.contents import Content, Slots, find_times
+from receiver.contract.diagnosis.search import (
+    ENCODINGS,
+    SUPPORTED,
+    Match,
+    Search,
+    SecretVariant,
+    SignatureForm,
+    Signatures,
+    beside,
+    decode_secret_variants,
+    find_signatures,
+    without_age,
+)
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import is_form
 from receiver.contract.intake import read_document
@@ -47,23 +61,49 @@ class _Change:
     fix: str = ""
 
 
-def find_hints(store: Store, headers: Headers, body: bytes, others: Iterable[Store] = ()) -> list[Hint]:
-    """Return the smallest changes under which the signature matches, the most likely first."""
-    found = _single_changes(store, headers, body, list(others))
-    return [*found, *_other_presets(store, headers, body)][:MAX_HINTS]
+@dataclass(frozen=True)
+class Findings:
+    """The smallest changes under which the signature matches, the most likely first, and how far was searched."""
+
+    hints: tuple[Hint, ...]
+    has_signature: bool
+    """Whether anything in the delivery has the length of a signature."""
+    tried: int
+    """The number of ways to build the signed content that were tried."""
+    is_complete: bool
 
 
-def _single_changes(store: Store, headers: Headers, body: bytes, others: list[Store]) -> list[Hint]:
+def find_hints(store: Store, headers: Headers, body: bytes, others: Iterable[Store] = ()) -> Findings:
+    """Search for changes of scheme, secret and content under which the signature matches."""
+    capture = Capture(headers, body)
+    signatures = find_signatures(capture)
+    keys = {change.data: change for change in reversed(list(_possible_keys(store, list(others))))}
+    search = Search(signatures, [SecretVariant("", "", key) for key in reversed(keys)])
+    presets = list(_other_presets(store, headers, body))
+    changes = _smallest_change(store, search, keys, _possible_contents(store, capture, signatures), bool(presets))
+    hints = (*changes, *presets)[:MAX_HINTS]
+    return Findings(hints, bool(signatures), search.tried, not search.stopped)
+
+
+def _smallest_change(
+    store: Store, search: Search, keys: dict[bytes, _Change], contents: Iterator[_Change | Content], has_preset: bool
+) -> list[Hint]:
     """Return the first change that is enough by itself; if none is, the smallest combination that matches."""
-    signatures = candidates.find_signatures(headers)
-    keys = {change.data: change for change in reversed(list(_possible_keys(store, others)))}
-    variants = [candidates.SecretVariant("", "", key) for key in reversed(keys)]
-    fixes: dict[str, str] = {}
+    latest: list[_Change] = []
+
+    def each() -> Iterator[Content]:
+        for content in contents:
+            latest[:] = [content] if isinstance(content, _Change) else []
+            if isinstance(content, _Change):
+                yield Content((), "", "", content.data)
+            elif has_preset or found:
+                return
+            else:
+                yield content
+
     found: list[list[_Change]] = []
-    for match in candidates.find_matches(
-        signatures, variants, _one_by_one(_possible_contents(store, headers, body, signatures), fixes)
-    ):
-        content = _Change(match.content.signed, b"", fixes[match.content.signed])
+    for match in search.matches(each()):
+        content = latest[0] if latest else _template_change(match)
         parts = (_form_change(store.scheme, match), keys[match.secret.key], content)
         found.append([part for part in parts if part.difference])
         if len(found[-1]) <= 1:
@@ -71,33 +111,39 @@ def _single_changes(store: Store, headers: Headers, body: bytes, others: list[St
     return [_hint(parts) for parts in sorted(found, key=len)[:1]]
 
 
-def _one_by_one(contents: Iterator[_Change], fixes: dict[str, str]) -> Iterator[candidates.Content]:
-    """Yield the contents one by one: each is as long as the body, so two are never held in memory."""
-    for change in contents:
-        fixes[change.difference] = change.fix
-        yield candidates.Content(change.difference, change.data)
-
-
 def _hint(parts: list[_Change]) -> Hint:
     difference = " and ".join(part.difference for part in parts) or "with fewer signatures in the header"
     return Hint(f"the signature would match {difference}", "; ".join(part.fix for part in parts if part.fix))
 
 
-def _form_change(scheme: Scheme, match: candidates.Match) -> _Change:
+def _template_change(match: Match) -> _Change:
+    signed, time = next(match.readings())
+    place = f', timestamp = "{time.source}"' if time else ""
+    return _Change(f"if the signed content were {json.dumps(signed)}", b"", f"signed = {json.dumps(signed)}{place}")
+
+
+def _form_change(scheme: Scheme, match: Match) -> _Change:
     """How the form of the matching signature differs from the scheme."""
-    form = match.form
-    if match.algorithm != scheme.digest:
-        fix = f'algorithm = "hmac-{match.algorithm}"' if match.algorithm in ("sha256", "sha512") else ""
-        return _Change(f"with HMAC-{match.algorithm.upper()}" + ("" if fix else ", which is not supported"), b"", fix)
-    if form.header not in scheme.header_names:
-        return _Change(f"with the signature header {form.header}", b"", f'headers = ["{form.header}"]')
+    if match.plain:
+        fix = 'algorithm = "sha256", with {secret} in signed'
+        return _Change(f"with SHA-256 without HMAC, the secret {match.plain}", b"", fix)
+    if match.digest != scheme.digest:
+        fix = f'algorithm = "hmac-{match.digest}"' if match.digest in SUPPORTED else ""
+        return _Change(f"with HMAC-{match.digest.upper()}" + ("" if fix else ", which is not supported"), b"", fix)
+    changes = [_change_of_form(scheme, form) for form in match.forms]
+    return min(changes, key=lambda change: bool(change.difference))
+
+
+def _change_of_form(scheme: Scheme, form: SignatureForm) -> _Change:
+    kind, name = form.source.split(":", 1)
+    if kind != "header":
+        return _Change(f"with the signature at {form.source}", b"", f'signature = ["{form.source}"]')
+    if name not in scheme.header_names:
+        return _Change(f"with the signature header {name}", b"", f'headers = ["{name}"]')
     if form.encoding != scheme.encoding:
-        known = form.encoding in ("hex", "base64")
-        return _Change(
-            f"read as {form.encoding}" + ("" if known else ", which is not supported"),
-            b"",
-            f'encoding = "{form.encoding}"' if known else "",
-        )
+        known = form.encoding in ENCODINGS
+        difference = f"read as {form.encoding}" + ("" if known else ", which is not supported")
+        return _Change(difference, b"", f'encoding = "{form.encoding}"' if known else "")
     if form.pair_sep and form.key not in scheme.sig_keys:
         fix = f'pair_sep = "{form.pair_sep}", sig_keys = ["{form.key}"]'
         return _Change(f"with the signature after the key {form.key}", b"", fix)
@@ -128,7 +174,7 @@ def _with_other_encoding(scheme: Scheme, secret: Secret) -> Iterator[_Change]:
             if encoding != scheme.secret_encoding:
                 fix = f'secret_encoding = "{encoding}"'
                 yield from _decoded(text, encoding, f"with {secret.fingerprint} read as {encoding}", fix)
-        for variant in candidates.decode_secret_variants(text):
+        for variant in decode_secret_variants(text):
             if variant.prefix:
                 difference = f"with {secret.fingerprint} read as {variant.encoding} without its prefix"
                 yield _Change(difference, variant.key, "set secret_prefix and secret_encoding")
@@ -167,9 +213,8 @@ def _decoded(text: str, encoding: str, difference: str, fix: str) -> Iterator[_C
 # Contents: by the scheme's own template, over another body or URL, or by another template
 
 
-def _possible_contents(
-    store: Store, headers: Headers, body: bytes, signatures: dict[bytes, candidates.SignatureForm]
-) -> Iterator[_Change]:
+def _possible_contents(store: Store, capture: Capture, signatures: Signatures) -> Iterator[_Change | Content]:
+    headers, body = capture.headers, capture.body
     yield from _content_by_scheme(store, headers, body)
     for difference, changed in _possible_bodies(body, headers):
         if changed != body:
@@ -178,13 +223,9 @@ def _possible_contents(
     for url in _possible_urls(store):
         fix = f'[stores.{store.name}] url = "{url}"'
         yield from _content_by_scheme(replace(store, url=url), headers, body, f"if the url were {url}", fix)
-    document, _ = read_document(body)
-    times = candidates.find_timestamps(headers, document, signatures.values())
-    ids = candidates.find_ids(headers, times, signatures.values())
-    for content in candidates.possible_contents(body, url=store.url, times=times, ids=ids):
-        place = f', timestamp = "{content.time.source}"' if content.time else ""
-        fix = f"signed = {json.dumps(content.signed)}{place}"
-        yield _Change(f"if the signed content were {json.dumps(content.signed)}", content.data, fix)
+    forms = [form for forms in signatures.values() for form in forms]
+    times = find_times(capture, beside(capture, forms))
+    yield from Slots(capture, url=store.url, times=times, taken={form.source for form in forms}).contents()
 
 
 def _content_by_scheme(
@@ -262,9 +303,8 @@ def _other_presets(store: Store, headers: Headers, body: bytes) -> Iterator[Hint
         if (preset.headers, preset.signed) == (own.headers, own.signed):
             continue
         try:
-            timeless = replace(preset, tolerance=0)
             secrets = [Secret(key) for key in keys]
-            verify(timeless, secrets=secrets, headers=headers, body=body, now=0.0, url=store.url)
+            verify(without_age(preset), secrets=secrets, headers=headers, body=body, now=0.0, url=store.url)
         except DeliveryRefused:
             continue
         yield Hint(f"the signature would match with the preset {preset.name}", f'scheme = "{preset.name}"')

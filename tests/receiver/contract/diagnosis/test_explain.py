@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import re
 import time
 from base64 import b64encode
 from dataclasses import replace
@@ -162,7 +164,17 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
     "sha1": (
         resigned(send(GITHUB), hmac.digest(KEY.key, BODY, "sha1"), "sha256={}"),
         "malformed-signature",
-        "with HMAC-SHA1, which is not supported",
+        "with HMAC-SHA1",
+    ),
+    "sha384": (
+        resigned(send(GITHUB), hmac.digest(KEY.key, BODY, "sha384"), "sha256={}"),
+        "malformed-signature",
+        "with HMAC-SHA384, which is not supported",
+    ),
+    "sha256 without HMAC": (
+        resigned(send(GITHUB), hashlib.sha256(BODY + KEY.key).digest(), "sha256={}"),
+        "signature-mismatch",
+        "with SHA-256 without HMAC, the secret last",
     ),
     "another key in the header": (
         resigned(send(PRESETS["slack"]), hmac.digest(KEY.key, b"v0:1700000000:" + BODY, "sha256"), "v1={}"),
@@ -252,6 +264,26 @@ def test_a_large_delivery_is_explained_in_time() -> None:
     start = time.process_time()
     assert not explained(changed(sent, secret=Secret(b"wrong"))).valid
     assert time.process_time() - start < 2
+
+
+def test_the_secret_is_not_blamed_for_what_may_be_the_scheme() -> None:
+    """A wrong scheme, a wrong secret and a changed body look the same if nothing matches."""
+    signature = hmac.digest(KEY.key, b"a text that no search builds" + BODY, "sha256")
+    (hint,) = explained(resigned(send(GITHUB), signature, "sha256={}")).hints
+    tried = re.search(
+        r"or in a way that is not among the ([0-9,]+) that were tried, or the body was changed", hint.text
+    )
+    assert tried
+    assert int(tried[1].replace(",", "")) > 1000
+    assert "compare the scheme with the store's documentation" in hint.fix
+
+
+def test_a_search_that_was_cut_short_says_so() -> None:
+    body = b'{"a":"' + b"x" * 1_000_000 + b'"}'
+    headers = {"x_acme_time": "1700000001", "x_acme_id": "7", "x_acme_nonce": "9"}
+    sent = send(GITHUB, body, secret=Secret(b"?"), **headers)
+    (hint,) = explained(changed(sent, secret=KEY)).hints
+    assert "not all were tried: the body is 1,000,008 bytes long" in hint.text
 
 
 def test_control_characters_of_a_delivery_are_not_printed() -> None:

@@ -1,0 +1,148 @@
+"""Contents: every way to build the text that a store may have signed, from the values of a capture."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from receiver.contract.diagnosis.captures import Capture, Unit, unit_of, words
+from receiver.contract.signing.sources import FORM_SORTED, BodyFields, header_bytes
+
+MAX_TIMES = 6
+MAX_NAMES = 10
+MAX_FIELDS = 12
+"""The number of timestamps, of headers, and of fields of query and body that a search tries."""
+SEPARATORS = (".", "", ":", "|", "\n", "&", ";", ",", "-", "_", "::", "+", " ", "#", "/", "\r\n")
+# What may be signed, the most usual first: B body, T time, N another header or query field (n: one of the first), F a
+# field of the body (f: one of the first), U URL, M method, V version.
+SHAPES = (
+    "B", "TB", "VTB", "NB", "UB", "NTB", "UTB", "MUB", "VB", "VNTB", "MUTB", "T", "NT", "FT", "UT", "FF", "F", "UN",
+    "UF", "NUB", "NNB", "NUTB", "NNTB", "MUNTB", "MUT", "NUT", "NN", "NNT", "ffT", "NF", "MUNB", "fff", "NFT", "nnnB",
+)  # fmt: skip
+ENDS = {"": 9, "\n": 3, "\r\n": 2}
+"""The texts that may follow the last part, with the number of parts up to which each is tried."""
+MAX_FIRST = 6
+VERSIONS = ("v0", "v1", "v2", "1", "2")
+_USUAL = {"id", "topic", "event", "type", "nonce", "shop", "store", "delivery", "message", "request", "token"}
+
+
+class Timestamp(NamedTuple):
+    """A value that looks like a timestamp, and its source."""
+
+    source: str
+    text: str
+    unit: Unit
+
+
+class Way(NamedTuple):
+    """How a part is written in `signed`; for a timestamp, with its source."""
+
+    placeholder: str
+    time: Timestamp | None = None
+
+
+@dataclass(frozen=True)
+class ContentPart:
+    """A part of the signed content. Values that are equal in this capture are one part with several ways."""
+
+    data: bytes
+    ways: tuple[Way, ...]
+
+
+class Content(NamedTuple):
+    """Bytes that a store may have signed: the parts, with a text between them and one at the end."""
+
+    parts: tuple[ContentPart, ...]
+    separator: str
+    end: str
+    data: bytes
+
+    def readings(self) -> Iterator[tuple[str, Timestamp | None]]:
+        """Yield each template that gives these bytes, with the source of its timestamp; the most usual first."""
+        for ways in product(*(part.ways for part in self.parts)):
+            times = [way.time for way in ways if way.time]
+            if len(times) < 2:
+                signed = self.separator.join(way.placeholder for way in ways) + self.end
+                yield signed, times[0] if times else None
+
+
+class Slots:
+    """The parts of a capture, by the letters of `SHAPES`."""
+
+    def __init__(self, capture: Capture, *, url: str, times: Sequence[Timestamp], taken: set[str]) -> None:
+        self._by_data: dict[bytes, list[Way]] = {}
+        self.slots: dict[str, list[bytes]] = {letter: [] for letter in "BTNFUMV"}
+        self._add("B", "{body}", capture.body)
+        self._add_hashes(capture)
+        self._add("U", "{url}", url.encode())
+        self._add("U", "{path}", urlsplit(url).path.encode())
+        self._add("M", "{method}", b"POST")
+        for time in times[:MAX_TIMES]:
+            self._add("T", "{timestamp}", time.text.encode(), time)
+        self.names = self._add_names(capture, taken | {time.source for time in times})
+        for version in VERSIONS:
+            self._add("V", version, version.encode())
+
+    def _add_hashes(self, capture: Capture) -> None:
+        digest = hashlib.sha256(capture.body)
+        self._add("B", "{body_sha256}", digest.hexdigest().encode())
+        self._add("B", "{body_sha256_base64}", b64encode(digest.digest()))
+        if capture.form:
+            self._add("B", "{form_sorted}", BodyFields(capture.body).read(FORM_SORTED) or b"")
+
+    def _add_names(self, capture: Capture, taken: set[str]) -> list[str]:
+        sources = [source for source, text in capture.values.items() if source not in taken and 0 < len(text) <= 256]
+        sources.sort(key=lambda source: not _USUAL & set(words(source.split(":", 1)[1])))
+        outside = [source for source in sources if source.startswith(("header:", "query:"))][:MAX_NAMES]
+        inside = [source for source in sources if source.startswith(("json:", "form:"))][:MAX_FIELDS]
+        for source in outside:
+            self._add("N", f"{{{source}}}", header_bytes(capture.values[source]))
+        for source in inside:
+            self._add("F", f"{{{source}}}", capture.values[source].encode("utf-8", "surrogatepass"))
+        return outside + inside
+
+    def _add(self, letter: str, placeholder: str, data: bytes, time: Timestamp | None = None) -> None:
+        ways = self._by_data.setdefault(data, [])
+        if not ways:
+            if not data and letter != "B":
+                return
+            self.slots[letter].append(data)
+        elif letter == "V":
+            self.slots[letter].append(data)
+        if not (ways and ways[0].placeholder.startswith("{body_sha256")):  # a header with the hash proves nothing
+            ways.append(Way(placeholder, time))
+
+    def contents(self) -> Iterator[Content]:
+        """Yield every content, the most usual first; each as long as the body, so one by one."""
+        parts = {data: ContentPart(data, tuple(ways)) for data, ways in self._by_data.items()}
+        slots = {**self.slots, "n": self.slots["N"][:MAX_FIRST], "f": self.slots["F"][:MAX_FIRST]}
+        for shape, end in product(SHAPES, ENDS):
+            for order in _orders(shape) if len(shape) <= ENDS[end] else ():
+                for chosen in product(*(slots[letter] for letter in order)):
+                    if len(set(chosen)) == len(chosen):
+                        yield from _joined(tuple(parts[data] for data in chosen), end)
+
+
+def _orders(shape: str) -> Iterator[str]:
+    """Every order of a shape's letters. A version is first, and the URL follows the method."""
+    first = "V" if shape.startswith("V") else ""
+    units = ["MU", *shape.replace("MU", "")] if "MU" in shape else list(shape[len(first) :])
+    return (first + "".join(order) for order in dict.fromkeys(permutations(units)))
+
+
+def _joined(parts: tuple[ContentPart, ...], end: str) -> Iterator[Content]:
+    pieces, last = [part.data for part in parts], end.encode()
+    for separator in SEPARATORS if len(parts) > 1 else ("",):
+        yield Content(parts, separator, end, separator.encode().join(pieces) + last)
+
+
+def find_times(capture: Capture, beside: dict[str, str]) -> list[Timestamp]:
+    """Return every value that looks like a timestamp: `beside` the signature, in a header, in query and body."""
+    values = {**beside, **capture.values}
+    found = (Timestamp(source, text, unit) for source, text in values.items() if (unit := unit_of(text)))
+    return list(found)
