@@ -71,7 +71,7 @@ class OpenConnections:
 
     def end_oldest(self, count: int) -> None:
         oldest = [one for one in self.all if one.state in ENDED_FIRST]
-        oldest.sort(key=lambda one: (ENDED_FIRST.index(one.state), one.deadline))
+        oldest.sort(key=lambda one: (ENDED_FIRST.index(one.state), one.since))
         for connection in oldest[:count]:
             connection.end()
 
@@ -149,8 +149,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _enter(self, state: State, seconds: float) -> None:
         """`deadline` is when it must have left the state."""
-        self.state = state
-        self.deadline = monotonic() + seconds
+        self.state, self.since = state, monotonic()
+        self.deadline = self.since + seconds
 
     def _schedule(self, size: int) -> None:
         if not self._waits:

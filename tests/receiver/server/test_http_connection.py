@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
 from receiver import logs
 from receiver.server import http_connection
-from receiver.server.http_connection import CONNECTIONS, HttpConnection, OpenConnections, connections_within
+from receiver.server.http_connection import (
+    CONNECTIONS,
+    KEEP_ALIVE_SECONDS,
+    HttpConnection,
+    OpenConnections,
+    connections_within,
+)
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import Turns
 from tests.support.raw_http import request
@@ -50,3 +57,17 @@ def test_requests_that_raise_are_logged_once_a_minute(monkeypatch: pytest.Monkey
     with capture_logs() as lines:
         assert asyncio.run(send(20)) == [b""] * 20
     assert [(line["event"], line["exc_info"]) for line in lines] == [("a connection could not be served", True)]
+
+
+def test_a_new_connection_ends_after_those_that_were_idle_before_it() -> None:
+    """Its request may be on the way. It has less time for it than one that was answered has for the next."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=KEEP_ALIVE_SECONDS / 2)
+    answered, new = HttpConnection(connections), HttpConnection(connections)
+    for connection in (answered, new):
+        connection.connection_made(Mock())
+        if connection is answered:
+            connection._enter("idle", KEEP_ALIVE_SECONDS)
+    connections.end_oldest(1)
+    loop.close()
+    assert connections.all == {new}
