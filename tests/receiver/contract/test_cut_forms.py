@@ -62,6 +62,7 @@ def test_a_form_that_was_cut_is_refused() -> None:
     assert reason(cut(sent, b"x." + BODY, x_id="msg")) == "ambiguous"
     sent = send(STANDARD, b"a=1&n.1700000100.type=order.created", webhook_id="msg")
     assert reason(sent) == ""
+    assert reason(cut(send(WITH_ID, b"a=1", x_id="x.c=d"), b"c=d.a=1", x_id="x")) == "ambiguous"
     head = "msg.1700000000.a=1&n"
     shifted = cut(sent, b"type=order.created", webhook_id=head, webhook_timestamp="1700000100")
     assert reason(shifted) == "ambiguous"

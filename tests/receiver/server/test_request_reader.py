@@ -323,3 +323,12 @@ def test_gunicorn_agrees_on_changed_bytes(changes: list[tuple[int, int]]) -> Non
 @given(seed=st.integers(0, 1 << 30))
 def test_gunicorn_agrees_on_mutated_requests(seed: int) -> None:
     assert_gunicorn_agrees(mutated(random.Random(seed)))
+
+
+@pytest.mark.parametrize("name", ["?hmac", "?", "a?b"])
+def test_no_header_can_have_the_name_of_a_query_field(name: str) -> None:
+    """A query field is handled as a header named `?NAME`: a sender must not be able to add one as a header."""
+    reader = RequestReader(1000)
+    reader.read(f"POST /webhooks/shop HTTP/1.1\r\nHost: a\r\n{name}: 1\r\nContent-Length: 0\r\n\r\n".encode())
+    assert reader.fault == HTTPStatus.BAD_REQUEST
+    assert reader.request is None
