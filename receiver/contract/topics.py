@@ -49,8 +49,8 @@ def _past_tense(verb: str) -> str:
 
 
 _PAST_TENSE = {**{verb: _past_tense(verb) for verb in _REGULAR.split()}, **_IRREGULAR}
-ACTIONS = frozenset(_PAST_TENSE.values())
-"""The actions that the rule knows, in the past tense."""
+ACTIONS = frozenset((*_PAST_TENSE, *_PAST_TENSE.values()))
+"""The actions that the rule knows, in both tenses."""
 
 
 def normalise(name: str) -> str:

@@ -33,6 +33,9 @@ _UNITS: tuple[tuple[Unit, re.Pattern[str]], ...] = (
     ("rfc3339", re.compile(_RFC3339)),
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_COMPOUND = re.compile(
+    r"(event|message|delivery|notification|webhook|order|product|shop|store)(id|type|name|time)(?![a-z])"
+)
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ def _scalars(document: Any, prefix: str, depth: int = MAX_DEPTH) -> Iterator[tup
 
 
 def words(name: str) -> list[str]:
-    """The words of a name in lower case: `X-Event-Type`, `event_type` and `eventType` have event and type."""
-    return [word.lower() for word in _WORD.findall(name)]
+    """The words of a name in lower case: `X-Event-Type`, `eventType` and `eventtype` have event and type."""
+    return [word.lower() for word in _WORD.findall(_COMPOUND.sub(r"\1-\2", name))]
 
 
 def unit_of(text: str) -> Unit | None:

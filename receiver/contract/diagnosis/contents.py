@@ -27,6 +27,8 @@ SHAPES = (
 ENDS = {"": 9, "\n": 3, "\r\n": 2}
 """The texts that may follow the last part, with the number of parts up to which each is tried."""
 MAX_FIRST = 6
+MAX_TEXT = 256
+"""The length of a value that is tried as a part. A field of a form may be the whole message."""
 VERSIONS = ("v0", "v1", "v2", "1", "2")
 _USUAL = {"id", "topic", "event", "type", "nonce", "shop", "store", "delivery", "message", "request", "token"}
 
@@ -96,7 +98,11 @@ class Slots:
             self._add("B", "{form_sorted}", BodyFields(capture.body).read(FORM_SORTED) or b"")
 
     def _add_names(self, capture: Capture, taken: set[str]) -> list[str]:
-        sources = [source for source, text in capture.values.items() if source not in taken and 0 < len(text) <= 256]
+        sources = [
+            source
+            for source, text in capture.values.items()
+            if source not in taken and (0 < len(text) <= MAX_TEXT or source.startswith("form:"))
+        ]
         sources.sort(key=lambda source: not _USUAL & set(words(source.split(":", 1)[1])))
         outside = [source for source in sources if source.startswith(("header:", "query:"))][:MAX_NAMES]
         inside = [source for source in sources if source.startswith(("json:", "form:"))][:MAX_FIELDS]

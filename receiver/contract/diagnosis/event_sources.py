@@ -52,7 +52,8 @@ _TOPIC_NAMES = {
     "hook": 3,
 }
 _ABOUT_EVENT = _set("type name key code action kind")
-_ENVELOPES = _set("event events meta metadata subscription notification message header action")
+_ENVELOPES = _set("event events meta metadata subscription notification header action")
+_OF_RESOURCE = _set("resource object entity item model")
 _TOPIC = re.compile(r"[A-Za-z][A-Za-z0-9]*([._/: -]+[A-Za-z0-9]+)*")
 _SEPARATED = re.compile(r"[A-Za-z0-9]+([._/: -]+[A-Za-z0-9]+)+|[A-Z]?[a-z0-9]+([A-Z][a-z0-9]+)+")
 _RANDOM = re.compile(r"(?=.*[0-9])[0-9A-Za-z-]{20,}|[0-9a-f-]{16,}|.*[0-9]{5,}.*")
@@ -226,10 +227,12 @@ def _topic_score(source: str, texts: Texts) -> int:
     else:
         score = 0
     if not score:  # another name: only if the value says itself that something happened
-        is_said = all(_SEPARATED.fullmatch(text) and normalise(text).split(".")[-1] in ACTIONS for text in texts)
+        is_said = all(_SEPARATED.fullmatch(text) and words(text)[-1] in ACTIONS for text in texts)
         return 1 if is_said and not parents and not source.startswith("header:") else 0
     score += sum(2 if _SEPARATED.fullmatch(text) else 0 for text in texts[:1])
-    score -= 6 if any(set(words(text)) <= _GENERIC for text in texts) else 0
+    score += 3 if all(words(text)[-1] in ACTIONS for text in texts) else 0
+    score -= 2 if any(set(words(text)) <= _GENERIC for text in texts) else 0
+    score -= 4 if _OF_RESOURCE & set(parts) else 0
     score -= 0 if parents and parents[-1] in _ENVELOPES else 3 * len(parents)
     return score
 

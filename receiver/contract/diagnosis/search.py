@@ -85,8 +85,8 @@ def find_signatures(capture: Capture) -> Signatures:
     """Return what decodes to the length of a signature, with the simplest form of each place and encoding."""
     found: Signatures = {}
     for (list_sep, pair_sep), (source, text) in product(FORMS, capture.values.items()):
-        if (list_sep or pair_sep) and not source.startswith("header:"):
-            continue  # a field has one value
+        if (list_sep or pair_sep) and source.startswith("json:"):
+            continue  # a field of a document has one value
         for index, key, item in split(text, list_sep=list_sep, pair_sep=pair_sep):
             for encoding, mac in decodings(item):
                 forms = found.setdefault(mac, [])
