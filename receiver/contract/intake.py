@@ -74,6 +74,8 @@ class Delivery:
     """The fingerprint of the matching secret."""
     first_id: str = ""
     """The event's id if this is the first body under its delivery id. Empty if the body does not count for the id."""
+    other_id: str = ""
+    """The event's id if an event of another topic, resource or time has its id. Empty if the body counts for the id."""
     rest: tuple[Delivery, ...] = ()
     """The other events of a batch, each as a delivery: all are stored, or none."""
 
@@ -115,7 +117,7 @@ def read_delivery(
 def _read_event(
     arrival: _Arrival, identity: _Identity, stored: dict[str, str], body: bytes, document: Any, problem: str
 ) -> Delivery:
-    (headers, store, now, source, signed_with), (delivery_id, id_key, id_counts_alone, content) = arrival, identity
+    (headers, store, now, source, signed_with), (delivery_id, *_, content) = arrival, identity
     scheme = store.scheme
     readers = scheme.event.readers
     theirs = _text(readers["topic"], headers, document, body)
@@ -124,16 +126,11 @@ def _read_event(
         problem = f"no topic at {' or '.join(scheme.event.topic) or 'any source'}"
     resource_id = _text(readers["resource_id"], headers, document, body)
     data_path = _data_path(scheme, headers, document)
-    if not delivery_id:
-        key = b"once\0" + secrets.token_bytes(16)
-    elif id_counts_alone:
-        key = id_key
-    else:
-        key = b"id+body\0" + id_key + b"\0" + hashlib.sha256(body).digest()
+    own_id, first_id, other_id = _event_ids(store, identity, body)
     event = build(
         Event,
         {
-            "id": event_id(store.name, key),
+            "id": own_id,
             "store": store.name,
             "topic": UNREADABLE if problem else topic,
             "received_at": datetime.fromtimestamp(now, UTC),
@@ -148,7 +145,6 @@ def _read_event(
         },
     )
     is_unidentified = content and not delivery_id and not _is_thin(follow(document, data_path))
-    first_id = event_id(store.name, id_key) if delivery_id and scheme.dedupe != "id" else ""
     return build(
         Delivery,
         {
@@ -158,9 +154,21 @@ def _read_event(
             "unreadable": problem,
             "signed_with": signed_with,
             "first_id": first_id,
+            "other_id": other_id,
             "rest": (),
         },
     )
+
+
+def _event_ids(store: Store, identity: _Identity, body: bytes) -> tuple[str, str, str]:
+    """The id of the event, its first id and its other id; see Delivery."""
+    delivery_id, id_key, id_counts_alone, _ = identity
+    if not delivery_id:
+        return event_id(store.name, b"once\0" + secrets.token_bytes(16)), "", ""
+    by_body = event_id(store.name, b"id+body\0" + id_key + b"\0" + hashlib.sha256(body).digest())
+    if store.scheme.dedupe != "id":
+        return by_body, event_id(store.name, id_key), ""
+    return (event_id(store.name, id_key), "", by_body) if id_counts_alone else (by_body, "", "")
 
 
 # Batches
@@ -292,10 +300,7 @@ def _refuse_if_changed(scheme: Scheme, headers: Headers, body: bytes, *, is_form
 
 
 def _id_counts_alone(scheme: Scheme, headers: Headers, document: Any, is_json: bool, joined: bytes) -> bool:
-    """Whether two deliveries with equal ids are duplicates whatever their bodies. Only a signed id can.
-
-    An update must never be lost as a false duplicate.
-    """
+    """Whether the scheme trusts the id to name one delivery, and it cannot be cut from other signed text."""
     if scheme.dedupe != "id" or (scheme.id_separators and not is_json):
         return False
     return bool(joined) or not id_has_separator(scheme, headers, document)

@@ -113,6 +113,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, wait
         hashlib.sha256(event.body).hexdigest()[:16],
         delivery.first_id,
         int(waited * 1000),
+        delivery.other_id,
     ]
 
 

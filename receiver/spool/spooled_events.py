@@ -166,6 +166,11 @@ class SpooledEvents:
         row = (event.id, event.store, at, *uptime, _checksum(about, event.body), about, event.body)
         if self._db.execute(insert, row).rowcount == 1:
             return SpoolResult("accepted", event.id)
+        equal = "SELECT 1 FROM event WHERE id = ? AND body = ?"
+        if delivery.other_id and not self._db.execute(equal, (event.id, event.body)).fetchone():
+            # Another body under an id that counts alone. Here it may run twice rather than be lost.
+            other = replace(delivery, event=replace(event, id=delivery.other_id), first_id=event.id, other_id="")
+            return self._add(other, pack_delivery(other), uptime)
         self._db.execute("UPDATE event SET duplicates = duplicates + 1 WHERE id = ?", (event.id,))
         return SpoolResult("duplicate", event.id)
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from receiver.config import Config
 from receiver.inbox import EventQueries
 from workers.cli import output
 from workers.cli.options import Command, connect_to_list_hosts, json_option, load_config
@@ -36,7 +35,7 @@ def stats(json_: bool) -> None:
     ]
     output.table(("STORE", *(name.upper() for name in names)), rows, drop=("DUPLICATES",))
     for store, counts in sorted(counters.stores.items()):
-        show_conflicts(config, store, counts)
+        show_reused_ids(store, counts)
     show_spools(hosts, config.receiver.spool_age)
     output.next_command(
         "storehooks failures  what failed, and why"
@@ -65,16 +64,16 @@ def _last_report(host: Host) -> str:
     return f"; {counted(host.reported, 'delivery', 'deliveries')} at the last report, {output.clock(host.seen)}"
 
 
-def show_conflicts(config: Config, store: str, counts: Mapping[str, int]) -> None:
-    """Deliveries that reused an id with another body: the store changes what it redelivers, or ids are forged."""
+def show_reused_ids(store: str, counts: Mapping[str, int]) -> None:
+    """Deliveries that reused an id with another body: the id names no delivery, or a redelivery was changed."""
     if many := counts.get("conflicts"):
-        known = config.known_stores.get(store)
-        by_id = known is not None and known.scheme.dedupe == "id"
-        meaning = (
-            'With dedupe = "id" they are duplicates: no event was added.' if by_id else "They are separate events."
-        )
+        number = counted(many, "delivery", "deliveries")
+        _paragraph(f"{store}: {number} reused a delivery id with another body. They are separate events.")
+    if many := counts.get("altered"):
+        number = counted(many, "delivery", "deliveries")
         _paragraph(
-            f"{store}: {counted(many, 'delivery', 'deliveries')} reused a delivery id with another body. {meaning}"
+            f"{store}: {number} had the delivery id, topic, resource and time of an earlier one, but another body. "
+            'They are duplicates, because dedupe = "id".'
         )
 
 

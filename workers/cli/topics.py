@@ -7,7 +7,7 @@ import click
 from receiver.inbox import EventQueries, Inbox
 from workers.cli import output
 from workers.cli.options import Command, choose_store, connect_reader, json_option, load_config
-from workers.cli.stats import show_conflicts
+from workers.cli.stats import show_reused_ids
 from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
 
 
@@ -31,7 +31,7 @@ def topics(store: str | None, json_: bool) -> None:
         output.echo("no events received yet")
     _show_unsent(list(unsent(handlers, rows)))
     for name in names:
-        show_conflicts(config, name, queries.counters().stores.get(name, {}))
+        show_reused_ids(name, queries.counters().stores.get(name, {}))
     output.next_command(
         "storehooks handlers  which handler takes which topics",
         "storehooks scheme show NAME  how a scheme maps event names to topics",

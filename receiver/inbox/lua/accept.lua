@@ -4,15 +4,15 @@
 --       3 whether all of them are one batch (1 or 0): then all are stored, or none
 --       then for each delivery: id, store, topic, theirs, delivery, resource, received (ms), occurred, source, data_path,
 --       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable (JSON) or "",
---       digest of the body, first id or "", how long it waited on its host (ms)
+--       digest of the body, first id or "", how long it waited on its host (ms), other id or ""
 -- returns for each {"accepted" | "duplicate" | "full", id}, or {"failed", the error}
 -- No allow-oom: at maxmemory new events are refused while workers drain.
 --
 -- Where the body is part of a delivery's identity, the first body under a delivery id is stored under the first id, and
 -- only another body under the same delivery id gets an id of its own. So a second body is noticed by the record of the
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
--- before that of the second.
-local FIRST, PARTS = 4, 17
+-- before that of the second. Where the id counts alone, another event that has it is stored under the other id.
+local FIRST, PARTS = 4, 18
 local TO_BE_ROUTED = 'ready 0 0 ' .. DEFAULT_QUEUE .. ' '
 local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a number: no time
 local window, max_names, open_before, names, accepted_at, new
@@ -83,10 +83,18 @@ local function write_names(store, own)
   for name, seen in pairs(own) do count_name(store, name, seen[1], seen[2], max_names) end
 end
 
+-- Whether a delivery is the first one with another body: both have the same topic, resource and time. If the store gives
+-- no time, this is not known, and an update must not be lost.
+local function is_altered(id, at)
+  local theirs, resource, occurred = unpack(redis.pcall('HMGET', P .. 'e:' .. real_id(id), 'theirs', 'resource', 'occurred'))
+  return theirs == ARGV[at + 3] and resource == ARGV[at + 5] and occurred == ARGV[at + 7] and occurred ~= ''
+end
+
 -- Returns the event that a delivery is a duplicate of, or nil, and the id that it is stored under if it is new; then
 -- whether another body was accepted under its delivery id, and when it arrived. Changes nothing.
 local function judge(at)
-  local id, store, mark, digest, first_id = ARGV[at], ARGV[at + 1], ARGV[at + 11], ARGV[at + 14], ARGV[at + 15]
+  local id, store, mark, digest, first_id, other_id = ARGV[at], ARGV[at + 1], ARGV[at + 11], ARGV[at + 14], ARGV[at + 15],
+    ARGV[at + 17]
   local second_body, arrived = false, nil
   if first_id ~= '' then
     if redis.call('EXISTS', P .. 'e:' .. first_id, P .. 'e:' .. id) == 0 then
@@ -98,7 +106,10 @@ local function judge(at)
     end
   end
   if id ~= first_id and redis.call('EXISTS', P .. 'e:' .. id) == 1 then
-    return id, nil, digest_of(id) ~= digest
+    if other_id == '' or digest_of(id) == digest then return id end
+    if is_altered(id, at) then return id, nil, true end
+    if redis.call('EXISTS', P .. 'e:' .. other_id) == 1 then return other_id end
+    id, second_body = other_id, true
   end
   if mark ~= '' then
     arrived = NOW - tonumber(ARGV[at + 16])
@@ -112,7 +123,7 @@ local function accept(at)
   local store, received, body, mark, digest = ARGV[at + 1], tonumber(ARGV[at + 6]), ARGV[at + 10], ARGV[at + 11], ARGV[at + 14]
   local of, id, second_body, arrived = judge(at)
   if of then
-    if second_body then count('conflicts', store, 1) end
+    if second_body then count('altered', store, 1) end
     return duplicate(of, store, received, not second_body and body)
   end
   if is_full(store, tonumber(ARGV[at + 12])) then return { 'full', id } end

@@ -14,7 +14,7 @@ local function accepted_as(id, own_id, first_id, digest)
   if own_id == '' or own_id == id or first_id == id then return nil, nil end
   local own_exists = redis.call('EXISTS', P .. 'e:' .. own_id) == 1
   if first_id ~= '' and digest_of(first_id) == digest then return first_id, nil end
-  if own_exists then return own_id, nil end
+  if own_exists then return digest_of(own_id) == digest and own_id or nil, nil end
   if first_id ~= '' and redis.call('EXISTS', P .. 'e:' .. first_id) == 0 then return nil, first_id end
   return nil, own_id
 end

@@ -20,7 +20,7 @@ from receiver.inbox.outcomes import RunState, RunStatus, status_of
 from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_each, read_numbers
 from receiver.inbox.redis.connecting import server_ms
 
-COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts")
+COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts", "altered")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
 _SEARCHED = 2_000

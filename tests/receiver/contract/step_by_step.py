@@ -249,9 +249,10 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
     data_path = objects[0].partition(":")[2] if objects else ""
     names = [name for name in headers if not is_credential(name) or name in scheme.reads - {"authorization", "cookie"}]
     names.sort(key=lambda name: len(names) > MAX_HEADERS and name not in scheme.reads)
+    own, first_id, other_id = identity(store, headers, body, document, delivery_id, readable)
     return Delivery(
         event=Event(
-            id=event_id(store, headers, body, document, delivery_id, readable) if delivery_id else "",
+            id=own,
             store=store.name,
             topic=UNREADABLE if problem else topic,
             received_at=datetime.fromtimestamp(now, UTC),
@@ -265,11 +266,18 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
         theirs=bounded(theirs, MAX_TOPIC),
         unreadable=problem,
         signed_with=secret.fingerprint,
+        first_id=first_id,
+        other_id=other_id,
     )
 
 
-def event_id(store: Store, headers: Headers, body: bytes, document: Any, delivery_id: str, readable: bool) -> str:
+def identity(
+    store: Store, headers: Headers, body: bytes, document: Any, delivery_id: str, readable: bool
+) -> tuple[str, str, str]:
+    """The event's id, its id if it is the first body under its delivery id, and its id if another event has its id."""
     scheme = store.scheme
+    if not delivery_id:
+        return "", "", ""
     found = next(
         part for part in scheme.event.parts["id"] if value_at(":".join(part), headers, document) not in (None, "")
     )
@@ -297,9 +305,12 @@ def event_id(store: Store, headers: Headers, body: bytes, document: Any, deliver
     separated = any(between in signed_as(part) for part, between in beside)
     by_header = any(part[0] == "header" for part, _ in beside)
     is_json = readable and form_fields(body) is None
-    alone = scheme.dedupe == "id" and (joined or not separated) and (is_json or not by_header)
-    if not alone:
-        key = b"id+body\0" + key + b"\0" + hashlib.sha256(body).digest()
+    alone = scheme.dedupe == "id" and (bool(joined) or not separated) and (is_json or not by_header)
+    by_id, by_body = hashed(store, key), hashed(store, b"id+body\0" + key + b"\0" + hashlib.sha256(body).digest())
+    return (by_id, "", by_body) if alone else (by_body, "" if scheme.dedupe == "id" else by_id, "")
+
+
+def hashed(store: Store, key: bytes) -> str:
     return base64.b32encode(hashlib.sha256(store.name.encode() + b"\0" + key).digest()).decode().lower()[:26]
 
 

@@ -369,6 +369,18 @@ def test_the_ids_answered_for_two_bodies_under_one_delivery_id_lead_to_their_eve
         assert json.loads(system.run_cli("events", "show", told.id, "--json").stdout)["id"] == event_id
 
 
+def test_two_bodies_under_an_id_that_counts_alone_are_not_lost_in_the_spool(system: System) -> None:
+    first, second = (system.delivery(delivery_id="d1", data={"id": number}) for number in (1, 2))
+    assert (first.event.id, first.first_id) == (second.event.id, "")
+    answered = without_redis(system.config).store_all([first, second, first, second])
+    assert statuses(answered) == ["accepted", "accepted", "duplicate", "duplicate"]
+    drain_of(system).drain()
+    assert sorted(one.resource_id for one in system.ledger.events()) == ["1", "2"]
+    told = [one.id for one in answered if isinstance(one, Stored)]
+    assert [system.ledger.event(system.ledger.find_id(one)).summary.resource_id for one in told] == ["1", "2", "1", "2"]
+    assert statuses(storage_of(system).store_all([first, second])) == ["duplicate", "duplicate"]
+
+
 def test_two_spools_of_one_host_are_published_separately(make_system: Callable[..., System]) -> None:
     first, second = make_system(), make_system()
     without_redis(first.config).store_all([first.delivery()])

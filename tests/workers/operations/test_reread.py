@@ -231,6 +231,18 @@ def test_an_event_of_a_receiver_whose_clock_is_ahead_repeats_no_later_one(system
     assert system.identity_holds()
 
 
+@pytest.mark.parametrize(("resource", "result"), [(1, "duplicate"), (2, "read")])
+def test_another_body_under_an_id_that_counts_alone_is_read(system: System, resource: int, result: str) -> None:
+    """The corrected scheme finds the id of an event that was accepted meanwhile. Only an equal body is that event."""
+    accepted = system.delivery(delivery_id="d1", data={"id": 1})
+    again = accepted if resource == 1 else system.delivery(delivery_id="d1", data={"id": resource})
+    system.inbox.accept([accepted])
+    system.inbox.accept([replace(again, event=replace(again.event, id="before"), other_id="", unreadable="no topic")])
+    assert again.event.id == accepted.event.id
+    assert system.administration.reread([("before", again)], repeat_window=60) == [result]
+    assert system.identity_holds()
+
+
 def test_events_are_read_again_in_the_order_of_their_arrival(system: System) -> None:
     ids = []
     for number in range(5):

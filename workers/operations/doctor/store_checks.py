@@ -22,6 +22,8 @@ SEVERAL_REFUSALS, REFUSING_SECONDS = 3, 60.0
 """Fewer refusals, or all within a shorter time, are no failure: any sender can cause them with wrong signatures."""
 NO_ANSWER = ApiFacts("late")
 FOLD = 20
+MANY_REUSED = 10
+"""From one event in so many whose delivery id an earlier one has, the id is probably not that of a delivery."""
 """More stores than this with the same finding share one line."""
 
 
@@ -252,21 +254,24 @@ def _unknown_stores(facts: Facts) -> Iterator[Finding]:
 
 
 def _reused_ids(facts: Facts, name: str) -> Iterator[Finding]:
-    """An id that is equal in every delivery loses all events but the first."""
-    scheme, counts = (
-        facts.config.known_stores[name].scheme,
-        facts.inbox.counters.stores.get(name) if facts.inbox else None,
-    )
-    if not counts or not counts["conflicts"] or scheme.dedupe != "id":
+    """An id that is equal in every delivery tells none apart. A few other bodies are redeliveries that changed."""
+    counts = facts.inbox.counters.stores.get(name) if facts.inbox else None
+    if not counts:
         return
-    many = counted(counts["conflicts"], "delivery", "deliveries")
-    yield (fail if counts["conflicts"] >= counts["accepted"] else warn)(
-        name,
-        f"{many} had the delivery id of an earlier one and another body, and were dropped as duplicates",
-        'with dedupe = "id" the id alone decides',
-        fix=f"check that {' or '.join(scheme.event.id)} differs in each delivery, and correct id, or set dedupe = "
-        f'"id+body", in {facts.config.scheme_table(name)}',
-    )
+    scheme, table = facts.config.known_stores[name].scheme, facts.config.scheme_table(name)
+    fix = f"check that {' or '.join(scheme.event.id)} differs in each delivery, and correct id"
+    reused, accepted, altered = counts["conflicts"], counts["accepted"], counts["altered"]
+    if reused and reused * MANY_REUSED >= accepted:
+        text = f"{reused:,} of {accepted:,} events have the delivery id of an earlier one and another body"
+        yield warn(name, text, "no event is lost: they are separate events", fix=f"{fix} in {table}")
+    if altered:
+        yield (fail if altered >= accepted else warn)(
+            name,
+            f"{counted(altered, 'delivery', 'deliveries')} had the delivery id, topic, resource and time of an "
+            "earlier one, but another body, and were dropped as duplicates",
+            'with dedupe = "id" this is how a store sends again what it has changed since',
+            fix=f'{fix}, or set dedupe = "id+body", in {table}',
+        )
 
 
 # Assumed operations, and limits of the schemes
