@@ -351,6 +351,36 @@ def test_detect_prints_the_url_where_it_is_signed_and_what_is_ambiguous(tmp_path
     assert detected(config, "--request", str(file)).returncode == 1
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_five_orders_of_a_detected_store_are_five_events(server_url: str, tmp_path: Path, number: int) -> None:
+    """A store that signs SHOP.TIME.BODY: the constant header is signed, but it is no delivery id."""
+
+    def order(total: int) -> tuple[dict[str, str], bytes]:
+        moment, body = str(int(time.time())), b'{"event":"order.updated","data":{"id":7,"total":%d}}' % total
+        mac = hmac.digest(NEW.encode(), f"4711.{moment}.".encode() + body, "sha256").hex()
+        return {"x-shop-id": "4711", "x-time": moment, "x-sig": mac}, body
+
+    options: list[str] = []
+    for total in range(number):
+        (tmp_path / f"order{total}").write_bytes(write(*order(total)))
+        options += ["--request", str(tmp_path / f"order{total}")]
+    (tmp_path / "empty.toml").write_text("")
+    found = detected(tmp_path / "empty.toml", *options)
+    assert "no delivery id was found" in found.stdout
+    system = System(tmp_path, server_url, more=found.stdout.replace("env:SECRET", NEW))
+    try:
+        system.start("web")
+        answers = []
+        for total in range(5):
+            headers, body = order(100 * number + total)  # not those of another run on this server
+            answers.append(system.http.post("/webhooks/mystore", headers=headers, content=body))
+        assert [answer.status_code for answer in answers] == [200] * 5
+        assert len({answer.text for answer in answers}) == 5
+        assert not any("duplicate" in answer.text for answer in answers)
+    finally:
+        system.close()
+
+
 def test_detect_names_a_matching_preset(tmp_path: Path) -> None:
     config, options = captured_orders(tmp_path, "shop", 1)
     assert 'scheme = "shopify"' in detected(config, *options).stdout
