@@ -6,10 +6,8 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -18,6 +16,7 @@ from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE, Event, build, event_id, follow, form_fields, is_form, walk
 from receiver.contract.signing.signatures import Headers, Scheme, id_has_separator, joined_id, may_be_cut, verify
 from receiver.contract.signing.sources import Reader, count_containers, item_slices, too_many_containers
+from receiver.contract.stored_headers import ITEM, stored_headers
 from receiver.contract.stores import Store, names_another_store
 from receiver.contract.topics import translate
 
@@ -25,20 +24,8 @@ MAX_ID = 200
 MAX_TOPIC = 100
 MAX_DEPTH = 254
 """Levels of nesting. `json` can read them even from deep inside a handler's calls. orjson reads 1024 and writes 254."""
-MAX_HEADERS = 64
 MAX_ITEMS = 1000
 """Events of one delivery. One script stores them, and the server does nothing else meanwhile."""
-ITEM = "storehooks-item"
-"""Stored like a header with each event of a batch: its place in the delivery, from 1. Never read from a sender."""
-NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie", ITEM))
-NOT_STORED = "(not stored: it may be a credential)"
-"""The value of a header whose own value is not stored. Not an empty one: that may have been sent."""
-_SECRET = re.compile(r"secret|token|passw|passphrase|sess|cookie|bearer|wsse|(^|[?_-])(pass|pwd|otp)$")
-_CREDENTIAL = re.compile(r"credential|private|auth|jwt|oidc|principal|cert|(api|access)[_-]?key|(^|[?_-])key$")
-_NO_CREDENTIAL = re.compile(
-    r"signature|hmac|digest|sha\d|(idempotency|event|topic|webhook|delivery|message|request|resource)[_-]key$"
-)
-MAX_CACHED_NAME = 64
 
 _CONTAINERS = (dict, list)
 _NUMBERS = (int, float)
@@ -330,47 +317,6 @@ def _data_path(scheme: Scheme, headers: Headers, document: Any) -> str:
         if not path or isinstance(read(headers, document), dict):
             return path
     return ""
-
-
-def is_credential(name: str) -> bool:
-    """Whether a header, by its name, holds a credential, such as a proxy's token. A signature, id or topic is none."""
-    return _is_credential(name) if len(name) <= MAX_CACHED_NAME else _is_credential.__wrapped__(name)
-
-
-@lru_cache(maxsize=4096)
-def _is_credential(name: str) -> bool:
-    name = name.lower()  # that of a query field may be in any case
-    is_other = bool(_CREDENTIAL.search(name)) and not _NO_CREDENTIAL.search(name)
-    return name in NEVER_STORED or bool(_SECRET.search(name)) or is_other
-
-
-def stored_headers(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
-    """Return the headers to store: at most MAX_HEADERS, without credentials.
-
-    Headers that the store's scheme reads are stored under any name, so that the delivery can be verified again.
-    """
-    wanted = [name for name in headers if not is_credential(name) or (name in reads and name not in NEVER_STORED)]
-    if len(wanted) > MAX_HEADERS:
-        wanted.sort(key=lambda name: name not in reads)
-    return {name: headers[name] for name in wanted[:MAX_HEADERS]}
-
-
-def headers_of_refusal(headers: Headers, reads: Collection[str] = ()) -> dict[str, str]:
-    """Return the headers to store with a refusal. Credentials are stored as names only: one may be the signature."""
-    stored = stored_headers(headers, reads)
-    others = [name for name in headers if name not in stored][: MAX_HEADERS - len(stored)]
-    return {**stored, **{name: headers[name] and NOT_STORED for name in others}}
-
-
-def omitted_headers(headers: Headers) -> list[str]:
-    """Return the headers of a refusal whose values are not stored."""
-    return [name for name, value in headers.items() if value == NOT_STORED and is_credential(name)]
-
-
-def require_stored(headers: Headers, scheme: Scheme) -> None:
-    """Refuse a stored delivery if the scheme reads a header whose value is not stored, such as the id or the topic."""
-    if missing := [name for name in omitted_headers(headers) if name in scheme.reads]:
-        raise DeliveryRefused("incomplete", f"the scheme reads {', '.join(missing)}, whose value was not stored")
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from receiver import logs
 from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.intake import Delivery, NoEvents, headers_of_refusal, read_delivery
+from receiver.contract.intake import Delivery, NoEvents, read_delivery
 from receiver.contract.signing.grammar import Secret
 from receiver.contract.signing.signatures import MAX_TRIED, Headers, Verified, verify
+from receiver.contract.stored_headers import NEVER_STORED, SealHeader, headers_of_refusal
 from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
@@ -61,9 +62,16 @@ class BodyUnreadable(Exception):
 
 class Admission:
     def __init__(
-        self, stores: Mapping[str, Store], key: bytes, secrets: SecretCache, counts: CounterBuffer, refusals: RefusalLog
+        self,
+        stores: Mapping[str, Store],
+        key: bytes,
+        secrets: SecretCache,
+        counts: CounterBuffer,
+        refusals: RefusalLog,
+        seal: SealHeader | None = None,
     ) -> None:
         """`key` decides which store an unknown one is treated like; it must be equal in all processes."""
+        self._seal = seal
         self._stores = stores
         self.has_batches = any(store.scheme.batch for store in stores.values())
         """Whether any store sends several events in one delivery."""
@@ -158,6 +166,9 @@ class Admission:
         label, reason = (named.store.name, refusal.reason) if named.is_known else (UNKNOWN_STORE, "unknown-store")
         self._counts.add(label, "refused", f"refused:{reason}")
         self._counted.add("deliveries refused", store=label, reason=reason)
+        reads = named.store.scheme.reads
+        if not named.is_known:
+            reads = reads & NEVER_STORED  # sealing takes time, and an unknown store costs the same work as a known one
         self._refusals.add(
             Refusal(
                 at=incoming.at,
@@ -167,7 +178,7 @@ class Admission:
                 length=len(incoming.body),
                 hash=hashlib.sha256(incoming.body).hexdigest()[:16],
                 address=incoming.address,
-                headers=headers_of_refusal(incoming.headers, named.store.scheme.reads if named.is_known else ()),
+                headers=headers_of_refusal(incoming.headers, reads, self._seal),
                 body=incoming.body,
             )
         )

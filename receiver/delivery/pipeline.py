@@ -6,6 +6,7 @@ import hmac
 from dataclasses import dataclass
 
 from receiver.config import Config
+from receiver.contract.stored_headers import SealHeader
 from receiver.delivery.admission import Admission
 from receiver.delivery.bounded_spool import BoundedSpool
 from receiver.delivery.breaker import Breaker
@@ -34,8 +35,18 @@ def start_pipeline(config: Config) -> DeliveryPipeline:
     secrets = SecretCache(config, client)
     secrets.start()
     refusals = RefusalLog(config.data_dir, config.receiver.refused)
-    admission = Admission(config.known_stores, imitation_key(config), secrets, CounterBuffer(client), refusals)
+    counts, seal = CounterBuffer(client), header_seal(config)
+    admission = Admission(config.known_stores, imitation_key(config), secrets, counts, refusals, seal)
     return DeliveryPipeline(admission, storage)
+
+
+def header_seal(config: Config) -> SealHeader | None:
+    key = config.secrets.key.get_secret_value()
+    if not key:
+        return None
+    from receiver.inbox.keyring.header_seal import HeaderSeal  # the cipher takes a while to load
+
+    return HeaderSeal(key).close
 
 
 def imitation_key(config: Config) -> bytes:

@@ -14,7 +14,7 @@ from workers.cli import output
 from workers.cli.capture_file import write
 from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, refused_deliveries
 from workers.cli.verify import find_refusal
-from workers.operations.release import ReleaseCheck, Released, select_refusals, verified
+from workers.operations.release import ReleaseCheck, Released, select_refusals, verified, with_open_headers
 from workers.operations.release import release as accept_valid
 
 
@@ -59,10 +59,11 @@ def list_refused(store: str | None = None, limit: int = 50, json_: bool = False)
 @json_option
 def show_refused(refusal_id: str, raw: bool, force: bool, json_: bool) -> None:
     """Show one refused delivery: reason, headers and body."""
-    refusal = find_refusal(refused_deliveries(load_config()), refusal_id)
+    config = load_config()
+    refusal = find_refusal(refused_deliveries(config), refusal_id)
     body = refusal.body or b""
     if raw:
-        output.raw(write(dict(refusal.headers), body), force=force)
+        output.raw(write(dict(with_open_headers(config, refusal).headers), body), force=force)
         return
     if json_:
         output.as_json({**_as_json(refusal), "headers": refusal.headers, "body": body.decode("utf-8", "replace")})

@@ -18,7 +18,7 @@ from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.options import Command, choose_store, load_config, refused_deliveries
-from workers.operations.release import ReleaseCheck, select_refusals, stores_with_secrets
+from workers.operations.release import ReleaseCheck, select_refusals, stores_with_secrets, with_open_headers
 
 MAX_CHECKED = 2_000
 """How many other refused deliveries are checked for the summary."""
@@ -58,7 +58,8 @@ def _verify_file(config: Config, named: str | None, file: str, now: float | None
 
 def _verify_refused(config: Config, named: str | None, wanted: str, now: float | None) -> bool:
     refusals = refused_deliveries(config)
-    refusal = find_refusal(refusals, wanted, choose_store(config, named) if named else None)
+    found = find_refusal(refusals, wanted, choose_store(config, named) if named else None)
+    refusal = with_open_headers(config, found)
     store = ReleaseCheck(config).store_of(refusal) if named is None else stores_with_secrets(config)[named]
     if store is None:
         missing = f"no store {refusal.named}" if refusal.named else "this delivery names no configured store"
@@ -133,7 +134,7 @@ def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> No
         for refusal in batch:
             count += 1
             valid += check.is_valid(refusal)
-            by[_signed_with(store, refusal)] += 1
+            by[_signed_with(store, with_open_headers(config, refusal))] += 1
         if count >= MAX_CHECKED:
             break
     if not count:

@@ -26,8 +26,8 @@ from receiver import __version__
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
-from receiver.contract.intake import is_credential
 from receiver.contract.record_map import RecordMap
+from receiver.contract.stored_headers import is_credential
 from receiver.inbox import EventQueries, keys
 from workers.plugins.plugin_settings import general_settings, settings_of_store
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import event_id
-from receiver.contract.intake import Delivery, NoEvents, receive, require_stored
+from receiver.contract.intake import Delivery, NoEvents, receive
+from receiver.contract.stored_headers import require_stored, sealed_headers
 from receiver.contract.stores import Store, StoreIndex
 from receiver.inbox import Inbox
 from receiver.spool import Refusal, Refusals
@@ -43,10 +44,21 @@ class Released:
     """By reason. They stay stored until they expire."""
 
 
+def with_open_headers(config: Config, refusal: Refusal) -> Refusal:
+    """A refusal whose sealed headers are opened with `[secrets] key`, if it is the one they were sealed with."""
+    key = config.secrets.key.get_secret_value()
+    if not key or not sealed_headers(refusal.headers):
+        return refusal
+    from receiver.inbox.keyring.header_seal import HeaderSeal  # the cipher takes a while to load
+
+    return replace(refusal, headers=HeaderSeal(key).open_all(refusal.headers))
+
+
 class ReleaseCheck:
     """Verifies refused deliveries with the current config, as of the time they arrived."""
 
     def __init__(self, config: Config) -> None:
+        self._config = config
         self._stores = stores_with_secrets(config)
         self._index = StoreIndex(self._stores)
         self._window = config.receiver.dedupe_window_unidentified
@@ -63,6 +75,7 @@ class ReleaseCheck:
         store = self.store_of(refusal)
         if store is None:
             raise DeliveryRefused("unknown-store", "no such store")
+        refusal = with_open_headers(self._config, refusal)
         require_stored(refusal.headers, store.scheme)
         try:
             delivery = receive(refusal.headers, refusal.body or b"", store=store, now=refusal.at, source=SOURCE)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import Event, event_id
-from receiver.contract.intake import ITEM, Delivery, NoEvents, read_again
+from receiver.contract.intake import Delivery, NoEvents, read_again
+from receiver.contract.stored_headers import ITEM
 from receiver.contract.stores import Store
 from receiver.inbox import Administration, EventQueries, Inbox, keys
 from receiver.inbox.administration import RereadResult

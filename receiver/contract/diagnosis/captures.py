@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any, Literal
 
 from receiver.contract.event import form_fields
-from receiver.contract.intake import NOT_STORED, omitted_headers, read_document
+from receiver.contract.intake import read_document
 from receiver.contract.signing.signatures import MAX_SIGNATURE_HEADER, Headers
 from receiver.contract.signing.sources import written
+from receiver.contract.stored_headers import NOT_STORED, omitted_headers
 
 OMITTED = "headers that may hold credentials are stored without their value: "
 MAX_DEPTH = 4

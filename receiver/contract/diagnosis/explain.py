@@ -15,7 +15,7 @@ from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted, unit
 from receiver.contract.diagnosis.hints import Findings, Hint, find_hints
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import DeliveryRefused, Reason
-from receiver.contract.intake import NOT_STORED, Delivery, NoEvents, omitted_headers, receive, require_stored
+from receiver.contract.intake import Delivery, NoEvents, receive
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import (
     MAX_TRIED,
@@ -30,6 +30,7 @@ from receiver.contract.signing.signatures import (
     split_signatures,
 )
 from receiver.contract.signing.sources import FORM_SORTED
+from receiver.contract.stored_headers import NEVER_STORED, NOT_STORED, omitted_headers, require_stored, sealed_headers
 from receiver.contract.stores import Store
 
 MAX_PRINTED = 60
@@ -72,7 +73,8 @@ class Explanation:
 
 def explain(store: Store, headers: Headers, body: bytes, now: float, *, others: Iterable[Store] = ()) -> Explanation:
     """Verify a delivery as of `now` and explain the result. The secrets of the stores in `others` are tried, too."""
-    stored = {name: value for name, value in headers.items() if value != NOT_STORED}
+    sealed = sealed_headers(headers)
+    stored = {name: value for name, value in headers.items() if value != NOT_STORED and name not in sealed}
     steps = _Steps(store, stored, body, now).run()
     try:
         require_stored(headers, store.scheme)
@@ -249,11 +251,24 @@ def _hints(
             "for signed headers without the separator"
         )
         return [Hint("the signature matches, but the same bytes may be another delivery, cut elsewhere", fix)]
-    if store.scheme.reads.intersection(omitted_headers(headers)):
-        fix = "have the store send it again; while the scheme reads this header, its value is stored"
-        return [Hint("its name says that it may hold a credential, and the scheme did not read it on arrival", fix)]
+    if hints := _unstored_hints(store.scheme, headers):
+        return hints
     findings = find_hints(store, headers, body, others)
     return list(findings.hints) or [_no_match(findings, headers, body)]
+
+
+def _unstored_hints(scheme: Scheme, headers: Headers) -> list[Hint]:
+    """Why the value of a header is not here: it may hold a credential."""
+    if scheme.reads.intersection(sealed_headers(headers)):
+        return [Hint("it was sealed on arrival", "run this with the [secrets] key that the receiver had then")]
+    omitted = scheme.reads.intersection(omitted_headers(headers))
+    if omitted & NEVER_STORED:
+        fix = 'set [secrets] key = "env:KEYRING_KEY" for every process, and have the store send it again'
+        return [Hint("it may hold a credential, so it is stored only sealed, while the scheme reads it", fix)]
+    if omitted:
+        fix = "have the store send it again; while the scheme reads this header, its value is stored"
+        return [Hint("its name says that it may hold a credential, and the scheme did not read it on arrival", fix)]
+    return []
 
 
 def _rotation_hints(store: Store, detail: str) -> list[Hint]:

@@ -19,9 +19,10 @@ import orjson
 
 from receiver.contract.errors import DeliveryRefused, Reason
 from receiver.contract.event import UNREADABLE, Event, form_fields
-from receiver.contract.intake import MAX_HEADERS, MAX_ID, MAX_TOPIC, Delivery, is_credential, read_document
+from receiver.contract.intake import MAX_ID, MAX_TOPIC, Delivery, read_document
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import MAX_CANDIDATES, MAX_SIGNATURE_HEADER, check_timestamp, may_be_cut
+from receiver.contract.stored_headers import MAX_HEADERS, is_credential
 from receiver.contract.stores import Store, names_another_store
 from receiver.contract.topics import translate
 

@@ -11,9 +11,10 @@ import pytest
 from receiver.contract.compose import compose
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import Event
-from receiver.contract.intake import ITEM, MAX_ITEMS, Delivery, NoEvents, read_again, receive
+from receiver.contract.intake import MAX_ITEMS, Delivery, NoEvents, read_again, receive
 from receiver.contract.signing.grammar import Scheme, SchemeError, Sources
 from receiver.contract.signing.sources import item_slices
+from receiver.contract.stored_headers import ITEM
 from receiver.contract.stores import Store
 from tests.support.deliveries import KEY, NOW, send
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.contract.intake import ITEM
+from receiver.contract.stored_headers import ITEM
 from receiver.inbox import keys
 from receiver.spool import open_events
 from tests.support import batches

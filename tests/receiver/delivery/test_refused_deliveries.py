@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from receiver.config.values import Bounds
 from receiver.contract.compose import Request, compose
-from receiver.contract.intake import NOT_STORED, receive, stored_headers
+from receiver.contract.intake import receive
 from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
+from receiver.contract.stored_headers import NOT_STORED, stored_headers
 from receiver.delivery.refusal_log import RefusalBuffer
 from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
 from receiver.spool.database import WAL_BYTES

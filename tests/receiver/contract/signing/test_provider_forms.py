@@ -23,10 +23,11 @@ from receiver.contract.diagnosis.detect import to_toml
 from receiver.contract.diagnosis.explain import caveats
 from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.event import Event, form_fields, is_form
-from receiver.contract.intake import is_credential, receive
+from receiver.contract.intake import receive
 from receiver.contract.signing.grammar import Scheme, Secret, Sources
 from receiver.contract.signing.signatures import sign, verify
 from receiver.contract.signing.sources import query_fields, with_query
+from receiver.contract.stored_headers import is_credential
 from receiver.contract.stores import Store
 from tests.support.deliveries import NOW, URL
 
