@@ -15,8 +15,8 @@ from tests.support.programs import ROOT, typed
 from workers.cli.capture_file import write
 
 DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
-TESTED_ELSEWHERE = ("tutorial.md",)
-"""test_tutorial.py follows this page from its first line to its last."""
+TESTED_ELSEWHERE = ("tutorial.md", "my-provider.md")
+"""test_tutorial.py and test_my_provider.py follow these pages from their first line to their last."""
 
 
 def blocks(document: Path, language: str) -> list[str]:
