@@ -12,7 +12,7 @@ PEERS  := benchmarks/.venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-full check soak bench bench-quick reference lock lock-check clean
+.PHONY: help run setup test test-full mutants check soak bench bench-quick reference lock lock-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-k name" picks 
 
 test-full: $(DEV)  ## the tests that need other programs: faketime, strace, openssl, node, slowhttptest; skipped where one is missing
 	@$(BIN)/python -m pytest -m full -n 2 --dist loadfile $(ARGS)
+
+mutants: $(DEV)  ## 100 small changes of verifying and reading: at least 95 must fail a test of the contract (ARGS="--seed 2")
+	@$(BIN)/python scripts/mutants.py $(ARGS)
 
 check: $(DEV)  ## lint and types: ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -1,0 +1,226 @@
+"""Mutants: how many small changes of the code that verifies and reads deliveries are noticed by its own tests.
+
+A mutant is one change: a comparison, a condition, a constant, an operator or a statement. It is caught if a test of
+tests/receiver/contract fails. Each process changes a copy of the repository, never the repository itself.
+
+    make mutants ARGS="--number 100 --seed 1"
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+SIGNING = "receiver/contract/signing"
+MUTATED = [
+    "receiver/contract/intake.py",
+    *(f"{SIGNING}/{name}.py" for name in ("decoding", "grammar", "mac", "scheme_checks", "scheme_data", "signatures")),
+    f"{SIGNING}/sources.py",
+]
+"""Not the presets: they are data, and each is tested with captured deliveries."""
+TESTS = "tests/receiver/contract"
+FIRST = ("test_signatures.py", "test_intake.py", "test_grammar.py", "test_batches.py", "test_provider_forms.py")
+LAST = ("test_properties.py", "test_judging.py", "test_random_schemes.py", "diagnosis")
+"""In three turns, the slow ones last, so that most mutants are caught in a few seconds."""
+SECONDS = 300.0
+REQUIRED = 0.95
+EQUIVALENT: dict[tuple[str, str], str] = {}
+"""(line, as it is after the change) of mutants that change nothing that can be observed, and why."""
+
+_COMPARED = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+_OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr}
+
+
+class Mutant(NamedTuple):
+    path: str
+    line: int
+    before: str
+    after: str
+    source: str
+    """The whole file, changed."""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.before}  ->  {self.after}"
+
+
+def mutants_of(path: str) -> Iterator[Mutant]:
+    source = (ROOT / path).read_text()
+    lines = source.splitlines(keepends=True)
+    for node in _behaviour(ast.parse(source)):
+        for changed in _changes(node):
+            text = ast.unparse(changed)
+            text = f"({text})" if isinstance(changed, ast.expr) else text
+            yield _replaced(path, lines, node, text)
+
+
+def _behaviour(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that decide what happens: no annotations, no texts for people."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list") or isinstance(tree, ast.JoinedStr):
+            continue
+        for node in value if isinstance(value, list) else [value]:
+            if isinstance(node, ast.AST) and not _is_text(node):
+                yield node
+                if not isinstance(node, ast.Raise | ast.Import | ast.ImportFrom):
+                    yield from _behaviour(node)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _changes(node: ast.AST) -> Iterator[ast.AST]:
+    changed = copy.deepcopy(node)
+    if isinstance(changed, ast.Compare) and len(changed.ops) == 1:
+        changed.ops = [_COMPARED[type(changed.ops[0])]()]
+        yield changed
+    elif isinstance(changed, ast.BoolOp):
+        changed.op = ast.Or() if isinstance(changed.op, ast.And) else ast.And()
+        yield changed
+    elif isinstance(changed, ast.UnaryOp) and isinstance(changed.op, ast.Not):
+        yield changed.operand
+    elif isinstance(changed, ast.BinOp) and type(changed.op) in _OPERATORS:
+        changed.op = _OPERATORS[type(changed.op)]()
+        yield changed
+    elif isinstance(changed, ast.Constant) and isinstance(changed.value, bool | int | str | bytes):
+        yield ast.Constant(_other_value(changed.value))
+    elif isinstance(changed, ast.Raise | ast.AugAssign | ast.Continue | ast.Break) or (
+        isinstance(changed, ast.Expr) and isinstance(changed.value, ast.Call)
+    ):
+        yield ast.Pass()
+    elif isinstance(changed, ast.Return) and changed.value is not None:
+        yield ast.Return(ast.Constant(None))
+
+
+def _other_value(value: bool | int | str | bytes) -> bool | int | str | bytes:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    return value[:-1] if value else (b"x" if isinstance(value, bytes) else "x")
+
+
+def _replaced(path: str, lines: list[str], node: ast.AST, text: str) -> Mutant:
+    assert isinstance(node, ast.expr | ast.stmt)
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    head = lines[node.lineno - 1].encode()[: node.col_offset].decode()
+    tail = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
+    after = head + text + tail
+    source = "".join([*lines[: node.lineno - 1], after, *lines[node.end_lineno :]])
+    return Mutant(path, node.lineno, lines[node.lineno - 1].strip(), after.strip(), source)
+
+
+def choose(number: int, seed: int) -> list[Mutant]:
+    """The same for the same code and seed. Each compiles."""
+    chance = random.Random(seed)  # noqa: S311  not for secrets
+    every = [one for path in MUTATED for one in mutants_of(path)]
+    valid = [one for one in chance.sample(every, min(len(every), number + 20)) if _compiles(one.source)]
+    return valid[:number]
+
+
+def _compiles(source: str) -> bool:
+    try:
+        compile(source, "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def is_caught(mutant: Mutant, copy_of_all: Path) -> bool:
+    file = copy_of_all / mutant.path
+    original = file.read_text()
+    file.write_text(mutant.source)
+    found = sorted((copy_of_all / TESTS).rglob("test_*.py"))
+    try:
+        return any(_fails([path for path in found if _turn(path) == turn], copy_of_all) for turn in range(3))
+    finally:
+        file.write_text(original)
+
+
+def _turn(path: Path) -> int:
+    return 0 if path.name in FIRST else 2 if set(LAST) & set(path.parts) else 1
+
+
+def _fails(files: list[Path], folder: Path) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(folder)}
+    try:
+        done = subprocess.run(
+            [*command, *map(str, files)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    if done.returncode not in (0, 1, 2):
+        raise RuntimeError(f"pytest exited with {done.returncode}: {done.stdout[-500:]!r} {done.stderr[-500:]!r}")
+    return done.returncode != 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--number", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    chosen = choose(options.number, options.seed)
+    skipped = [one for one in chosen if (one.path, one.after) in EQUIVALENT]
+    tried = [one for one in chosen if one not in skipped]
+    with tempfile.TemporaryDirectory() as folder:
+        copies: Queue[Path] = Queue()
+        for number in range(options.processes):
+            copies.put(_copy_to(Path(folder) / str(number)))
+
+        def attempt(mutant: Mutant) -> bool:
+            mine = copies.get()
+            try:
+                caught = is_caught(mutant, mine)
+            finally:
+                copies.put(mine)
+            print("caught  " if caught else "SURVIVED", mutant, flush=True)
+            return caught
+
+        with ThreadPoolExecutor(options.processes) as pool:
+            caught = sum(pool.map(attempt, tried))
+    for one in skipped:
+        print("EQUAL   ", one, f"({EQUIVALENT[one.path, one.after]})")
+    print(f"{caught} of {len(tried)} caught, {len(skipped)} change nothing (seed {options.seed})")
+    return 0 if caught >= REQUIRED * len(tried) else 1
+
+
+def _copy_to(folder: Path) -> Path:
+    hidden = shutil.ignore_patterns(".*", "__pycache__", "data", "*.pyc")
+    shutil.copytree(ROOT, folder, ignore=hidden)
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())
