@@ -74,7 +74,7 @@ The server
     format          string  The number of the format of all this; see redis/data_format.py.
     data            string  The id of all this: when the first process looked (us); then the ids of other data that it
                             replaces, as an operator has accepted. See known_data.py.
-    seen            zset    host:data_dir, by until when it has seen events accepted (us).
+    seen            zset    The processes of hosts, by until when each has seen events accepted (us).
     replaced        hash    host:data_dir -> "id change ms": it knows data of this id, and noticed a change then.
 
 Handlers and processes
@@ -220,7 +220,7 @@ def index_score(moment: datetime) -> str:
 
 
 def host_of(data_dir: Path) -> str:
-    """The name of this host in SPOOLS, SEEN and REPLACED. A machine may run two receivers, each with its directory."""
+    """The name of this host in SPOOLS and REPLACED. A machine may run two receivers, each with its directory."""
     return f"{socket.gethostname()}:{data_dir.resolve()}"
 
 

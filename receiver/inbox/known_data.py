@@ -4,8 +4,8 @@ The data has an id. Each host keeps it in data_dir/known_data, and its processes
 
 - other data: the server has another id. It is not learned, since it may be wrong by mistake;
 - elsewhere: the former data is back, and deliveries of this host were stored in other data meanwhile;
-- older data: the same id, and `seen`, which the host writes whenever it has seen events accepted, went back. With
-  ack = "replica" that is no loss: what a new primary lacks was not answered, or is in a spool.
+- older data: the same id, and `seen`, which each process writes whenever it has seen events accepted, went back.
+  With ack = "replica" that is no loss: what a new primary lacks was not answered, or is in a spool.
 
 The last two stay in the host's file until an operator accepts them. Accepting gives the data a new id, followed by
 those that it replaces: hosts that know one of these learn the new one, and a copy from before is noticed again.
@@ -13,6 +13,7 @@ those that it replaces: hosts that know one of these learn the new one, and a co
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import suppress
 from datetime import datetime
@@ -31,6 +32,8 @@ from receiver.inbox.model import from_ms, to_number
 from receiver.inbox.redis.connecting import server_ms
 
 FILE = "known_data"
+SEEN_FOR_US = 30 * 86400 * 1e6
+"""How long `seen` of a process that has ended stays."""
 
 
 class DataChange(StrEnum):
@@ -69,8 +72,9 @@ class KnownData:
     def __init__(self, data_dir: Path, log: structlog.stdlib.BoundLogger, *, ack: str) -> None:
         self._file, self._host = data_dir / FILE, keys.host_of(data_dir)
         self._notices_older = ack != "replica"
-        self._seen = 0.0
-        """Until when the known data had events when this process last looked."""
+        self._name = f"{self._host} {secrets.token_hex(4)}"
+        self._seen, self._seen_id = 0.0, ""
+        """Until when the data of this id had events when this process last looked."""
         self._other: _Found | None = None
         """Other data, when this process first saw it."""
         self._changed = logs.OutageLog(
@@ -87,11 +91,12 @@ class KnownData:
 
     def _compare(self, client: Redis) -> None:
         known, found = self._known(), self._read(client)
+        if self._seen_id != known.known_id:  # perhaps another process of this host has learned it
+            self._seen, self._seen_id, self._other = 0.0, known.known_id, None
         if not found.id:
             client.set(keys.DATA, _new_id(client), nx=True)
         elif not known.known_id or known.known_id in found.replaces:
             self._keep(DataNotice(found.id))
-            self._seen = 0.0
         elif known.known_id != found.id:
             if not known.change and self._stored_in(found):
                 self._keep(_now(known, DataChange.ELSEWHERE))
@@ -99,10 +104,13 @@ class KnownData:
         elif known.change:
             self._report(client, found, known)
         elif self._notices_older and found.seen < self._seen != found.accepted_until:
-            self._keep(_now(known, DataChange.OLDER))
+            older = _now(known, DataChange.OLDER)
+            self._keep(older)
+            self._report(client, found, older)
         else:
             if found.accepted_until > found.seen:
-                client.zadd(keys.SEEN, {self._host: found.accepted_until}, gt=True)
+                client.zadd(keys.SEEN, {self._name: found.accepted_until})
+                client.zremrangebyscore(keys.SEEN, 0, found.accepted_until - SEEN_FOR_US)
             self._seen, self._other = found.accepted_until, None
             self._changed.worked()
 
@@ -121,7 +129,7 @@ class KnownData:
         pipeline = client.pipeline(transaction=False)
         pipeline.get(keys.DATA)
         pipeline.get(keys.ACCEPTED_UNTIL)
-        pipeline.zscore(keys.SEEN, self._host)
+        pipeline.zscore(keys.SEEN, self._name)
         pipeline.hget(keys.REPLACED, self._host)
         data, accepted_until, seen, notice = pipeline.execute()
         id_, *replaces = _text(data).split() or [""]

@@ -3,6 +3,7 @@ notice, and `doctor` fails until an operator accepts that."""
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -152,6 +153,55 @@ def test_an_older_copy_is_noticed_whatever_was_accepted_since(
     assert copies.look(known) == [DataChange.OTHER], "a copy from before it was accepted"
     copies.restore(accepted)
     assert copies.look(known) == []
+
+
+def test_what_was_accepted_is_not_reported_again_by_other_processes_of_the_host(system: System, copies: Copies) -> None:
+    """One process learned the new id, and the others compared the accepted data with what the former had."""
+    processes = [known_data(system) for _ in range(3)]
+    system.accept()
+    older = copies.take()
+    for emptied in (True, False):
+        system.accept()
+        assert [copies.look(known) for known in processes] == [[], [], []]
+        copies.restore({} if emptied else older)
+        assert copies.look(processes[0])
+        accept_data(system.client)
+        assert [copies.look(known) for known in processes] == [[], [], []]
+        older = copies.take()
+
+
+def test_an_older_copy_is_noticed_although_another_process_of_the_host_began_meanwhile(
+    system: System, copies: Copies
+) -> None:
+    """The new one wrote what it saw for the whole host, and so hid the loss from the one that could notice it."""
+    housekeeper = known_data(system)
+    system.accept()
+    copies.look(housekeeper)
+    older = copies.take()
+    system.accept()
+    assert copies.look(housekeeper) == []
+    copies.restore(older)
+    system.accept()
+    assert copies.look(known_data(system)) == [], "it began after the loss"
+    assert copies.look(housekeeper) == [DataChange.OLDER]
+
+
+def test_an_older_copy_is_reported_although_the_disk_is_full(
+    system: System, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    known = known_data(system)
+    system.accept()
+    copies.look(known)
+    older = copies.take()
+    system.accept()
+    copies.look(known)
+    copies.restore(older)
+    system.accept()
+    monkeypatch.setattr("receiver.inbox.known_data.replace_file", full_disk)
+    assert copies.look(known) == [DataChange.OLDER]
 
 
 def test_a_new_primary_that_lacks_unanswered_deliveries_is_no_loss_with_ack_replica(

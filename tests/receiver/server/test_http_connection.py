@@ -59,6 +59,23 @@ def test_requests_that_raise_are_logged_once_a_minute(monkeypatch: pytest.Monkey
     assert [(line["event"], line["exc_info"]) for line in lines] == [("a connection could not be served", True)]
 
 
+def test_a_request_that_arrives_ends_after_connections_that_were_idle_before_it() -> None:
+    """A thousand connections that send nothing had each delivery of several segments refused, with 408."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
+    idle, arriving = HttpConnection(connections), HttpConnection(connections)
+    for connection in (idle, arriving):
+        connection.connection_made(Mock())
+    arriving._enter("receiving", 10)
+    connections.end_oldest(1)
+    assert connections.all == {arriving}
+    later = HttpConnection(connections)
+    later.connection_made(Mock())
+    connections.end_oldest(1)
+    loop.close()
+    assert arriving.state == "lingering", "it had its time"
+
+
 def test_a_new_connection_ends_after_those_that_were_idle_before_it() -> None:
     """Its request may be on the way. It has less time for it than one that was answered has for the next."""
     loop = asyncio.new_event_loop()
