@@ -90,9 +90,8 @@ class Admission:
 
         An unknown store costs the same work as a known one and gets the same answer.
         """
-        named = self._named(incoming)
-        refused: list[tuple[DeliveryRefused, NamedStore]] = []
-        for one in named:
+        refused: list[tuple[str, NamedStore]] = []
+        for one in self._named(incoming):
             try:
                 store, proof = self._verify(one, incoming)
                 return read_delivery(
@@ -104,7 +103,8 @@ class Admission:
                     signed_with=proof.secret.fingerprint,
                 )
             except DeliveryRefused as refusal:
-                refused.append((refusal, one))
+                # only the reason: the exception refers to this frame, and so would keep the body in memory
+                refused.append((refusal.reason, one))
             except NoEvents:
                 return json_answer({"ids": [], "status": "accepted"}, one.store.scheme.success)
         self._record(*refused[0], incoming)
@@ -161,9 +161,9 @@ class Admission:
             raise DeliveryRefused("unknown-store", "no such store")
         return store, proof
 
-    def _record(self, refusal: DeliveryRefused, named: NamedStore, incoming: IncomingDelivery) -> None:
+    def _record(self, why: str, named: NamedStore, incoming: IncomingDelivery) -> None:
         """Count a refusal and store the delivery for a while: the configured secret may be the wrong one."""
-        label, reason = (named.store.name, refusal.reason) if named.is_known else (UNKNOWN_STORE, "unknown-store")
+        label, reason = (named.store.name, why) if named.is_known else (UNKNOWN_STORE, "unknown-store")
         self._counts.add(label, "refused", f"refused:{reason}")
         self._counted.add("deliveries refused", store=label, reason=reason)
         reads = named.store.scheme.reads

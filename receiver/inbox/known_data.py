@@ -127,11 +127,10 @@ class KnownData:
 
     def _read(self, client: Redis) -> _Found:
         pipeline = client.pipeline(transaction=False)
-        pipeline.get(keys.DATA)
-        pipeline.get(keys.ACCEPTED_UNTIL)
+        pipeline.mget(keys.DATA, keys.ACCEPTED_UNTIL)
         pipeline.zscore(keys.SEEN, self._name)
         pipeline.hget(keys.REPLACED, self._host)
-        data, accepted_until, seen, notice = pipeline.execute()
+        (data, accepted_until), seen, notice = pipeline.execute()
         id_, *replaces = _text(data).split() or [""]
         return _Found(id_, replaces, to_number(accepted_until), seen or 0.0, _parsed(notice))
 

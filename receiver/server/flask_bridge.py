@@ -25,7 +25,7 @@ class FlaskBridge:
         done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_done, connection, future))
 
     def _call(self, variables: dict[str, Any]) -> Answer:
-        with self._app.request_context(variables):
+        with self._app.request_context(variables), variables["wsgi.input"]:  # an error of Flask's would keep the body
             response = self._app.full_dispatch_request()
             headers = tuple((name, value) for name, value in response.headers if name not in _OURS)
             return Answer(response.status_code, response.get_data(), response.content_type or "", headers)

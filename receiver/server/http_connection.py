@@ -38,8 +38,8 @@ STOP_SECONDS = 0.2
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 State = Literal["idle", "receiving", "complete", "served", "sending", "lingering"]
-ENDED_FIRST: tuple[State, ...] = ("lingering", "receiving", "idle")
-"""Which connections end for new ones. In each state, the one that has been in it longest."""
+MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")
+"""Which connections may end for new ones."""
 Serve = Callable[["HttpConnection", HttpRequest], None]
 """Called with each request. In the end `answer` or `fail` must be called for it."""
 
@@ -62,6 +62,7 @@ class OpenConnections:
         self.all: set[HttpConnection] = set()
         self.most = connections_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.stopping = False
+        self._counted = logs.CountedLog(logs.get("receiver"))
 
     def make_space(self, new: int) -> None:
         """End the oldest connections if there are too many with the new ones."""
@@ -70,10 +71,12 @@ class OpenConnections:
             self.end_oldest(excess)
 
     def end_oldest(self, count: int) -> None:
-        oldest = [one for one in self.all if one.state in ENDED_FIRST]
-        oldest.sort(key=lambda one: (ENDED_FIRST.index(one.state), one.since))
+        """End those that linger, then those that have been idle, or have been sending a request, longest."""
+        oldest = [one for one in self.all if one.state in MAY_END]
+        oldest.sort(key=lambda one: (one.state != "lingering", one.since))
         for connection in oldest[:count]:
             connection.end()
+            self._counted.add("connections ended for new ones")
 
     def check(self) -> None:
         """Called again and again: end those that are overdue, or that hold too many bytes."""

@@ -165,11 +165,13 @@ def _refuse_duplicate_plugins(config: Config, plugins: list[Plugin]) -> None:
     for plugin in plugins:
         if other := seen.get(plugin.name):
             same = other.router is plugin.router
-            fix = "remove one" if same else "rename the Router of one"
+            where = config.place("workers", "plugins") or config.path or "config"
+            fix = "remove one"
             if other.code.source.version and not plugin.code.source.version:
-                # Under another name the file would run beside the installed package: each effect would happen twice.
-                where = config.place("workers", "plugins") or config.path or "config"
                 fix = f"remove {plugin.origin} from [workers] plugins ({where})"
+            elif not same:
+                # Under another name both would run, and each effect would happen twice.
+                fix = f"if it is the same plugin, remove one from [workers] plugins ({where}), else rename a Router"
             problem = f"plugin {plugin.name} is loaded twice" if same else f"two plugins are called {plugin.name}"
             raise PluginError(f"{problem}: {other.origin}, and {plugin.origin}; {fix}")
         seen[plugin.name] = plugin

@@ -65,7 +65,7 @@ def test_a_request_that_arrives_ends_after_connections_that_were_idle_before_it(
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
     idle, arriving = HttpConnection(connections), HttpConnection(connections)
     for connection in (idle, arriving):
-        connection.connection_made(Mock())
+        connection.connection_made(Mock(is_closing=lambda: False))
     arriving._enter("receiving", 10)
     connections.end_oldest(1)
     assert connections.all == {arriving}

@@ -255,7 +255,7 @@ def test_the_bytes_that_one_process_buffers_are_bounded(web: System) -> None:
 def test_bodies_of_refused_requests_are_freed_at_once(web: System, path: str, status: int) -> None:
     """They waited for the garbage collector, which counts objects and not bytes: 160 of 8 MB took 1.3 GB."""
     (worker,) = [pid for pid in children_of(web.processes[0].pid) if resident(pid)]
-    forged = request(path, b"x" * LIMIT)
+    forged = request(path, body=b"x" * LIMIT)
 
     def send(count: int) -> None:
         with socket.create_connection(("127.0.0.1", web.port), timeout=20) as sender:

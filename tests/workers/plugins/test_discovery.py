@@ -208,7 +208,9 @@ def test_two_plugins_with_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text(HEAD + ONE.replace("one", "two"))
     path = tmp_path / "config.toml"
     path.write_text('[workers]\nplugins = ["a.py", "b.py"]\n')
-    with pytest.raises(PluginError, match=r"two plugins are called shop: a\.py, and b\.py; rename the Router of one"):
+    with pytest.raises(
+        PluginError, match=r"two plugins are called shop: a\.py, and b\.py; if it is the same plugin, remove one"
+    ):
         load(path)
 
 
