@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from receiver.contract.record_map import MISSING
+from receiver.contract.record_map import MISSING, set_at
 from receiver.contract.signing.grammar import Scheme
 from receiver.contract.signing.signatures import format_timestamp, read_part, sign
 from receiver.contract.signing.sources import Part, put
@@ -43,7 +43,7 @@ def compose(
     standard = translate(topic, scheme.topics)
     draft.write_data(data, standard)
     draft.write("topic", next(iter(their_names(topic, scheme.topics)), topic))
-    draft.write("id", delivery_id)
+    draft.write_id(delivery_id)
     if not scheme.batch:
         draft.write_timestamp(now)
     draft.write("occurred", moment)
@@ -83,7 +83,7 @@ class _Draft:
 
     def write(self, what: str, value: Any) -> None:
         """Write a part to its first source, unless one of its sources already has a value."""
-        parts = self._scheme.event.parts[what]
+        parts = [part for part in self._scheme.event.parts[what] if part[0] != "const"]
         if parts and all(read_part(part, self.headers, self.document) is None for part in parts):
             self._write_at(parts[0], value)
 
@@ -110,6 +110,14 @@ class _Draft:
         self.document = [self.document]
         for step in reversed(self._scheme.batch_path):
             self.document = {step: self.document}
+
+    def write_id(self, value: str) -> None:
+        """Write the delivery id to its first source, even over a field of the data."""
+        for kind, path in self._scheme.event.parts["id"][:1]:
+            if kind == "json":
+                self.document = set_at(self.document, path.split("."), value)
+            else:
+                self._write_at((kind, path), value)
 
     def write_timestamp(self, now: float) -> None:
         """Write the timestamp, if the scheme reads it from the body: it must be there before the body is signed."""

@@ -14,10 +14,12 @@ from receiver.contract.errors import REASONS
 from receiver.contract.record_map import FIELDS
 from receiver.contract.signing.grammar import Scheme
 from receiver.contract.signing.signatures import PRESETS
+from tests.support.captures import CAPTURES, Capture
 
 TEXT = (Path(__file__).parents[2] / "docs" / "schemes.md").read_text(encoding="utf-8")
 SAMPLES = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
-ROWS = {row[0].strip("` "): row for row in (line.strip("|").split("|") for line in TEXT.splitlines()) if len(row) == 8}
+ROWS = {row[0].strip("` "): row for row in (line.strip("|").split("|") for line in TEXT.splitlines()) if len(row) == 9}
+UNCONFIRMED = {"bigcommerce", "ecwid", "lemonsqueezy", "commercelayer", "shopee", "tiktok-shop", "recharge"}
 ENVIRON = {"NORTH_SECRET": "new", "NORTH_OLD_SECRET": "old", "SOUTH_SECRET": "south"}
 
 
@@ -41,9 +43,12 @@ def test_the_full_scheme_is_the_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_a_correct_row(name: str) -> None:
     scheme, row = PRESETS[name], [cell.strip() for cell in ROWS[name]]
-    assert row[1] == f"`{scheme.headers[0]}`"
+    assert row[1] == (f"`{scheme.headers[0]}`" if scheme.headers else "(in the body)")
     assert scheme.encoding in row[2]
-    assert ("body" in row[3], "time" in row[3]) == (True, "{timestamp}" in scheme.signed)
+    assert ("body" in row[3] or "form" in row[3], "time" in row[3]) == (scheme.signs_content, scheme.signs_time)
+    assert row[3].startswith("only ") == scheme.allow_unsigned_body
+    assert ("forged" in row[7]) == scheme.allow_unsigned_body
+    assert ("weak" in row[7]) == (scheme.algorithm == "hmac-sha1")
     assert row[4].startswith("signed") == bool(scheme.timestamp)
     assert row[5] == _signed_or_not(scheme, scheme.event.id)
     assert row[6] == _signed_or_not(scheme, scheme.event.topic)
@@ -53,6 +58,19 @@ def _signed_or_not(scheme: Scheme, sources: tuple[str, ...]) -> str:
     if not sources:
         return "none"
     return "signed" if all(map(scheme.signs, sources)) else "not signed"
+
+
+@pytest.mark.parametrize("capture", [one for one in CAPTURES if one.preset], ids=lambda capture: capture.preset)
+def test_the_source_of_every_preset_is_named_or_it_is_unconfirmed(capture: Capture) -> None:
+    """By a user's package, or without one and without a document of the provider, it is unconfirmed."""
+    source = ROWS[capture.preset][8].strip()
+    package, _, version = capture.source.partition(" ")
+    if capture.library and "(by a user" not in capture.source and capture.preset != "bigcommerce":
+        assert source.startswith(package)
+        assert version.startswith(source.rpartition(" ")[2])
+    else:
+        assert source.startswith("unconfirmed") == (capture.preset in UNCONFIRMED)
+        assert source
 
 
 @pytest.mark.parametrize("name", [name for name, scheme in PRESETS.items() if scheme.record])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from receiver.contract.signing.signatures import Scheme, Secret, sign
+from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, sign
 from receiver.contract.stores import Store
 
 NOW = 1_700_000_000.0
@@ -14,6 +14,11 @@ BODY = (
     b'{"type":"order.created","event":"order.created","timestamp":1700000000,'
     b'"data":{"id":7,"total":"42.00","lines":[1,2]}}'
 )
+
+WHOLE_BODY = {
+    name: scheme for name, scheme in PRESETS.items() if scheme.signs_body and not scheme.batch and not scheme.reads_form
+}
+"""The presets that sign every byte of any body. tests/receiver/contract/test_captures.py tests the others."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ from receiver.contract.intake import MAX_DEPTH, Delivery, receive
 from receiver.contract.signing.grammar import Scheme, Sources
 from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.stores import Store, StoreIndex
-from tests.support.deliveries import BODY, KEY, NOW, URL, send
+from tests.support.deliveries import BODY, KEY, NOW, URL, WHOLE_BODY, send
 
 BODY_ONLY = PRESETS["hex-body"]
 
@@ -290,7 +290,7 @@ bodies = st.binary(max_size=200) | (anything | envelopes).map(lambda value: json
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.sampled_from(list(PRESETS.values())),
+    st.sampled_from(list(WHOLE_BODY.values())),
     bodies,
     st.dictionaries(st.text(max_size=9), st.text(max_size=20)),
 )

@@ -18,10 +18,10 @@ from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import Delivery, receive
 from receiver.contract.signing.grammar import SchemeError, Sources
 from receiver.contract.signing.mac import keyed
-from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, sign
+from receiver.contract.signing.signatures import Scheme, Secret, sign
 from receiver.contract.stores import Store
 from tests.receiver.contract import step_by_step
-from tests.support.deliveries import NOW, URL
+from tests.support.deliveries import NOW, URL, WHOLE_BODY
 
 SECRETS = (
     Secret(b"an old secret", not_after=datetime.fromtimestamp(NOW - 60, UTC)),
@@ -181,7 +181,7 @@ def outcome(judge: Any, headers: dict[str, str], body: bytes, store: Store) -> D
 def test_compiled_and_step_by_step_judging_agree(seed: int) -> None:
     chance = random.Random(seed)
     seen: Counter[str] = Counter()
-    schemes = [*PRESETS.values(), *filter(None, (odd_scheme(chance) for _ in range(3000)))]
+    schemes = [*WHOLE_BODY.values(), *filter(None, (odd_scheme(chance) for _ in range(3000)))]
     for scheme in schemes:
         store = Store(
             "north", scheme, SECRETS[: chance.randint(1, 4)], url=URL, domain=chance.choice(["", "north.example"])

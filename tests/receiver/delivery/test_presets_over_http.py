@@ -13,13 +13,16 @@ import pytest
 from receiver.contract.compose import Request, compose
 from receiver.contract.signing.signatures import PRESETS, sign
 from receiver.inbox.accept_batch import MAX_EVENT_NAMES
+from tests.support.deliveries import WHOLE_BODY
 from tests.support.harness import System, eventually, own_server
 
 SECRET = "c2VjcmV0IG9mIGEgc3RvcmUgb2YgYW55IHByZXNldA=="
+SECRETS = {"utf8": SECRET, "base64": SECRET, "hex": SECRET.encode().hex()}
 WINDOW = 1.0
 STORES = "".join(
-    f'[stores.{name}]\nscheme = "{name}"\ndomain = "{name}.example"\nsigning_secrets = ["{SECRET}"]\n'
-    for name in PRESETS
+    f'[stores.{name}]\nscheme = "{name}"\ndomain = "{name}.example"\n'
+    f'signing_secrets = ["{SECRETS[scheme.secret_encoding]}"]\n'
+    for name, scheme in PRESETS.items()
 )
 PLUGIN = """
 from workers import Router
@@ -57,7 +60,7 @@ def accepted(web: System, store: str) -> int:
     return web.ledger.counters().stores.get(store, {}).get("accepted", 0)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", WHOLE_BODY)
 def test_a_delivery_under_each_preset_is_accepted_and_a_changed_one_refused(web: System, preset: str) -> None:
     request = delivery(web, preset, number=f"first-{preset}")
     answer = post(web, request, f"/{preset}")
@@ -69,7 +72,7 @@ def test_a_delivery_under_each_preset_is_accepted_and_a_changed_one_refused(web:
     assert post(web, changed, f"/{preset}").status_code == 401
 
 
-@pytest.mark.parametrize("preset", [name for name, scheme in PRESETS.items() if scheme.event.store])
+@pytest.mark.parametrize("preset", [name for name, scheme in WHOLE_BODY.items() if scheme.event.store])
 def test_the_common_url_finds_the_store_and_verifies_its_signature(web: System, preset: str) -> None:
     before = accepted(web, preset)
     request = delivery(web, preset, number=f"shared-{preset}", id=8, total="1.00")

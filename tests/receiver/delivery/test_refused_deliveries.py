@@ -248,7 +248,7 @@ def test_long_names_of_headers_are_not_kept_in_memory() -> None:
 @pytest.mark.parametrize("scheme", PRESETS.values(), ids=lambda scheme: scheme.name)
 def test_the_signature_headers_of_every_preset_are_stored_for_an_unknown_store(scheme: Scheme) -> None:
     """It may be released later, under its real scheme."""
-    assert set(stored_headers(dict.fromkeys(scheme.header_names, "x"))) == set(scheme.header_names)
+    assert set(stored_headers(dict.fromkeys(scheme.header_names, "x"))) == set(scheme.header_names) - {"authorization"}
 
 
 def test_a_locked_file_delays_no_answer(shared: System) -> None:

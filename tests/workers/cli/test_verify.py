@@ -18,6 +18,7 @@ import pytest
 from receiver.config import Config, load
 from receiver.contract.compose import compose
 from receiver.contract.signing.grammar import Secret
+from receiver.contract.signing.presets import PRESETS
 from receiver.contract.stores import Store
 from receiver.spool import open_refusals
 from tests.support.harness import System, eventually, own_server, storehooks
@@ -390,7 +391,7 @@ def test_schemes_are_listed_with_their_stores_and_shown_as_toml(tmp_path: Path) 
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     rows = {row["scheme"]: row for row in json.loads(cli(config, "scheme", "list", "--json").stdout)}
-    assert len(rows) == 17
+    assert len(rows) == len(PRESETS) + 1
     assert rows["timed"]["stores"] == ["acme", "other"]
     assert rows["timed"]["from"] == f"{config}:15"
     assert rows["stripe"] == {

@@ -14,9 +14,10 @@ import pytest
 from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.intake import receive
 from receiver.contract.records import Order
-from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS, Scheme, Secret
+from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Scheme, Secret
 from receiver.contract.stores import Store
 from tests.docs.test_architecture import loaded_by
+from tests.support.deliveries import WHOLE_BODY
 from tests.support.harness import SECRET, System, eventually
 from tests.workers.conftest import SandboxRun
 from workers.storeapi.catalogue import bundled_catalogue
@@ -42,7 +43,7 @@ def note(event, ctx):
 """
 
 StartSender = Callable[..., WebhookSender]
-SCHEMES = [pytest.param(scheme, id=name) for name, scheme in PRESETS.items()]
+SCHEMES = [pytest.param(scheme, id=name) for name, scheme in WHOLE_BODY.items()]
 
 
 class Subscriber:

@@ -203,7 +203,7 @@ provider("gocardless", "gocardless-nodejs 10.1.2", { preset: "gocardless", secre
   const events = [1, 2].map((at) => ({ id: `EV000${n}${at}`, created_at: ISO, resource_type: "payments", action: at === 1 ? "confirmed" : "paid_out", links: { payment: `PM000${n}${at}` }, details: { origin: "gocardless", cause: "payment_confirmed" } }));
   const body = json({ events, meta: { webhook_id: `WB000${n}` } });
   const signature = hmac("gocardless-invented-secret", body);
-  return { body, headers: { "Webhook-Signature": signature, Origin: "https://api.gocardless.com" }, check: accepts((given) => parse(given, "gocardless-invented-secret", signature)), events: events.map((one) => ({ theirs: one.action, topic: one.action, id: one.id, resource_id: one.links.payment })) };
+  return { body, headers: { "Webhook-Signature": signature, Origin: "https://api.gocardless.com" }, check: accepts((given) => parse(given, "gocardless-invented-secret", signature)), events: events.map((one) => ({ theirs: one.action, topic: `payment.${one.action}`, id: one.id, resource_id: one.links.payment })) };
 });
 
 provider("braintree", "braintree 3.40.0", { secret: "invented_private_key", unsigned_body: true, scheme: { signature: ["form:bt_signature"], algorithm: "hmac-sha1", list_sep: "|", sig_index: 1, signed: "{form:bt_payload}", allow_unsigned_body: true, event: { topic: ["const:notification.received"], id: [], resource_id: [] } }, unsupported: "the key is the SHA-1 of the private key, and the payload is XML in base64" }, (n) => {

@@ -14,11 +14,11 @@ from receiver.contract.intake import receive
 from receiver.contract.signing.grammar import SchemeError
 from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, sign, verify
 from receiver.contract.stores import Store
-from tests.support.deliveries import NOW, URL
+from tests.support.deliveries import NOW, URL, WHOLE_BODY
 
 examples = settings(deadline=None, max_examples=150)
 
-presets = st.sampled_from(list(PRESETS.values()))
+presets = st.sampled_from(list(WHOLE_BODY.values()))
 secrets = st.binary(min_size=1, max_size=80).map(Secret)
 header_texts = st.text(st.characters(max_codepoint=255), max_size=60)
 header_names = st.sampled_from(

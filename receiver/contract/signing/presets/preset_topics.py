@@ -230,3 +230,143 @@ PADDLE = {
     "transaction.revised": "order.revised",
     **_same("customer.created", "customer.updated", "customer.imported"),
 }
+
+ECWID = {
+    **_same("product.created", "product.updated", "product.deleted"),
+    **_same("order.created", "order.updated", "order.deleted"),
+    **_same("customer.created", "customer.updated", "customer.deleted"),
+    "unfinished_order.created": "checkout.created",
+    "unfinished_order.updated": "checkout.updated",
+    "unfinished_order.deleted": "checkout.deleted",
+    "application.uninstalled": "app.uninstalled",
+}
+
+SQUARESPACE = {
+    "order.create": "order.created",
+    "order.update": "order.updated",
+    "extension.uninstall": "app.uninstalled",
+}
+
+# @lemonsqueezy/lemonsqueezy.js 4.0, `Events`.
+LEMONSQUEEZY = {
+    "order_created": "order.created",
+    "order_refunded": "order.refunded",
+    "subscription_payment_success": "subscription.payment_succeeded",
+    "subscription_payment_failed": "subscription.payment_failed",
+    "subscription_payment_recovered": "subscription.payment_recovered",
+    "subscription_payment_refunded": "subscription.payment_refunded",
+    "license_key_created": "license_key.created",
+    "license_key_updated": "license_key.updated",
+}
+
+# A SKU is what is sold, so it is read as a product.
+COMMERCELAYER = {
+    "orders.create": "order.created",
+    "orders.place": "order.placed",
+    "orders.approve": "order.approved",
+    "orders.cancel": "order.cancelled",
+    "orders.refund": "order.refunded",
+    "customers.create": "customer.created",
+    "skus.create": "product.created",
+    "skus.update": "product.updated",
+    "skus.destroy": "product.deleted",
+}
+
+# webflow-api 3.3, `TriggerType`.
+WEBFLOW = {
+    "ecomm_new_order": "order.created",
+    "ecomm_order_changed": "order.updated",
+    "ecomm_inventory_changed": "product.inventory_updated",
+    "form_submission": "form.submitted",
+    "page_metadata_updated": "page.metadata_updated",
+    "collection_item_created": "collection_item.created",
+    "collection_item_changed": "collection_item.updated",
+    "collection_item_deleted": "collection_item.deleted",
+    "collection_item_published": "collection_item.published",
+    "collection_item_unpublished": "collection_item.unpublished",
+}
+
+# Codes of pushes, by @congminh1254/shopee-sdk 2.7 (npm), which a user made.
+SHOPEE = {
+    "1": "shop.authorized",
+    "2": "shop.deauthorized",
+    "3": "order.status_updated",
+    "4": "order.tracking_updated",
+    "6": "product.banned",
+    "7": "product.promotion_updated",
+    "8": "product.stock_reserved",
+}
+
+# Numbers of webhooks, as code of users has them.
+TIKTOK_SHOP = {
+    "1": "order.status_updated",
+    "2": "order.return_updated",
+    "3": "order.address_updated",
+    "4": "package.updated",
+    "5": "product.status_updated",
+    "6": "shop.deauthorized",
+    "7": "shop.authorization_expiring",
+}
+
+ADYEN = {
+    "AUTHORISATION": "payment.authorised",
+    "CAPTURE": "payment.captured",
+    "CAPTURE_FAILED": "payment.capture_failed",
+    "CANCELLATION": "payment.cancelled",
+    "REFUND": "payment.refunded",
+    "REFUND_FAILED": "payment.refund_failed",
+    "CANCEL_OR_REFUND": "payment.cancelled_or_refunded",
+    "CHARGEBACK": "payment.charged_back",
+    "CHARGEBACK_REVERSED": "payment.chargeback_reversed",
+}
+
+HUBSPOT = {
+    f"{theirs}.{action}": f"{theirs}.{ours}"
+    for theirs in ("contact", "company", "deal", "ticket", "product", "line_item")
+    for action, ours in (
+        ("creation", "created"),
+        ("deletion", "deleted"),
+        ("merge", "merged"),
+        ("restore", "restored"),
+        ("propertyChange", "property_changed"),
+        ("associationChange", "association_changed"),
+    )
+}
+
+# `queued`, `failed` and `canceled` are states of messages and of calls, so they stay as they are.
+TWILIO = {
+    **{state: f"message.{state}" for state in ("accepted", "sending", "sent", "delivered", "undelivered", "received")},
+    "read": "message.read",
+    "ringing": "call.ringing",
+    "in-progress": "call.answered",
+    "completed": "call.completed",
+    "busy": "call.busy",
+    "no-answer": "call.unanswered",
+}
+
+ZENDESK = {
+    f"zen:event-type:{resource}.{action}": f"{resource}.{action}"
+    for resource, actions in (
+        ("ticket", ("created", "status_changed", "priority_changed", "agent_assignment_changed", "comment_added")),
+        ("user", ("created", "deleted", "merged", "role_changed")),
+        ("organization", ("created", "deleted", "name_changed")),
+    )
+    for action in actions
+}
+
+# Actions of one `resource_type` only. Others, such as `created` and `failed`, do not name theirs and stay as they are.
+GOCARDLESS = {
+    "confirmed": "payment.confirmed",
+    "paid_out": "payment.paid_out",
+    "charged_back": "payment.charged_back",
+    "chargeback_cancelled": "payment.chargeback_cancelled",
+    "chargeback_settled": "payment.chargeback_settled",
+    "late_failure_settled": "payment.late_failure_settled",
+    "resubmission_requested": "payment.resubmission_requested",
+    "paid": "payout.paid",
+    "funds_returned": "refund.returned",
+    "active": "mandate.activated",
+    "reinstated": "mandate.reinstated",
+    "transferred": "mandate.transferred",
+    "replaced": "mandate.replaced",
+}

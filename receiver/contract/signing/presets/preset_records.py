@@ -118,3 +118,68 @@ PADDLE = RecordMap(
     },
     money="minor",
 )
+
+# @lemonsqueezy/lemonsqueezy.js 4.0: amounts are in cents. Of the lines, only the first one is in the payload.
+LEMONSQUEEZY = RecordMap(
+    {
+        "order": {
+            "status": "attributes.status",
+            "total": "attributes.total",
+            "currency": "attributes.currency",
+            "lines": "",
+        },
+        "buyer": {
+            "id": "attributes.customer_id",
+            "name": "attributes.user_name",
+            "email": "attributes.user_email",
+        },
+    },
+    money="minor",
+)
+
+# @commercelayer/sdk 7.12, as JSON:API: lines and customer are in `included`, beside the data.
+COMMERCELAYER = RecordMap(
+    {
+        "product": {"name": "attributes.name", "price": "", "currency": ""},
+        "order": {
+            "status": "attributes.status",
+            "total": "attributes.total_amount_cents",
+            "currency": "attributes.currency_code",
+            "lines": "",
+        },
+        "buyer": {"id": "", "name": "", "email": "attributes.customer_email"},
+        "customer": {"name": "", "email": "attributes.email", "metadata": "attributes.metadata"},
+    },
+    money="minor",
+)
+
+# webflow-api 3.3: prices are in the base unit of their currency. An inventory event holds no product.
+WEBFLOW = RecordMap(
+    {
+        "product": {"name": "", "price": "", "currency": ""},
+        "order": {
+            "id": "orderId",
+            "total": "customerPaid.value",
+            "currency": "customerPaid.unit",
+            "lines": "purchasedItems",
+        },
+        "line": {
+            "id": "",
+            "product_id": "productId",
+            "quantity": "count",
+            "price": "variantPrice.value",
+            "currency": "variantPrice.unit",
+        },
+        "buyer": {"id": "", "name": "customerInfo.fullName", "email": "customerInfo.email"},
+    },
+    money="minor",
+)
+
+# @rechargeapps/storefront-client 2.3, whose orders are like those of webhooks. A line has no id of its own.
+RECHARGE = RecordMap(
+    {
+        "order": {"total": "total_price", "lines": "line_items"},
+        "line": {"id": "", "product_id": "external_product_id.ecommerce", "price": "unit_price"},
+        "customer": {"name": "first_name last_name", "metadata": ""},
+    }
+)
