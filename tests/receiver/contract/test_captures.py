@@ -84,15 +84,15 @@ def test_the_signature_of_one_message_is_not_valid_for_another(capture: Capture,
 
 
 @pytest.mark.parametrize(
-    ("provider", "signed", "unsigned"),
+    ("provider", "signed", "unsigned", "said"),
     [
-        ("mercadopago", "?data.id", b"payment.created"),
-        ("ecwid", b"80aece08", b"PAID"),
-        ("adyen", b"1990", b"2023-11-14"),
+        ("mercadopago", "?data.id", b"payment.created", "the body is not signed:"),
+        ("ecwid", b"80aece08", b"PAID", "the body is not signed, except eventCreated, eventId:"),
+        ("adyen", b"1990", b"2023-11-14", "the body is not signed, except pspReference, originalReference,"),
     ],
 )
 def test_only_what_the_provider_signs_cannot_be_changed(
-    provider: str, signed: str | bytes, unsigned: bytes, stores: dict[str, Store]
+    provider: str, signed: str | bytes, unsigned: bytes, said: str, stores: dict[str, Store]
 ) -> None:
     (capture,) = [capture for capture in CAPTURES if capture.provider == provider]
     message, store = capture.messages[0], stores[provider]
@@ -103,4 +103,4 @@ def test_only_what_the_provider_signs_cannot_be_changed(
     receive(message.headers, message.body.replace(unsigned, b"x"), store=store, now=capture.signed_at)
     explained = explain(store, message.headers, message.body, capture.signed_at)
     assert explained.valid
-    assert any("not signed" in caveat and "content" in caveat for caveat in explained.caveats)
+    assert any(said in caveat for caveat in explained.caveats)
