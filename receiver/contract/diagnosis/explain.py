@@ -109,7 +109,8 @@ def caveats(scheme: Scheme) -> tuple[str, ...]:
     if not all(map(scheme.signs, scheme.event.topic)):
         found.append("the topic is not signed: a captured delivery can be replayed under another topic")
     if scheme.allow_unsigned_body:
-        fields = [part[1].rpartition(".")[2] for part in scheme.template if part[0] in ("json", "form")]
+        parts = [part for part in scheme.template if not isinstance(part, bytes)]
+        fields = [name.rpartition(".")[2] for kind, name in parts if kind in ("json", "form")]
         signed = f", except {', '.join(fields)}" if fields else ""
         found.append(f"the body is not signed{signed}: a captured delivery can be replayed with other content")
     if FORM_SORTED in scheme.signed_parts:
