@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -117,6 +118,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, wait
     ]
 
 
+@lru_cache(maxsize=64)  # the events of a batch often have one problem
 def unreadable_detail(problem: str) -> bytes:
     """What is stored as the result of "intake" for an event that cannot be read."""
     group = group_id(keys.INTAKE, "unreadable", problem)

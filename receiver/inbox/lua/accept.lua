@@ -27,7 +27,7 @@ local function duplicate(of, store, received, body)
   local times = new[id] and {} or redis.pcall('HMGET', e, 'received', 'repeated', 'state')
   if body and times[3] and times[3] ~= 'settled' then redis.call('SET', P .. 'b:' .. id, body, 'NX') end
   if tonumber(times[1]) == received or tonumber(times[2]) == received then
-    redis.call('HINCRBY', P .. 'n', 'duplicates|' .. store, 0)
+    redis.pcall('HINCRBY', P .. 'n', 'duplicates|' .. store, 0) -- a damaged counter must not cost a part of a batch
   else
     if new[id] or times[1] then redis.call('HSET', e, 'repeated', string.format('%.0f', received)) end
     new[id] = true

@@ -14,8 +14,14 @@ from tests.support.harness import Server, System
 
 
 def batch_of(system: System, *numbers: int, **changes: object) -> Delivery:
-    found = [replace(system.delivery(delivery_id=f"msg_{number}"), **changes) for number in numbers]  # type: ignore[arg-type]
+    """Events of equal numbers are equal, also if they are made in another second."""
+    found = [replace(numbered(system, number), **changes) for number in numbers]  # type: ignore[arg-type]
     return replace(found[0], rest=tuple(found[1:]))
+
+
+def numbered(system: System, number: int) -> Delivery:
+    one = system.delivery(delivery_id=f"msg_{number}")
+    return replace(one, event=replace(one.event, body=b"{}", occurred_at=None))
 
 
 def events_of(batch: Delivery) -> list[str]:
@@ -105,6 +111,21 @@ def test_damaged_sets_cost_the_whole_batch(system: System) -> None:
         (result,) = system.inbox.accept_each([batch_of(system, 1, 2, 3, unreadable="why")])
         assert isinstance(result, RedisError), key
         assert stored(system) == 0, key
+
+
+def test_damaged_counters_cost_no_part_of_a_batch(system: System) -> None:
+    """One event was accepted before and is sent again by its receiver, which counts nothing."""
+    known = system.delivery()
+    accept(system, known)
+    for damage in ("the key", "a number"):
+        system.client.delete(keys.COUNTERS)
+        if damage == "the key":
+            system.client.set(keys.COUNTERS, "not a hash")
+        else:
+            system.client.hset(keys.COUNTERS, "duplicates|north", "not a number")
+        (result,) = accept(system, replace(system.delivery(), rest=(known, system.delivery())))
+        assert [one.status for one in result.items] == ["accepted", "duplicate", "accepted"], damage
+    assert stored(system) == 5
 
 
 def test_a_batch_has_a_call_of_its_own(system: System) -> None:

@@ -1,0 +1,83 @@
+"""Long batches are read in a thread, and only they: not refused deliveries, and not large ones of other stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from redis import Redis
+
+from receiver.contract.compose import Request
+from receiver.delivery.admission import LOOP_ITEMS
+from receiver.delivery.answers import Answer
+from receiver.server.deliveries import Deliveries
+from receiver.server.group_commit import GroupCommit
+from receiver.server.http_connection import HttpConnection
+from receiver.server.request_reader import HttpRequest
+from receiver.server.turns import SMALL_BYTES
+from tests.receiver.delivery.test_unknown_stores import admission
+from tests.support import batches
+from tests.support.batches import items, signed
+from tests.support.harness import System
+
+
+class Ways:
+    """Deliveries, and which way each goes: "thread", "stored", or the status of its answer."""
+
+    address = "192.0.2.1"
+
+    def __init__(self, system: System, redis: Redis) -> None:
+        self.way = ""
+        self._deliveries = Deliveries(admission(system.config, redis), cast(GroupCommit, self), self._serve_others)
+
+    busy = False
+
+    def store(self, *_: Any) -> None:
+        self.way = "stored"
+
+    def answer(self, answer: Answer) -> None:
+        self.way = str(answer.status)
+
+    def _serve_others(self, *_: Any) -> None:
+        self.way = "thread"
+
+    def way_of(self, request: Request, store: str) -> str:
+        self.way = ""
+        target = f"/webhooks/{store}"
+        self._deliveries.serve(
+            cast(HttpConnection, self), HttpRequest("POST", target, 1, request.headers, request.body, True)
+        )
+        self._deliveries.store_next_group()
+        return self.way
+
+
+@pytest.fixture
+def system(make_system: Callable[..., System]) -> System:
+    return make_system(more=batches.CONFIG)
+
+
+@pytest.fixture
+def ways(system: System, redis: Redis) -> Ways:
+    return Ways(system, redis)
+
+
+def test_the_number_of_items_decides_and_not_the_size(ways: Ways) -> None:
+    for content, way in (
+        ([1] * LOOP_ITEMS, "stored"),
+        ([1] * (LOOP_ITEMS + 1), "thread"),
+        ([{"id": "x" * 2 * SMALL_BYTES}], "stored"),
+        (items("a", 1000), "thread"),
+    ):
+        assert ways.way_of(signed(content), "batches") == way, str(content)[:40]
+
+
+def test_a_refused_delivery_takes_the_same_way_for_known_and_unknown_stores(ways: Ways) -> None:
+    forged = signed(items("a", 1000), "another secret")
+    assert {ways.way_of(forged, store) for store in ("batches", "north", *map("shop-{}".format, range(20)))} == {"401"}
+
+
+def test_a_large_delivery_of_another_store_stays_in_the_loop(ways: Ways, system: System) -> None:
+    request = system.request(data={"id": 1, "lines": list(range(10_000))})
+    assert len(request.body) > SMALL_BYTES
+    assert ways.way_of(request, "north") == "stored"
