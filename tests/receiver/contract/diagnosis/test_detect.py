@@ -31,6 +31,7 @@ ORDINARY = {
     "x-forwarded-for": "203.0.113.9",
 }
 SECRETS = {
+    "squarespace": "c0ffee00112233445566778899aabbcc",
     "standard-webhooks": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     "svix": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
 }
