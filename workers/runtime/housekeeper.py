@@ -53,9 +53,10 @@ class Housekeeper:
 
     def round(self) -> None:
         """One tick and the maintenance that is due, if this housekeeper leads."""
-        self._known_data.compare(self.housekeeping.client)
         try:
-            if self.housekeeping.lead(self.name, LEADS_FOR_MS):
+            leads = self.housekeeping.lead(self.name, LEADS_FOR_MS)  # raises if the data has another format
+            self._known_data.compare(self.housekeeping.client)
+            if leads:
                 self._tick()
                 for task, every in MAINTENANCE:
                     if self._schedule.due(task.__name__, every):
