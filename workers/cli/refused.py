@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from receiver.config import Config
-from receiver.contract.diagnosis.explain import printable
+from receiver.contract.diagnosis.terminal_text import printable
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import output

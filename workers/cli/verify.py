@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
 
 import click
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import Explanation, explain
-from receiver.contract.diagnosis.search import without_age
-from receiver.contract.errors import ConfigError, DeliveryRefused, NotFound
-from receiver.contract.signing.signatures import verify as verify_signature
+from receiver.contract.diagnosis.search import find_signer
+from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
 from workers.cli import output
@@ -134,7 +132,9 @@ def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> No
         for refusal in batch:
             count += 1
             valid += check.is_valid(refusal)
-            by[_signed_with(store, with_open_headers(config, refusal))] += 1
+            headers = with_open_headers(config, refusal).headers
+            signer = find_signer(store.scheme, store.secrets, headers, refusal.body or b"", store.url)
+            by[signer.fingerprint if signer else ""] += 1
         if count >= MAX_CHECKED:
             break
     if not count:
@@ -147,16 +147,3 @@ def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> No
             output.echo(f"{times:,} signed with secret {fingerprint}.")
     why = "accept those that are valid" if valid else "accept them after the fix"
     output.next_command(f"storehooks refused release --store {store.name}  {why}")
-
-
-def _signed_with(store: Store, refusal: Refusal) -> str:
-    """The fingerprint of the store's secret that signed it, expired ones included; empty if there is none."""
-    secrets = [replace(secret, not_after=None) for secret in store.secrets]
-    ageless = without_age(store.scheme)
-    try:
-        proof = verify_signature(
-            ageless, secrets=secrets, headers=refusal.headers, body=refusal.body or b"", now=refusal.at, url=store.url
-        )
-    except DeliveryRefused:
-        return ""
-    return proof.secret.fingerprint

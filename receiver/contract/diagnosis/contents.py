@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from receiver.contract.diagnosis.captures import Capture, Unit, unit_of, words
-from receiver.contract.signing.sources import FORM_SORTED, BodyFields, header_bytes
+from receiver.contract.signing.sources import FORM_SORTED, METHOD, BodyFields, header_bytes
 
 MAX_TIMES = 6
 MAX_NAMES = 10
@@ -79,23 +79,20 @@ class Slots:
     def __init__(self, capture: Capture, *, url: str, times: Sequence[Timestamp], taken: set[str]) -> None:
         self._by_data: dict[bytes, list[Way]] = {}
         self.slots: dict[str, list[bytes]] = {letter: [] for letter in "BTNFUMV"}
+        digest = hashlib.sha256(capture.body)
         self._add("B", "{body}", capture.body)
-        self._add_hashes(capture)
+        self._add("B", "{body_sha256}", digest.hexdigest().encode())
+        self._add("B", "{body_sha256_base64}", b64encode(digest.digest()))
+        if capture.form:
+            self._add("B", "{form_sorted}", BodyFields(capture.body).read(FORM_SORTED) or b"")
         self._add("U", "{url}", url.encode())
         self._add("U", "{path}", urlsplit(url).path.encode())
-        self._add("M", "{method}", b"POST")
+        self._add("M", "{method}", METHOD)
         for time in times[:MAX_TIMES]:
             self._add("T", "{timestamp}", time.text.encode(), time)
         self.names = self._add_names(capture, taken | {time.source for time in times})
         for version in VERSIONS:
             self._add("V", version, version.encode())
-
-    def _add_hashes(self, capture: Capture) -> None:
-        digest = hashlib.sha256(capture.body)
-        self._add("B", "{body_sha256}", digest.hexdigest().encode())
-        self._add("B", "{body_sha256_base64}", b64encode(digest.digest()))
-        if capture.form:
-            self._add("B", "{form_sorted}", BodyFields(capture.body).read(FORM_SORTED) or b"")
 
     def _add_names(self, capture: Capture, taken: set[str]) -> list[str]:
         sources = [
@@ -113,12 +110,10 @@ class Slots:
         return outside + inside
 
     def _add(self, letter: str, placeholder: str, data: bytes, time: Timestamp | None = None) -> None:
+        if not data and letter != "B":
+            return
         ways = self._by_data.setdefault(data, [])
-        if not ways:
-            if not data and letter != "B":
-                return
-            self.slots[letter].append(data)
-        elif letter == "V":
+        if not ways or letter == "V":
             self.slots[letter].append(data)
         if not (ways and ways[0].placeholder.startswith("{body_sha256")):  # a header with the hash proves nothing
             ways.append(Way(placeholder, time))
@@ -150,5 +145,4 @@ def _joined(parts: tuple[ContentPart, ...], end: str) -> Iterator[Content]:
 def find_times(capture: Capture, beside: dict[str, str]) -> list[Timestamp]:
     """Return every value that looks like a timestamp: `beside` the signature, in a header, in query and body."""
     values = {**beside, **capture.values}
-    found = (Timestamp(source, text, unit) for source, text in values.items() if (unit := unit_of(text)))
-    return list(found)
+    return [Timestamp(source, text, unit) for source, text in values.items() if (unit := unit_of(text))]

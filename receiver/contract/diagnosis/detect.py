@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,47 +10,35 @@ import orjson
 import tomli_w
 
 from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted
-from receiver.contract.diagnosis.contents import Slots, Timestamp, find_times
 from receiver.contract.diagnosis.event_sources import choose_sources
-from receiver.contract.diagnosis.search import (
-    ENCODINGS,
-    SUPPORTED,
-    Match,
-    Search,
-    SecretVariant,
-    SignatureForm,
-    beside,
-    decode_secret_variants,
-    find_signatures,
-    without_age,
-)
+from receiver.contract.diagnosis.search import Match, Search, decode_secret_variants, find_signer
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE
 from receiver.contract.intake import NoEvents, read_delivery
-from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources
-from receiver.contract.signing.signatures import PRESETS, read_source, verify
+from receiver.contract.signing.grammar import Scheme, Secret, Sources
+from receiver.contract.signing.signatures import PRESETS, read_source
 from receiver.contract.stores import Store
 
 MAX_SCHEMES = 6
 MAX_ITEMS = 20
 BASES = ("hex-body", "base64-body")
 """Presets to extend: they say how a store signs, not where it writes topic and id."""
-_PARTS = {"topic": "topic", "id": "id", "resource_id": "resource id", "time": "time"}
+_BASE = Scheme("detected")
 
 
 @dataclass(frozen=True)
 class CaptureReading:
     """What the detected scheme reads from one capture, as text; empty if it is not there."""
 
-    topic: str
-    standard_topic: str
-    id: str
-    resource_id: str
-    time: str
+    topic: str = ""
+    standard_topic: str = ""
+    id: str = ""
+    resource_id: str = ""
+    time: str = ""
 
     @property
     def missing(self) -> list[str]:
-        return [label for key, label in _PARTS.items() if not getattr(self, key)]
+        return [name for name in ("topic", "id", "resource_id", "time") if not getattr(self, name)]
 
 
 @dataclass(frozen=True)
@@ -74,12 +62,8 @@ class Detection:
         return bool(self.readings) and all(reading.topic for reading in self.readings)
 
     def toml(self, name: str) -> str:
-        """Return the scheme as config lines, under this name; an empty text if none was found."""
-        if self.scheme is None:
-            return ""
-        return (
-            tomli_w.dumps({"schemes": {name: {"extends": self.preset}}}) if self.preset else to_toml(self.scheme, name)
-        )
+        """Return the scheme as config lines; an empty text if none was found, or a preset, which needs none."""
+        return to_toml(self.scheme, name) if self.scheme and not self.preset else ""
 
 
 def detect(captures: Sequence[Capture], secret_text: str, *, url: str = "") -> Detection:
@@ -89,17 +73,14 @@ def detect(captures: Sequence[Capture], secret_text: str, *, url: str = "") -> D
 
 def to_toml(scheme: Scheme, name: str) -> str:
     """Return a scheme as `[schemes.NAME]`: every key that differs from the defaults, and the header."""
-    default = Scheme(scheme.name)
-    table = {"headers": scheme.headers, **changes(scheme, default)}
-    if not scheme.headers:
-        del table["headers"]
-    if sources := changes(scheme.event, default.event):
-        table["event"] = sources
-    if scheme.topics:
-        table["topics"] = dict(scheme.topics)
-    if scheme.record:
-        table["record"] = scheme.record.as_table()
-    return tomli_w.dumps({"schemes": {name: table}})
+    table = {
+        "headers": scheme.headers,
+        **changes(scheme, _BASE),
+        "event": changes(scheme.event, _BASE.event),
+        "topics": dict(scheme.topics),
+        "record": scheme.record.as_table(),
+    }
+    return tomli_w.dumps({"schemes": {name: {key: value for key, value in table.items() if value not in ((), {})}}})
 
 
 def changes(given: Any, default: Any) -> dict[str, Any]:
@@ -122,24 +103,19 @@ class _Detector:
                 if all(reading.topic for reading in readings):
                     return Detection(preset, preset.name, self._signed_url(preset), readings)
         capture = min(self.captures, key=lambda one: len(one.body))
-        signatures = find_signatures(capture)
-        forms = [form for forms in signatures.values() for form in forms]
-        times = find_times(capture, beside(capture, forms))
-        slots = Slots(capture, url=self.url, times=times, taken={form.source for form in forms})
-        keys = decode_secret_variants(self.secret_text)
-        search = Search(signatures, keys)
-        for match in search.matches(slots.contents()):
-            if schemes := list(self._schemes(match)):
-                return self._detected(schemes)
-        return Detection(None, notes=tuple(self._unmatched()), tried=self._tried(forms, times, slots, keys, search))
+        search = Search(capture, decode_secret_variants(self.secret_text), self.url, _BASE)
+        for matches in search.matches(search.slots.contents()):
+            for match in matches:
+                if schemes := list(self._schemes(match)):
+                    return self._detected(schemes)
+        return Detection(None, notes=tuple(self._unmatched()), tried=self._tried(search))
 
     def _detected(self, schemes: list[Scheme]) -> Detection:
         scheme = self._with_sources(schemes[0])
-        readings = self._readings(scheme)
         return Detection(
             scheme,
             url=self._signed_url(scheme),
-            readings=readings,
+            readings=self._readings(scheme),
             alternatives=tuple(replace(other, event=scheme.event) for other in schemes[1:MAX_SCHEMES]),
             notes=(*self.notes, *self._about_proof(scheme)),
         )
@@ -148,29 +124,18 @@ class _Detector:
 
     def _schemes(self, match: Match) -> Iterator[Scheme]:
         """Yield every scheme that the match can mean and that verifies each capture, the most usual first."""
-        for signed, time in match.readings():
-            for form in match.forms:
-                if match.digest not in SUPPORTED or form.encoding not in ENCODINGS:
-                    written = f"HMAC-{match.digest.upper()}, {form.encoding}"
-                    self.notes.append(f"the signature matches over {signed} as {written}, which is not supported")
-                    continue
-                try:
-                    scheme = _build(match, form, signed, time)
-                except SchemeError as error:
-                    self.notes.append(f"the signature matches over {signed}, but {error}")
-                    continue
-                if self._verifies(scheme):
-                    yield scheme
+        for scheme in match.schemes(_BASE):
+            if isinstance(scheme, str):
+                self.notes.append(scheme)
+            elif self._verifies(scheme):
+                yield scheme
 
     def _verifies(self, scheme: Scheme) -> bool:
         try:
-            secret = Secret(scheme.key_of(self.secret_text))
-            for one in self.captures:
-                ageless = without_age(scheme)
-                verify(ageless, secrets=[secret], headers=one.headers, body=one.body, now=0.0, url=self.url)
-        except (ValueError, DeliveryRefused):
+            secrets = [Secret(scheme.key_of(self.secret_text))]
+        except ValueError:
             return False
-        return True
+        return all(find_signer(scheme, secrets, one.headers, one.body, self.url) for one in self.captures)
 
     def _with_sources(self, scheme: Scheme) -> Scheme:
         used = {*(f"header:{name}" for name in scheme.header_names), *scheme.signature}
@@ -233,51 +198,24 @@ class _Detector:
         if names:
             yield f"{OMITTED}{', '.join(names)}; if one of them is the signature, capture its value"
 
-    def _tried(
-        self,
-        forms: list[SignatureForm],
-        times: list[Timestamp],
-        slots: Slots,
-        keys: list[SecretVariant],
-        search: Search,
-    ) -> tuple[str, ...]:
+    def _tried(self, search: Search) -> tuple[str, ...]:
         """What the search tried, for the error message."""
-        where = sorted({form.source.removeprefix("header:") for form in forms})
+
+        def names(sources: Iterable[str]) -> str:
+            return ", ".join(source.removeprefix("header:") for source in sources) or "none"
+
         length = min(len(one.body) for one in self.captures)
-        stopped = (
-            f", not all: a body of {length:,} bytes takes too long; capture a shorter one" if search.stopped else ""
-        )
+        limit = f", not all: a body of {length:,} bytes takes too long; capture a shorter one" if search.stopped else ""
+        url = "" if self.url else ", none with a URL"
+        keys = [f"{key.encoding} without its prefix" if key.prefix else key.encoding for key in search.keys]
         return (
             f"{len(PRESETS)} presets",
-            f"signatures: {len(search.signatures)}, in {', '.join(where)}"
-            if where
-            else "signatures: none in any header",
-            f"timestamps: {', '.join(time.source for time in times) or 'none'}",
-            f"other values: {', '.join(source.removeprefix('header:') for source in slots.names) or 'none'}",
-            f"the secret read as {', '.join(_name_of(key) for key in keys) or 'nothing'}",
-            f"{search.tried:,} ways to build the signed content" + ("" if self.url else ", none with a URL") + stopped,
+            f"signatures: {names(search.places)}",
+            f"timestamps: {names(time.source for time in search.times)}",
+            f"other values: {names(search.slots.names)}",
+            f"the secret read as {', '.join(keys) or 'nothing'}",
+            f"{search.tried:,} ways to build the signed content{url}{limit}",
         )
-
-
-def _build(match: Match, form: SignatureForm, signed: str, time: Timestamp | None) -> Scheme:
-    kind, name = form.source.split(":", 1)
-    return Scheme(
-        "detected",
-        headers=(name,) if kind == "header" else (),
-        signature=() if kind == "header" else (form.source,),
-        algorithm="sha256" if match.plain else f"hmac-{match.digest}",  # type: ignore[arg-type]
-        encoding=form.encoding,  # type: ignore[arg-type]
-        list_sep=form.list_sep,
-        pair_sep=form.pair_sep,
-        sig_keys=(form.key,) if form.pair_sep else (),
-        sig_index=form.index,
-        signed=signed,
-        allow_unsigned_body=not any(part in signed for part in ("{body", "{form_sorted")),
-        secret_prefix=match.secret.prefix,
-        secret_encoding=match.secret.encoding,  # type: ignore[arg-type]
-        timestamp=time.source if time else "",
-        timestamp_unit=time.unit if time else "s",
-    )
 
 
 def _read(capture: Capture, store: Store) -> CaptureReading:
@@ -285,7 +223,7 @@ def _read(capture: Capture, store: Store) -> CaptureReading:
     try:
         delivery = read_delivery(capture.headers, capture.body, store=store, now=0.0, source="webhook")
     except (DeliveryRefused, NoEvents):
-        return CaptureReading("", "", "", "", "")
+        return CaptureReading()
     event = delivery.event
     return CaptureReading(
         topic=delivery.theirs,
@@ -294,7 +232,3 @@ def _read(capture: Capture, store: Store) -> CaptureReading:
         resource_id=event.resource_id,
         time=event.occurred_at.isoformat() if event.occurred_at else "",
     )
-
-
-def _name_of(variant: SecretVariant) -> str:
-    return f"{variant.encoding} without its prefix" if variant.prefix else variant.encoding

@@ -1,4 +1,4 @@
-"""Searches for the change under which a refused delivery's signature would match. No text contains a secret."""
+"""Finds what to change so that a refused delivery would be accepted. No text contains a secret."""
 
 from __future__ import annotations
 
@@ -6,305 +6,265 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import product
+from typing import NamedTuple
 
-from receiver.contract.diagnosis.captures import Capture
-from receiver.contract.diagnosis.contents import Content, Slots, find_times
-from receiver.contract.diagnosis.search import (
-    ENCODINGS,
-    SUPPORTED,
-    Match,
-    Search,
-    SecretVariant,
-    SignatureForm,
-    Signatures,
-    beside,
-    decode_secret_variants,
-    find_signatures,
-    without_age,
-)
+from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted, unit_of
+from receiver.contract.diagnosis.contents import Content, ContentPart, Timestamp, Way
+from receiver.contract.diagnosis.detect import changes
+from receiver.contract.diagnosis.search import Match, Search, SecretVariant, decode_secret_variants, find_signer
+from receiver.contract.diagnosis.terminal_text import printable
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import is_form
 from receiver.contract.intake import read_document
-from receiver.contract.signing.decoding import decode_secret
 from receiver.contract.signing.grammar import Scheme, Secret
-from receiver.contract.signing.signatures import (
-    PRESETS,
-    Headers,
-    read_timestamp,
-    split_signatures,
-    verify,
-)
+from receiver.contract.signing.signatures import PRESETS, Headers, find_signatures, read_timestamp, split_signatures
+from receiver.contract.stored_headers import NEVER_STORED, omitted_headers, sealed_headers
 from receiver.contract.stores import Store
 
 MAX_RESERIALISED = 512 * 1024
 MAX_INFLATED = 4 * 1024 * 1024
 MAX_HINTS = 3
-_BOM = b"\xef\xbb\xbf"
+MAX_CHANGES = 99
+_SPACES = b" \t\r\n\"'"
 
 
-@dataclass(frozen=True)
-class Hint:
+class Hint(NamedTuple):
     """One finding about a refused delivery, and how to fix it."""
 
     text: str
     fix: str = ""
 
 
-@dataclass(frozen=True)
-class _Change:
-    """A key or content to try. `difference` from the store's own is empty for the store's own."""
-
-    difference: str
-    data: bytes
-    fix: str = ""
-
-
-@dataclass(frozen=True)
-class Findings:
-    """The smallest changes under which the signature matches, the most likely first, and how far was searched."""
-
-    hints: tuple[Hint, ...]
-    has_signature: bool
-    """Whether anything in the delivery has the length of a signature."""
-    tried: int
-    """The number of ways to build the signed content that were tried."""
-    is_complete: bool
-
-
-def find_hints(store: Store, headers: Headers, body: bytes, others: Iterable[Store] = ()) -> Findings:
-    """Search for changes of scheme, secret and content under which the signature matches."""
-    capture = Capture(headers, body)
-    signatures = find_signatures(capture)
-    keys = {change.data: change for change in reversed(list(_possible_keys(store, list(others))))}
-    search = Search(signatures, [SecretVariant("", "", key) for key in reversed(keys)])
-    presets = list(_other_presets(store, headers, body))
-    changes = _smallest_change(store, search, keys, _possible_contents(store, capture, signatures), bool(presets))
-    hints = (*changes, *presets)[:MAX_HINTS]
-    return Findings(hints, bool(signatures), search.tried, not search.stopped)
-
-
-def _smallest_change(
-    store: Store, search: Search, keys: dict[bytes, _Change], contents: Iterator[_Change | Content], has_preset: bool
+def find_hints(
+    refusal: DeliveryRefused, store: Store, headers: Headers, body: bytes, others: Iterable[Store] = ()
 ) -> list[Hint]:
-    """Return the first change that is enough by itself; if none is, the smallest combination that matches."""
-    latest: list[_Change] = []
-
-    def each() -> Iterator[Content]:
-        for content in contents:
-            latest[:] = [content] if isinstance(content, _Change) else []
-            if isinstance(content, _Change):
-                yield Content((), "", "", content.data)
-            elif has_preset or found:
-                return
-            else:
-                yield content
-
-    found: list[list[_Change]] = []
-    for match in search.matches(each()):
-        content = latest[0] if latest else _template_change(match)
-        parts = (_form_change(store.scheme, match), keys[match.secret.key], content)
-        found.append([part for part in parts if part.difference])
-        if len(found[-1]) <= 1:
-            break
-    return [_hint(parts) for parts in sorted(found, key=len)[:1]]
+    """Return what would make the delivery valid, the most likely first. Secrets of the stores in `others` are tried."""
+    if refusal.reason == "wrong-store":
+        fix = f"compare {', '.join(store.scheme.event.store)} of the delivery with [stores.{store.name}] domain"
+        return [Hint("the signature matches this store's secret, but the delivery names another store", fix)]
+    if refusal.reason == "ambiguous":
+        fix = (
+            "look for the whole delivery in `storehooks events`; if the store really sends this, ask it for JSON or "
+            "for signed headers without the separator"
+        )
+        return [Hint("the signature matches, but the same bytes may be another delivery, cut elsewhere", fix)]
+    if refusal.reason == "secret-expired":
+        return _rotation_hints(store, str(refusal))
+    if refusal.reason in ("too-old", "too-new", "malformed-timestamp"):
+        return [_time_hint(store.scheme, headers, body, refusal.reason)]
+    return _unstored_hints(store.scheme, headers) or _signature_hints(store, Capture(headers, body), others)
 
 
-def _hint(parts: list[_Change]) -> Hint:
-    difference = " and ".join(part.difference for part in parts) or "with fewer signatures in the header"
-    return Hint(f"the signature would match {difference}", "; ".join(part.fix for part in parts if part.fix))
+def _unstored_hints(scheme: Scheme, headers: Headers) -> list[Hint]:
+    """Why the value of a header is not here: it may hold a credential."""
+    if scheme.reads.intersection(sealed_headers(headers)):
+        return [Hint("it was sealed on arrival", "run this with the [secrets] key that the receiver had then")]
+    omitted = scheme.reads.intersection(omitted_headers(headers))
+    if omitted & NEVER_STORED:
+        fix = 'set [secrets] key = "env:KEYRING_KEY" for every process, and have the store send it again'
+        return [Hint("it may hold a credential, so it is stored only sealed, while the scheme reads it", fix)]
+    if omitted:
+        fix = "have the store send it again; while the scheme reads this header, its value is stored"
+        return [Hint("its name says that it may hold a credential, and the scheme did not read it on arrival", fix)]
+    return []
 
 
-def _template_change(match: Match) -> _Change:
-    signed, time = next(match.readings())
-    place = f', timestamp = "{time.source}"' if time else ""
-    return _Change(f"if the signed content were {json.dumps(signed)}", b"", f"signed = {json.dumps(signed)}{place}")
+def _rotation_hints(store: Store, detail: str) -> list[Hint]:
+    return [
+        Hint(
+            f"the signature matches {secret.fingerprint}, which expired {format_time(secret.not_after)}",
+            f"extend not_after in {secret.origin or f'[stores.{store.name}] signing_secrets'}, then send HUP; or "
+            f"finish the rotation: storehooks subscriptions rotate --store {store.name}",
+        )
+        for secret in store.secrets
+        if secret.not_after and secret.fingerprint in detail
+    ][:1]
 
 
-def _form_change(scheme: Scheme, match: Match) -> _Change:
-    """How the form of the matching signature differs from the scheme."""
-    if match.plain:
-        fix = 'algorithm = "sha256", with {secret} in signed'
-        return _Change(f"with SHA-256 without HMAC, the secret {match.plain}", b"", fix)
-    if match.digest != scheme.digest:
-        fix = f'algorithm = "hmac-{match.digest}"' if match.digest in SUPPORTED else ""
-        return _Change(f"with HMAC-{match.digest.upper()}" + ("" if fix else ", which is not supported"), b"", fix)
-    changes = [_change_of_form(scheme, form) for form in match.forms]
-    return min(changes, key=lambda change: bool(change.difference))
+def _time_hint(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> Hint:
+    pairs = split_signatures(scheme, find_signatures(scheme, headers, body))
+    unit = unit_of(read_timestamp(scheme, headers, body, pairs))
+    if unit and unit != scheme.timestamp_unit:
+        return Hint(f"the signature matches, but the timestamp has another unit, {unit}", f'timestamp_unit = "{unit}"')
+    if reason == "malformed-timestamp":
+        return Hint(f"the signature matches, but {scheme.timestamp} is not a timestamp", "set timestamp")
+    return Hint(
+        "the signature matches, but the timestamp is outside the tolerance: a wrong clock, a late retry or a replay",
+        "synchronise the clocks; for a store that signs once and retries for hours, raise tolerance",
+    )
 
 
-def _change_of_form(scheme: Scheme, form: SignatureForm) -> _Change:
-    kind, name = form.source.split(":", 1)
-    if kind != "header":
-        return _Change(f"with the signature at {form.source}", b"", f'signature = ["{form.source}"]')
-    if name not in scheme.header_names:
-        return _Change(f"with the signature header {name}", b"", f'headers = ["{name}"]')
-    if form.encoding != scheme.encoding:
-        known = form.encoding in ENCODINGS
-        difference = f"read as {form.encoding}" + ("" if known else ", which is not supported")
-        return _Change(difference, b"", f'encoding = "{form.encoding}"' if known else "")
-    if form.pair_sep and form.key not in scheme.sig_keys:
-        fix = f'pair_sep = "{form.pair_sep}", sig_keys = ["{form.key}"]'
-        return _Change(f"with the signature after the key {form.key}", b"", fix)
-    if scheme.sig_keys and not form.pair_sep:
-        return _Change("without a key before the signature", b"", 'pair_sep = "", sig_keys = []')
-    return _Change("", b"")
+# The signature does not match: a search with other keys, other contents and other schemes
 
 
-# Keys: the store's own, the same with another encoding, and those of other stores
+def _signature_hints(store: Store, capture: Capture, others: Iterable[Store]) -> list[Hint]:
+    keys: dict[bytes, tuple[SecretVariant, Hint | None]] = {}
+    for key, about in _possible_keys(store, others):
+        keys.setdefault(key.key, (key, about))
+    contents: dict[bytes, tuple[Content, Hint | None]] = {}
+    for content, about in _possible_contents(store, capture):
+        contents.setdefault(content.data, (content, about))
+
+    def hints_in(found: Iterable[Content]) -> list[Hint]:
+        """The smallest change under which the first content that matches is valid."""
+        costs: list[tuple[int, Hint]] = []
+        for match in next(search.matches(found), ()):
+            about = (keys[match.secret.key][1], contents.get(match.content.data, (None, None))[1])
+            costs += _changes(match, store.scheme, [hint for hint in about if hint])
+        return [hint for _, hint in sorted(costs, key=lambda one: one[0])[:1]]
+
+    search = Search(capture, [key for key, _ in keys.values()], store.url, store.scheme)
+    own = [key for key, (_, about) in keys.items() if about is None]
+    near = hints_in(content for content, _ in contents.values())
+    hints = [*near, *_other_presets(store, capture, own)][:MAX_HINTS]
+    return hints or hints_in(search.slots.contents()) or [_no_match(search, capture)]
 
 
-def _possible_keys(store: Store, others: list[Store]) -> Iterator[_Change]:
-    for secret in store.secrets:
-        yield _Change("", secret.key)
-    for secret in store.secrets:
-        yield from _with_other_encoding(store.scheme, secret)
-    for other in others:
-        for secret in other.secrets:
-            difference = f"with {secret.fingerprint}, a secret of {other.name}"
-            fix = f"have {other.name} send to its own URL, or add that secret to {store.name}"
-            yield _Change(difference, secret.key, fix)
-
-
-def _with_other_encoding(scheme: Scheme, secret: Secret) -> Iterator[_Change]:
-    """Decode the secret in other ways. Only its key is known, so its text is encoded from the key first."""
-    for text in _texts_of(scheme, secret):
-        for encoding in ("utf8", "base64", "hex"):
-            if encoding != scheme.secret_encoding:
-                fix = f'secret_encoding = "{encoding}"'
-                yield from _decoded(text, encoding, f"with {secret.fingerprint} read as {encoding}", fix)
-        for variant in decode_secret_variants(text):
-            if variant.prefix:
-                difference = f"with {secret.fingerprint} read as {variant.encoding} without its prefix"
-                yield _Change(difference, variant.key, "set secret_prefix and secret_encoding")
-        if scheme.secret_prefix:
-            difference, fix = (
-                f"with {secret.fingerprint} including its prefix",
-                'secret_prefix = "", secret_encoding = "utf8"',
-            )
-            yield _Change(difference, (scheme.secret_prefix + text).encode(), fix)
-    if secret.key.strip(b" \t\r\n\"'") != secret.key:
-        difference = f"with {secret.fingerprint} without the spaces or quotes around it"
-        yield _Change(
-            difference, secret.key.strip(b" \t\r\n\"'"), f"correct the secret at {secret.origin or 'its source'}"
+def _changes(match: Match, own: Scheme, about: list[Hint]) -> Iterator[tuple[int, Hint]]:
+    """Yield the number of changes, and the changes, under which the match is valid."""
+    for scheme in match.schemes(own):
+        if isinstance(scheme, str):
+            yield MAX_CHANGES, Hint(scheme)
+            continue
+        settings = changes(scheme, own)
+        fix = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+        parts = [*([Hint(f"with {fix}", fix)] if fix else []), *about]
+        text = " and ".join(part.text for part in parts) or "with fewer signatures in the header"
+        yield (
+            len(settings) + len(about),
+            Hint(f"the signature would match {text}", "; ".join(part.fix for part in parts)),
         )
 
 
-def _texts_of(scheme: Scheme, secret: Secret) -> list[str]:
-    padded = b64encode(secret.key).decode()
-    texts = {
-        "hex": [secret.key.hex(), secret.key.hex().upper()],
-        "base64": list(dict.fromkeys([padded, padded.rstrip("=")])),
-        "utf8": [secret.key.decode("utf-8", "replace")],
-    }
-    return texts[scheme.secret_encoding]
+def _possible_keys(store: Store, others: Iterable[Store]) -> Iterator[tuple[SecretVariant, Hint | None]]:
+    """Yield the store's own keys, the same decoded in other ways, and those of other stores."""
+    own = store.scheme
+    for secret in store.secrets:
+        yield SecretVariant(own.secret_encoding, own.secret_prefix, secret.key), None
+    for secret in store.secrets:
+        for text in _texts_of(own, secret.key):
+            for variant in decode_secret_variants(own.secret_prefix + text, own.secret_prefix):
+                yield variant, None
+        about = Hint(
+            f"with {secret.fingerprint} without the spaces or quotes around it",
+            f"correct the secret at {secret.origin or 'its source'}",
+        )
+        yield SecretVariant(own.secret_encoding, own.secret_prefix, secret.key.strip(_SPACES)), about
+    for other in others:
+        fix = f"have {other.name} send to its own URL, or add that secret to {store.name}"
+        for secret in other.secrets:
+            about = Hint(f"with {secret.fingerprint}, a secret of {other.name}", fix)
+            yield SecretVariant(own.secret_encoding, own.secret_prefix, secret.key), about
 
 
-def _decoded(text: str, encoding: str, difference: str, fix: str) -> Iterator[_Change]:
-    try:
-        key = decode_secret(text, encoding)
-    except ValueError:
-        return
-    if key:
-        yield _Change(difference, key, fix)
+def _texts_of(scheme: Scheme, key: bytes) -> tuple[str, ...]:
+    """The texts that a secret may have in the config: only its key is known."""
+    padded = b64encode(key).decode()
+    return {
+        "utf8": (key.decode("utf-8", "replace"),),
+        "base64": (padded, padded.rstrip("=")),
+        "hex": (key.hex(), key.hex().upper()),
+    }[scheme.secret_encoding]
 
 
-# Contents: by the scheme's own template, over another body or URL, or by another template
-
-
-def _possible_contents(store: Store, capture: Capture, signatures: Signatures) -> Iterator[_Change | Content]:
+def _possible_contents(store: Store, capture: Capture) -> Iterator[tuple[Content, Hint | None]]:
+    """Yield the contents by the scheme's own template: over this body and URL, and over others."""
     headers, body = capture.headers, capture.body
-    yield from _content_by_scheme(store, headers, body)
-    for difference, changed in _possible_bodies(body, headers):
-        if changed != body:
-            fix = "find the proxy or middleware that changes the body"
-            yield from _content_by_scheme(store, headers, changed, difference, fix)
+    yield from _content_by_scheme(store, headers, body, None)
+    for text, changed in _possible_bodies(body, headers):
+        about = Hint(f"if the body {text}", "find the proxy or middleware that changes the body")
+        yield from _content_by_scheme(store, headers, changed, about)
     for url in _possible_urls(store):
-        fix = f'[stores.{store.name}] url = "{url}"'
-        yield from _content_by_scheme(replace(store, url=url), headers, body, f"if the url were {url}", fix)
-    forms = [form for forms in signatures.values() for form in forms]
-    times = find_times(capture, beside(capture, forms))
-    yield from Slots(capture, url=store.url, times=times, taken={form.source for form in forms}).contents()
+        about = Hint(f"if the url were {url}", f'[stores.{store.name}] url = "{url}"')
+        yield from _content_by_scheme(replace(store, url=url), headers, body, about)
 
 
 def _content_by_scheme(
-    store: Store, headers: Headers, body: bytes, difference: str = "", fix: str = ""
-) -> Iterator[_Change]:
-    scheme = store.scheme
+    store: Store, headers: Headers, body: bytes, about: Hint | None
+) -> Iterator[tuple[Content, Hint | None]]:
+    scheme, text = store.scheme, ""
     raw = [(name, headers[name]) for name in scheme.header_names if name in headers]
     try:
-        text = ""
-        if "{timestamp}" in scheme.signed:
+        if scheme.signs_time:
             text = read_timestamp(scheme, headers, body, split_signatures(scheme, raw))
-        content = scheme.signed_content(headers, body, text, store.url)
+        data = scheme.signed_content(headers, body, text, store.url)
     except DeliveryRefused:
         return
-    yield _Change(difference, content, fix)
+    time = Timestamp(scheme.timestamp, text, scheme.timestamp_unit) if scheme.timestamp else None
+    way = Way(scheme.signed.replace("{secret}", ""), time)
+    yield Content((ContentPart(data, (way,)),), "", "", data), about
 
 
 def _possible_bodies(body: bytes, headers: Headers) -> Iterator[tuple[str, bytes]]:
-    yield "if the body had no trailing newline", body.rstrip(b"\r\n")
-    yield "if the body had a trailing newline", body + b"\n"
-    yield "if the body had no spaces around it", body.strip()
-    yield "if the body had no byte order mark", body.removeprefix(_BOM)
-    yield "if the body had Unix line endings", body.replace(b"\r\n", b"\n")
-    yield "if the body had Windows line endings", body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
-    yield "if the body were empty", b""
+    unix = body.replace(b"\r\n", b"\n")
+    yield "had no trailing newline", body.rstrip(b"\r\n")
+    yield "had a trailing newline", body + b"\n"
+    yield "had no spaces around it", body.strip()
+    yield "had no byte order mark", body.removeprefix(b"\xef\xbb\xbf")
+    yield "had Unix line endings", unix
+    yield "had Windows line endings", unix.replace(b"\n", b"\r\n")
+    yield "were empty", b""
     if body.startswith(b"\x1f\x8b") or "gzip" in headers.get("content-encoding", ""):
-        yield from _inflated(body)
-    if len(body) <= MAX_RESERIALISED:
-        yield from _reserialised(body)
-
-
-def _inflated(body: bytes) -> Iterator[tuple[str, bytes]]:
-    try:
-        yield "if the body were decompressed", zlib.decompressobj(wbits=47).decompress(body, MAX_INFLATED)
-    except zlib.error:
-        return
-
-
-def _reserialised(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the same JSON in other formats. A proxy that parses and re-serialises the body is a frequent cause."""
-    _, problem = read_document(body)
-    if problem or is_form(body):
-        return
-    document = json.loads(body)
-    compact: dict[str, Any] = {"separators": (",", ":")}
-    for style in (
-        compact,
-        {},
-        {"indent": 2},
-        {"indent": 4},
-        {**compact, "sort_keys": True},
-        {"sort_keys": True},
-    ):
-        for ascii_only in (False, True):
-            text = json.dumps(document, ensure_ascii=ascii_only, **style)
-            for written in (text, text.replace("/", "\\/")):
-                yield "if the JSON body were re-serialised", written.encode("utf-8", "surrogatepass")
+        with suppress(zlib.error):
+            yield "were decompressed", zlib.decompressobj(wbits=47).decompress(body, MAX_INFLATED)
+    if len(body) <= MAX_RESERIALISED and not is_form(body) and not read_document(body)[1]:
+        # A proxy that parses and re-serialises the body is a frequent cause.
+        document, compact = json.loads(body), (",", ":")
+        for indent, separators in ((None, compact), (None, None), (2, None), (4, None)):
+            for is_sorted, is_ascii in product((False, True) if indent is None else (False,), (False, True)):
+                text = json.dumps(
+                    document, indent=indent, separators=separators, sort_keys=is_sorted, ensure_ascii=is_ascii
+                )
+                for written in (text, text.replace("/", "\\/")):
+                    yield "were re-serialised", written.encode("utf-8", "surrogatepass")
 
 
 def _possible_urls(store: Store) -> list[str]:
     if "{url}" not in store.scheme.signed:
         return []
-    url = store.url
-    swapped = (
-        url.replace("https://", "http://", 1) if url.startswith("https://") else url.replace("http://", "https://", 1)
-    )
-    shared = url.rpartition("/")[0]
-    return [url.rstrip("/"), url.rstrip("/") + "/", swapped, swapped.rstrip("/") + "/", shared, shared + "/"]
+    scheme, _, rest = store.url.partition("://")
+    bare, swapped = rest.rstrip("/"), "http" if scheme == "https" else "https"
+    shared = rest.rpartition("/")[0]
+    ends = (bare, f"{bare}/", shared, f"{shared}/")
+    return [f"{scheme}://{end}" for end in ends] + [f"{swapped}://{end}" for end in (rest, f"{bare}/")]
 
 
-def _other_presets(store: Store, headers: Headers, body: bytes) -> Iterator[Hint]:
-    own = store.scheme
-    keys = [change.data for change in _possible_keys(store, [])]
+def _other_presets(store: Store, capture: Capture, keys: list[bytes]) -> Iterator[Hint]:
+    own, secrets = store.scheme, [Secret(key) for key in keys]
     for preset in PRESETS.values():
-        if (preset.headers, preset.signed) == (own.headers, own.signed):
-            continue
-        try:
-            secrets = [Secret(key) for key in keys]
-            verify(without_age(preset), secrets=secrets, headers=headers, body=body, now=0.0, url=store.url)
-        except DeliveryRefused:
-            continue
-        yield Hint(f"the signature would match with the preset {preset.name}", f'scheme = "{preset.name}"')
+        is_other = (preset.headers, preset.signed) != (own.headers, own.signed)
+        if is_other and find_signer(preset, secrets, capture.headers, capture.body, store.url):
+            yield Hint(f"the signature would match with the preset {preset.name}", f'scheme = "{preset.name}"')
+
+
+def _no_match(search: Search, capture: Capture) -> Hint:
+    """Names every possible cause: a wrong scheme, a wrong secret and a changed body look the same."""
+    unstored = omitted(capture.headers)
+    about_unstored = f"; {OMITTED}{', '.join(map(printable, unstored))}" if unstored else ""
+    if search.signatures:
+        limit = f", and not all were tried: the body is {len(capture.body):,} bytes long" if search.stopped else ""
+        return Hint(
+            "no known change makes the signature match: the store signs with a secret that is not configured, or in a "
+            f"way that is not among the {search.tried:,} that were tried{limit}, or the body was changed in "
+            f"transit{about_unstored}",
+            "compare the secret at the store with the fingerprints above; if it is the right one, compare the scheme "
+            "with the store's documentation",
+        )
+    if unstored:
+        return Hint(
+            f"no stored header contains a signature{about_unstored}",
+            f'headers = ["{printable(unstored[0])}"], if that is the signature; later ones are stored with it',
+        )
+    return Hint(
+        "no header contains a signature; besides the usual headers the delivery has "
+        + (", ".join(map(printable, capture.custom_headers)) or "no others"),
+        "turn on signing at the store, or find the proxy that removes the header",
+    )
+
+
+def format_time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

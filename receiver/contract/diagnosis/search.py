@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
+from typing import Any, NamedTuple
 
 from receiver.contract.diagnosis.captures import Capture, unit_of
-from receiver.contract.diagnosis.contents import SEPARATORS, Content, Timestamp
+from receiver.contract.diagnosis.contents import SEPARATORS, Content, Slots, Timestamp, find_times
+from receiver.contract.errors import DeliveryRefused
 from receiver.contract.signing.decoding import decode_secret, strict_base64, strict_base64url, strict_hex
-from receiver.contract.signing.grammar import Scheme
+from receiver.contract.signing.grammar import Scheme, SchemeError, Secret
 from receiver.contract.signing.mac import keyed
+from receiver.contract.signing.signatures import Headers, verify
 
 ALGORITHMS = {20: "sha1", 32: "sha256", 48: "sha384", 64: "sha512"}
 """The hash for each length of a signature in bytes."""
 SUPPORTED = ("sha1", "sha256", "sha512")
 ENCODINGS = ("hex", "base64", "base64url")
-"""The hashes and encodings of the grammar."""
+"""The hashes and encodings of schemes."""
 MAX_WORK = 500_000_000
 """The work that one search may do, in bytes hashed, about two seconds: a pure function cannot read a clock."""
 COST_OF_HASH = 800
@@ -36,8 +40,7 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_ /.-]{0,31}")
 _PREFIX = re.compile(r"([a-z]{2,10}_){1,3}")
 
 
-@dataclass(frozen=True)
-class SignatureForm:
+class SignatureForm(NamedTuple):
     """Where a signature is, and how it is written there."""
 
     source: str
@@ -45,12 +48,11 @@ class SignatureForm:
     list_sep: str = ""
     pair_sep: str = ""
     key: str = ""
-    index: int = -1
+    place: int = -1
     """Its place among the parts of the header, if the other parts are no signatures."""
 
 
-@dataclass(frozen=True)
-class SecretVariant:
+class SecretVariant(NamedTuple):
     """One way to decode the text of a secret: the encoding, and the prefix that is removed first."""
 
     encoding: str
@@ -58,8 +60,7 @@ class SecretVariant:
     key: bytes
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """A match: these forms of one signature, made with this hash and key over this content.
 
     `plain` is the place of the secret, "first" or "last", in a hash without HMAC.
@@ -71,20 +72,57 @@ class Match:
     content: Content
     plain: str = ""
 
-    def readings(self) -> Iterator[tuple[str, Timestamp | None]]:
-        """Yield each `signed` that gives the content, with the source of its timestamp; the most usual first."""
+    def schemes(self, base: Scheme) -> Iterator[Scheme | str]:
+        """Yield every scheme that it can mean, the most usual first, or a sentence that says why it cannot be used."""
+        for (signed, time), form in product(self._readings(), self.forms):
+            matches = f"the signature matches over {signed}"
+            if self.digest not in SUPPORTED or form.encoding not in ENCODINGS:
+                yield f"{matches} as HMAC-{self.digest.upper()}, {form.encoding}, which is not supported"
+                continue
+            try:
+                yield self._scheme(base, form, signed, time)
+            except SchemeError as error:
+                yield f"{matches}, but {error}"
+
+    def _readings(self) -> Iterator[tuple[str, Timestamp | None]]:
         for signed, time in self.content.readings():
             parts = {"": [signed], "first": ["{secret}", signed], "last": [signed, "{secret}"]}[self.plain]
             yield self.content.separator.join(parts), time
+
+    def _scheme(self, base: Scheme, form: SignatureForm, signed: str, time: Timestamp | None) -> Scheme:
+        kind, name = form.source.split(":", 1)
+        is_known = name in base.header_names if kind == "header" else form.source in base.signature
+        signs_body = any(part in signed for part in ("{body", "{form_sorted"))
+        values: dict[str, Any] = {
+            "headers": base.headers if is_known else (name,) if kind == "header" else (),
+            "signature": base.signature if is_known else () if kind == "header" else (form.source,),
+            "algorithm": "sha256" if self.plain else f"hmac-{self.digest}",
+            "encoding": form.encoding,
+            "list_sep": form.list_sep,
+            "pair_sep": form.pair_sep,
+            "sig_keys": base.sig_keys if form.key in base.sig_keys else (form.key,) if form.pair_sep else (),
+            "sig_index": form.place,
+            "signed": signed,
+            "allow_unsigned_body": base.allow_unsigned_body or not signs_body,
+            "secret_prefix": self.secret.prefix,
+            "secret_encoding": self.secret.encoding,
+            "timestamp": time.source if time else "" if base.signs_time else base.timestamp,
+            "timestamp_unit": time.unit if time else base.timestamp_unit,
+        }
+        return replace(base, **values)
 
 
 Signatures = dict[bytes, list[SignatureForm]]
 
 
-def find_signatures(capture: Capture) -> Signatures:
-    """Return what decodes to the length of a signature, with the simplest form of each place and encoding."""
+def find_signatures(capture: Capture, base: Scheme) -> Signatures:
+    """Return what decodes to the length of a signature, with the simplest form of each place and encoding.
+
+    The form of `base` is the simplest one.
+    """
     found: Signatures = {}
-    for (list_sep, pair_sep), (source, text) in product(FORMS, capture.values.items()):
+    separators = dict.fromkeys([(base.list_sep, base.pair_sep), *FORMS])
+    for (list_sep, pair_sep), (source, text) in product(separators, capture.values.items()):
         if (list_sep or pair_sep) and source.startswith("json:"):
             continue  # a field of a document has one value
         for index, key, item in split(text, list_sep=list_sep, pair_sep=pair_sep):
@@ -116,7 +154,7 @@ def beside(capture: Capture, forms: Iterable[SignatureForm]) -> dict[str, str]:
     """Return the values next to the signatures in their headers, as `sig:KEY` or `sig:PLACE`."""
     values: dict[str, str] = {}
     for form in forms:
-        if form.list_sep and (form.pair_sep or form.index >= 0):
+        if form.list_sep and (form.pair_sep or form.place >= 0):
             items = split(capture.values[form.source], list_sep=form.list_sep, pair_sep=form.pair_sep)
             for index, key, text in items:
                 if unit_of(text):
@@ -125,78 +163,97 @@ def beside(capture: Capture, forms: Iterable[SignatureForm]) -> dict[str, str]:
 
 
 def decodings(text: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (encoding, bytes) for each encoding in which the text has the length of a signature.
-
-    Hex is also base64, of another length. Schemes do not support the last encoding.
-    """
-    ways: list[tuple[str, Callable[[str], bytes]]] = [("base64", strict_base64), ("base64url", strict_base64url)]
-    if ("+" in text or "/" in text) and not text.endswith("="):
-        ways.append(("base64 without padding", lambda bare: decode_secret(bare, "base64")))
-    as_hex = list(_try("hex", strict_hex, text))
-    found = as_hex if as_hex and len(as_hex[0][1]) in ALGORITHMS else [one for way in ways for one in _try(*way, text)]
-    yield from (one for one in found if len(one[1]) in ALGORITHMS)
+    """Yield (encoding, bytes) for each encoding in which the text has the length of a signature."""
+    for encoding, decode in _DECODERS.items():
+        with suppress(ValueError):
+            mac = decode(text)
+            if len(mac) in ALGORITHMS:
+                yield encoding, mac
+                if encoding == "hex":
+                    return  # it is also base64, of another length
 
 
-def _try(encoding: str, decode: Callable[[str], bytes], text: str) -> Iterator[tuple[str, bytes]]:
-    try:
-        yield encoding, decode(text)
-    except ValueError:
-        return
+def _unpadded(text: str) -> bytes:
+    if text.endswith("=") or not {"+", "/"} & set(text):
+        raise ValueError("it is padded, or base64url")
+    return decode_secret(text, "base64")
 
 
-def decode_secret_variants(text: str) -> list[SecretVariant]:
+_DECODERS: dict[str, Callable[[str], bytes]] = {
+    "hex": strict_hex,
+    "base64": strict_base64,
+    "base64url": strict_base64url,
+    "base64 without padding": _unpadded,
+}
+
+
+def decode_secret_variants(text: str, prefix: str = "") -> list[SecretVariant]:
     """Return the ways to decode a secret: with or without its prefix, as text, base64 or hex."""
-    prefix = match[0] if (match := _PREFIX.match(text)) else ""
+    prefix = prefix or (match[0] if (match := _PREFIX.match(text)) else "")
     found: dict[bytes, SecretVariant] = {}
-    for cut in dict.fromkeys(["", prefix]):
-        for encoding in ("utf8", "base64", "hex"):
-            for _, key in _try(encoding, lambda bare, way=encoding: decode_secret(bare, way), text[len(cut) :]):  # type: ignore[misc]
-                if key:
-                    found.setdefault(key, SecretVariant(encoding, cut, key))
-    return list(found.values())
+    for cut, encoding in product(dict.fromkeys(["", prefix]), ("utf8", "base64", "hex")):
+        with suppress(ValueError):
+            key = decode_secret(text[len(cut) :], encoding)
+            found.setdefault(key, SecretVariant(encoding, cut, key))
+    return [variant for variant in found.values() if variant.key]
 
 
-def without_age(scheme: Scheme) -> Scheme:
-    """The scheme for deliveries of any age. A tolerance of 0 would turn off checks of the timestamp, too."""
-    return replace(scheme, tolerance=10**15)
+def find_signer(scheme: Scheme, secrets: Sequence[Secret], headers: Headers, body: bytes, url: str) -> Secret | None:
+    """Return the secret that signed a delivery of any age, even if it has expired; None if it is not valid.
+
+    A tolerance of 0 would turn off checks of the timestamp, too.
+    """
+    ageless = replace(scheme, tolerance=10**15)
+    try:
+        return verify(ageless, secrets=secrets, headers=headers, body=body, now=0.0, url=url).secret
+    except DeliveryRefused:
+        return None
 
 
 class Search:
-    """Tests contents against the signatures, until the limit on the work is reached."""
+    """Looks for contents that give a signature of the capture, until the limit on the work is reached."""
 
-    def __init__(self, signatures: Mapping[bytes, list[SignatureForm]], keys: Sequence[SecretVariant]) -> None:
-        self.signatures = signatures
-        sizes = sorted({len(mac) for mac in signatures})
-        self.variants = [(key, size, keyed(key.key, ALGORITHMS[size])) for key, size in product(keys, sizes)]
-        self.plain = list(keys) if 32 in sizes else []
+    def __init__(self, capture: Capture, keys: Sequence[SecretVariant], url: str, base: Scheme) -> None:
+        self.signatures, self.keys = find_signatures(capture, base), keys
+        forms = [form for forms in self.signatures.values() for form in forms]
+        self.places = sorted({form.source for form in forms})
+        self.times = find_times(capture, beside(capture, forms))
+        self.slots = Slots(capture, url=url, times=self.times, taken=set(self.places))
+        sizes = sorted({len(mac) for mac in self.signatures})
+        self._variants = [(key, size, keyed(key.key, ALGORITHMS[size])) for key, size in product(keys, sizes)]
+        self._plain = keys if 32 in sizes else ()
+        self._work = 0
         self.tried = 0
         """The number of contents that were tested."""
-        self.stopped = False
-        """Whether the limit on the work was reached before all were tested."""
 
-    def matches(self, contents: Iterable[Content]) -> Iterator[Match]:
-        if not self.variants:
-            return
-        work, each = 0, len(self.variants) + len(self.plain)  # a plain hash takes half the time, and there are two
-        for content in contents:
-            if work > MAX_WORK:
-                self.stopped = True
+    @property
+    def stopped(self) -> bool:
+        """Whether the limit on the work was reached before all were tested."""
+        return self._work > MAX_WORK
+
+    def matches(self, contents: Iterable[Content]) -> Iterator[list[Match]]:
+        """Yield the matches of each content that has any."""
+        each = len(self._variants) + len(self._plain)  # a plain hash takes half the time, and there are two
+        for content in contents if each else ():
+            if self.stopped:
                 return
-            for secret, size, mac in self.variants:
-                if forms := self.signatures.get(mac(content.data)):
-                    yield Match(forms, ALGORITHMS[size], secret, content)
-            for secret in self.plain:
-                yield from self._plain_matches(secret, content)
+            found = [
+                Match(forms, ALGORITHMS[size], secret, content)
+                for secret, size, mac in self._variants
+                if (forms := self.signatures.get(mac(content.data)))
+            ]
+            for secret in self._plain:
+                found += self._plain_matches(secret, content)
+            if found:
+                yield found
             self.tried += 1
-            work += (len(content.data) + COST_OF_HASH) * each
+            self._work += (len(content.data) + COST_OF_HASH) * each
 
     def _plain_matches(self, secret: SecretVariant, content: Content) -> Iterator[Match]:
         """SHA-256 without HMAC, over the secret and the content."""
         for separator in SEPARATORS if len(content.parts) == 1 else (content.separator,):
             between = separator.encode()
-            for place, data in (
-                ("first", secret.key + between + content.data),
-                ("last", content.data + between + secret.key),
-            ):
+            joined = {"first": secret.key + between + content.data, "last": content.data + between + secret.key}
+            for place, data in joined.items():
                 if forms := self.signatures.get(hashlib.sha256(data).digest()):
                     yield Match(forms, "sha256", secret, content._replace(separator=separator), plain=place)

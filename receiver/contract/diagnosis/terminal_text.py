@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+MAX_PRINTED = 60
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e\n\t]")
 _CONTROLLING = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
@@ -12,6 +13,12 @@ _CONTROLLING = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 def harmless(text: str) -> str:
     """Text without characters that control a terminal: escape sequences, line breaks, bidi controls."""
     return "".join(c if unicodedata.category(c) not in _CONTROLLING else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def printable(text: str) -> str:
+    """Return text from a delivery, safe to print: shortened, and without control characters."""
+    clean = harmless(text[: MAX_PRINTED + 1])
+    return clean if len(clean) <= MAX_PRINTED else clean[:MAX_PRINTED] + "…"
 
 
 def escaped(text: str) -> str:

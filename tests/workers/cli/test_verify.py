@@ -46,6 +46,12 @@ signing_secrets = ["{NEW}"]
 headers = ["X-Acme-Signature"]
 signed = "{{timestamp}}.{{body}}"
 timestamp = "header:X-Acme-Time"
+[stores.touching]
+scheme = "touching"
+signing_secrets = ["{NEW}"]
+[schemes.touching]
+extends = "timed"
+signed = "{{header:X-Acme-Id}}{{timestamp}}.{{body}}"
 """
 
 
@@ -193,6 +199,19 @@ def test_a_refused_delivery_is_explained_with_the_next_command(served: System) -
     assert "NOT VALID  secret-expired" in shown
     assert "extend not_after in" in shown
     assert "storehooks refused release --store acme" in shown
+
+
+def test_refused_deliveries_of_a_scheme_that_needs_a_tolerance_are_counted(served: System) -> None:
+    """Its header touches the timestamp, so no tolerance of 0 is allowed."""
+    store = served.config.known_stores["touching"]
+    body, moment = b'{"type":"order.created"}', str(int(time.time()) - 3600)
+    mac = hmac.digest(store.secrets[0].key, f"d1{moment}.".encode() + body, "sha256").hex()
+    headers = {"x-acme-signature": mac, "x-acme-id": "d1", "x-acme-time": moment}
+    assert served.http.post("/webhooks/touching", headers=headers, content=body).status_code == 401
+    eventually(lambda: served.refusals().newest(store="touching"))
+    shown = served.run_cli("verify", "--refused", "last", "--store", "touching").stdout
+    assert "NOT VALID  too-old" in shown
+    assert f"1 signed with secret {store.secrets[0].fingerprint}." in shown
 
 
 def test_a_refused_delivery_that_names_no_configured_store_is_explained(served: System) -> None:
@@ -391,7 +410,7 @@ def test_schemes_are_listed_with_their_stores_and_shown_as_toml(tmp_path: Path) 
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     rows = {row["scheme"]: row for row in json.loads(cli(config, "scheme", "list", "--json").stdout)}
-    assert len(rows) == len(PRESETS) + 1
+    assert len(rows) == len(PRESETS) + 2
     assert rows["timed"]["stores"] == ["acme", "other"]
     assert rows["timed"]["from"] == f"{config}:15"
     assert rows["stripe"] == {

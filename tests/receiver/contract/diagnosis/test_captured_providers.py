@@ -18,6 +18,9 @@ from receiver.contract.signing.sources import query_fields
 FOLDER = Path(__file__).parents[1] / "captures"
 CAPTURES = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
 
+TWO_SEPARATORS = {"contentful", "plivo"}
+"""Their signed content has more than one separator, which is not searched."""
+
 
 class Judged(NamedTuple):
     """How a provider's captures were detected."""
@@ -82,5 +85,5 @@ def test_the_captures_of_real_providers_are_detected() -> None:
     right = [name for name in found if not results[name].wrong]
     print(f"{len(results)} providers: {len(found)} found, topic, id and resource of {len(right)} right")
     assert [name for name, one in results.items() if one.is_false] == []
-    assert len(found) >= 0.95 * len(results), sorted(set(results) - set(found))
+    assert set(results) - set(found) <= TWO_SEPARATORS
     assert len(right) >= 0.9 * len(found), {name: results[name].wrong for name in found if name not in right}

@@ -59,3 +59,18 @@ def test_captures_of_different_kinds_give_the_sources_of_each() -> None:
     first = Capture({}, b'{"type":"order.created","order":{"id":7}}')
     second = Capture({}, b'{"type":"product.created","product":{"id":8}}')
     assert chosen(first, second).resource_id == ("json:order.id", "json:product.id")
+
+
+@pytest.mark.parametrize(("topic", "ids"), [("order.created", ("header:x-webhook-id",)), ("order.paid", ())])
+def test_a_webhook_id_names_a_delivery_if_it_differs_in_two_of_one_topic(topic: str, ids: tuple[str, ...]) -> None:
+    """Other stores have a webhook for each topic, whose id is equal in all of its deliveries."""
+    first = Capture({"x-webhook-id": "wh-1"}, b'{"type":"order.created","data":{"id":7}}')
+    second = Capture({"x-webhook-id": "wh-2"}, b'{"type":"%b","data":{"id":8}}' % topic.encode())
+    assert chosen(first).id == ()
+    assert chosen(first, second).id == ids
+
+
+def test_a_name_is_the_topic_if_it_says_that_something_happened_and_nothing_else_does() -> None:
+    assert chosen(Capture({}, b'{"name":"channel_occupied","channel":"room-1"}')).topic == ("json:name",)
+    assert chosen(Capture({}, b'{"name":"channel_occupied","event":"order.created"}')).topic == ("json:event",)
+    assert chosen(Capture({}, b'{"name":"Blue shirt","id":7}')).topic == ()
