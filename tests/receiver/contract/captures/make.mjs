@@ -184,11 +184,11 @@ provider("mercadopago", "mercadopago 3.6.1", { unsigned_body: true, preset: "mer
   return { body, query: `data.id=${id}&type=payment`, headers: { "x-signature": xSignature, "x-request-id": requestId }, check: accepts(() => WebhookSignatureValidator.validate({ xSignature, xRequestId: requestId, dataId: id, secret: "mercadopago-invented-secret", toleranceSeconds: 300 })), events: [{ theirs: JSON.parse(body).action, topic: JSON.parse(body).action, id: `7000${n}`, resource_id: id }] };
 });
 
-provider("adyen", "@adyen/api-library 32.1.0", { unsigned_body: true, preset: "adyen", secret: "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056" }, (n) => {
+provider("adyen", "@adyen/api-library 32.1.0", { unsigned_body: true, preset: "adyen", secret: "00112233445566778899AABBCCDDEEFF0123456789ABCDEF0123456789ABCDEF" }, (n) => {
   const { hmacValidator } = require("@adyen/api-library");
   const validator = new hmacValidator();
   const item = { eventCode: n === 1 ? "AUTHORISATION" : "CAPTURE", success: "true", eventDate: ISO, merchantAccountCode: "InventedMerchant", merchantReference: `order-${n}`, pspReference: `791424303456789${n}`, ...(n === 2 && { originalReference: "7914243034567891" }), amount: { currency: "EUR", value: 1990 * n } };
-  const key = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056";
+  const key = "00112233445566778899AABBCCDDEEFF0123456789ABCDEF0123456789ABCDEF";
   const signed = { ...item, additionalData: { hmacSignature: validator.calculateHmac(item, key) } };
   return { body: json({ live: "false", notificationItems: [{ NotificationRequestItem: signed }] }), headers: { "Content-Type": "application/json" }, check: () => validator.validateHMAC(signed, key), events: [{ theirs: item.eventCode, topic: n === 1 ? "payment.authorised" : "payment.captured", id: item.pspReference, resource_id: `order-${n}` }] };
 });
@@ -305,11 +305,11 @@ provider("github", "@octokit/webhooks-methods 6.0.0", { preset: "github", secret
   return { body, headers: { "X-GitHub-Event": "issues", "X-GitHub-Delivery": `72d3162e-cc78-11e3-81ab-4c9367dc095${n}`, "X-Hub-Signature-256": signature, "X-GitHub-Hook-ID": "292430182", "User-Agent": "GitHub-Hookshot/044aadd" }, check: (given) => verify("github invented secret", given, signature), events: [{ theirs: "issues", topic: "issues", id: `72d3162e-cc78-11e3-81ab-4c9367dc095${n}`, resource_id: String(73464126 + n) }] };
 });
 
-provider("slack", "@slack/bolt 5.1.0", { preset: "slack", secret: "8f742231b10e8888abcd99yyyzzz85a5" }, (n) => {
+provider("slack", "@slack/bolt 5.1.0", { preset: "slack", secret: "slack0invented0signing0secret000" }, (n) => {
   const { verifySlackRequest } = require("@slack/bolt/dist/receivers/verify-request.js");
   const body = json({ token: "x", team_id: "T061EG9R6", api_app_id: "A0MDYCDME", event: { type: "message", user: "U061F7AUR", text: `hello ${n}`, ts: `${NOW}.00000${n}`, channel: "C0LAN2Q65" }, type: "event_callback", event_id: `Ev9UQ52YN${n}`, event_time: NOW });
-  const headers = { "X-Slack-Request-Timestamp": String(NOW), "X-Slack-Signature": `v0=${hmac("8f742231b10e8888abcd99yyyzzz85a5", `v0:${NOW}:${body}`)}` };
-  return { body, headers, check: accepts((given) => verifySlackRequest({ signingSecret: "8f742231b10e8888abcd99yyyzzz85a5", body: given, headers: { "x-slack-request-timestamp": NOW, "x-slack-signature": headers["X-Slack-Signature"] } })), events: [{ theirs: "message", topic: "message", id: `Ev9UQ52YN${n}`, resource_id: "C0LAN2Q65" }] };
+  const headers = { "X-Slack-Request-Timestamp": String(NOW), "X-Slack-Signature": `v0=${hmac("slack0invented0signing0secret000", `v0:${NOW}:${body}`)}` };
+  return { body, headers, check: accepts((given) => verifySlackRequest({ signingSecret: "slack0invented0signing0secret000", body: given, headers: { "x-slack-request-timestamp": NOW, "x-slack-signature": headers["X-Slack-Signature"] } })), events: [{ theirs: "message", topic: "message", id: `Ev9UQ52YN${n}`, resource_id: "C0LAN2Q65" }] };
 });
 
 provider("hubspot", "@hubspot/api-client 13.5.0", { preset: "hubspot", secret: "hubspot-invented-client-secret" }, (n, url) => {
