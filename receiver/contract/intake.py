@@ -62,7 +62,8 @@ class Delivery:
     first_id: str = ""
     """The event's id if this is the first body under its delivery id. Empty if the body does not count for the id."""
     other_id: str = ""
-    """The event's id if an event of another topic, resource or time has its id. Empty if the body counts for the id."""
+    """The event's id if an event of another topic, resource or time has its id. Empty if the body counts for the id, or
+    is not signed: then one captured delivery could become any number of events."""
     rest: tuple[Delivery, ...] = ()
     """The other events of a batch, each as a delivery: all are stored, or none."""
 
@@ -155,7 +156,9 @@ def _event_ids(store: Store, identity: _Identity, body: bytes) -> tuple[str, str
     by_body = event_id(store.name, b"id+body\0" + id_key + b"\0" + hashlib.sha256(body).digest())
     if store.scheme.dedupe != "id":
         return by_body, event_id(store.name, id_key), ""
-    return (event_id(store.name, id_key), "", by_body) if id_counts_alone else (by_body, "", "")
+    if not id_counts_alone:
+        return by_body, "", ""
+    return event_id(store.name, id_key), "", by_body if store.scheme.signs_body else ""
 
 
 # Batches

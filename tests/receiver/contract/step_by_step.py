@@ -308,7 +308,7 @@ def identity(
     is_json = readable and form_fields(body) is None
     alone = scheme.dedupe == "id" and (bool(joined) or not separated) and (is_json or not by_header)
     by_id, by_body = hashed(store, key), hashed(store, b"id+body\0" + key + b"\0" + hashlib.sha256(body).digest())
-    return (by_id, "", by_body) if alone else (by_body, "" if scheme.dedupe == "id" else by_id, "")
+    return (by_id, "", by_body if whole else "") if alone else (by_body, "" if scheme.dedupe == "id" else by_id, "")
 
 
 def hashed(store: Store, key: bytes) -> str:
