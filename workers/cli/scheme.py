@@ -25,7 +25,7 @@ from workers.cli.options import Noun, json_option, load_config
 _MISSING = {
     "topic": 'set topic, or topic = ["const:NAME"] if all deliveries are of one kind',
     "id": "set id, if a header or field names the delivery; else repeats are found by their body",
-    "resource id": "set resource_id, if the delivery names a resource",
+    "resource_id": "set resource_id, if the delivery names a resource",
     "time": "set occurred, if the delivery says when it happened",
 }
 
@@ -91,7 +91,7 @@ def detect_scheme(files: tuple[str, ...], secret: str, url: str, name: str, json
     """
     captures = [Capture(*read_captured(file)) for file in files]
     found = detect(captures, _secret(secret), url=url)
-    toml = f"{found.toml(name) if not found.preset else ''}\n{_store(found, name, secret)}".lstrip("\n")
+    toml = f"{found.toml(name)}\n{_store(found, name, secret)}".lstrip("\n")
     if json_:
         output.as_json(_as_json(found, files, toml))
     elif found.scheme is None:
@@ -134,14 +134,12 @@ def _show_found(found: Detection, files: Sequence[str], toml: str) -> None:
     output.echo(toml, nl=False)
     for file, reading in zip(files, found.readings, strict=True):
         output.echo(f"\n# {harmless(file)} is read as")
-        topic = f"{reading.topic}, the standard topic {reading.standard_topic}" if reading.topic else ""
-        for label, value in (
-            ("topic", topic),
-            ("id", reading.id),
-            ("resource id", reading.resource_id),
-            ("time", reading.time),
-        ):
-            output.echo(f"#   {label:<12} {harmless(value) or f'NONE: {_MISSING[label]}'}")
+        for name, fix in _MISSING.items():
+            value = harmless(getattr(reading, name)) or f"NONE: {fix}"
+            known = (
+                f", the standard topic {harmless(reading.standard_topic)}" if name == "topic" and reading.topic else ""
+            )
+            output.echo(f"#   {name.replace('_', ' '):<12} {value}{known}")
     for caveat in caveats(found.scheme):
         output.echo(f"# note: {caveat}")
 

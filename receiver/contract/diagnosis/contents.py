@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import permutations, product
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -48,25 +47,23 @@ class Way(NamedTuple):
     time: Timestamp | None = None
 
 
-@dataclass(frozen=True)
-class ContentPart:
-    """A part of the signed content. Values that are equal in this capture are one part with several ways."""
-
-    data: bytes
-    ways: tuple[Way, ...]
+Ways = tuple[Way, ...]
+"""The ways to write a part of the signed content. Values that are equal in a capture are one part with several ways."""
 
 
 class Content(NamedTuple):
     """Bytes that a store may have signed: the parts, with a text between them and one at the end."""
 
-    parts: tuple[ContentPart, ...]
+    parts: tuple[Ways, ...]
     separator: str
     end: str
     data: bytes
+    about: tuple[str, str] = ("", "")
+    """For content of another delivery: how it differs from this one, and the fix."""
 
     def readings(self) -> Iterator[tuple[str, Timestamp | None]]:
         """Yield each template that gives these bytes, with the source of its timestamp; the most usual first."""
-        for ways in product(*(part.ways for part in self.parts)):
+        for ways in product(*self.parts):
             times = [way.time for way in ways if way.time]
             if len(times) < 2:
                 signed = self.separator.join(way.placeholder for way in ways) + self.end
@@ -120,13 +117,17 @@ class Slots:
 
     def contents(self) -> Iterator[Content]:
         """Yield every content, the most usual first; each as long as the body, so one by one."""
-        parts = {data: ContentPart(data, tuple(ways)) for data, ways in self._by_data.items()}
         slots = {**self.slots, "n": self.slots["N"][:MAX_FIRST], "f": self.slots["F"][:MAX_FIRST]}
         for shape, end in product(SHAPES, ENDS):
             for order in _orders(shape) if len(shape) <= ENDS[end] else ():
                 for chosen in product(*(slots[letter] for letter in order)):
                     if len(set(chosen)) == len(chosen):
-                        yield from _joined(tuple(parts[data] for data in chosen), end)
+                        yield from self._joined(chosen, end)
+
+    def _joined(self, pieces: tuple[bytes, ...], end: str) -> Iterator[Content]:
+        parts, last = tuple(tuple(self._by_data[data]) for data in pieces), end.encode()
+        for separator in SEPARATORS if len(parts) > 1 else ("",):
+            yield Content(parts, separator, end, separator.encode().join(pieces) + last)
 
 
 def _orders(shape: str) -> Iterator[str]:
@@ -134,12 +135,6 @@ def _orders(shape: str) -> Iterator[str]:
     first = "V" if shape.startswith("V") else ""
     units = ["MU", *shape.replace("MU", "")] if "MU" in shape else list(shape[len(first) :])
     return (first + "".join(order) for order in dict.fromkeys(permutations(units)))
-
-
-def _joined(parts: tuple[ContentPart, ...], end: str) -> Iterator[Content]:
-    pieces, last = [part.data for part in parts], end.encode()
-    for separator in SEPARATORS if len(parts) > 1 else ("",):
-        yield Content(parts, separator, end, separator.encode().join(pieces) + last)
 
 
 def find_times(capture: Capture, beside: dict[str, str]) -> list[Timestamp]:

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted, unit_of
-from receiver.contract.diagnosis.contents import Content, ContentPart, Timestamp, Way
+from receiver.contract.diagnosis.contents import Content, Timestamp, Way
 from receiver.contract.diagnosis.detect import changes
 from receiver.contract.diagnosis.search import Match, Search, SecretVariant, decode_secret_variants, find_signer
 from receiver.contract.diagnosis.terminal_text import printable
@@ -102,29 +102,22 @@ def _time_hint(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> Hi
 
 
 def _signature_hints(store: Store, capture: Capture, others: Iterable[Store]) -> list[Hint]:
-    keys: dict[bytes, tuple[SecretVariant, Hint | None]] = {}
-    for key, about in _possible_keys(store, others):
-        keys.setdefault(key.key, (key, about))
-    contents: dict[bytes, tuple[Content, Hint | None]] = {}
-    for content, about in _possible_contents(store, capture):
-        contents.setdefault(content.data, (content, about))
+    keys: dict[bytes, SecretVariant] = {}
+    for variant in _possible_keys(store, others):
+        keys.setdefault(variant.key, variant)
+    search = Search(capture, list(keys.values()), store.url, store.scheme)
 
-    def hints_in(found: Iterable[Content]) -> list[Hint]:
+    def smallest(contents: Iterable[Content]) -> list[Hint]:
         """The smallest change under which the first content that matches is valid."""
-        costs: list[tuple[int, Hint]] = []
-        for match in next(search.matches(found), ()):
-            about = (keys[match.secret.key][1], contents.get(match.content.data, (None, None))[1])
-            costs += _changes(match, store.scheme, [hint for hint in about if hint])
-        return [hint for _, hint in sorted(costs, key=lambda one: one[0])[:1]]
+        found = [one for match in next(search.matches(contents), ()) for one in _changes(match, store.scheme)]
+        return [hint for _, hint in sorted(found, key=lambda one: one[0])[:1]]
 
-    search = Search(capture, [key for key, _ in keys.values()], store.url, store.scheme)
-    own = [key for key, (_, about) in keys.items() if about is None]
-    near = hints_in(content for content, _ in contents.values())
-    hints = [*near, *_other_presets(store, capture, own)][:MAX_HINTS]
-    return hints or hints_in(search.slots.contents()) or [_no_match(search, capture)]
+    own = [Secret(variant.key) for variant in keys.values() if not variant.about[0]]
+    hints = [*smallest(_possible_contents(store, capture)), *_other_presets(store, capture, own)][:MAX_HINTS]
+    return hints or smallest(search.slots.contents()) or [_no_match(search, capture)]
 
 
-def _changes(match: Match, own: Scheme, about: list[Hint]) -> Iterator[tuple[int, Hint]]:
+def _changes(match: Match, own: Scheme) -> Iterator[tuple[int, Hint]]:
     """Yield the number of changes, and the changes, under which the match is valid."""
     for scheme in match.schemes(own):
         if isinstance(scheme, str):
@@ -132,33 +125,29 @@ def _changes(match: Match, own: Scheme, about: list[Hint]) -> Iterator[tuple[int
             continue
         settings = changes(scheme, own)
         fix = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
-        parts = [*([Hint(f"with {fix}", fix)] if fix else []), *about]
-        text = " and ".join(part.text for part in parts) or "with fewer signatures in the header"
-        yield (
-            len(settings) + len(about),
-            Hint(f"the signature would match {text}", "; ".join(part.fix for part in parts)),
-        )
+        about = [one for one in (match.secret.about, match.content.about) if one[0]]
+        parts = [(f"with {fix}", fix), *about] if fix else about
+        text = " and ".join(text for text, _ in parts) or "with fewer signatures in the header"
+        hint = Hint(f"the signature would match {text}", "; ".join(fix for _, fix in parts))
+        yield len(settings) + len(about), hint
 
 
-def _possible_keys(store: Store, others: Iterable[Store]) -> Iterator[tuple[SecretVariant, Hint | None]]:
+def _possible_keys(store: Store, others: Iterable[Store]) -> Iterator[SecretVariant]:
     """Yield the store's own keys, the same decoded in other ways, and those of other stores."""
     own = store.scheme
-    for secret in store.secrets:
-        yield SecretVariant(own.secret_encoding, own.secret_prefix, secret.key), None
+    plain = SecretVariant(own.secret_encoding, own.secret_prefix, b"")
+    yield from (plain._replace(key=secret.key) for secret in store.secrets)
     for secret in store.secrets:
         for text in _texts_of(own, secret.key):
-            for variant in decode_secret_variants(own.secret_prefix + text, own.secret_prefix):
-                yield variant, None
-        about = Hint(
-            f"with {secret.fingerprint} without the spaces or quotes around it",
-            f"correct the secret at {secret.origin or 'its source'}",
-        )
-        yield SecretVariant(own.secret_encoding, own.secret_prefix, secret.key.strip(_SPACES)), about
+            yield from decode_secret_variants(own.secret_prefix + text, own.secret_prefix)
+        text = f"with {secret.fingerprint} without the spaces or quotes around it"
+        fix = f"correct the secret at {secret.origin or 'its source'}"
+        yield plain._replace(key=secret.key.strip(_SPACES), about=(text, fix))
     for other in others:
         fix = f"have {other.name} send to its own URL, or add that secret to {store.name}"
         for secret in other.secrets:
-            about = Hint(f"with {secret.fingerprint}, a secret of {other.name}", fix)
-            yield SecretVariant(own.secret_encoding, own.secret_prefix, secret.key), about
+            text = f"with {secret.fingerprint}, a secret of {other.name}"
+            yield plain._replace(key=secret.key, about=(text, fix))
 
 
 def _texts_of(scheme: Scheme, key: bytes) -> tuple[str, ...]:
@@ -171,32 +160,31 @@ def _texts_of(scheme: Scheme, key: bytes) -> tuple[str, ...]:
     }[scheme.secret_encoding]
 
 
-def _possible_contents(store: Store, capture: Capture) -> Iterator[tuple[Content, Hint | None]]:
+def _possible_contents(store: Store, capture: Capture) -> Iterator[Content]:
     """Yield the contents by the scheme's own template: over this body and URL, and over others."""
     headers, body = capture.headers, capture.body
-    yield from _content_by_scheme(store, headers, body, None)
+    yield from _content_by_scheme(store, headers, body)
     for text, changed in _possible_bodies(body, headers):
-        about = Hint(f"if the body {text}", "find the proxy or middleware that changes the body")
-        yield from _content_by_scheme(store, headers, changed, about)
+        if changed != body:
+            about = (f"if the body {text}", "find the proxy or middleware that changes the body")
+            yield from _content_by_scheme(store, headers, changed, about)
     for url in _possible_urls(store):
-        about = Hint(f"if the url were {url}", f'[stores.{store.name}] url = "{url}"')
+        about = (f"if the url were {url}", f'[stores.{store.name}] url = "{url}"')
         yield from _content_by_scheme(replace(store, url=url), headers, body, about)
 
 
 def _content_by_scheme(
-    store: Store, headers: Headers, body: bytes, about: Hint | None
-) -> Iterator[tuple[Content, Hint | None]]:
+    store: Store, headers: Headers, body: bytes, about: tuple[str, str] = ("", "")
+) -> Iterator[Content]:
     scheme, text = store.scheme, ""
     raw = [(name, headers[name]) for name in scheme.header_names if name in headers]
-    try:
+    with suppress(DeliveryRefused):
         if scheme.signs_time:
             text = read_timestamp(scheme, headers, body, split_signatures(scheme, raw))
         data = scheme.signed_content(headers, body, text, store.url)
-    except DeliveryRefused:
-        return
-    time = Timestamp(scheme.timestamp, text, scheme.timestamp_unit) if scheme.timestamp else None
-    way = Way(scheme.signed.replace("{secret}", ""), time)
-    yield Content((ContentPart(data, (way,)),), "", "", data), about
+        time = Timestamp(scheme.timestamp, text, scheme.timestamp_unit) if scheme.timestamp else None
+        way = Way(scheme.signed.replace("{secret}", ""), time)
+        yield Content(((way,),), "", "", data, about)
 
 
 def _possible_bodies(body: bytes, headers: Headers) -> Iterator[tuple[str, bytes]]:
@@ -213,14 +201,13 @@ def _possible_bodies(body: bytes, headers: Headers) -> Iterator[tuple[str, bytes
             yield "were decompressed", zlib.decompressobj(wbits=47).decompress(body, MAX_INFLATED)
     if len(body) <= MAX_RESERIALISED and not is_form(body) and not read_document(body)[1]:
         # A proxy that parses and re-serialises the body is a frequent cause.
-        document, compact = json.loads(body), (",", ":")
-        for indent, separators in ((None, compact), (None, None), (2, None), (4, None)):
-            for is_sorted, is_ascii in product((False, True) if indent is None else (False,), (False, True)):
-                text = json.dumps(
-                    document, indent=indent, separators=separators, sort_keys=is_sorted, ensure_ascii=is_ascii
-                )
-                for written in (text, text.replace("/", "\\/")):
-                    yield "were re-serialised", written.encode("utf-8", "surrogatepass")
+        document, compact = json.loads(body), {"separators": (",", ":")}
+        styles: list[dict[str, Any]] = [compact, {}, {"indent": 2}, {"indent": 4}]
+        styles += [{**compact, "sort_keys": True}, {"sort_keys": True}]
+        for style, is_ascii in product(styles, (False, True)):
+            text = json.dumps(document, ensure_ascii=is_ascii, **style)
+            for written in (text, text.replace("/", "\\/")):
+                yield "were re-serialised", written.encode("utf-8", "surrogatepass")
 
 
 def _possible_urls(store: Store) -> list[str]:
@@ -233,8 +220,8 @@ def _possible_urls(store: Store) -> list[str]:
     return [f"{scheme}://{end}" for end in ends] + [f"{swapped}://{end}" for end in (rest, f"{bare}/")]
 
 
-def _other_presets(store: Store, capture: Capture, keys: list[bytes]) -> Iterator[Hint]:
-    own, secrets = store.scheme, [Secret(key) for key in keys]
+def _other_presets(store: Store, capture: Capture, secrets: list[Secret]) -> Iterator[Hint]:
+    own = store.scheme
     for preset in PRESETS.values():
         is_other = (preset.headers, preset.signed) != (own.headers, own.signed)
         if is_other and find_signer(preset, secrets, capture.headers, capture.body, store.url):

@@ -58,6 +58,8 @@ class SecretVariant(NamedTuple):
     encoding: str
     prefix: str
     key: bytes
+    about: tuple[str, str] = ("", "")
+    """For a key of another secret: which one it is, and the fix."""
 
 
 class Match(NamedTuple):
