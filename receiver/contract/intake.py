@@ -105,7 +105,7 @@ def read_delivery(
 def _read_event(
     arrival: _Arrival, identity: _Identity, stored: dict[str, str], body: bytes, document: Any, problem: str
 ) -> Delivery:
-    (headers, store, now, source, signed_with), (delivery_id, *_, content) = arrival, identity
+    (headers, store, now, source, signed_with), (delivery_id, _, _, content) = arrival, identity
     scheme = store.scheme
     readers = scheme.event.readers
     theirs = _text(readers["topic"], headers, document, body)
@@ -153,7 +153,7 @@ def _event_ids(store: Store, identity: _Identity, body: bytes) -> tuple[str, str
     delivery_id, id_key, id_counts_alone, _ = identity
     if not delivery_id:
         return event_id(store.name, b"once\0" + secrets.token_bytes(16)), "", ""
-    by_body = event_id(store.name, b"id+body\0" + id_key + b"\0" + hashlib.sha256(body).digest())
+    by_body = event_id(store.name, b"id+body\0%d\0%b%b" % (len(id_key), id_key, body))
     if store.scheme.dedupe != "id":
         return by_body, event_id(store.name, id_key), ""
     if not id_counts_alone:

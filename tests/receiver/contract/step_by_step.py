@@ -307,12 +307,13 @@ def identity(
     by_header = any(part[0] == "header" for part, _ in beside)
     is_json = readable and form_fields(body) is None
     alone = scheme.dedupe == "id" and (bool(joined) or not separated) and (is_json or not by_header)
-    by_id, by_body = hashed(store, key), hashed(store, b"id+body\0" + key + b"\0" + hashlib.sha256(body).digest())
+    by_id, by_body = hashed(store, key), hashed(store, b"id+body\0%d\0" % len(key) + key + body)
     return (by_id, "", by_body if whole else "") if alone else (by_body, "" if scheme.dedupe == "id" else by_id, "")
 
 
 def hashed(store: Store, key: bytes) -> str:
-    return base64.b32encode(hashlib.sha256(store.name.encode() + b"\0" + key).digest()).decode().lower()[:26]
+    digest = hashlib.sha256(store.name.encode() + b"\0" + key).digest()[:26]
+    return "".join("abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in digest)
 
 
 def bounded(text: str, limit: int) -> str:
