@@ -97,12 +97,13 @@ class StoreIndex:
     def _names(self, headers: Headers, body: bytes) -> Iterator[tuple[Part, str]]:
         """What a delivery has at the sources of its store's name, or may have."""
         left = MAX_SCANNED
+        form = form_fields(body) if any(kind == "form" for kind, _ in self._by_part) else None
         for part in self._by_part:
             kind, name = part
             if kind == "header":
                 values: Iterable[Any] = [headers.get(name)]
             elif kind == "form":
-                values = [(form_fields(body) or {}).get(name)]
+                values = [form and form.get(name)]
             else:
                 key = ["", *(step for step in name.split(".") if not step.isdigit())][-1]
                 places = body.split(b'"%b"' % key.encode(), max(left, MIN_SCANNED))[1:]

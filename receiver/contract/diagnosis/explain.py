@@ -27,7 +27,7 @@ from receiver.contract.signing.signatures import (
     read_timestamp,
     split_signatures,
 )
-from receiver.contract.signing.sources import FORM_SORTED
+from receiver.contract.signing.sources import FORM_SORTED, BodyFields
 from receiver.contract.stored_headers import NOT_STORED, require_stored, sealed_headers
 from receiver.contract.stores import Store
 
@@ -114,12 +114,12 @@ class _Steps:
 
     def __init__(self, store: Store, headers: Headers, body: bytes, now: float) -> None:
         self.store, self.scheme = store, store.scheme
-        self.headers, self.body, self.now = headers, body, now
+        self.headers, self.fields, self.now = headers, BodyFields(body), now
         self.steps: list[ExplanationStep] = []
 
     def run(self) -> list[ExplanationStep]:
         scheme = self.scheme
-        found = self._attempt("header", lambda: find_signatures(scheme, self.headers, self.body))
+        found = self._attempt("header", lambda: find_signatures(scheme, self.headers, self.fields))
         if found is None:
             return self.steps
         self._note("header", "; ".join(f"{where}, {len(raw):,} characters" for where, raw in found), ok=True)
@@ -130,7 +130,8 @@ class _Steps:
         text = self._time(pairs)
         if text is None:
             return self.steps
-        content = self._attempt("signed", lambda: scheme.signed_content(self.headers, self.body, text, self.store.url))
+        url = self.store.url
+        content = self._attempt("signed", lambda: scheme.signed_content(self.headers, self.fields, text, url))
         if content is not None:
             digest = hashlib.sha256(content).hexdigest()[:6]
             self._note("signed", f'"{scheme.signed}", {len(content):,} bytes, sha256 {digest}', ok=None)
@@ -152,7 +153,7 @@ class _Steps:
         """Return the text of the timestamp; empty if the scheme has none, None if it is missing."""
         if not self.scheme.timestamp:
             return ""
-        text = self._attempt("time", lambda: read_timestamp(self.scheme, self.headers, self.body, pairs))
+        text = self._attempt("time", lambda: read_timestamp(self.scheme, self.headers, self.fields, pairs))
         if text is None or not self.scheme.tolerance:
             return text
         facts, ok = printable(text), True

@@ -22,6 +22,7 @@ from receiver.contract.event import is_form
 from receiver.contract.intake import read_document
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import PRESETS, Headers, find_signatures, read_timestamp, split_signatures
+from receiver.contract.signing.sources import BodyFields
 from receiver.contract.stored_headers import NEVER_STORED, omitted_headers, sealed_headers
 from receiver.contract.stores import Store
 
@@ -86,8 +87,9 @@ def _rotation_hints(store: Store, detail: str) -> list[Hint]:
 
 
 def _time_hint(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> Hint:
-    pairs = split_signatures(scheme, find_signatures(scheme, headers, body))
-    unit = unit_of(read_timestamp(scheme, headers, body, pairs))
+    fields = BodyFields(body)
+    pairs = split_signatures(scheme, find_signatures(scheme, headers, fields))
+    unit = unit_of(read_timestamp(scheme, headers, fields, pairs))
     if unit and unit != scheme.timestamp_unit:
         return Hint(f"the signature matches, but the timestamp has another unit, {unit}", f'timestamp_unit = "{unit}"')
     if reason == "malformed-timestamp":
@@ -176,12 +178,12 @@ def _possible_contents(store: Store, capture: Capture) -> Iterator[Content]:
 def _content_by_scheme(
     store: Store, headers: Headers, body: bytes, about: tuple[str, str] = ("", "")
 ) -> Iterator[Content]:
-    scheme, text = store.scheme, ""
+    scheme, fields, text = store.scheme, BodyFields(body), ""
     raw = [(name, headers[name]) for name in scheme.header_names if name in headers]
     with suppress(DeliveryRefused):
         if scheme.signs_time:
-            text = read_timestamp(scheme, headers, body, split_signatures(scheme, raw))
-        data = scheme.signed_content(headers, body, text, store.url)
+            text = read_timestamp(scheme, headers, fields, split_signatures(scheme, raw))
+        data = scheme.signed_content(headers, fields, text, store.url)
         time = Timestamp(scheme.timestamp, text, scheme.timestamp_unit) if scheme.timestamp else None
         way = Way(scheme.signed.replace("{secret}", ""), time)
         yield Content(((way,),), "", "", data, about)

@@ -9,6 +9,7 @@ from receiver.contract.signing.sources import (
     BODY,
     PLACEHOLDER,
     SECRET,
+    optional_parts,
     parse_source,
     parse_template,
     written,
@@ -98,6 +99,12 @@ def _check_signed(scheme: SchemeData) -> None:
         if f"{kind}:" not in _NAMED if name else kind not in PLACEHOLDERS:
             known = " ".join(f"{{{known}}}" for known in PLACEHOLDERS)
             raise SchemeError("signed", f"signed has {{{written((kind, name))}}}, which is unknown; there are {known}")
+    if unnamed := [kind for kind, name in optional_parts(scheme.signed) if not name]:
+        raise SchemeError(
+            "signed",
+            f"signed has {{{unnamed[0]}?}}; only a header, a query field or a field of the body may be missing, so "
+            "remove the question mark",
+        )
     if scheme.signs_content:
         return
     if not scheme.allow_unsigned_body:
@@ -184,11 +191,11 @@ def _check_joints(scheme: SchemeData) -> None:
             "a part of one to the other; add the text that the store signs between them, or, for a single one next to "
             "{timestamp}, set a tolerance",
         )
-    if scheme.reads_form and any(BODY in parts for parts in touching):
+    if touching and scheme.reads_form and scheme.signs_content:
         raise SchemeError(
             "signed",
-            "signed has a header and {body} with no text between them, so an attacker could move a part of the one to "
-            "the other, which in a form cannot be noticed; add the text that the store signs between them",
+            "signed has a header and another placeholder with no text between them, so an attacker could move a part "
+            "of a form to the header, which cannot be noticed; add the text that the store signs between them",
         )
 
 
@@ -228,12 +235,19 @@ def _check_batch(scheme: SchemeData) -> None:
     kind, name = parse_source(scheme.batch)
     if scheme.batch != "body" and not (kind == "json" and name):
         raise SchemeError("batch", 'batch is "body", or "json:a.b" for a list inside the body')
-    if scheme.dedupe == "id" and not scheme.signs_body:
+    if not scheme.signs_body:
         raise SchemeError(
-            "dedupe",
-            'dedupe = "id" trusts the ids of a batch, and the body that holds them is not signed; '
-            'use dedupe = "id+body"',
+            "batch",
+            "the body is not signed, so an attacker could add events to the list; remove batch, or, if the store signs "
+            "the body, add {body} to signed",
         )
+    for kind, name in (*scheme.signed_parts, scheme.timestamp_source):
+        if kind == "form" or (scheme.batch == "body" and kind == "json" and not name.partition(".")[0].isdigit()):
+            raise SchemeError(
+                "timestamp" if (kind, name) == scheme.timestamp_source else "signed",
+                f"{kind}:{name} is read from the whole delivery, which is a list, so it is never found; name a header, "
+                'or, for a field of the first event, write "json:0.NAME"',
+            )
 
 
 def _check_topics(scheme: SchemeData) -> None:

@@ -25,6 +25,7 @@ from receiver.contract.signing.scheme_checks import MAX_POSITIONS
 from receiver.contract.signing.sources import (
     BODY,
     TIMESTAMP,
+    BodyFields,
     Headers,
     Part,
     header_bytes,
@@ -97,10 +98,11 @@ def verify(
     scheme: Scheme, *, secrets: Sequence[Secret], headers: Headers, body: bytes, now: float, url: str = ""
 ) -> Verified:
     """Verify a delivery's signature over its raw bytes, or raise DeliveryRefused."""
-    pairs = split_signatures(scheme, find_signatures(scheme, headers, body))
+    fields = BodyFields(body)
+    pairs = split_signatures(scheme, find_signatures(scheme, headers, fields))
     candidates = candidates_in(scheme, pairs)
-    text = read_timestamp(scheme, headers, body, pairs) if scheme.signs_time else ""
-    content = scheme.signed_content(headers, body, text, url)
+    text = read_timestamp(scheme, headers, fields, pairs) if scheme.signs_time else ""
+    content = scheme.signed_content(headers, fields, text, url)
     secret = find_secret(scheme, secrets, content, candidates, now)
     if secret is None:
         raise DeliveryRefused("signature-mismatch", "invalid signature: it matches none of the store's secrets")
@@ -111,7 +113,7 @@ def verify(
             parse_timestamp(scheme, text)  # else it may hold a part of what is signed next to it
         return Verified(secret, None)
     # Checked last: before that it may be forged.
-    moment = parse_timestamp(scheme, text or read_timestamp(scheme, headers, body, pairs))
+    moment = parse_timestamp(scheme, text or read_timestamp(scheme, headers, fields, pairs))
     check_timestamp(scheme, moment, now)
     return Verified(secret, moment)
 
@@ -134,10 +136,10 @@ def sign(scheme: Scheme, *, secret: Secret, headers: Headers, body: bytes, now: 
     kind, name = scheme.timestamp_source
     text = format_timestamp(scheme, now) if kind in ("header", "sig") else ""
     added = {name: text} if kind == "header" else {}
-    given = {**headers, **added}
+    given, fields = {**headers, **added}, BodyFields(body)
     if kind in ("json", "form") and TIMESTAMP in scheme.signed_parts:
-        text = read_timestamp(scheme, given, body, [])
-    mac = secret.macs[scheme.mac](scheme.signed_content(given, body, text, url))
+        text = read_timestamp(scheme, given, fields, [])
+    mac = secret.macs[scheme.mac](scheme.signed_content(given, fields, text, url))
     pairs = [(name, text)] if kind == "sig" else []
     pairs.append((next(iter(scheme.signature_keys), ""), encode_mac(scheme, mac)))
     signature = write_signature(scheme, pairs)
@@ -159,12 +161,11 @@ def _with_field(body: bytes, part: Part, text: str) -> bytes:
 # The steps of verification, in their order
 
 
-def find_signatures(scheme: Scheme, headers: Headers, body: bytes) -> list[tuple[str, str]]:
+def find_signatures(scheme: Scheme, headers: Headers, fields: BodyFields) -> list[tuple[str, str]]:
     """Return where signatures are, as written in the scheme, and their texts. Some stores send one for each key."""
     found = []
     for place, part in scheme.places:
-        kind, name = part
-        if value := headers.get(name) if kind == "header" else unverified_text(part, headers, body):
+        if value := unverified_text(part, headers, fields):
             if len(value) > MAX_SIGNATURE_HEADER:
                 raise DeliveryRefused("malformed-signature", f"{place} is {len(value)} characters long")
             found.append((place, value))
@@ -215,13 +216,13 @@ def candidates_in(scheme: Scheme, pairs: Pairs) -> list[bytes]:
     return found
 
 
-def read_timestamp(scheme: Scheme, headers: Headers, body: bytes, pairs: Pairs) -> str:
+def read_timestamp(scheme: Scheme, headers: Headers, fields: BodyFields, pairs: Pairs) -> str:
     """Return the delivery's timestamp as the text that was signed."""
     kind, name = scheme.timestamp_source
     if kind == "sig":
         text = next((value for key, value in pairs if key == name), None)
     else:
-        text = headers.get(name) if kind == "header" else unverified_text((kind, name), headers, body)
+        text = unverified_text((kind, name), headers, fields)
     if not text:
         raise DeliveryRefused("no-timestamp", f"no timestamp at {scheme.timestamp}")
     return text
@@ -275,8 +276,10 @@ def id_has_separator(scheme: Scheme, headers: Headers, document: Any) -> bool:
     for name, separator in scheme.id_separators:
         if separator in header_bytes(headers.get(name, "")):
             return True
-    fields = scheme.id_field_separators
-    return bool(fields) and any(separator in _field_bytes(read(headers, document)) for read, separator in fields)
+    for read, separator in scheme.id_field_separators:  # noqa: SIM110  any() takes twice as long
+        if separator in _field_bytes(read(headers, document)):
+            return True
+    return False
 
 
 def joined_id(scheme: Scheme, headers: Headers, document: Any) -> bytes:

@@ -28,7 +28,7 @@ A query field is ("header", "?NAME"): a sender's text outside of the body, as a 
 """
 Reader = Callable[[Headers, Any], Any]
 """Returns the value of a source in headers and document, or None."""
-Filler = Callable[[Headers, bytes, str, str], bytes]
+Filler = Callable[[Headers, "BodyFields", str, str], bytes]
 """Returns the signed content for headers, body, timestamp and URL."""
 MAX_CONTAINERS = 50_000
 """Objects and arrays in a body, counted by their brackets. Ten times as many take a web process 100 ms to read."""
@@ -165,29 +165,29 @@ def filler(template: Sequence[bytes | Part], optional: frozenset[Part] = frozens
     form = b"".join(part.replace(b"%", b"%%") if isinstance(part, bytes) else b"%b" for part in template)
     parts = [part for part in template if not isinstance(part, bytes)]
 
-    def fill(headers: Headers, body: bytes, timestamp: str, url: str) -> bytes:
+    def fill(headers: Headers, fields: BodyFields, timestamp: str, url: str) -> bytes:
         values = []
-        fields: BodyFields | None = None
-        for part in parts:
-            kind, name = part
+        for kind, name in parts:
             if kind == "body":
-                values.append(body)
+                values.append(fields.body)
             elif kind == "timestamp":
                 values.append(header_bytes(timestamp))
             elif kind == "header":
                 text = headers.get(name)
-                values.append(header_bytes(text) if text is not None else _missing(part, optional))
+                values.append(_missing((kind, name), optional) if text is None else header_bytes(text))
             elif kind in _FIXED:
-                values.append(_FIXED[kind](body, url))
+                values.append(_FIXED[kind](fields.body, url))
             else:
-                fields = fields or BodyFields(body)
-                value = fields.read(part)
-                values.append(_missing(part, optional) if value is None else value)
+                value = fields.read((kind, name))
+                if value is None:
+                    value = _missing((kind, name), optional if fields.are_in(kind) else _NONE)
+                values.append(value)
         return form % tuple(values)
 
     return fill
 
 
+_NONE: frozenset[Part] = frozenset()
 _FIXED: dict[str, Callable[[bytes, str], bytes]] = {
     "url": lambda _, url: url.encode(),
     "path": lambda _, url: urlsplit(url).path.encode(),
@@ -223,10 +223,17 @@ def too_many_containers(body: bytes) -> int:
 
 
 class BodyFields:
-    """The fields of a body that is not verified yet. One that takes long to read has none. Each form is read once."""
+    """The fields of a body that is not verified yet. One that takes long to read has none. It is parsed once."""
 
     def __init__(self, body: bytes) -> None:
-        self._body = body
+        self.body = body
+
+    def are_in(self, kind: str) -> bool:
+        """Whether the body is JSON, or a form. Only then a field that is not found is missing.
+
+        What a body of another kind has at the same name is read after verification, so it must not be unsigned.
+        """
+        return (self._document if kind == "json" else self._pairs) is not None
 
     def read(self, part: Part) -> bytes | None:
         """Return the bytes that a store signs for a field; None if it is missing."""
@@ -243,16 +250,16 @@ class BodyFields:
 
     @cached_property
     def _document(self) -> Any:
-        if too_many_containers(self._body):
+        if too_many_containers(self.body):
             return None
         try:
-            return orjson.loads(self._body)
+            return orjson.loads(self.body)
         except orjson.JSONDecodeError:
             return None
 
     @cached_property
     def _pairs(self) -> list[tuple[str, str]] | None:
-        return form_pairs(self._body)
+        return form_pairs(self.body)
 
 
 def scalar_text(value: Any) -> str | None:
@@ -262,11 +269,11 @@ def scalar_text(value: Any) -> str | None:
     return str(value) if isinstance(value, str | int | float) else None
 
 
-def unverified_text(part: Part, headers: Headers, body: bytes) -> str | None:
+def unverified_text(part: Part, headers: Headers, fields: BodyFields) -> str | None:
     """Return the text of a header or field of a delivery that is not verified yet."""
     if part[0] == "header":
         return headers.get(part[1])
-    value = BodyFields(body).read(part)
+    value = fields.read(part)
     return None if value is None else value.decode("latin-1" if part[0] == "form" else "utf-8", "surrogatepass")
 
 

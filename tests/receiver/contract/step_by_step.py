@@ -184,15 +184,25 @@ def signed_bytes(scheme: Scheme, headers: Headers, body: bytes, time: str, url: 
             content += as_bytes(time)
         elif kind and kind != "secret":
             text = text_at(placeholder.removesuffix("?"), headers, body)
-            text = "" if text is None and placeholder.endswith("?") else require_text(text)
+            text = require_text(text, optional=placeholder.endswith("?") and has_kind(kind, body))
             content += text.encode("utf-8", "surrogatepass") if kind == "json" else as_bytes(text)
     return content
 
 
-def require_text(text: str | None) -> str:
-    if text is None:
+def has_kind(kind: str, body: bytes) -> bool:
+    """Whether the body is JSON, or a form, if the field is one of such a body."""
+    if kind == "form":
+        return form_fields(body) is not None
+    try:
+        return kind != "json" or orjson.loads(body) is not None
+    except orjson.JSONDecodeError:
+        return False
+
+
+def require_text(text: str | None, *, optional: bool) -> str:
+    if text is None and not optional:
         raise DeliveryRefused("incomplete", "incomplete")
-    return text
+    return text or ""
 
 
 def scalar_at(path: str, body: bytes) -> str | None:

@@ -242,9 +242,3 @@ def test_a_composed_delivery_is_a_batch_of_one(scheme: Scheme) -> None:
 def test_a_batch_is_the_body_or_a_list_in_it(batch: str) -> None:
     with pytest.raises(SchemeError, match='batch is "body"'):
         replace(LIST, batch=batch)
-
-
-def test_an_id_in_a_batch_counts_alone_only_if_the_body_is_signed() -> None:
-    """`{json:id}` signs a field of the whole document, and the ids are those of the items."""
-    with pytest.raises(SchemeError, match="the body that holds them is not signed"):
-        replace(LIST, dedupe="id", signed="{json:id}", allow_unsigned_body=True)

@@ -156,7 +156,22 @@ def test_the_printed_toml_of_a_scheme_is_the_scheme(name: str, tmp_path: Path) -
         (
             'headers = ["X-Sig"]\nsigned = "{header:a}{body}"\n[schemes.s.event]\ndata = ["form"]',
             "signed",
-            "in a form cannot be noticed",
+            "a part of a form to the header",
+        ),
+        (
+            'headers = ["X-Sig"]\nsigned = "{body}{method}{header:a}"\n[schemes.s.event]\ndata = ["form"]',
+            "signed",
+            "a part of a form to the header",
+        ),
+        ('headers = ["X-Sig"]\nsigned = "{header:a}{form_sorted}"', "signed", "a part of a form to the header"),
+        ('headers = ["X-Sig"]\nsigned = "{url}{form_sorted?}"', "signed", "remove the question mark"),
+        ('headers = ["X-Sig"]\nbatch = "body"\ntimestamp = "json:sent"', "timestamp", "json:0.NAME"),
+        ('headers = ["X-Sig"]\nbatch = "body"\nsigned = "{json:id}.{body}"', "signed", "json:0.NAME"),
+        ('headers = ["X-Sig"]\nbatch = "json:events"\nsigned = "{form:id}.{body}"', "signed", "never found"),
+        (
+            'headers = ["X-Sig"]\nbatch = "json:events"\nsigned = "{json:id}"\nallow_unsigned_body = true',
+            "batch",
+            "add events to the list",
         ),
         (
             'headers = ["X-Sig"]\nsigned = "{url}{form_sorted}"\ndedupe = "id"\n[schemes.s.event]\nid = ["form:id"]',
