@@ -33,8 +33,6 @@ INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
 CANNOT_VERIFY = unavailable("The signature cannot be verified now. Retry later.")
 NOT_STORED = unavailable("The delivery could not be stored. Retry later.")
 STORE_FULL = unavailable("This store has too many waiting events. Retry later.")
-LOOP_ITEMS = 150
-"""Events of a batch that the event loop reads, 30 microseconds for each. With fewer commas there are no more items."""
 _LENGTH = re.compile("[0-9]{0,20}")
 """Python converts no more than 4,300 digits, and some servers pass on any number of zeros."""
 _FULL = {"redis": "it has max_stored open events", "spool": "its part of the spool is full"}
@@ -60,10 +58,6 @@ class BodyTooLong(Exception):
 
 class BodyUnreadable(Exception):
     """The body is incomplete or malformed. The text is shown to the sender."""
-
-
-class LongBatch(Exception):
-    """A genuine batch that would hold the event loop: a thread must admit it."""
 
 
 class Admission:
@@ -92,15 +86,13 @@ class Admission:
     def admit(self, incoming: IncomingDelivery, *, in_loop: bool = False) -> Delivery | Answer:
         """Return the verified delivery, to be stored; or the answer to one that is refused.
 
-        An unknown store costs the same work as a known one and gets the same answer. `in_loop` raises LongBatch, for
-        verified deliveries only: else the time of an answer could reveal which stores exist.
+        An unknown store costs the same work as a known one and gets the same answer. With `in_loop` a long batch raises
+        LongBatch, once it is verified: else the time of an answer could reveal which stores exist.
         """
         refused: list[tuple[str, NamedStore]] = []
         for one in self._named(incoming):
             try:
                 store, proof = self._verify(one, incoming)
-                if in_loop and store.scheme.batch and incoming.body.count(b",") >= LOOP_ITEMS:
-                    raise LongBatch
                 return read_delivery(
                     incoming.headers,
                     incoming.body,
@@ -108,6 +100,7 @@ class Admission:
                     now=incoming.at,
                     source="webhook",
                     signed_with=proof.secret.fingerprint,
+                    in_loop=in_loop,
                 )
             except DeliveryRefused as refusal:
                 # only the reason: the exception refers to this frame, and so would keep the body in memory

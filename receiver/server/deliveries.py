@@ -12,9 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from receiver.contract.intake import Delivery
+from receiver.contract.intake import Delivery, LongBatch
 from receiver.contract.signing.sources import query_fields
-from receiver.delivery.admission import Admission, IncomingDelivery, LongBatch
+from receiver.delivery.admission import Admission, IncomingDelivery
 from receiver.delivery.answers import Answer
 from receiver.delivery.storage import StoreResults
 from receiver.inbox.accept_batch import GROUP_SIZE

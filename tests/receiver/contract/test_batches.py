@@ -11,7 +11,17 @@ import pytest
 from receiver.contract.compose import compose
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import Event
-from receiver.contract.intake import MAX_ITEMS, Delivery, NoEvents, read_again, receive
+from receiver.contract.intake import (
+    LOOP_BYTES,
+    LOOP_ITEMS,
+    MAX_ITEMS,
+    Delivery,
+    LongBatch,
+    NoEvents,
+    read_again,
+    read_delivery,
+    receive,
+)
 from receiver.contract.signing.grammar import Scheme, SchemeError, Sources
 from receiver.contract.signing.sources import item_slices
 from receiver.contract.stored_headers import ITEM
@@ -55,6 +65,29 @@ def test_each_item_is_an_event_of_its_own() -> None:
     assert first.event.id != second.event.id
     assert not first.unreadable
     assert not second.unreadable
+
+
+@pytest.mark.parametrize(
+    ("body", "is_long"),
+    [
+        (batch_of(*[1] * LOOP_ITEMS), False),
+        (batch_of(*[1] * (LOOP_ITEMS + 1)), True),
+        (batch_of(*[1] * (MAX_ITEMS + 1)), False),
+        (b'["%b"]' % (b"x" * (LOOP_BYTES - 4)), False),
+        (b'["%b"]' % (b"x" * (LOOP_BYTES - 3)), True),
+    ],
+    ids=["items", "more-items", "too-many-items", "bytes", "more-bytes"],
+)
+def test_a_long_batch_is_not_read_in_an_event_loop(body: bytes, is_long: bool) -> None:
+    def read(in_loop: bool) -> Delivery:
+        return read_delivery({}, body, store=send(LIST, body).store, now=NOW, source="webhook", in_loop=in_loop)
+
+    assert read(False)
+    if is_long:
+        with pytest.raises(LongBatch):
+            read(True)
+    else:
+        assert read(True)
 
 
 def test_a_list_inside_the_document_is_found_by_its_path() -> None:

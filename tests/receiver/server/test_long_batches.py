@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from receiver.contract.compose import Request
-from receiver.delivery.admission import LOOP_ITEMS
+from receiver.contract.intake import LOOP_BYTES, LOOP_ITEMS
 from receiver.delivery.answers import Answer
 from receiver.server.deliveries import Deliveries
 from receiver.server.group_commit import GroupCommit
@@ -62,12 +62,13 @@ def ways(system: System, redis: Redis) -> Ways:
     return Ways(system, redis)
 
 
-def test_the_number_of_items_decides_and_not_the_size(ways: Ways) -> None:
+def test_many_items_or_many_bytes_are_read_in_a_thread(ways: Ways) -> None:
     for content, way in (
-        ([1] * LOOP_ITEMS, "stored"),
-        ([1] * (LOOP_ITEMS + 1), "thread"),
-        ([{"id": "x" * 2 * SMALL_BYTES}], "stored"),
-        (items("a", 1000), "thread"),
+        (items("a", LOOP_ITEMS), "stored"),
+        (items("a", LOOP_ITEMS + 1), "thread"),
+        (["x" * LOOP_BYTES], "thread"),
+        ([1] * 1001, "stored"),  # as one unreadable event
+        ([], "200"),
     ):
         assert ways.way_of(signed(content), "batches") == way, str(content)[:40]
 
