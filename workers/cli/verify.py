@@ -107,7 +107,8 @@ def _show_explanation(config: Config, store: Store, explanation: Explanation) ->
     for hint in explanation.hints:
         output.line("  - ", hint.text, indent=4)
         if hint.fix:
-            where = f"   ({_where(config, store, hint.fix)})" if " = " in hint.fix else ""
+            is_setting = " = " in hint.fix and not hint.fix.startswith("set ")  # that names its own table
+            where = f"   ({_where(config, store, hint.fix)})" if is_setting else ""
             output.line("    fix: ", hint.fix, where, whole=True)
     if explanation.valid and explanation.caveats:
         output.echo()

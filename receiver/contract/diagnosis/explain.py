@@ -159,7 +159,8 @@ class _Steps:
         facts, ok = printable(text), True
         try:
             moment = parse_timestamp(self.scheme, text)
-            facts += f", {_distance(moment, self.now)}, limit {self.scheme.tolerance} s"
+            side = "after" if moment > self.now else "before"
+            facts += f", {abs(round(self.now - moment)):,} s {side} arrival, limit {self.scheme.tolerance} s"
             check_timestamp(self.scheme, moment, self.now)
         except DeliveryRefused as refusal:
             ok = False
@@ -202,8 +203,3 @@ def _describe(secret: Secret, now: float) -> str:
     if secret.not_after is None:
         return text
     return f"{text}, {'expires' if secret.is_active(now) else 'expired'} {format_time(secret.not_after)}"
-
-
-def _distance(moment: float, now: float) -> str:
-    apart = round(now - moment)
-    return f"{abs(apart):,} s {'after' if apart < 0 else 'before'} arrival"

@@ -90,6 +90,14 @@ CAUSES: dict[str, tuple[Sent, str, str]] = {
         "signature-mismatch",
         "if the body had no trailing newline",
     ),
+    "a newline was added, and there is a signature of another kind": (
+        changed(
+            send(GITHUB, x_hub_signature="sha1=" + hmac.digest(KEY.key, BODY, "sha1").hex()),
+            body=BODY + b"\n",
+        ),
+        "signature-mismatch",
+        "the signature would match if the body had no trailing newline",
+    ),
     "a newline was lost": (
         changed(send(SHOPIFY, BODY + b"\n"), body=BODY),
         "signature-mismatch",
