@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shlex
 import time
@@ -38,6 +39,9 @@ FOLLOW_SECONDS = 5.0
 """How long to wait for the event to settle."""
 POLL_SECONDS = 0.02
 ONE_HOUR = 3600
+ONE_DAY = 86400
+_OWN_ID = re.compile("msg_([0-9a-f]{8})[0-9a-f]{6}")
+"""A generated id begins with its time."""
 WILDCARDS = "*?["
 
 
@@ -71,7 +75,7 @@ def send(
     name = choose_store(config, store)
     if warning := _unknown_topic(config, name, topic):
         output.warn(warning)
-    delivery_id = delivery_id or f"msg_{secrets.token_hex(5)}"
+    delivery_id = delivery_id or f"msg_{int(time.time()):08x}{secrets.token_hex(3)}"
     data = _data(config.known_stores[name].scheme, topic, data_file, changes)
     request = _request(config, name, topic, data, delivery_id, tamper)
     if print_:
@@ -169,10 +173,17 @@ def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str,
         raise ConfigError(f"{store.scheme.name} signs no timestamp; use --tamper body")
     if tamper == "signature":
         store = replace(store, secrets=(Secret(secrets.token_bytes(32)),))
-    request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now)
+    occurred = _occurred(delivery_id, now)
+    request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now, occurred=occurred)
     if tamper == "body":
         return Request(request.headers, request.body[:-1] + b" " + request.body[-1:])
     return request
+
+
+def _occurred(delivery_id: str, now: float) -> float:
+    """When the event occurred: the same time for the same id, since with another time it would be another event."""
+    ours = _OWN_ID.fullmatch(delivery_id)
+    return int(ours[1], 16) if ours else now // ONE_DAY * ONE_DAY
 
 
 def _signer(config: Config, name: str) -> Store:

@@ -43,6 +43,8 @@ class SystemUnderTest:
         self._folder = folder
         self._api = api
         self._local_system: LocalSystem | None = None
+        self._occurred: dict[str, float] = {}
+        """By delivery id, when its event occurred."""
 
     @property
     def files(self) -> Path:
@@ -96,7 +98,9 @@ class SystemUnderTest:
         store = self.local_system.config.known_stores[STORE]
         resource = in_store_shape(store.scheme, topic, sample_data(topic, data, exact=exact))
         delivery_id = delivery_id or new_delivery_id()
-        request = compose(store, topic=topic, delivery_id=delivery_id, data=resource, now=time.time())
+        now = time.time()
+        occurred = self._occurred.setdefault(delivery_id, now)  # as in a store: delivered again, it is the same event
+        request = compose(store, topic=topic, delivery_id=delivery_id, data=resource, now=now, occurred=occurred)
         url, headers = with_query(store.url, request.headers)
         response = httpx2.post(url, headers=headers, content=request.body, timeout=30, trust_env=False)
         answer = response.raise_for_status().json()
