@@ -24,6 +24,7 @@ _DETAILS = {
     HTTPStatus.REQUEST_URI_TOO_LONG: "Request URL too long.",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "Request headers too large or too many.",
     HTTPStatus.NOT_IMPLEMENTED: "Unsupported Transfer-Encoding.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Too many large requests at once. Retry later.",
 }
 
 
@@ -50,7 +51,9 @@ def unavailable(detail: str) -> Answer:
 
 def protocol_error(status: HTTPStatus) -> bytes:
     """The bytes of an answer to a malformed, oversized or late request. The connection is closed after it."""
-    return to_bytes(problem(status, _DETAILS.get(status, status.phrase)), now=None, close=True)
+    detail = _DETAILS.get(status, status.phrase)
+    answer = unavailable(detail) if status == HTTPStatus.SERVICE_UNAVAILABLE else problem(status, detail)
+    return to_bytes(answer, now=None, close=True)
 
 
 def to_bytes(answer: Answer, *, now: float | None, close: bool, minor: int = 1, method: str = "POST") -> bytes:

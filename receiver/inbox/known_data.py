@@ -32,8 +32,8 @@ from receiver.inbox.model import from_ms, to_number
 from receiver.inbox.redis.connecting import server_ms
 
 FILE = "known_data"
-SEEN_FOR_US = 30 * 86400 * 1e6
-"""How long `seen` of a process that has ended stays."""
+MOST_PROCESSES = 1000
+"""Of so many `seen` is kept. Those that run have the highest."""
 
 
 class DataChange(StrEnum):
@@ -98,19 +98,21 @@ class KnownData:
         elif not known.known_id or known.known_id in found.replaces:
             self._keep(DataNotice(found.id))
         elif known.known_id != found.id:
+            self._report(client, found, _now(known, DataChange.OTHER))
             if not known.change and self._stored_in(found):
                 self._keep(_now(known, DataChange.ELSEWHERE))
-            self._report(client, found, _now(known, DataChange.OTHER))
         elif known.change:
             self._report(client, found, known)
         elif self._notices_older and found.seen < self._seen != found.accepted_until:
             older = _now(known, DataChange.OLDER)
+            self._report(client, found, older)  # first: it raises if this is only a replica that lags
             self._keep(older)
-            self._report(client, found, older)
         else:
+            if found.notice.change == DataChange.OTHER:  # restored key by key
+                client.hdel(keys.REPLACED, self._host)
             if found.accepted_until > found.seen:
                 client.zadd(keys.SEEN, {self._name: found.accepted_until})
-                client.zremrangebyscore(keys.SEEN, 0, found.accepted_until - SEEN_FOR_US)
+                client.zremrangebyrank(keys.SEEN, 0, -MOST_PROCESSES - 1)
             self._seen, self._other = found.accepted_until, None
             self._changed.worked()
 

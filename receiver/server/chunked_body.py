@@ -27,10 +27,14 @@ class ChunkedBody:
         self.is_complete = False
         self._max_body = max_body
         self._taken = self._chunks = self._semicolons = 0
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(_HEAD)
 
-    def read(self, data: bytes) -> int:
+    def parser(self) -> httptools.HttpRequestParser:
+        """The parser for `read`. It refers to this object, which so must not refer to it: a cycle stays in memory."""
+        parser = httptools.HttpRequestParser(self)
+        parser.feed_data(_HEAD)
+        return parser
+
+    def read(self, data: bytes, parser: httptools.HttpRequestParser) -> int:
         """Read some of these bytes; return how many, 0 if more must arrive first.
 
         The parser must not get bytes of the next request, and a body ends with a blank line. So it gets the bytes up to
@@ -42,7 +46,7 @@ class ChunkedBody:
         self._taken += size
         self._semicolons += data.count(b";", 0, size)
         try:
-            self._parser.feed_data(data[:size])
+            parser.feed_data(data[:size])
         except httptools.HttpParserError:
             self.fault = self.fault or HTTPStatus.BAD_REQUEST
         if size >= room and self._taken - len(self.content) > MAX_OVERHEAD:  # not where bytes were cut by chance
@@ -68,7 +72,6 @@ class ChunkedBody:
             self._refuse(HTTPStatus.BAD_REQUEST)
 
     def on_message_complete(self) -> None:
-        del self._parser  # it refers to this object: without the cycle, both are freed at once
         self.is_complete = True
         if self._semicolons > self.content.count(b";"):
             self._refuse(HTTPStatus.BAD_REQUEST)

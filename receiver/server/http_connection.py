@@ -27,7 +27,7 @@ CONNECTIONS = 1000
 RESERVED_DESCRIPTORS = 100
 """What connections leave for Redis, the spool and what is being closed. A process uses about 30 of its own."""
 MAX_HELD_BYTES = 64 << 20
-"""Bytes of requests that one process holds. Beyond it, the request that has been arriving longest times out."""
+"""Bytes of requests that one process holds. Beyond it, the largest request that is arriving is answered 503."""
 UNREAD_BYTES = 64 * 1024
 """Bytes that are received ahead while a request is read or served."""
 KEEP_ALIVE_SECONDS = 15.0
@@ -85,10 +85,11 @@ class OpenConnections:
             connection.end()
         held = sum(one.held_bytes for one in self.all)
         receiving = [one for one in self.all if one.state == "receiving"] if held > MAX_HELD_BYTES else []
-        for connection in sorted(receiving, key=lambda one: one.deadline):
+        for connection in sorted(receiving, key=lambda one: (-one.held_bytes, one.since)):
             if held > MAX_HELD_BYTES:
                 held -= connection.held_bytes
-                connection.end()
+                connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
+                self._counted.add("requests answered 503, because too many bytes arrive at once")
 
     def stop(self) -> None:
         """Wait only a moment for new requests. Answers promised keep-alive, so some requests may be on the way."""

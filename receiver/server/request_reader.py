@@ -119,6 +119,7 @@ class RequestReader:
         self._left = int(self._headers.pop("content-length", 0))
         if "transfer-encoding" in self._headers:
             self._chunks = ChunkedBody(self._max_body)
+            self._chunk_parser = self._chunks.parser()
         elif not self._left:
             self._finish(b"")
         self.expects_continue = "expect" in self._headers and self.in_body and self._line[2] > 0
@@ -178,7 +179,7 @@ class RequestReader:
         return at + len(piece)
 
     def _read_chunks(self, chunks: ChunkedBody, data: bytes) -> int:
-        size = chunks.read(data)
+        size = chunks.read(data, self._chunk_parser)
         self.fault = chunks.fault
         if chunks.is_complete:
             self._chunks = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,33 @@ def test_an_older_copy_is_reported_although_the_disk_is_full(
     system.accept()
     monkeypatch.setattr("receiver.inbox.known_data.replace_file", full_disk)
     assert copies.look(known) == [DataChange.OLDER]
+
+
+def test_an_event_after_months_without_any_is_no_loss_for_other_processes(system: System, copies: Copies) -> None:
+    """The first process that saw it removed what the others had written, as if they had ended."""
+    one, other = known_data(system), known_data(system)
+    system.accept()
+    long_ago = int((time.time() - 90 * 86400) * 1e6)
+    system.client.set(keys.ACCEPTED_UNTIL, long_ago)
+    assert copies.look(one) == copies.look(other) == []
+    system.accept()
+    assert copies.look(one) == copies.look(other) == []
+
+
+def test_a_replica_that_lags_is_no_loss(system: System, copies: Copies, own_redis: Server) -> None:
+    """A server that refuses writes cannot be told from the primary by its data."""
+    known = known_data(system)
+    system.accept()
+    copies.look(known)
+    replica = own_redis.client
+    for key, value in copies.take().items():
+        replica.restore(key, 0, value)
+    replica.replicaof("127.0.0.1", 1)
+    system.accept()
+    copies.look(known)
+    for _ in range(3):
+        known.compare(replica)
+    assert copies.look(known) == []
 
 
 def test_a_new_primary_that_lacks_unanswered_deliveries_is_no_loss_with_ack_replica(
