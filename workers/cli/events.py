@@ -13,7 +13,7 @@ import click
 import orjson
 
 from receiver.contract.errors import ConfigError, NotFound
-from receiver.contract.event import UNREADABLE
+from receiver.contract.event import UNREADABLE, form_fields
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
@@ -229,5 +229,5 @@ def _record_json(record: EventRecord) -> dict[str, Any]:
     try:
         payload = orjson.loads(record.body)
     except orjson.JSONDecodeError:
-        payload = record.body.decode("utf-8", "replace")
+        payload = form_fields(record.body) or record.body.decode("utf-8", "replace")
     return {**asdict(record.summary), "headers": record.headers, "payload": payload, "runs": record.runs}

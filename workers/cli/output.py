@@ -28,6 +28,7 @@ import orjson
 
 from receiver.contract.diagnosis.terminal_text import escaped, harmless
 from receiver.contract.errors import ConfigError
+from receiver.contract.event import form_fields
 from workers.formatting import counted
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def as_json(value: Any) -> None:
 
 
 def payload(body: bytes) -> None:
-    """Print a body: JSON is indented, and coloured on a terminal; anything else is printed as text."""
+    """Print a body: JSON and the fields of a form are indented, and coloured on a terminal; anything else is text."""
     from rich.highlighter import JSONHighlighter
     from rich.text import Text
 
@@ -209,12 +210,13 @@ def payload(body: bytes) -> None:
 
 
 def _indented(body: bytes) -> bytes | None:
-    """JSON with indentation, its numbers exactly as they were sent; None if it is not JSON."""
+    """JSON with indentation, its numbers exactly as they were sent, or the fields of a form; None for another body."""
     try:
         value = json.loads(body, parse_float=orjson.Fragment, parse_int=orjson.Fragment)
         return orjson.dumps(value, option=orjson.OPT_INDENT_2)
     except (ValueError, TypeError, RecursionError):
-        return None
+        fields = form_fields(body)
+        return orjson.dumps(fields, option=orjson.OPT_INDENT_2) if fields else None
 
 
 def warn(sentence: str, start: str = "") -> None:

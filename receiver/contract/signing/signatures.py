@@ -165,7 +165,8 @@ def find_signatures(scheme: Scheme, headers: Headers, fields: BodyFields) -> lis
     """Return where signatures are, as written in the scheme, and their texts. Some stores send one for each key."""
     found = []
     for place, part in scheme.places:
-        if value := unverified_text(part, headers, fields):
+        kind, name = part
+        if value := headers.get(name) if kind == "header" else unverified_text(part, fields):
             if len(value) > MAX_SIGNATURE_HEADER:
                 raise DeliveryRefused("malformed-signature", f"{place} is {len(value)} characters long")
             found.append((place, value))
@@ -222,7 +223,7 @@ def read_timestamp(scheme: Scheme, headers: Headers, fields: BodyFields, pairs: 
     if kind == "sig":
         text = next((value for key, value in pairs if key == name), None)
     else:
-        text = unverified_text((kind, name), headers, fields)
+        text = headers.get(name) if kind == "header" else unverified_text((kind, name), fields)
     if not text:
         raise DeliveryRefused("no-timestamp", f"no timestamp at {scheme.timestamp}")
     return text

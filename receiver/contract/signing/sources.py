@@ -269,10 +269,8 @@ def scalar_text(value: Any) -> str | None:
     return str(value) if isinstance(value, str | int | float) else None
 
 
-def unverified_text(part: Part, headers: Headers, fields: BodyFields) -> str | None:
-    """Return the text of a header or field of a delivery that is not verified yet."""
-    if part[0] == "header":
-        return headers.get(part[1])
+def unverified_text(part: Part, fields: BodyFields) -> str | None:
+    """Return the text of a field of a body that is not verified yet."""
     value = fields.read(part)
     return None if value is None else value.decode("latin-1" if part[0] == "form" else "utf-8", "surrogatepass")
 

@@ -38,6 +38,20 @@ algorithm = "hmac-sha512"
 [schemes.parsed]
 headers = ["x-parsed"]
 signed = "{{json:type}}.{{body}}"
+[schemes.placed]
+signature = ["json:signature", "json:other"]
+signed = "{{json:type}}.{{timestamp}}"
+timestamp = "json:sent"
+tolerance = 0
+allow_unsigned_body = true
+[schemes.plain]
+headers = ["x-plain"]
+algorithm = "sha256"
+signed = "{{secret}}{{body}}"
+[schemes.queried]
+headers = ["x-queried"]
+algorithm = "hmac-sha1"
+signed = "{{query:at?}}.{{body_sha256}}.{{body}}"
 [stores.rotating]
 signing_secrets = [{SECRETS}]
 [stores.ended]
@@ -45,13 +59,16 @@ signing_secrets = [{{value = "whsec_{"E" * 32}", not_after = 2020-01-01T00:00:00
 {signed_store("hexa", "hex-body", domain="hexa.example")}
 {signed_store("longer", "long", "and the one before")}
 {signed_store("parser", "parsed")}
+{signed_store("placer", "placed")}
+{signed_store("plain", "plain")}
+{signed_store("queried", "queried")}
 {signed_store("stripe", "stripe")}
 {signed_store("shopify", "shopify", domain="north.myshopify.example")}
 {signed_store("shopify2", "shopify", "and the one before", domain="south.myshopify.example")}
 {signed_store("salla", "salla", domain="1234")}
 """
 UNKNOWN = [f"shop-{number}" for number in range(400)]
-BODY = orjson.dumps({"type": "order.created", "data": {"note": "x" * 900_000}})
+BODY = orjson.dumps({"type": "order.created", "signature": "0" * 64, "sent": 1, "data": {"note": "x" * 900_000}})
 FORGED = {
     "webhook-id": "msg_1",
     "webhook-timestamp": str(int(time.time())),
@@ -59,6 +76,8 @@ FORGED = {
     "x-signature": "0" * 64,
     "x-long": "0" * 128,
     "x-parsed": "0" * 64,
+    "x-plain": "0" * 64,
+    "x-queried": "0" * 40,
     "stripe-signature": f"t={int(time.time())},v1={'0' * 64}",
     "x-shopify-hmac-sha256": "A" * 43 + "=",
     "x-salla-signature": "0" * 64,
@@ -93,6 +112,7 @@ def measure(config: Config, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Me
         return count
 
     monkeypatch.setattr(grammar, "keyed", lambda key, digest: counting(digest, mac.keyed(key, digest)))
+    monkeypatch.setattr(grammar, "secret_first", lambda key: counting("plain", mac.secret_first(key)))
     monkeypatch.setattr(orjson, "loads", counting("parse", orjson.loads))
     admit = admission(config, redis).admit
 
@@ -111,6 +131,7 @@ def test_the_work_for_an_unknown_store_is_that_for_one_of_the_known(config: Conf
     known = {name: measure(name) for name in config.known_stores}
     assert len(set(known.values())) >= 5, known
     assert measure("rotating").count(measure("north")[0]) == 8
+    assert measure("placer") == (("parse", len(BODY)),), "signature, timestamp and content are read at once"
     unknown = Counter(measure(name) for name in UNKNOWN)
     assert set(unknown) == set(known.values())
     for work, count in Counter(known.values()).items():

@@ -151,11 +151,12 @@ def test_a_payload_is_indented(system: System) -> None:
             b'{"total":42.10,"n":12345678901234567890123}',
             '{\n  "total": 42.10,\n  "n": 12345678901234567890123\n}\n',
         ),
+        (b"id=7&note=a+%22b%22%1b", '{\n  "id": "7",\n  "note": "a \\"b\\"\\u001b"\n}\n'),
         (b"<xml/>\x1b[31m", "<xml/>\N{REPLACEMENT CHARACTER}[31m\n"),
         (b"[" * 100_000, "[" * 100_000 + "\n"),
         (b'"\\ud800"', '"\\ud800"\n'),
     ],
-    ids=["numbers", "no JSON", "nested too deeply", "a lone surrogate"],
+    ids=["numbers", "a form", "no JSON", "nested too deeply", "a lone surrogate"],
 )
 def test_any_body_can_be_shown(capsys: pytest.CaptureFixture[str], body: bytes, shown: str) -> None:
     output.payload(body)
