@@ -23,7 +23,7 @@ SHAPES = (
     "B", "TB", "VTB", "NB", "UB", "NTB", "UTB", "MUB", "VB", "VNTB", "MUTB", "T", "NT", "FT", "UT", "FF", "F", "UN",
     "UF", "NUB", "NNB", "NUTB", "NNTB", "MUNTB", "MUT", "NUT", "NN", "NNT", "ffT", "NF", "MUNB", "fff", "NFT", "nnnB",
 )  # fmt: skip
-ENDS = {"": 9, "\n": 3, "\r\n": 2}
+ENDS = {"": 9, "\n": 4, "\r\n": 2}
 """The texts that may follow the last part, with the number of parts up to which each is tried."""
 MAX_FIRST = 6
 MAX_TEXT = 256
