@@ -28,6 +28,7 @@ _SPACES = bytes.maketrans(b"+", b" ")
 _FORM_BYTES = bytes(set(range(0x21, 0x7F)) - set(b'"<>\\^`{|}'))
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567" * 8
 """For each byte, the letter of its lower five bits."""
+_HEX_LETTERS = str.maketrans("0189", "ghij")
 
 
 def event_id(store: str, duplicate_key: bytes) -> str:
@@ -37,6 +38,16 @@ def event_id(store: str, duplicate_key: bytes) -> str:
     """
     digest = hashlib.sha256(store.encode() + b"\0" + duplicate_key).digest()
     return digest[:ID_LENGTH].translate(_LETTERS).decode()
+
+
+def body_digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+def other_event_id(event_id: str, body: bytes) -> str:
+    """Return the id of an event whose delivery has the id of another event. accept.lua makes the same."""
+    named = hashlib.sha1(f"{event_id} {body_digest(body)}".encode(), usedforsecurity=False)
+    return named.hexdigest()[:ID_LENGTH].translate(_HEX_LETTERS)
 
 
 def follow(document: Any, path: str) -> Any:

@@ -63,9 +63,9 @@ class Delivery:
     """The fingerprint of the matching secret."""
     first_id: str = ""
     """The event's id if this is the first body under its delivery id. Empty if the body does not count for the id."""
-    other_id: str = ""
-    """The event's id if an event of another topic, resource or time has its id. Empty if the body counts for the id, or
-    is not signed: then one captured delivery could become any number of events."""
+    others_count: bool = False
+    """Whether another body under its id may be another event. Not if the body counts for the id, or is not signed: then
+    one captured delivery could become any number of events."""
     rest: tuple[Delivery, ...] = ()
     """The other events of a batch, each as a delivery: all are stored, or none."""
 
@@ -130,7 +130,7 @@ def _read_event(
         problem = f"no topic at {' or '.join(scheme.event.topic) or 'any source'}"
     resource_id = _text(readers["resource_id"], headers, document, body)
     data_path = _data_path(scheme, headers, document)
-    own_id, first_id, other_id = _event_ids(store, identity, body)
+    own_id, first_id, others_count = _event_ids(store, identity, body)
     event = build(
         Event,
         {
@@ -158,23 +158,21 @@ def _read_event(
             "unreadable": problem,
             "signed_with": signed_with,
             "first_id": first_id,
-            "other_id": other_id,
+            "others_count": others_count,
             "rest": (),
         },
     )
 
 
-def _event_ids(store: Store, identity: _Identity, body: bytes) -> tuple[str, str, str]:
-    """The id of the event, its first id and its other id; see Delivery."""
+def _event_ids(store: Store, identity: _Identity, body: bytes) -> tuple[str, str, bool]:
+    """The id of the event, its first id, and whether other bodies count; see Delivery."""
     delivery_id, id_key, id_counts_alone, _ = identity
     if not delivery_id:
-        return event_id(store.name, b"once\0" + secrets.token_bytes(16)), "", ""
+        return event_id(store.name, b"once\0" + secrets.token_bytes(16)), "", False
+    if id_counts_alone and store.scheme.dedupe == "id":
+        return event_id(store.name, id_key), "", store.scheme.signs_body
     by_body = event_id(store.name, b"id+body\0%d\0%b%b" % (len(id_key), id_key, body))
-    if store.scheme.dedupe != "id":
-        return by_body, event_id(store.name, id_key), ""
-    if not id_counts_alone:
-        return by_body, "", ""
-    return event_id(store.name, id_key), "", by_body if store.scheme.signs_body else ""
+    return by_body, event_id(store.name, id_key) if store.scheme.dedupe != "id" else "", False
 
 
 # Batches

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from redis.exceptions import RedisError, ResponseError
 
+from receiver.contract.event import body_digest
 from receiver.contract.failure_groups import group_id
 from receiver.contract.intake import Delivery
 from receiver.contract.topics import PROBE
@@ -111,10 +111,10 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, wait
         delivery.content_hash if repeat_window else "",
         quota,
         problem,
-        hashlib.sha256(event.body).hexdigest()[:16],
+        body_digest(event.body),
         delivery.first_id,
         int(waited * 1000),
-        delivery.other_id,
+        1 if delivery.others_count else 0,
     ]
 
 

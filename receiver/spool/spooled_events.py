@@ -17,7 +17,7 @@ from zlib import crc32
 
 import orjson
 
-from receiver.contract.event import Event
+from receiver.contract.event import Event, other_event_id
 from receiver.contract.intake import Delivery
 from receiver.spool.database import DamagedFileError, Format, connect_read_only, open_file, transaction
 
@@ -167,9 +167,10 @@ class SpooledEvents:
         if self._db.execute(insert, row).rowcount == 1:
             return SpoolResult("accepted", event.id)
         equal = "SELECT 1 FROM event WHERE id = ? AND body = ?"
-        if delivery.other_id and not self._db.execute(equal, (event.id, event.body)).fetchone():
+        if delivery.others_count and not self._db.execute(equal, (event.id, event.body)).fetchone():
             # Another body under an id that counts alone. Here it may run twice rather than be lost.
-            other = replace(delivery, event=replace(event, id=delivery.other_id), first_id=event.id, other_id="")
+            id_ = other_event_id(event.id, event.body)
+            other = replace(delivery, event=replace(event, id=id_), first_id=event.id, others_count=False)
             return self._add(other, pack_delivery(other), uptime)
         self._db.execute("UPDATE event SET duplicates = duplicates + 1 WHERE id = ?", (event.id,))
         return SpoolResult("duplicate", event.id)

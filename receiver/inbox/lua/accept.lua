@@ -4,7 +4,7 @@
 --       3 whether all of them are one batch (1 or 0): then all are stored, or none
 --       then for each delivery: id, store, topic, theirs, delivery, resource, received (ms), occurred, source, data_path,
 --       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable (JSON) or "",
---       digest of the body, first id or "", how long it waited on its host (ms), other id or ""
+--       digest of the body, first id or "", how long it waited on its host (ms), 1 if other bodies count
 -- returns for each {"accepted" | "duplicate" | "full", id}, or {"failed", the error}
 -- No allow-oom: at maxmemory new events are refused while workers drain.
 --
@@ -90,11 +90,16 @@ local function is_altered(id, at)
   return theirs == ARGV[at + 3] and resource == ARGV[at + 5] and occurred == ARGV[at + 7] and occurred ~= ''
 end
 
+-- The id of an event whose delivery has the id of another event; the same as in receiver/contract/event.py.
+local function other_event_id(id, digest)
+  local named = string.sub(redis.sha1hex(id .. ' ' .. digest), 1, 26)
+  return (string.gsub(named, '[0189]', { ['0'] = 'g', ['1'] = 'h', ['8'] = 'i', ['9'] = 'j' }))
+end
+
 -- Returns the event that a delivery is a duplicate of, or nil, and the id that it is stored under if it is new; then
 -- whether another body was accepted under its delivery id, and when it arrived. Changes nothing.
 local function judge(at)
-  local id, store, mark, digest, first_id, other_id = ARGV[at], ARGV[at + 1], ARGV[at + 11], ARGV[at + 14], ARGV[at + 15],
-    ARGV[at + 17]
+  local id, store, mark, digest, first_id = ARGV[at], ARGV[at + 1], ARGV[at + 11], ARGV[at + 14], ARGV[at + 15]
   local second_body, arrived = false, nil
   if first_id ~= '' then
     if redis.call('EXISTS', P .. 'e:' .. first_id, P .. 'e:' .. id) == 0 then
@@ -106,10 +111,10 @@ local function judge(at)
     end
   end
   if id ~= first_id and redis.call('EXISTS', P .. 'e:' .. id) == 1 then
-    if other_id == '' or digest_of(id) == digest then return id end
+    if ARGV[at + 17] == '0' or digest_of(id) == digest then return id end
     if is_altered(id, at) then return id, nil, true end
-    if redis.call('EXISTS', P .. 'e:' .. other_id) == 1 then return other_id end
-    id, second_body = other_id, true
+    id, second_body = other_event_id(id, digest), true
+    if redis.call('EXISTS', P .. 'e:' .. id) == 1 then return id end
   end
   if mark ~= '' then
     arrived = NOW - tonumber(ARGV[at + 16])

@@ -260,7 +260,7 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
     data_path = objects[0].partition(":")[2] if objects else ""
     names = [name for name in headers if not is_credential(name) or name in scheme.reads - {"authorization", "cookie"}]
     names.sort(key=lambda name: len(names) > MAX_HEADERS and name not in scheme.reads)
-    own, first_id, other_id = identity(store, headers, body, document, delivery_id, readable)
+    own, first_id, others_count = identity(store, headers, body, document, delivery_id, readable)
     return Delivery(
         event=Event(
             id=own,
@@ -278,17 +278,17 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
         unreadable=problem,
         signed_with=secret.fingerprint,
         first_id=first_id,
-        other_id=other_id,
+        others_count=others_count,
     )
 
 
 def identity(
     store: Store, headers: Headers, body: bytes, document: Any, delivery_id: str, readable: bool
-) -> tuple[str, str, str]:
-    """The event's id, its id if it is the first body under its delivery id, and its id if another event has its id."""
+) -> tuple[str, str, bool]:
+    """The event's id, its id if it is the first body under its delivery id, and whether other bodies count."""
     scheme = store.scheme
     if not delivery_id:
-        return "", "", ""
+        return "", "", False
     found = next(
         part for part in scheme.event.parts["id"] if value_at(":".join(part), headers, document) not in (None, "")
     )
@@ -318,7 +318,7 @@ def identity(
     is_json = readable and form_fields(body) is None
     alone = scheme.dedupe == "id" and (bool(joined) or not separated) and (is_json or not by_header)
     by_id, by_body = hashed(store, key), hashed(store, b"id+body\0%d\0" % len(key) + key + body)
-    return (by_id, "", by_body if whole else "") if alone else (by_body, "" if scheme.dedupe == "id" else by_id, "")
+    return (by_id, "", whole) if alone else (by_body, "" if scheme.dedupe == "id" else by_id, False)
 
 
 def hashed(store: Store, key: bytes) -> str:

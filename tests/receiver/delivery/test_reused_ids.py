@@ -7,9 +7,12 @@ import hmac
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from receiver.contract.event import other_event_id
+from receiver.spool import open_events
 from tests.support.harness import System, own_server
 
 SECRET = "the secret of a store that signs its own id"
@@ -131,3 +134,11 @@ def test_a_signed_id_with_equal_time_topic_and_resource_is_a_duplicate_and_count
     sentence = "alone: 2 deliveries had the delivery id, topic, resource and time of an earlier one, but another body."
     assert sentence in shown(web, "topics", "--store", "alone")
     assert 'They are duplicates, because dedupe = "id".' in shown(web, "stats")
+
+
+def test_another_body_has_the_same_id_in_redis_and_in_the_spool(system: System, tmp_path: Path) -> None:
+    first, second = (system.delivery(delivery_id="d1", data={"id": number}) for number in (1, 2))
+    expected = [first.event.id, other_event_id(first.event.id, second.event.body)]
+    assert [one.id for one in system.inbox.accept([first, second])] == expected
+    spool = open_events(tmp_path)
+    assert [one.id for one in spool.add([first, second])] == expected

@@ -237,7 +237,9 @@ def test_another_body_under_an_id_that_counts_alone_is_read(system: System, reso
     accepted = system.delivery(delivery_id="d1", data={"id": 1})
     again = accepted if resource == 1 else system.delivery(delivery_id="d1", data={"id": resource})
     system.inbox.accept([accepted])
-    system.inbox.accept([replace(again, event=replace(again.event, id="before"), other_id="", unreadable="no topic")])
+    system.inbox.accept(
+        [replace(again, event=replace(again.event, id="before"), others_count=False, unreadable="no topic")]
+    )
     assert again.event.id == accepted.event.id
     assert system.administration.reread([("before", again)], repeat_window=60) == [result]
     assert system.identity_holds()
