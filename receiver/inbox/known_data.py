@@ -105,7 +105,7 @@ class KnownData:
             self._report(client, found, known)
         elif self._notices_older and found.seen < self._seen != found.accepted_until:
             older = _now(known, DataChange.OLDER)
-            self._report(client, found, older)  # first: it raises if this is only a replica that lags
+            self._report(client, found, older)
             self._keep(older)
         else:
             if found.notice.change == DataChange.OTHER:  # restored key by key
@@ -123,9 +123,9 @@ class KnownData:
         return found.accepted_until > (self._seen or self._other.accepted_until)
 
     def _report(self, client: Redis, found: _Found, notice: DataNotice) -> None:
-        self._changed.failed()
         if found.notice[:2] != notice[:2]:
-            client.hset(keys.REPLACED, self._host, str(notice))
+            client.hset(keys.REPLACED, self._host, str(notice))  # raises if this is only a replica, which may lag
+        self._changed.failed()
 
     def _read(self, client: Redis) -> _Found:
         pipeline = client.pipeline(transaction=False)

@@ -12,6 +12,7 @@ import httptools
 PIECE_BYTES = 16 * 1024
 """Bytes that are read in one step."""
 MAX_CHUNKS = 10_000
+"""Also of blank lines in the content: each ends a piece, see `read`."""
 MAX_OVERHEAD = 64 * 1024
 """Bytes of a body that are not content: sizes and trailers."""
 _HEAD = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -26,7 +27,7 @@ class ChunkedBody:
         self.content = bytearray()
         self.is_complete = False
         self._max_body = max_body
-        self._taken = self._chunks = self._semicolons = 0
+        self._taken = self._chunks = self._blank_lines = self._semicolons = 0
 
     def parser(self) -> httptools.HttpRequestParser:
         """The parser for `read`. It refers to this object, which so must not refer to it: a cycle stays in memory."""
@@ -40,15 +41,27 @@ class ChunkedBody:
         The parser must not get bytes of the next request, and a body ends with a blank line. So it gets the bytes up to
         the next blank line. If there is none, the last three bytes are left: a blank line may begin there.
         """
+        at = 0
+        while at < PIECE_BYTES / 4 and not (self.fault or self.is_complete):  # pieces of four bytes take longest
+            size = self._read_piece(data, at, parser)
+            if not size:
+                break
+            at += size
+        return at
+
+    def _read_piece(self, data: bytes, at: int, parser: httptools.HttpRequestParser) -> int:
         room = PIECE_BYTES - self._taken % PIECE_BYTES
-        blank = data.find(_BLANK_LINE, 0, room + 3)
-        size = blank + 4 if blank >= 0 else max(0, min(len(data) - 3, room))
+        blank = data.find(_BLANK_LINE, at, at + room + 3)
+        size = blank + 4 - at if blank >= 0 else max(0, min(len(data) - at - 3, room))
         self._taken += size
-        self._semicolons += data.count(b";", 0, size)
+        self._blank_lines += blank >= 0
+        self._semicolons += data.count(b";", at, at + size)
         try:
-            parser.feed_data(data[:size])
+            parser.feed_data(data[at : at + size])
         except httptools.HttpParserError:
             self.fault = self.fault or HTTPStatus.BAD_REQUEST
+        if self._blank_lines > MAX_CHUNKS:
+            self.fault = self.fault or HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         if size >= room and self._taken - len(self.content) > MAX_OVERHEAD:  # not where bytes were cut by chance
             self.fault = self.fault or HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         return size

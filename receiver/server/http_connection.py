@@ -27,7 +27,7 @@ CONNECTIONS = 1000
 RESERVED_DESCRIPTORS = 100
 """What connections leave for Redis, the spool and what is being closed. A process uses about 30 of its own."""
 MAX_HELD_BYTES = 64 << 20
-"""Bytes of requests that one process holds. Beyond it, the largest request that is arriving is answered 503."""
+"""Bytes of requests that one process holds. Beyond it, requests that have held most for longest are answered 503."""
 UNREAD_BYTES = 64 * 1024
 """Bytes that are received ahead while a request is read or served."""
 KEEP_ALIVE_SECONDS = 15.0
@@ -85,7 +85,7 @@ class OpenConnections:
             connection.end()
         held = sum(one.held_bytes for one in self.all)
         receiving = [one for one in self.all if one.state == "receiving"] if held > MAX_HELD_BYTES else []
-        for connection in sorted(receiving, key=lambda one: (-one.held_bytes, one.since)):
+        for connection in sorted(receiving, key=lambda one: one.held_bytes * (one.since - now)):
             if held > MAX_HELD_BYTES:
                 held -= connection.held_bytes
                 connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -126,10 +126,13 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._others.all.discard(self)
+        self._discard_input()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
+        if self.state == "idle":
+            self._enter("receiving", self._others.read_seconds)
         self._unread = self._unread + data if self._unread else data
         if len(self._unread) > UNREAD_BYTES:
             self._receive_more(False)
@@ -172,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
             if self.state == "complete" and self._request:
                 self.state = "served"
                 self._others.serve(self, self._request)
-            elif self.state in ("idle", "receiving"):
+            elif self.state in ("idle", "receiving") and not self._closing:
                 self._read()
         except Exception:  # noqa: BLE001  logged there
             self.fail()
@@ -192,8 +195,8 @@ class HttpConnection(asyncio.Protocol):
         elif self._ended:
             self.refuse(HTTPStatus.BAD_REQUEST) if self._unread or reader.in_body else self.close()
         else:
-            if self.state == "idle" and (self._unread or reader.in_body):
-                self._enter("receiving", self._others.read_seconds)
+            if not (self._unread or reader.in_body):  # only empty lines
+                self._enter("idle", KEEP_ALIVE_SECONDS)
             if reader.expects_continue:
                 reader.expects_continue = False
                 self._transport.write(CONTINUE)
@@ -229,11 +232,12 @@ class HttpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         self._others.all.discard(self)
+        self._discard_input()
         self._transport.abort()
 
     def _send(self, data: bytes, *, keep_alive: bool) -> None:
         if not keep_alive:
-            self._closing, self._unread, self._reader = True, b"", RequestReader(0)
+            self._discard_input()
         if self._transport.is_closing():  # the sender is gone
             return
         self._transport.write(data)
@@ -242,9 +246,16 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._after_answer()
 
+    def _discard_input(self) -> None:
+        """Read no more. What has arrived would be work for no one."""
+        self._closing, self._unread, self._reader = True, b"", RequestReader(0)
+
     def _after_answer(self) -> None:
         if not self._closing:
-            self._enter("idle", STOP_SECONDS if self._others.stopping else KEEP_ALIVE_SECONDS)
+            if self._unread:
+                self._enter("receiving", self._others.read_seconds)
+            else:
+                self._enter("idle", STOP_SECONDS if self._others.stopping else KEEP_ALIVE_SECONDS)
             if self._unread or self._ended:
                 self._schedule(len(self._unread))
                 return

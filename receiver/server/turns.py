@@ -1,7 +1,7 @@
 """Turns: the loop's own work in steps, for a bounded time in each turn of the loop, so that no request holds it.
 
 What is over waits for the next turn, and the loop receives and sends in between. Small requests come first: a large one
-takes longer than all small ones that arrive with it. One large step in each turn is certain.
+takes longer than all small ones that arrive with it. Half of each turn is for large ones.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class Turns:
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        until = monotonic() + TURN_SECONDS
         small, large = self._small, self._large
-        while small and monotonic() < until:
+        until = monotonic() + TURN_SECONDS
+        small_until = until - TURN_SECONDS / 2 if large else until
+        while small and monotonic() < small_until:
             small.popleft()()
         if large:
             large.popleft()()
-        while large and not small and monotonic() < until:
+        while large and monotonic() < until:
             large.popleft()()
         self._scheduled = bool(small or large)
         if self._scheduled:

@@ -51,7 +51,7 @@ def list_schemes(json_: bool = False) -> None:
             for row in rows
         ],
         drop=("FROM", "SIGNED"),
-        shorten=("FORM", "STORES"),
+        shorten=("HEADER", "FORM", "STORES"),
     )
     output.next_command(
         "storehooks scheme show shopify  a scheme as TOML",

@@ -14,6 +14,7 @@ from receiver.server import http_connection
 from receiver.server.http_connection import (
     CONNECTIONS,
     KEEP_ALIVE_SECONDS,
+    MAX_HELD_BYTES,
     HttpConnection,
     OpenConnections,
     connections_within,
@@ -74,6 +75,50 @@ def test_a_request_that_arrives_ends_after_connections_that_were_idle_before_it(
     connections.end_oldest(1)
     loop.close()
     assert arriving.state == "lingering", "it had its time"
+
+
+def arriving(connections: OpenConnections, data: bytes) -> HttpConnection:
+    connection = HttpConnection(connections)
+    connection.connection_made(Mock(is_closing=lambda: False))
+    connection.data_received(data)
+    return connection
+
+
+def test_a_connection_that_is_lost_is_not_read_any_more() -> None:
+    """Its bytes were work beyond every limit: a few megabytes held a process for many seconds."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1_000_000, read_seconds=10)
+    lost = arriving(connections, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12")
+    lost.connection_lost(None)
+    assert (lost.held_bytes, connections.all) == (0, set())
+    lost._step()
+    assert lost._reader.in_body is False
+    loop.close()
+
+
+def test_a_request_that_waits_for_its_turn_is_arriving_and_gets_an_answer_at_its_deadline() -> None:
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
+    waiting = arriving(connections, b"POST / HTTP/1.1\r\n")
+    assert waiting.state == "receiving"
+    waiting.end()
+    loop.close()
+    assert waiting._transport.write.call_args[0][0].startswith(b"HTTP/1.1 408 ")  # type: ignore[attr-defined]
+
+
+def test_requests_that_hold_bytes_without_progress_end_before_large_ones_that_arrive() -> None:
+    """Many stalled ones of a middle size, and every larger delivery got 503."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=10)
+    stalled = [arriving(connections, b"x" * 72_000) for _ in range(1 + MAX_HELD_BYTES // 72_000)]
+    for one in stalled:
+        one.since -= 5
+    large = arriving(connections, b"x" * 300_000)
+    large.since -= 0.9
+    connections.check()
+    loop.close()
+    assert large.state == "receiving"
+    assert sum(one.state == "lingering" for one in stalled) in range(3, 10)
 
 
 def test_a_new_connection_ends_after_those_that_were_idle_before_it() -> None:

@@ -228,6 +228,7 @@ def test_a_failure_is_logged_when_it_is_stored_and_not_for_a_stale_run(system: S
     idle: Any = SimpleNamespace(in_batches=False)
     exchange = InboxExchange(system.inbox, idle, idle, idle, idle)
     exchange.stopping = True  # nothing is claimed
+    exchange.declarations["erp.push"] = Declaration("erp.push", "1", ("*",), ("*",), details={"retries": 0})
     with capture_logs() as captured:
         for run in (kept, lost):
             exchange.record(run, RunResult(Ending.DIED, {"error": "its process was killed"}))
