@@ -125,8 +125,7 @@ class HttpConnection(asyncio.Protocol):
         self._others.all.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
-        self._others.all.discard(self)
-        self._discard_input()
+        self.close()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -231,13 +230,14 @@ class HttpConnection(asyncio.Protocol):
         self.refuse(HTTPStatus.REQUEST_TIMEOUT) if self.state == "receiving" else self.close()
 
     def close(self) -> None:
+        """Read no more. What has arrived and is not read would be work for no one."""
+        self._closing, self._unread, self._reader = True, b"", RequestReader(0)
         self._others.all.discard(self)
-        self._discard_input()
         self._transport.abort()
 
     def _send(self, data: bytes, *, keep_alive: bool) -> None:
         if not keep_alive:
-            self._discard_input()
+            self._closing, self._unread, self._reader = True, b"", RequestReader(0)
         if self._transport.is_closing():  # the sender is gone
             return
         self._transport.write(data)
@@ -245,10 +245,6 @@ class HttpConnection(asyncio.Protocol):
             self._enter("sending", SEND_SECONDS)
         else:
             self._after_answer()
-
-    def _discard_input(self) -> None:
-        """Read no more. What has arrived would be work for no one."""
-        self._closing, self._unread, self._reader = True, b"", RequestReader(0)
 
     def _after_answer(self) -> None:
         if not self._closing:
