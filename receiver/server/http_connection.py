@@ -64,6 +64,11 @@ class OpenConnections:
         self.stopping = False
         self._counted = logs.CountedLog(logs.get("receiver"))
 
+    @property
+    def idle_seconds(self) -> float:
+        """How long a connection may wait for its next request."""
+        return STOP_SECONDS if self.stopping else KEEP_ALIVE_SECONDS
+
     def make_space(self, new: int) -> None:
         """End the oldest connections if there are too many with the new ones."""
         excess = len(self.all) + new - self.most
@@ -195,7 +200,7 @@ class HttpConnection(asyncio.Protocol):
             self.refuse(HTTPStatus.BAD_REQUEST) if self._unread or reader.in_body else self.close()
         else:
             if not (self._unread or reader.in_body):  # only empty lines
-                self._enter("idle", KEEP_ALIVE_SECONDS)
+                self._enter("idle", self._others.idle_seconds)
             if reader.expects_continue:
                 reader.expects_continue = False
                 self._transport.write(CONTINUE)
@@ -251,7 +256,7 @@ class HttpConnection(asyncio.Protocol):
             if self._unread:
                 self._enter("receiving", self._others.read_seconds)
             else:
-                self._enter("idle", STOP_SECONDS if self._others.stopping else KEEP_ALIVE_SECONDS)
+                self._enter("idle", self._others.idle_seconds)
             if self._unread or self._ended:
                 self._schedule(len(self._unread))
                 return
