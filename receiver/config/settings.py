@@ -146,9 +146,10 @@ class AuthSettings(Section):
     url: UrlOrPath = ""
     client_id: str = ""
     client_secret: SecretStr = SecretStr("")
-    style: Literal["basic", "body"] = "basic"
+    style: Literal["basic", "body", "json"] = "basic"
     scope: str = ""
     extra: dict[str, str] = {}
+    token_path: str = Field(default="access_token", min_length=1)
     token: SecretStr = SecretStr("")
 
 

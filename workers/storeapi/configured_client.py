@@ -57,6 +57,7 @@ def credentials_for_store(config: Config, store: str) -> Credentials | None:
         style=auth.style,
         scope=auth.scope,
         extra=auth.extra,
+        token_path=auth.token_path,
         seal_key=config.secrets.key.get_secret_value(),
     )
 

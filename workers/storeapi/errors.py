@@ -3,10 +3,11 @@
 ApiError                    store, operation
 ├── Blocked                 the client stopped the call, because it would not be safe
 │   ├── UnsafeAddress       the host name resolves to a private address, or the URL is not https
-│   ├── ForeignOrigin       a redirect or a link to another origin; the token is not sent there
+│   ├── ForeignOrigin       a link to another origin; the token is not sent there
+│   │   └── Redirected      a redirect, which is not followed; status and target
 │   └── ResponseTooLarge    the response is larger than the client reads
 ├── Unreachable             no response: connection, protocol or timeout; `sent` says whether the store may have it
-│   └── TokenUnreachable    the same at the token endpoint
+│   └── TokenUnreachable    no token for now: the token endpoint does not answer, or 429 or 5xx; `retry_after`
 ├── TokenRefused            the token endpoint issues no token
 ├── UnexpectedResponse      the response is not what the catalogue says
 └── StatusError             the store answered with an error; status, request_id, and a bounded excerpt
@@ -57,6 +58,13 @@ class ForeignOrigin(Blocked):
     pass
 
 
+class Redirected(ForeignOrigin):
+    def __init__(self, reason: str, *, status: int, target: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.target = target
+
+
 class ResponseTooLarge(Blocked):
     pass
 
@@ -68,7 +76,9 @@ class Unreachable(ApiError):
 
 
 class TokenUnreachable(Unreachable):
-    pass
+    def __init__(self, reason: str, *, sent: bool, retry_after: float | None = None, **where: str) -> None:
+        super().__init__(reason, sent=sent, **where)
+        self.retry_after = retry_after
 
 
 class TokenRefused(ApiError):

@@ -3,16 +3,17 @@
     api:token:{store}:{f}        hash    the shared token: value (sealed), fingerprint, refresh and expires (ms).
                                          {f} is a fingerprint of the credentials: new credentials get a new token
     api:token_lock:{store}:{f}   string  the process that is fetching a token; expires
-    api:token_error:{store}:{f}  string  why the last fetch failed; expires after a moment. Until then no process
-                                         fetches again
+    api:token_error:{store}:{f}  string  why the last fetch failed: class and reason. Expires after a moment, or with
+                                         the token endpoint's Retry-After; until then no process fetches again
     api:rate_limit:{store}       hash    tat (when the next call is due, us), paused_until (no call before, us), and
                                          of both how far ahead that was when it was written (tat_ahead ...).
                                          The limit of all stores together has the empty name
     api:tried                    hash    store|GROUP.OPERATION|METHOD PATH -> the day it was first called
     api:confirmed                hash    store|GROUP.OPERATION|METHOD PATH -> the day it first answered 2xx
 
-get_token.lua    KEYS token, lock, error    ARGV caller id, lock duration (ms), fingerprint of a refused token
-                 returns ["use", value, ms], ["fetch"] (the caller has the lock), ["wait"] or ["error", reason]
+get_token.lua    KEYS token, lock, error    ARGV caller id, lock duration (ms), fingerprint of a refused token,
+                                            longest pause after an error (ms)
+                 returns ["use", value, ms], ["fetch"] (the caller has the lock), ["wait"] or ["error", why, ms left]
 store_token.lua  KEYS token, lock, error    ARGV caller id, value, fingerprint, refresh in (ms), expires in (ms);
                  for a failed fetch: caller id, "", reason, ms. Only the holder of the lock writes; frees the lock
 take_slot.lua    KEYS rate limit            ARGV interval (us), burst, maximum wait (us), pause (us)

@@ -152,7 +152,7 @@ def test_new_credentials_do_not_use_the_token_of_the_old_ones(sandbox: SandboxRu
     sandbox.client(redis).products.get(1)
     url = f"http://127.0.0.1:{sandbox.port}"
     wrong = Credentials(f"{url}/oauth/token", "the app", "another secret")
-    with pytest.raises(TokenRefused, match=r"401 \(invalid_client\); check auth"):
+    with pytest.raises(TokenRefused, match=r"401 \(invalid_client\); check client_id"):
         Client(url, auth=wrong, store="demo", redis=redis, allow_private=True).products.get(1)
 
 

@@ -1,4 +1,4 @@
-"""The client with a third-party token server: oidc-provider, from the npm registry."""
+"""The client with a third-party token server: oidc-provider, from the npm registry; alone, and with odd endpoints."""
 
 from __future__ import annotations
 
@@ -14,9 +14,18 @@ import pytest
 from redis import Redis
 
 from tests.support.harness import Process, eventually, free_port
+from tests.support.odd_token_server import TokenAnswer
 from tests.support.raw_server import RawServer
+from tests.workers.storeapi.test_odd_tokens import (
+    GIVES_A_TOKEN,
+    REFUSED,
+    TEMPORARY,
+    Around,
+    check_gives_a_token,
+    check_is_refused,
+)
 from workers.storeapi import Client, Credentials
-from workers.storeapi.errors import TokenRefused
+from workers.storeapi.errors import TokenRefused, TokenUnreachable
 from workers.storeapi.transport.auth import ClientCredentials
 from workers.storeapi.transport.http import HttpSession
 
@@ -89,15 +98,40 @@ def test_the_token_is_shared_and_sent_to_the_store(server: str, redis: Redis) ->
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"client_secret": "wrong"}, r"401 \(invalid_client\)"),
-        ({"client_id": "unknown app"}, r"401 \(invalid_client\)"),
-        ({"extra": {"grant_type": "password"}}, r"400 \(unsupported_grant_type\)"),
+        ({"client_secret": "wrong"}, r"401 \(invalid_client: client authentication failed\); check client_id"),
+        ({"client_id": "unknown app"}, r"401 \(invalid_client: client authentication failed\); check client_id"),
+        ({"style": "json"}, r'the server may read forms only: set style = "body" there'),
+        ({"extra": {"grant_type": "password"}}, r"400 \(unsupported_grant_type: unsupported grant_type requested\)"),
     ],
 )
-def test_the_error_shows_the_token_servers_error_code(server: str, how: dict[str, Any], message: str) -> None:
+def test_the_error_shows_the_token_servers_words_and_a_fix(server: str, how: dict[str, Any], message: str) -> None:
     with pytest.raises(TokenRefused, match=message) as caught:
         source(server, **how).bearer(until=_soon())
     assert SECRET not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def around(server: str) -> Iterator[Around]:
+    """The odd endpoints, each around this token server."""
+
+    def ask(authorization: str, form: dict[str, str]) -> TokenAnswer:
+        headers = {"authorization": authorization} if authorization else {}
+        found = httpx2.post(f"{server}/token", data=form, headers=headers)
+        return TokenAnswer(found.status_code, found.content, {"content-type": found.headers["content-type"]})
+
+    made = Around(ask)
+    yield made
+    made.server.close()
+
+
+@pytest.mark.parametrize("name", GIVES_A_TOKEN)
+def test_an_odd_endpoint_around_it_gives_a_right_token(around: Around, server: str, redis: Redis, name: str) -> None:
+    assert introspect(server, check_gives_a_token(around, redis, name))["active"]
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *TEMPORARY])
+def test_an_odd_endpoint_around_it_gives_an_error_that_names_the_cause(around: Around, redis: Redis, name: str) -> None:
+    check_is_refused(around, redis, name, TokenRefused if name in REFUSED else TokenUnreachable)
 
 
 def _soon() -> float:

@@ -20,6 +20,7 @@ from workers.storeapi.errors import (
     Blocked,
     ForeignOrigin,
     ResponseTooLarge,
+    TokenRefused,
     UnexpectedResponse,
     Unreachable,
     UnsafeAddress,
@@ -175,7 +176,7 @@ def test_a_host_name_that_resolves_to_a_private_address_is_refused_before_connec
 
 def test_the_token_endpoints_address_is_checked_too(other_host: RawServer) -> None:
     auth = Credentials(f"https://localhost:{other_host.port}/token", "id", "secret")
-    with pytest.raises(UnsafeAddress):
+    with pytest.raises(TokenRefused, match="the token endpoint: localhost resolves to the private address"):
         Client("https://shop.example", auth=auth, timeout=5).products.get(1)
     assert other_host.connections == 0
 
@@ -184,7 +185,7 @@ def test_the_token_endpoints_redirect_is_not_followed(other_host: RawServer) -> 
     answer = f"HTTP/1.1 307 x\r\nlocation: {other_host.url}/token\r\ncontent-length: 0\r\n\r\n".encode()
     endpoint = RawServer(answer)
     auth = Credentials(f"{endpoint.url}/token", "id", "secret")
-    with pytest.raises(ForeignOrigin):
+    with pytest.raises(TokenRefused, match=r"a redirect to 127\.0\.0\.1; the credentials were not sent there"):
         Client(endpoint.url, auth=auth, allow_private=True, timeout=5).products.get(1)
     assert other_host.connections == 0
     endpoint.close()

@@ -8,12 +8,13 @@ if usable and tonumber(have[3]) > now then
   return { 'use', have[1], tonumber(have[3]) - now }
 end
 for at = 2, 3 do -- they expire sooner than this: the clock was set back
-  if redis.call('PTTL', KEYS[at]) > tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[at], ARGV[2]) end
+  local longest = ARGV[at == 2 and 2 or 4]
+  if redis.call('PTTL', KEYS[at]) > tonumber(longest) then redis.call('PEXPIRE', KEYS[at], longest) end
 end
 local error = redis.call('GET', KEYS[3])
 if not error and redis.call('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2]) then
   return { 'fetch' }
 end
 if usable then return { 'use', have[1], 250 } end -- another process is fetching the next one; this one is still valid
-if error then return { 'error', error } end
+if error then return { 'error', error, redis.call('PTTL', KEYS[3]) } end
 return { 'wait' }

@@ -14,24 +14,26 @@ import time
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
-from urllib.parse import quote_plus, urlencode
+from typing import Literal, Protocol
+from urllib.parse import quote, quote_plus, urlencode
 
 import orjson
 from redis import Redis
 
 from workers.storeapi import keys
-from workers.storeapi.errors import TokenRefused, TokenUnreachable, Unreachable
-from workers.storeapi.transport.http import HttpResponse, HttpSession
-from workers.storeapi.transport.retry import backoff
+from workers.storeapi.errors import Blocked, Redirected, TokenRefused, TokenUnreachable, Unreachable
+from workers.storeapi.transport.http import HttpSession
+from workers.storeapi.transport.retry import backoff, is_fault, retry_after
+from workers.storeapi.transport.token_answer import TOKEN_PATH, Token, token_in, words_of
 from workers.storeapi.transport.token_sealing import TokenSealer
 
 FETCH_SECONDS = 10.0
 FETCH_ATTEMPTS = 4
 ERROR_MS = 1_000
+"""How long no process asks again after an error; a Retry-After makes it longer."""
+MAX_PAUSE_MS = 3_600_000
+"""How long a Retry-After is honoured; after that the token endpoint is asked once more."""
 POLL_SECONDS = 0.02
-DEFAULT_LIFETIME = 3600.0
-"""Seconds a token is used when the token endpoint gives no expires_in; a 401 ends it sooner."""
 
 
 class TokenSource(Protocol):
@@ -58,9 +60,10 @@ class Credentials:
     url: str
     client_id: str
     client_secret: str = field(repr=False)
-    style: Literal["basic", "body"] = "basic"
+    style: Literal["basic", "body", "json"] = "basic"
     scope: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
+    token_path: str = TOKEN_PATH
     seal_key: str = field(default="", repr=False)
     """`[secrets] key`, if set: then guessing the client secret is not enough to unseal a token."""
 
@@ -78,25 +81,24 @@ class Credentials:
         return hmac.digest(repr(known).encode(), b"storehooks token, sealed: " + purpose, "sha256")
 
     def request(self) -> tuple[dict[str, str], bytes]:
-        """Headers and form of a token request."""
-        form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {}), **self.extra}
+        """Headers and body of a token request: a form, or JSON."""
+        fields = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {}), **self.extra}
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         if self.style == "basic":
-            pair = f"{quote_plus(self.client_id)}:{quote_plus(self.client_secret)}"
-            headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-        else:
-            form |= {"client_id": self.client_id, "client_secret": self.client_secret}
-        return headers, urlencode(form).encode()
+            return {**headers, "authorization": f"Basic {self._basic()}"}, urlencode(fields).encode()
+        fields |= {"client_id": self.client_id, "client_secret": self.client_secret}
+        if self.style == "json":
+            return {**headers, "content-type": "application/json"}, orjson.dumps(fields)
+        return headers, urlencode(fields).encode()
 
-
-class Token(NamedTuple):
-    value: str
-    lifetime: float
+    def _basic(self) -> str:
+        return b64encode(f"{quote_plus(self.client_id)}:{quote_plus(self.client_secret)}".encode()).decode()
 
     @property
-    def fresh_for(self) -> float:
-        """Seconds until the refresh: it comes when a tenth of the lifetime is left, at most a minute before the end."""
-        return max(self.lifetime - min(60.0, self.lifetime / 10), 0.0)
+    def hidden(self) -> tuple[str, ...]:
+        """The secret in each form in which a server may repeat it."""
+        secret = self.client_secret
+        return self._basic(), secret, quote_plus(secret), quote(secret)
 
 
 class ClientCredentials:
@@ -108,11 +110,13 @@ class ClientCredentials:
         self._credentials = credentials
         self._http = http
         self._redis = redis
+        self._config = f"stores.{store}.auth"
         self._keys = keys.token_keys(store, credentials.fingerprint)
         self._sealer = TokenSealer(credentials.sealing_key, self._keys[0]) if redis else None
         self._lock = threading.Lock()
         self._value = ""
         self._fresh_until = 0.0
+        self._pause: tuple[float, TokenUnreachable] | None = None
 
     def bearer(self, *, refused: str = "", until: float) -> str:
         with self._lock:
@@ -129,7 +133,7 @@ class ClientCredentials:
         lock_ms = int((FETCH_SECONDS + 5) * 1000)
         while True:
             answer, *rest = keys.run_script(
-                self._redis, "get_token", self._keys, caller, lock_ms, _fingerprint(refused)
+                self._redis, "get_token", self._keys, caller, lock_ms, _fingerprint(refused), MAX_PAUSE_MS
             )
             if answer == b"use":
                 if token := self._sealer.unseal(rest[0]):
@@ -139,7 +143,7 @@ class ClientCredentials:
             if answer == b"fetch":
                 return self._fetch_for_all(caller, until)
             if answer == b"error":
-                raise TokenRefused(rest[0].decode())
+                raise _shared_error(rest[0].decode(), rest[1] / 1000)
             if time.monotonic() >= until:
                 raise TokenUnreachable("timed out while another process was fetching a token", sent=False)
             time.sleep(POLL_SECONDS)
@@ -149,8 +153,9 @@ class ClientCredentials:
         assert self._sealer is not None
         try:
             token = self._fetch(until)
-        except (TokenRefused, Unreachable) as error:
-            keys.run_script(self._redis, "store_token", self._keys, caller, "", error.reason, ERROR_MS)
+        except (TokenRefused, TokenUnreachable) as error:
+            shared = f"{type(error).__name__} {error.reason}"
+            keys.run_script(self._redis, "store_token", self._keys, caller, "", shared, _pause_ms(error))
             raise
         sealed, fingerprint = self._sealer.seal(token.value), _fingerprint(token.value)
         times = (int(token.fresh_for * 1000), int(token.lifetime * 1000))
@@ -158,24 +163,51 @@ class ClientCredentials:
         return token.value, token.fresh_for
 
     def _get_own(self, until: float) -> tuple[str, float]:
-        token = self._fetch(until)
+        if self._pause is not None and time.monotonic() < self._pause[0]:
+            raise self._pause[1]
+        try:
+            token = self._fetch(until)
+        except TokenUnreachable as error:
+            self._pause = (time.monotonic() + _pause_ms(error) / 1000, error)
+            raise
         return token.value, token.fresh_for
 
     def _fetch(self, until: float) -> Token:
         """Ask the token endpoint, with retries where a retry can help. Ends before the lock of the fetch expires."""
         until = min(until, time.monotonic() + FETCH_SECONDS)
-        headers, content = self._credentials.request()
         for attempt in range(FETCH_ATTEMPTS):
-            last = attempt == FETCH_ATTEMPTS - 1
-            try:
-                response = self._http.send("POST", self._credentials.url, headers=headers, content=content, until=until)
-                if last or not (response.status == 429 or response.status >= 500):
-                    return _token_in(response)
-            except Unreachable as error:
-                if last or time.monotonic() >= until:
-                    raise TokenUnreachable(f"the token endpoint does not answer ({error.reason})", sent=False) from None
-            time.sleep(min(backoff(attempt), max(0.0, until - time.monotonic())))
+            answer = self._ask(until)
+            if isinstance(answer, Token):
+                return answer
+            pause = max(backoff(attempt), answer.retry_after or 0.0)
+            if attempt == FETCH_ATTEMPTS - 1 or time.monotonic() + pause >= until:
+                raise answer
+            time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
+
+    def _ask(self, until: float) -> Token | TokenUnreachable:
+        """Ask once. Returns the token, or why there is none for now; raises TokenRefused."""
+        given = self._credentials
+        headers, content = given.request()
+        try:
+            response = self._http.send("POST", given.url, headers=headers, content=content, until=until)
+        except Redirected as error:
+            raise TokenRefused(
+                f"the token endpoint answered {error.status}, a redirect to {error.target}; the credentials were not "
+                f"sent there. Set url in {self._config} to the final address"
+            ) from None
+        except Blocked as error:
+            raise TokenRefused(f"the token endpoint: {error.reason}; check url in {self._config}") from None
+        except Unreachable as error:
+            return TokenUnreachable(f"the token endpoint does not answer ({error.reason})", sent=False)
+        if response.status != 429 and response.status < 500 and not is_fault(response.status):
+            return token_in(
+                response, path=given.token_path, style=given.style, config=self._config, hidden=given.hidden
+            )
+        after = retry_after(response.headers.get("retry-after"))
+        wait = f", and asks to wait {after:,.0f} s" if after else ""
+        reason = f"the token endpoint answered {response.status}{words_of(response, given.hidden)}{wait}"
+        return TokenUnreachable(reason, sent=False, retry_after=after)
 
 
 def token_seconds_left(redis: Redis, store: str, credentials: Credentials) -> float | None:
@@ -184,23 +216,18 @@ def token_seconds_left(redis: Redis, store: str, credentials: Credentials) -> fl
     return left / 1000 if isinstance(left, int) and left >= 0 else None
 
 
-def _token_in(response: HttpResponse) -> Token:
-    """The token in a response. Of an error only the RFC 6749 code is shown: the rest could hold a secret."""
-    try:
-        document: Any = orjson.loads(response.content)
-    except orjson.JSONDecodeError:
-        document = {}
-    document = document if isinstance(document, dict) else {}
-    if response.status not in (200, 201):
-        code = str(document.get("error", ""))[:60]
-        raise TokenRefused(f"the token endpoint answered {response.status}{f' ({code})' if code else ''}; check auth")
-    value, lifetime = document.get("access_token"), document.get("expires_in")
-    if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable():
-        raise TokenRefused("the token endpoint answered without an access_token")
-    if isinstance(lifetime, str) and lifetime.isascii() and lifetime.isdigit():
-        lifetime = int(lifetime)
-    known = isinstance(lifetime, int | float) and not isinstance(lifetime, bool) and lifetime > 0
-    return Token(value, float(lifetime) if known else DEFAULT_LIFETIME)
+def _pause_ms(error: TokenRefused | TokenUnreachable) -> int:
+    """How long no process asks the token endpoint again."""
+    after = error.retry_after if isinstance(error, TokenUnreachable) else None
+    return int(min(max((after or 0.0) * 1000, ERROR_MS), MAX_PAUSE_MS))
+
+
+def _shared_error(text: str, seconds: float) -> TokenRefused | TokenUnreachable:
+    """The error that another process had, which ends in `seconds`."""
+    kind, _, reason = text.partition(" ")
+    if kind == TokenUnreachable.__name__:
+        return TokenUnreachable(reason, sent=False, retry_after=seconds)
+    return TokenRefused(reason)
 
 
 def _fingerprint(token: str) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import httpcore2
 import httpx2
 
-from workers.storeapi.errors import Blocked, ForeignOrigin, ResponseTooLarge, Unreachable, UnsafeAddress
+from workers.storeapi.errors import Blocked, Redirected, ResponseTooLarge, Unreachable, UnsafeAddress
 from workers.storeapi.transport.guard import AllowedPrivate, GuardedBackend, deadline
 
 MAX_CONNECTIONS = 32
@@ -144,9 +144,11 @@ def check_url(url: str, allow_private: AllowedPrivate) -> None:
 def _refuse_redirect(response: httpx2.Response) -> None:
     if response.has_redirect_location:
         target = host_of(response.headers["location"]) or "another path"
-        raise ForeignOrigin(
+        raise Redirected(
             f"answered {response.status_code}, a redirect to {target}; redirects are not followed, and the token "
-            "was not sent there. If the API has moved, set base_url or the operation's path"
+            "was not sent there. If the API has moved, set base_url or the operation's path",
+            status=response.status_code,
+            target=target,
         )
 
 
