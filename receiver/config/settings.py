@@ -15,6 +15,8 @@ from receiver.config.values import (
     AgeAndSize,
     Bounds,
     Duration,
+    HeaderName,
+    HeaderValue,
     Moment,
     Names,
     PrivateNetworks,
@@ -151,6 +153,11 @@ class AuthSettings(Section):
     extra: dict[str, str] = {}
     token_path: str = Field(default="access_token", min_length=1)
     token: SecretStr = SecretStr("")
+    header: HeaderName = "authorization"
+    scheme: HeaderValue = "Bearer"
+
+
+PagingStyle = Literal["page", "offset", "cursor", "link", "header", "none"]
 
 
 class OperationSettings(Section):
@@ -161,10 +168,15 @@ class OperationSettings(Section):
     query: tuple[str, ...] | None = None
     required: tuple[str, ...] | None = None
     optional: tuple[str, ...] | None = None
+    params: dict[str, str] | None = None
     rows: str | None = None
+    body: str | None = None
     returns: Literal["one", "many", "none"] | None = None
     record: str | None = None
-    paging: Literal["page", "cursor", "link", "none"] | None = None
+    data: str | None = None
+    item: str | None = None
+    total: str | None = None
+    paging: PagingStyle | None = None
     retry_safe: bool | None = None
     idempotency_key: bool | None = None
 
@@ -175,19 +187,26 @@ class GroupSettings(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
     __pydantic_extra__: dict[str, OperationSettings]
     fields_: dict[str, str] = Field(default={}, alias="fields")
+    line: dict[str, str] = {}
+    buyer: dict[str, str] = {}
 
 
 class EnvelopeSettings(Section):
     data: str | None = None
+    item: str | None = None
+    record: str | None = None
     total: str | None = None
     error: str | None = None
 
 
 class PagingSettings(Section):
-    style: Literal["page", "cursor", "link", "none"] | None = None
+    style: PagingStyle | None = None
     size: int | None = Field(default=None, ge=1, le=10_000)
+    max_pages: int | None = Field(default=None, ge=1)
     size_param: str | None = None
     page_param: str | None = None
+    first_page: Literal[0, 1] | None = None
+    offset_param: str | None = None
     cursor_param: str | None = None
     next_cursor: str | None = None
     next_link: str | None = None
@@ -198,6 +217,10 @@ class CatalogueSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
     __pydantic_extra__: dict[str, GroupSettings]
+    prefix: str | None = None
+    headers: dict[HeaderName, HeaderValue] = {}
+    money: Literal["major", "minor"] | None = None
+    decimals: dict[str, int] = {}
     envelope: EnvelopeSettings = EnvelopeSettings()
     paging: PagingSettings = PagingSettings()
 

@@ -23,6 +23,8 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _MIN_BOUND_BYTES = 1 << 20
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_FRAMING_HEADERS = ("host", "content-length", "content-type", "transfer-encoding", "connection")
 SANDBOX_SECRET = "whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"  # noqa: S105  "sandbox only, never in production"
 
 
@@ -185,6 +187,18 @@ def _parse_record_path(value: Any) -> str | tuple[str, ...]:
     raise ValueError('not a path; write "total_price", or a list of paths, tried in order')
 
 
+def _check_header_name(value: str) -> str:
+    if not _HEADER_NAME.fullmatch(value) or value.lower() in _FRAMING_HEADERS:
+        raise ValueError('not the name of a header that can be set; write it like "x-api-key"')
+    return value.lower()
+
+
+def _check_header_value(value: str) -> str:
+    if not value.isprintable() or not value.isascii():
+        raise ValueError("not the value of a header; it has characters that are not printable ASCII")
+    return value
+
+
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 RepeatWindow = Annotated[Duration, AfterValidator(_check_repeat_window)]
 Rate = Annotated[float, BeforeValidator(parse_rate)]
@@ -199,6 +213,8 @@ SealingKey = Annotated[SecretStr, AfterValidator(_check_sealing_key)]
 PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_check_networks)]
 Moment = Annotated[datetime, AfterValidator(_with_timezone)]
 RecordPath = Annotated[str | tuple[str, ...], PlainValidator(_parse_record_path)]
+HeaderName = Annotated[str, AfterValidator(_check_header_name)]
+HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
 Names = Annotated[tuple[str, ...] | None, BeforeValidator(_as_tuple)]
 
 

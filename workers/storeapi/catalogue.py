@@ -8,21 +8,23 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Literal
 
 from receiver.config import Config
 from receiver.config.errors import did_you_mean
-from receiver.config.settings import CatalogueSettings, GroupSettings, OperationSettings
+from receiver.config.settings import CatalogueSettings, GroupSettings, OperationSettings, PagingStyle
 from receiver.contract.errors import ConfigError
+from receiver.contract.event import follow
+from receiver.contract.record_map import RecordMap
 
 State = Literal["documented", "assumed", "overridden", "added"]
-PagingStyle = Literal["page", "cursor", "link", "none"]
 
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
-_PATH = re.compile(r"(/([A-Za-z0-9_.~-]+|\{[a-z_]+\}))+")
+_PATH = re.compile(r"/?([A-Za-z0-9_.~-]|\{[a-z_]+\})+(/([A-Za-z0-9_.~-]|\{[a-z_]+\})+)*")
+_PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
 _IDEMPOTENT_METHODS = frozenset({"GET", "PUT", "DELETE"})
 
 
@@ -34,13 +36,20 @@ class Operation:
     name: str
     method: str
     path: str
+    below_prefix: str = ""
+    """The path without the catalogue's prefix; empty where config has the whole path."""
     state: State = "assumed"
     query: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    params: Mapping[str, str] = field(default_factory=dict, hash=False)
     rows: str = ""
+    body: str = ""
     returns: Literal["one", "many", "none"] = "one"
     record: str = ""
+    data: str | None = None
+    item: str | None = None
+    total: str | None = None
     paging: PagingStyle = "page"
     retry_safe: bool = False
     idempotency_key: bool = False
@@ -70,19 +79,27 @@ class Operation:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Where a response holds its data, total and error: paths like `meta.total`. The empty path is all of it."""
+    """Where a response holds its records, total and error: paths like `meta.total`, or `header:x-total-count`."""
 
     data: str
+    """The list; "" if the response itself is the list."""
+    item: str
+    """The record within each item of the list; "" if the item is the record."""
     total: str
     error: str
+    record: str | None = None
+    """A single record; None if it is where a list would be."""
 
 
 @dataclass(frozen=True)
 class Paging:
     style: PagingStyle
     size: int
+    max_pages: int
     size_param: str
     page_param: str
+    first_page: int
+    offset_param: str
     cursor_param: str
     next_cursor: str
     next_link: str
@@ -94,8 +111,13 @@ class Catalogue:
 
     operations: Mapping[str, Operation]
     fields: Mapping[str, Mapping[str, str]]
+    """By group, the store's name of each field, or its path. Those of an order's parts are in `line` and `buyer`."""
     envelope: Envelope
     paging: Paging
+    prefix: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    money: Literal["major", "minor"] = "major"
+    decimals: Mapping[str, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Operation]:
         return iter(self.operations.values())
@@ -110,6 +132,35 @@ class Catalogue:
             )
         return operation
 
+    def envelope_of(self, operation: Operation) -> Envelope:
+        """The envelope of an operation's responses. Its `data` is the path of what the operation returns."""
+        common, data = self.envelope, operation.data
+        if data is None:
+            data = common.data if operation.returns == "many" or common.record is None else common.record
+        item = common.item if operation.item is None else operation.item
+        return replace(common, data=data, item=item, total=common.total if operation.total is None else operation.total)
+
+    def record_map(self, operation: Operation) -> RecordMap:
+        """Where the records of an operation have their fields."""
+        parts = {"customer": "customers", "line": "line", "buyer": "buyer"}
+        fields = {part: self.fields[table] for part, table in parts.items() if self.fields.get(table)}
+        fields[operation.record] = self.fields.get(operation.group, {})
+        return RecordMap(fields, self.money, self.decimals)
+
+
+def value_at(document: Any, headers: Mapping[str, str], path: str) -> Any:
+    """The value at `meta.total` in a response's document, or that of `header:x-total-count`; None if there is none."""
+    name = path.removeprefix("header:")
+    return follow(document, path) if name == path else headers.get(name.lower())
+
+
+def total_at(document: Any, headers: Mapping[str, str], path: str) -> int | None:
+    """The number of all records, also where it is a text; None where the store does not report it."""
+    found = value_at(document, headers, path) if path else None
+    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 16:
+        return int(found)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+
 
 @cache
 def bundled_catalogue() -> Catalogue:
@@ -121,9 +172,14 @@ def bundled_catalogue() -> Catalogue:
     for group, table in data.items():
         fields[group], record = table.pop("fields"), table.pop("record")
         for name, given in table.items():
-            given["path"] = prefix + given["path"]
-            operations[f"{group}.{name}"] = _bundled_operation(group, name, {"record": record, **given}, paging)
-    return Catalogue(operations, fields, envelope, paging)
+            operation = {"record": record, **given, **_place(prefix, given["path"])}
+            operations[f"{group}.{name}"] = _bundled_operation(group, name, operation, paging)
+    return Catalogue(operations, fields, envelope, paging, prefix)
+
+
+def _place(prefix: str, path: str) -> dict[str, str]:
+    """A path that begins with a slash is whole; any other is below the prefix."""
+    return {"path": path, "below_prefix": ""} if path[:1] == "/" else {"path": f"{prefix}/{path}", "below_prefix": path}
 
 
 def _bundled_operation(group: str, name: str, given: dict[str, Any], paging: Paging) -> Operation:
@@ -149,15 +205,27 @@ def _corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: t
     operations = dict(base.operations)
     if given.paging.style:
         operations = {name: _with_paging(one, given.paging.style) for name, one in operations.items()}
+    prefix = base.prefix if given.prefix is None else _checked_prefix(given.prefix, key, config)
+    operations = {name: _with_prefix(one, prefix) for name, one in operations.items()}
     fields = dict(base.fields)
     groups: dict[str, GroupSettings] = given.__pydantic_extra__ or {}
     for group, table in groups.items():
-        fields[group] = {**fields.get(group, {}), **table.fields_}
+        for part, names in {group: table.fields_, "line": table.line, "buyer": table.buyer}.items():
+            fields[part] = {**fields.get(part, {}), **names}
         changes: dict[str, OperationSettings] = table.__pydantic_extra__ or {}
         for name, change in changes.items():
             where = (*key, group, name)
-            operations[f"{group}.{name}"] = _changed(operations, where, change, config, paging)
-    return Catalogue(operations, fields, envelope, paging)
+            operations[f"{group}.{name}"] = _changed(operations, where, change, config, paging, prefix)
+    headers, decimals = {**base.headers, **given.headers}, {**base.decimals, **given.decimals}
+    return Catalogue(operations, fields, envelope, paging, prefix, headers, given.money or base.money, decimals)
+
+
+def _with_prefix(operation: Operation, prefix: str) -> Operation:
+    """An operation below another prefix is no longer the documented one."""
+    if not operation.below_prefix or operation.path == f"{prefix}/{operation.below_prefix}":
+        return operation
+    state: State = "overridden" if operation.documented else operation.state
+    return replace(operation, state=state, path=f"{prefix}/{operation.below_prefix}")
 
 
 def _with_paging(operation: Operation, style: PagingStyle) -> Operation:
@@ -165,11 +233,17 @@ def _with_paging(operation: Operation, style: PagingStyle) -> Operation:
 
 
 def _changed(
-    operations: Mapping[str, Operation], key: tuple[str, ...], change: OperationSettings, config: Config, paging: Paging
+    operations: Mapping[str, Operation],
+    key: tuple[str, ...],
+    change: OperationSettings,
+    config: Config,
+    paging: Paging,
+    prefix: str,
 ) -> Operation:
     group, name = key[-2:]
     given = change.model_dump(exclude_none=True)
-    _check_path(given.get("path"), key, config)
+    if "path" in given:
+        given |= _place(prefix, _checked_path(given["path"], key, config))
     base = operations.get(f"{group}.{name}")
     if base is None:
         return _added(operations, key, given, config, paging)
@@ -192,9 +266,19 @@ def _added(
     return Operation(group, name, state="added", **given)
 
 
-def _check_path(path: str | None, key: tuple[str, ...], config: Config) -> None:
-    if path is not None and (not _PATH.fullmatch(path) or ".." in path):
+def _checked_path(path: str, key: tuple[str, ...], config: Config) -> str:
+    if not _PATH.fullmatch(path) or ".." in path:
         raise ConfigError(
-            f"{config.place(*key, 'path')}: {'.'.join(key)}.path: write the whole path, "
-            'such as "/api/v3/app/orders/{id}/state"'
+            f"{config.place(*key, 'path')}: {'.'.join(key)}.path: write the path below the prefix, such as "
+            '"orders/{id}/state", or with a slash first the whole path, such as "/api/v3/app/orders/{id}/state"'
         )
+    return path
+
+
+def _checked_prefix(prefix: str, key: tuple[str, ...], config: Config) -> str:
+    if not _PREFIX.fullmatch(prefix) or ".." in prefix:
+        raise ConfigError(
+            f"{config.place(*key, 'prefix')}: {'.'.join(key)}.prefix: write the path before every operation, "
+            'such as "/api/v2", or ""'
+        )
+    return prefix

@@ -22,17 +22,16 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 from redis import Redis
 
 from receiver.contract.event import follow
-from receiver.contract.record_map import RecordMap
 from receiver.contract.records import Record, as_json, make
 from workers.storeapi import exact_json
-from workers.storeapi.catalogue import Catalogue, Operation, bundled_catalogue
+from workers.storeapi.catalogue import Catalogue, Operation, bundled_catalogue, total_at
 from workers.storeapi.confirmations import Confirmations
 from workers.storeapi.error_advice import error_for
 from workers.storeapi.errors import ApiError, ForeignOrigin, UnexpectedResponse
 from workers.storeapi.groups import Customers, Id, Orders, Products, Webhooks
-from workers.storeapi.pages import Pages
+from workers.storeapi.pages import Fetch, Pages
 from workers.storeapi.transport.auth import ClientCredentials, Credentials, StaticToken, TokenSource
-from workers.storeapi.transport.call_sender import ApiCall, CallLimit, CallSender
+from workers.storeapi.transport.call_sender import BEARER, ApiCall, CallLimit, CallSender, TokenHeader
 from workers.storeapi.transport.guard import AllowedPrivate
 from workers.storeapi.transport.http import HttpSession, check_url, has_dot_segments, origin_of
 from workers.storeapi.transport.rate_limit import ALL_STORES, LocalRateLimiter, SharedRateLimiter
@@ -59,6 +58,7 @@ class Client:
         base_url: str,
         *,
         token: str = "",
+        token_header: TokenHeader = BEARER,
         auth: Credentials | None = None,
         store: str = "",
         catalogue: Catalogue | None = None,
@@ -82,10 +82,12 @@ class Client:
             self.store,
             http,
             self._tokens,
+            token_header=token_header,
             store_limit=_store_limit(redis, self.store, rate_limit),
             overall_limit=_overall_limit(redis, overall_rate),
         )
         self.confirmations = Confirmations(redis, self.store)
+        self._proven: set[str] = set()
         self.products, self.orders = Products(self), Orders(self)
         self.customers, self.webhooks = Customers(self), Webhooks(self)
 
@@ -110,13 +112,13 @@ class Client:
         """Call an operation of the catalogue. Returns its record, its Pages, or None, as the catalogue says."""
         operation = self.catalogue.get(group, name)
         target, fields = self._fill_path(operation, path, fields)
-        query = {**(query or {}), **self._pop_query_fields(operation, fields)}
+        query = {**operation.params, **(query or {}), **self._pop_query_fields(operation, fields)}
         if operation.returns == "many" and operation.method == "GET":
             return self._pages(operation, target, query, timeout)
         content = self._content(operation, body, fields)
         reply = self._send_operation(operation, target, query, content, idempotency_key, timeout)
         if operation.returns == "many":
-            return Pages(lambda *_: reply.document, self._record_maker(operation), operation, self.catalogue, {})
+            return self._pages_of(operation, lambda *_: reply, {})
         return None if operation.returns == "none" else self._record(operation, reply)
 
     def request(
@@ -138,7 +140,8 @@ class Client:
         safe = method in ("GET", "PUT", "DELETE") if retry_safe is None else retry_safe
         content = None if body is None else exact_json.dumps(body)
         until = time.monotonic() + (timeout or self._timeout)
-        call = ApiCall(method, self._url(path, query), dict(headers or {}), content, safe, until, f"{method} {path}")
+        sent = {**self.catalogue.headers, **{name.lower(): value for name, value in (headers or {}).items()}}
+        call = ApiCall(method, self._url(path, query), sent, content, safe, until, f"{method} {path}")
         return self._send(call, None)
 
     # Building a call
@@ -165,13 +168,17 @@ class Client:
     def _content(self, operation: Operation, body: Any, fields: Mapping[str, Any]) -> bytes | None:
         if body is None and not fields and operation.method in ("GET", "DELETE"):
             return None
-        names = self.catalogue.fields.get(operation.group, {})
-        sent = {names.get(name, name): as_json(value) for name, value in fields.items()}
-        if operation.rows in sent:
-            sent[operation.rows] = [_row(row) for row in sent[operation.rows]]
+        record_map, currency = self.catalogue.record_map(operation), str(fields.get("currency", ""))
+        sent: Any = {}
+        for name, value in fields.items():
+            if name == operation.rows:
+                sent[name] = [_row(row) for row in value]
+            else:
+                given = [record_map.shape("line", line) for line in value] if name == "lines" else as_json(value)
+                sent = record_map.write(sent, operation.record, name, given, currency)
         if body is not None:
             sent = as_json(body) if not sent else {**as_json(body), **sent}
-        return exact_json.dumps(sent)
+        return exact_json.dumps({operation.body: sent} if operation.body else sent)
 
     def _url(self, path: str, query: Mapping[str, Any] | None) -> str:
         url = path if path.startswith(self._base + "/") else self._base + "/" + path.lstrip("/")
@@ -211,7 +218,7 @@ class Client:
         timeout: float | None = None,
     ) -> ApiReply:
         self.confirmations.record_try(operation)
-        headers = {}
+        headers = dict(self.catalogue.headers)
         if operation.idempotency_key or key:
             headers["idempotency-key"] = key or secrets.token_hex(16)
         until = time.monotonic() + (timeout or self._timeout)
@@ -232,33 +239,37 @@ class Client:
         except ValueError:
             reason = f"answered {response.status} with a body that is not JSON"
             raise UnexpectedResponse(reason, store=self.store, operation=call.name) from None
-        envelope = self.catalogue.envelope
-        data, total = follow(document, envelope.data), follow(document, envelope.total)
-        return ApiReply(response.status, response.headers, document, data, total if isinstance(total, int) else None)
+        envelope = self.catalogue.envelope_of(operation) if operation else self.catalogue.envelope
+        total = total_at(document, response.headers, envelope.total)
+        return ApiReply(response.status, response.headers, document, follow(document, envelope.data), total)
 
     # Reading the reply
 
     def _pages(self, operation: Operation, path: str, query: Mapping[str, Any], timeout: float | None) -> Pages[Record]:
-        def fetch(more: Mapping[str, Any], link: str) -> Any:
+        def fetch(more: Mapping[str, Any], link: str) -> ApiReply:
             if link:
-                return self._send_operation(operation, self._checked_link(path, link), {}, None, "", timeout).document
-            return self._send_operation(operation, path, {**query, **more}, None, "", timeout).document
+                return self._send_operation(operation, self._checked_link(path, link), {}, None, "", timeout)
+            return self._send_operation(operation, path, {**query, **more}, None, "", timeout)
 
-        return Pages(fetch, self._record_maker(operation), operation, self.catalogue, dict(query))
+        return self._pages_of(operation, fetch, dict(query))
+
+    def _pages_of(self, operation: Operation, fetch: Fetch, query: dict[str, Any]) -> Pages[Record]:
+        make, proven = self._record_maker(operation), self._proven
+        return Pages(fetch, make, operation, self.catalogue, query, store=self.store, proven=proven)
 
     def _record_maker(self, operation: Operation) -> Callable[[Any], Record]:
-        names = self.catalogue.fields.get(operation.group, {})
         hint = f"[stores.{self.store}.catalogue.{operation.group}] fields"
-        record_map = RecordMap({operation.record: names})
+        record_map = self.catalogue.record_map(operation)
         return lambda raw: make(operation.record, raw, record_map, hint)
 
     def _record(self, operation: Operation, reply: ApiReply) -> Record:
         """The record in a reply; a list of one record counts as that record."""
         data = reply.data[0] if isinstance(reply.data, list) and len(reply.data) == 1 else reply.data
         if not isinstance(data, Mapping):
+            where = self.catalogue.envelope_of(operation).data
             raise UnexpectedResponse(
-                f"the response has no record at {self.catalogue.envelope.data!r}; if the record is elsewhere, set "
-                '[catalogue.envelope] data = "..."',
+                f"the response has no record {f'at {where!r}' if where else 'but something else'}; if the record is "
+                f'elsewhere, set\n[stores.{self.store}.catalogue.{operation.full_name}]\ndata = "..."',
                 store=self.store,
                 operation=operation.full_name,
             )

@@ -11,6 +11,7 @@ from receiver.contract.errors import ConfigError
 from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.client import CALL_SECONDS, Client
 from workers.storeapi.transport.auth import Credentials
+from workers.storeapi.transport.call_sender import TokenHeader
 
 
 def client_for_store(
@@ -28,6 +29,7 @@ def client_for_store(
     return Client(
         given.base_url,
         token=given.auth.token.get_secret_value(),
+        token_header=TokenHeader(given.auth.header, given.auth.scheme),
         auth=credentials_for_store(config, store),
         store=store,
         catalogue=configured_catalogue(config, store),

@@ -1,36 +1,82 @@
-"""Pages: the records of a listing. Pages are requested when they are needed, and one is in memory at a time."""
+"""Pages: the records of a listing. Pages are requested when they are needed, and one is in memory at a time.
+
+A listing is complete or an error. The number of records is compared with the total that the store reports. A store that
+reports no total is asked once in another way whether it pages as the catalogue says.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from receiver.contract.event import follow
+from receiver.contract.record_map import MISSING
 from receiver.contract.records import Record
-from workers.storeapi.catalogue import Catalogue, Operation
+from workers.storeapi.catalogue import Catalogue, Operation, value_at
 from workers.storeapi.errors import UnexpectedResponse
 
 RECENT_IDS = 10_000
 """Number of ids remembered to drop repeated records: memory stays constant, and repeats come soon or not at all."""
 
+_LINK = re.compile(r'<([^>]*)>((?:\s*;\s*[\w*-]+\s*(?:=\s*(?:"[^"]*"|[^\s,;"]*))?)*)')
+_REL = re.compile(r';\s*rel\s*=\s*"?([^";]*)', re.IGNORECASE)
+_STYLES = 'style = "..."  # page, offset, cursor, link, header or none'
 R = TypeVar("R", bound=Record)
-Fetch = Callable[[Mapping[str, Any], str], Any]
-"""(query, link or "") -> the JSON document of the response."""
+
+
+class PageReply(Protocol):
+    """The part of a reply that is read here."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def document(self) -> Any: ...
+
+    @property
+    def total(self) -> int | None: ...
+
+
+Fetch = Callable[[Mapping[str, Any], str], PageReply]
+"""(query, link or "") -> the reply."""
+
+
+class _Position(NamedTuple):
+    """Where a page begins: a query parameter, or a link."""
+
+    query: Mapping[str, Any]
+    link: str = ""
 
 
 class Pages(Generic[R]):
     """Iterate over it for the records; `pages()` gives a list of records per page; `total` is set by the first page."""
 
     def __init__(
-        self, fetch: Fetch, make: Callable[[Any], R], operation: Operation, catalogue: Catalogue, query: dict[str, Any]
+        self,
+        fetch: Fetch,
+        make: Callable[[Any], R],
+        operation: Operation,
+        catalogue: Catalogue,
+        query: dict[str, Any],
+        *,
+        store: str,
+        proven: set[str],
     ) -> None:
+        """`proven` has the operations whose paging is known to be as the catalogue says; a walk may add its own."""
         self._fetch = fetch
         self._make = make
         self._operation = operation
-        self._envelope = catalogue.envelope
+        self._envelope = catalogue.envelope_of(operation)
+        self._record_map = catalogue.record_map(operation)
         self._paging = catalogue.paging
         self._query = query
+        self._store = store
+        self._proven = proven
+        self._style = operation.paging
+        params = {"page": "page_param", "offset": "offset_param", "cursor": "cursor_param"}
+        self._param: str = getattr(self._paging, params[self._style]) if self._style in params else ""
         self.total: int | None = None
         """Number of records that the store reported last; None where it reports none."""
 
@@ -38,122 +84,250 @@ class Pages(Generic[R]):
         for page in self.pages():
             yield from page
 
-    def pages(self) -> Iterator[list[R]]:
-        """The records of each page, without those that came before."""
-        walk = {"page": self._by_number, "cursor": self._by_cursor, "link": self._by_link, "none": self._single_page}
-        seen = _RecentIds(RECENT_IDS)
-        for document in walk[self._operation.paging]():
-            yield seen.without_repeats([self._make(raw) for raw in self._rows(document)])
-
     def first_page(self) -> list[R]:
         return next(self.pages(), [])
 
+    def pages(self) -> Iterator[list[R]]:
+        """The records of each page, without those that came before."""
+        walk, position = _Walk(), self._first_position()
+        from_start = self._param not in self._query
+        while True:
+            reply = self._request(position)
+            rows = self._rows(reply)
+            new = walk.add(rows, [self._id(row) for row in rows], reply.total)
+            self.total = reply.total
+            self._check_progress(walk, rows, new)
+            following = self._following(position, reply, rows, walk)
+            if from_start and walk.pages == 1 and self.total is None and self._operation.full_name not in self._proven:
+                self._prove_style(rows, following)
+            if from_start and following is None:
+                self._check_complete(walk)
+            yield [self._make(row) for row in new]
+            if following is None:
+                return
+            if walk.pages >= self._paging.max_pages:
+                raise self._error(
+                    f"the listing has more than {walk.pages:,} pages; if the store has that many records",
+                    f"max_pages = {walk.pages * 10}",
+                )
+            position = following
+
     # The paging styles
 
-    def _by_number(self) -> Iterator[Any]:
-        """Ends when the total is reached, or at an empty page. Raises where the store repeats a page."""
-        passed, number, first_before = 0, int(self._query.get(self._paging.page_param, 1)), None
-        while True:
-            document = self._fetch_page({self._paging.size_param: self._paging.size, self._paging.page_param: number})
-            rows = self._rows(document)
-            first = rows[0] if rows else None
-            if rows and first == first_before:
-                self._raise_repeated_page(self._paging.page_param)
-            yield document
-            passed, number, first_before = passed + len(rows), number + 1, first
-            if not rows or (self.total is not None and passed >= self.total):
-                return
+    def _first_position(self) -> _Position:
+        first = {"page": self._paging.first_page, "offset": 0}.get(self._style)
+        if self._param in self._query:
+            given = self._query[self._param]
+            return _Position({self._param: given if first is None else int(given)})
+        return _Position({} if first is None else {self._param: first})
 
-    def _by_cursor(self) -> Iterator[Any]:
-        cursor: Any = None
-        while True:
-            at = {} if cursor is None else {self._paging.cursor_param: cursor}
-            document = self._fetch_page({self._paging.size_param: self._paging.size, **at})
-            following = follow(document, self._paging.next_cursor)
-            last = following is None or following == ""
-            if last and cursor is None:
-                self._check_complete(document)
-            yield document
-            if last:
-                return
-            if following == cursor:
-                self._raise_repeated_page(self._paging.cursor_param)
-            cursor = following
+    def _following(self, position: _Position, reply: PageReply, rows: Sequence[Any], walk: _Walk) -> _Position | None:
+        """The position of the next page; None at the end."""
+        if self._style in ("page", "offset"):
+            if not rows or self._has_all(rows, walk):
+                return None
+            step = 1 if self._style == "page" else len(rows)
+            return _Position({self._param: position.query[self._param] + step})
+        following = self._next(reply)
+        if following in (None, "", False):
+            return None
+        if self._style == "cursor":
+            if following == position.query.get(self._param):
+                raise self._repeated_page()
+            return _Position({self._param: following})
+        if following == position.link:
+            raise self._repeated_page()
+        return _Position({}, str(following))
 
-    def _by_link(self) -> Iterator[Any]:
-        document = self._fetch_page({self._paging.size_param: self._paging.size})
-        before = ""
-        while True:
-            link = follow(document, self._paging.next_link)
-            last = not isinstance(link, str) or not link
-            if last and not before:
-                self._check_complete(document)
-            yield document
-            if last:
-                return
-            if link == before:
-                self._raise_repeated_page("the next link")
-            before = link
-            document = self._with_total(self._fetch({}, link))
+    def _has_all(self, rows: Sequence[Any], walk: _Walk) -> bool:
+        """Whether the total is reached. A full first page with that total may be a count of the page, so that the next
+        page is requested too."""
+        if self.total is None or walk.passed < self.total:
+            return False
+        return not (walk.pages == 1 and len(rows) == self.total >= self._size)
 
-    def _single_page(self) -> Iterator[Any]:
-        document = self._fetch_page({})
-        self._check_complete(document)
-        yield document
+    def _next(self, reply: PageReply) -> Any:
+        if self._style == "cursor":
+            return value_at(reply.document, reply.headers, self._paging.next_cursor)
+        if self._style == "link":
+            found = value_at(reply.document, reply.headers, self._paging.next_link)
+            return found if isinstance(found, str) else None
+        return next_in_header(reply.headers.get("link", "")) if self._style == "header" else None
 
-    # Reading a response
+    # Whether it is complete
 
-    def _fetch_page(self, position: Mapping[str, Any]) -> Any:
-        given = {name: value for name, value in self._query.items() if name != self._paging.page_param}
-        return self._with_total(self._fetch({**position, **given}, ""))
+    def _check_progress(self, walk: _Walk, rows: Sequence[Any], new: Sequence[Any]) -> None:
+        """Raise where the store repeats a page, and where records may have moved to a page that was read before."""
+        if walk.repeats or (rows and not new):
+            raise self._repeated_page()
+        if self._style in ("page", "offset") and self.total is not None and self.total < walk.highest_total:
+            raise self._error(
+                f"the number of records fell from {walk.highest_total:,} to {self.total:,} during the listing, so "
+                "records may have moved to a page that was read before; list again. If the store has another style of "
+                "paging",
+                _STYLES,
+            )
+        if self._style == "page" and self.total is None and walk.short_page and rows:
+            raise self._error(
+                f"page {walk.short_page} has fewer records than the first one, and there are pages after it, so "
+                "records may be missing; list again. If the store has another style of paging",
+                _STYLES,
+            )
 
-    def _with_total(self, document: Any) -> Any:
-        total = follow(document, self._envelope.total)
-        self.total = total if isinstance(total, int) and not isinstance(total, bool) else None
-        return document
+    def _check_complete(self, walk: _Walk) -> None:
+        """At the end, compare the number of records with the totals. Records may have been added or deleted since the
+        first page, but no listing has less than both totals."""
+        if self.total is None or walk.first_total is None:
+            return
+        if self._style in ("page", "offset") and walk.new > self.total:
+            raise self._error(
+                f"the store reports {self.total:,} records but returned {walk.new:,}; if the number of all records is "
+                "elsewhere",
+                'total = "..."  # or "" if the store reports none',
+                table="envelope",
+            )
+        needed = min(walk.first_total, self.total)
+        if walk.new < needed or (self._style in ("page", "offset") and walk.passed < self.total):
+            again = walk.passed - walk.new
+            repeats = f" ({again:,} of them with an id that came before)" if again else ""
+            end = ", and no next page" if self._style not in ("page", "offset") else ""
+            raise self._error(
+                f"the store reports {self.total:,} records but returned {walk.passed:,}{repeats}{end}; if the store "
+                "has another style of paging, other parameters, or counts pages from 0",
+                f"{_STYLES}\n{self._own_keys()}",
+            )
 
-    def _rows(self, document: Any) -> list[Any]:
-        rows = follow(document, self._envelope.data)
-        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-            raise UnexpectedResponse(
-                f"the response has no list of records at {self._envelope.data!r}; if the list is elsewhere, set "
-                '[catalogue.envelope] data = "..."'
+    def _prove_style(self, rows: Sequence[Any], following: _Position | None) -> None:
+        """The store reports no total, so that a wrong style could end the listing early. Ask in another way, once."""
+        if self._style == "page":
+            same = self._rows(self._request(_Position({})))
+            if bool(same) != bool(rows) or not {self._id(row) for row in same} >= {self._id(row) for row in rows[:1]}:
+                raise self._error(
+                    f"{self._param}={self._paging.first_page} is not the first page; if the store counts pages from "
+                    f"{1 - self._paging.first_page}",
+                    f"first_page = {1 - self._paging.first_page}",
+                )
+        elif self._style == "offset" and len(rows) > 1:
+            second = self._rows(self._request(_Position({self._param: 1})))
+            if not second or self._id(second[0]) != self._id(rows[1]):
+                raise self._error(
+                    f"{self._param}=1 does not begin at the second record; if the store has another style of paging",
+                    f'{_STYLES}\noffset_param = "..."',
+                )
+        elif self._style not in ("none", "offset") and following is None and len(rows) > 1 and self._paging.size_param:
+            reply = self._request(_Position({self._paging.size_param: 1}))
+            if self._next(reply) in (None, "", False):
+                raise self._error(
+                    f"{self._paging.size_param}=1 returned no next page, so {len(rows):,} records may not be all; if "
+                    "the store has another style of paging, or returns all records at once",
+                    f"{_STYLES}\n{self._own_keys()}",
+                )
+        self._proven.add(self._operation.full_name)
+
+    def _own_keys(self) -> str:
+        """The keys of this style."""
+        keys = {
+            "page": 'page_param = "..."\nfirst_page = 0',
+            "offset": 'offset_param = "..."',
+            "cursor": 'cursor_param = "..."\nnext_cursor = "..."',
+            "link": 'next_link = "..."',
+        }
+        return keys.get(self._style, "").strip()
+
+    # Requests and replies
+
+    @property
+    def _size(self) -> int:
+        return int(self._query.get(self._paging.size_param, self._paging.size))
+
+    def _request(self, position: _Position) -> PageReply:
+        if position.link or self._style == "none":
+            return self._fetch({}, position.link)
+        size = {self._paging.size_param: self._size} if self._paging.size_param else {}
+        return self._fetch({**size, **position.query}, "")
+
+    def _rows(self, reply: PageReply) -> list[Any]:
+        """The records as the store sent them. A list that is null is empty."""
+        path = self._envelope.data
+        found = follow(reply.document, path)
+        above, _, key = path.rpartition(".")
+        if found is None and path and key in (follow(reply.document, above) or ()):
+            return []
+        rows = [follow(row, self._envelope.item) for row in found] if isinstance(found, list) else [None]
+        if not all(isinstance(row, Mapping) for row in rows):
+            item = f", each at {self._envelope.item!r}" if self._envelope.item else ""
+            raise self._error(
+                f"the response has no list of records{f' at {path!r}' if path else ''}{item}; if the list is elsewhere",
+                'data = "..."',
+                table="envelope",
             )
         return rows
 
-    def _check_complete(self, document: Any) -> None:
-        """A first page that is also the last must hold every record. Otherwise the store pages in another way."""
-        rows = len(self._rows(document))
-        if self.total is not None and self.total > rows:
-            raise UnexpectedResponse(
-                f"the store reports {self.total:,} records but returned {rows:,}, and no next page; the paging style "
-                'is assumed: set [catalogue.paging] style = "page", "cursor" or "link", and next_cursor or next_link'
-            )
+    def _id(self, row: Any) -> Any:
+        """The id of a record; None if it has none that can be compared."""
+        found = self._record_map.read(self._operation.record, "id", row)
+        return None if found is MISSING or isinstance(found, list | dict) else found
 
-    def _raise_repeated_page(self, by: str) -> None:
-        raise UnexpectedResponse(
-            f"the store returned the same page twice, so it does not page by {by}; the paging style is assumed: set "
-            '[catalogue.paging] style = "page", "cursor", "link" or "none", and the names of the parameters'
+    def _repeated_page(self) -> UnexpectedResponse:
+        by = {"link": "the next link", "header": "the Link header"}.get(self._style, self._param)
+        return self._error(
+            f"the store returned the same page twice, so it does not page by {by}; if the store has another style of "
+            "paging, other parameters, or returns all records at once",
+            f"{_STYLES}\n{self._own_keys()}",
         )
 
+    def _error(self, reason: str, lines: str, *, table: str = "paging") -> UnexpectedResponse:
+        text = f"{reason}, set\n[stores.{self._store}.catalogue.{table}]\n{lines.strip()}"
+        return UnexpectedResponse(text, store=self._store, operation=self._operation.full_name)
 
-class _RecentIds:
-    """The ids of the last records; drops the records that repeat one."""
 
-    def __init__(self, limit: int) -> None:
+def next_in_header(value: str) -> str:
+    """The URL with rel="next" in a Link header (RFC 8288); empty if it has none."""
+    for url, parameters in _LINK.findall(value):
+        rel = _REL.search(parameters)
+        if rel and "next" in rel[1].lower().split():
+            return str(url)
+    return ""
+
+
+class _Walk:
+    """What a listing has read so far. Remembers the ids of the last records, to drop the records that repeat one."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+        self.passed = 0
+        """Number of records on all pages."""
+        self.new = 0
+        """Number of them whose id did not come before."""
+        self.first_total: int | None = None
+        self.highest_total = 0
+        self.short_page = 0
+        """The page that had fewer records than the first one, if it is not the last page so far."""
+        self.repeats = False
+        self._first_length = self._length = 0
+        self._rows_without_id: list[Any] = []
         self._ids: OrderedDict[Any, None] = OrderedDict()
-        self._limit = limit
 
-    def without_repeats(self, records: list[R]) -> list[R]:
-        return [record for record in records if self._is_new(record)]
+    def add(self, rows: list[Any], ids: list[Any], total: int | None) -> list[Any]:
+        """Add a page; return its records that did not come before."""
+        if self.pages == 0:
+            self.first_total, self._first_length = total, len(rows)
+        elif self._length < self._first_length:
+            self.short_page = self.short_page or self.pages
+        self.highest_total, self._length = max(self.highest_total, total or 0), len(rows)
+        new = [row for row, id_ in zip(rows, ids, strict=True) if self._is_new(id_)]
+        without_id = [row for row, id_ in zip(rows, ids, strict=True) if id_ is None]
+        self.repeats = bool(without_id) and without_id == self._rows_without_id
+        self._rows_without_id = without_id
+        self.pages, self.passed, self.new = self.pages + 1, self.passed + len(rows), self.new + len(new)
+        return new
 
-    def _is_new(self, record: Record) -> bool:
-        id_ = record.get(record.field_name("id"))
-        if id_ is None or isinstance(id_, list | dict):
+    def _is_new(self, id_: Any) -> bool:
+        if id_ is None:
             return True
         if id_ in self._ids:
             return False
         self._ids[id_] = None
-        if len(self._ids) > self._limit:
+        if len(self._ids) > RECENT_IDS:
             self._ids.popitem(last=False)
         return True

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from receiver import config as config_room
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
+from receiver.contract.records import Order
 from tests.support.harness import SECRET
-from workers.storeapi.catalogue import Catalogue, bundled_catalogue, configured_catalogue
+from workers.storeapi.catalogue import Catalogue, bundled_catalogue, configured_catalogue, total_at
 from workers.storeapi.groups import OperationGroup
 
 STORE = f'\n[stores.north]\nsigning_secrets = ["{SECRET}"]\n[stores.south]\nsigning_secrets = ["{SECRET}"]\n'
@@ -95,6 +98,89 @@ def test_fields_envelope_and_paging_are_corrected(tmp_path: Path) -> None:
     assert found.get("webhooks", "list_topics").paging == "none"
 
 
+def test_a_prefix_moves_every_operation_that_is_below_it(tmp_path: Path) -> None:
+    text = """
+    [catalogue]
+    prefix = "/rest/v2"
+    [catalogue.orders.get]
+    path = "order/{id}.json"
+    [catalogue.orders.list]
+    path = "/api/v3/app/bestellungen"
+    [stores.north.catalogue]
+    prefix = "/north"
+    """
+    common, north = corrected(tmp_path, text), corrected(tmp_path, text, "north")
+    assert [one.full_name for one in common if not one.path.startswith("/rest/v2/")] == ["orders.list"]
+    assert common.get("orders", "list").path == "/api/v3/app/bestellungen"
+    assert common.get("orders", "get").path == "/rest/v2/order/{id}.json"
+    assert (common.get("products", "list").state, common.get("products", "get").state) == ("overridden", "assumed")
+    assert north.get("orders", "get").path == "/north/order/{id}.json"
+    assert north.get("orders", "list").path == "/api/v3/app/bestellungen"
+    assert corrected(tmp_path, '[catalogue]\nprefix = ""\n').get("products", "get").path == "/products/{id}"
+
+
+def test_an_operation_has_its_own_envelope_and_single_records_have_theirs(tmp_path: Path) -> None:
+    text = """
+    [catalogue.envelope]
+    data = "result"
+    record = ""
+    total = "header:X-Total"
+    [catalogue.orders.list]
+    data = "orders"
+    item = "order"
+    total = "count"
+    [catalogue.orders.get]
+    data = "order"
+    """
+    found = corrected(tmp_path, text)
+    envelopes = {name: found.envelope_of(one) for name, one in found.operations.items()}
+    assert (envelopes["products.list"].data, envelopes["products.get"].data) == ("result", "")
+    assert envelopes["products.list"].total == "header:X-Total"
+    orders = envelopes["orders.list"]
+    assert (orders.data, orders.item, orders.total, envelopes["orders.get"].data) == (
+        "orders",
+        "order",
+        "count",
+        "order",
+    )
+    before = bundled_catalogue()
+    assert before.envelope_of(before.get("orders", "get")).data == "data"
+
+
+def test_a_total_is_a_number_in_the_document_or_in_a_header() -> None:
+    document = {"meta": {"total": 7, "count": "12", "flag": True, "less": -1}}
+    headers = httpx2.Headers({"X-Total": "1200"})
+    found = {path: total_at(document, headers, path) for path in ("meta.total", "meta.count", "header:X-TOTAL")}
+    assert found == {"meta.total": 7, "meta.count": 12, "header:X-TOTAL": 1200}
+    for path in ("meta.flag", "meta.less", "meta", "", "header:x-other"):
+        assert total_at(document, headers, path) is None
+
+
+def test_lines_and_the_buyer_of_an_order_are_mapped_by_their_own_tables(tmp_path: Path) -> None:
+    text = """
+    [catalogue]
+    money = "minor"
+    decimals = { HUF = 0 }
+    [catalogue.orders]
+    fields = { total = "amounts.total", currency = "amounts.currency", lines = "line_items" }
+    line = { product_id = "sku.product", quantity = "qty", price = "unit_amount" }
+    buyer = { name = "shipping.first shipping.last", email = "contact" }
+    """
+    found = corrected(tmp_path, text)
+    raw = {
+        "id": 1,
+        "amounts": {"total": 1990, "currency": "eur"},
+        "line_items": [{"sku": {"product": 7}, "qty": 2, "unit_amount": 995}],
+        "shipping": {"first": "Ada", "last": "Smith"},
+        "contact": "ada@shop.example",
+    }
+    order = Order(raw, found.record_map(found.get("orders", "get")))
+    (line,) = order.lines
+    assert (order.total, line.product_id, line.quantity, line.price) == (Decimal("19.90"), 7, 2, Decimal("9.95"))
+    assert order.customer is not None
+    assert (order.customer.name, order.customer.email) == ("Ada Smith", "ada@shop.example")
+
+
 def test_an_operation_added_in_config_is_shown_as_added(tmp_path: Path) -> None:
     found = corrected(tmp_path, '[catalogue.orders.refund]\nmethod = "POST"\npath = "/api/v3/app/orders/{id}/refund"\n')
     assert found.get("orders", "refund").state == "added"
@@ -110,9 +196,20 @@ def test_an_operation_added_in_config_is_shown_as_added(tmp_path: Path) -> None:
             "config.toml:1: catalogue.orders.update_staus: the catalogue has no operation orders.update_staus; did you "
             "mean orders.update_status?",
         ),
-        ('[catalogue.orders.get]\npath = "orders/{id}"\n', "config.toml:2: catalogue.orders.get.path: write the whole"),
-        ('[catalogue.orders.get]\npath = "/a/../{id}"\n', "write the whole path"),
-        ('[catalogue.orders.get]\npath = "https://evil.example/{id}"\n', "write the whole path"),
+        (
+            '[catalogue.orders.get]\npath = "orders/{id"\n',
+            "config.toml:2: catalogue.orders.get.path: write the path below",
+        ),
+        ('[catalogue.orders.get]\npath = "/a/../{id}"\n', "write the path below the prefix"),
+        ('[catalogue.orders.get]\npath = "https://evil.example/{id}"\n', "write the path below the prefix"),
+        (
+            '[catalogue]\nprefix = "https://evil.example"\n',
+            "config.toml:2: catalogue.prefix: write the path before every",
+        ),
+        ('[catalogue]\nprefix = "/api/"\n', "catalogue.prefix: write the path before every operation"),
+        ('[catalogue.headers]\nhost = "evil.example"\n', "not the name of a header that can be set"),
+        ('[catalogue.headers]\nx-a = "1\\r\\nx-b: 2"\n', "not the value of a header"),
+        ('[catalogue.paging]\nstyle = "pages"\n', "catalogue.paging.style: Input should be 'page', 'offset', 'cursor'"),
         ('[catalogue.orders.get]\npth = "/x"\n', "config.toml:2: unknown key catalogue.orders.get.pth"),
         ('[catalogue.orders.get]\nmethod = "FETCH"\n', "catalogue.orders.get.method: Input should be 'GET'"),
         ('[store_defaults]\nrate_limit = "fast"\n', 'not a rate; write "5/s"'),

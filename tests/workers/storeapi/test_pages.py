@@ -50,7 +50,9 @@ def test_the_config_samples_of_the_pages_load(tmp_path: Path) -> None:
     for number, block in enumerate([*blocks(CLIENT, "toml"), *blocks(SANDBOX, "toml")]):
         path = tmp_path / f"{number}.toml"
         path.write_text(stores + block)
-        config = config_room.load(path, {"NORTH_ID": "a", "NORTH_SECRET": "b"})
+        config = config_room.load(
+            path, dict.fromkeys(("NORTH_ID", "NORTH_SECRET", "EAST_KEY", "WEST_USER_AND_PASSWORD"), "a:b")
+        )
         for store in config.stores:
             configured_catalogue(config, store)
 

@@ -105,7 +105,7 @@ def test_another_paging_style_is_an_error_and_not_a_short_list(sandbox: SandboxR
     with pytest.raises(UnexpectedResponse) as caught:
         list(client.products.list())
     assert "reports 300 records but returned 100" in str(caught.value)
-    assert "[catalogue.paging] style" in str(caught.value)
+    assert '[stores.demo.catalogue.paging]\nstyle = "..."' in str(caught.value)
 
 
 def test_a_store_that_repeats_a_page_is_an_error(sandbox: SandboxRun) -> None:
@@ -119,5 +119,5 @@ def test_another_envelope_is_read_where_config_says(make_sandbox: Callable[..., 
     sandbox = make_sandbox("--no-shopper", "--no-subscriptions", "--products", "150", more=envelope)
     assert len(list(sandbox.client().products.list())) == 150
     sandbox.config_file.write_text(sandbox.config_file.read_text().replace("result.items", "data"))
-    with pytest.raises(UnexpectedResponse, match=r"set \[catalogue.envelope\] data"):
+    with pytest.raises(UnexpectedResponse, match=r"\[stores\.demo\.catalogue\.envelope\]\ndata"):
         list(sandbox.client().products.list())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -31,6 +32,22 @@ class ApiCall:
     name: str
 
 
+class TokenHeader(NamedTuple):
+    """The header that holds the token, and the word before the token; "" for none."""
+
+    name: str
+    scheme: str
+
+    def value(self, token: str) -> str:
+        """With Basic, `user:password` is encoded; a token that has no colon is encoded already."""
+        if self.scheme.lower() == "basic" and ":" in token:
+            token = b64encode(token.encode()).decode()
+        return f"{self.scheme} {token}".strip()
+
+
+BEARER = TokenHeader("authorization", "Bearer")
+
+
 class CallLimit(NamedTuple):
     """A rate limit that calls obey. `evenly`: a call that wakes up late for its slot takes another one."""
 
@@ -55,12 +72,14 @@ class CallSender:
         http: HttpSession,
         tokens: TokenSource,
         *,
+        token_header: TokenHeader = BEARER,
         store_limit: CallLimit,
         overall_limit: CallLimit | None = None,
     ) -> None:
         self._store = store
         self._http = http
         self._tokens = tokens
+        self._token_header = token_header
         self._store_limit = store_limit
         self._overall_limit = overall_limit
 
@@ -111,7 +130,7 @@ class CallSender:
 
     def _send_once(self, call: ApiCall, token: str) -> HttpResponse:
         headers = {"accept": "application/json", "user-agent": "storehooks", **call.headers}
-        headers["authorization"] = f"Bearer {token}"
+        headers[self._token_header.name] = self._token_header.value(token)
         if call.content is not None:
             headers["content-type"] = "application/json"
         return self._http.send(call.method, call.url, headers=headers, content=call.content, until=call.until)
