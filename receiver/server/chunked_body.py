@@ -27,7 +27,7 @@ class ChunkedBody:
         self.content = bytearray()
         self.is_complete = False
         self._max_body = max_body
-        self._taken = self._chunks = self._blank_lines = self._semicolons = 0
+        self.taken = self._chunks = self._blank_lines = self._semicolons = 0
 
     def parser(self) -> httptools.HttpRequestParser:
         """The parser for `read`. It refers to this object, which so must not refer to it: a cycle stays in memory."""
@@ -50,10 +50,10 @@ class ChunkedBody:
         return at
 
     def _read_piece(self, data: bytes, at: int, parser: httptools.HttpRequestParser) -> int:
-        room = PIECE_BYTES - self._taken % PIECE_BYTES
+        room = PIECE_BYTES - self.taken % PIECE_BYTES
         blank = data.find(_BLANK_LINE, at, at + room + 3)
         size = blank + 4 - at if blank >= 0 else max(0, min(len(data) - at - 3, room))
-        self._taken += size
+        self.taken += size
         self._blank_lines += blank >= 0
         self._semicolons += data.count(b";", at, at + size)
         try:
@@ -62,7 +62,7 @@ class ChunkedBody:
             self.fault = self.fault or HTTPStatus.BAD_REQUEST
         if self._blank_lines > MAX_CHUNKS:
             self.fault = self.fault or HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        if size >= room and self._taken - len(self.content) > MAX_OVERHEAD:  # not where bytes were cut by chance
+        if size >= room and self.taken - len(self.content) > MAX_OVERHEAD:  # not where bytes were cut by chance
             self.fault = self.fault or HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         return size
 

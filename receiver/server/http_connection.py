@@ -28,8 +28,9 @@ RESERVED_DESCRIPTORS = 100
 """What connections leave for Redis, the spool and what is being closed. A process uses about 30 of its own."""
 MAX_HELD_BYTES = 64 << 20
 """Bytes of requests that one process holds. Beyond it, requests that have held most for longest are answered 503."""
-UNREAD_BYTES = 64 * 1024
-"""Bytes that are received ahead while a request is read or served."""
+RECEIVE_BYTES = 16 * 1024
+"""Bytes that are received at once. No more are received ahead while a request is read or served, so that requests which
+wait behind it take less than half of what all connections may hold: an outsider could have larger ones refused."""
 KEEP_ALIVE_SECONDS = 15.0
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
@@ -62,6 +63,8 @@ class OpenConnections:
         self.all: set[HttpConnection] = set()
         self.most = connections_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.stopping = False
+        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        """Where the loop receives. Each connection takes out its bytes at once."""
         self._counted = logs.CountedLog(logs.get("receiver"))
 
     @property
@@ -80,14 +83,14 @@ class OpenConnections:
         oldest = [one for one in self.all if one.state in MAY_END]
         oldest.sort(key=lambda one: (one.state != "lingering", one.since))
         for connection in oldest[:count]:
-            connection.end()
+            end(connection)
             self._counted.add("connections ended for new ones")
 
     def check(self) -> None:
         """Called again and again: end those that are overdue, or that hold too many bytes."""
         now = monotonic()
         for connection in [one for one in self.all if one.deadline < now]:
-            connection.end()
+            end(connection)
         held = sum(one.held_bytes for one in self.all)
         receiving = [one for one in self.all if one.state == "receiving"] if held > MAX_HELD_BYTES else []
         for connection in sorted(receiving, key=lambda one: one.held_bytes * (one.since - now)):
@@ -104,7 +107,7 @@ class OpenConnections:
                 connection.deadline = min(connection.deadline, monotonic() + STOP_SECONDS)
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     def __init__(self, others: OpenConnections) -> None:
         self._others = others
         self._reader = RequestReader(others.max_body)
@@ -132,15 +135,22 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self.close()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio's signature
+        return self._others.buffer
+
+    def buffer_updated(self, size: int) -> None:
         if self._closing:
             return
         if self.state == "idle":
             self._enter("receiving", self._others.read_seconds)
+        data = self._others.buffer[:size].tobytes()
         self._unread = self._unread + data if self._unread else data
-        if len(self._unread) > UNREAD_BYTES:
+        if self._reader.missing and self.state == "receiving":  # such a part is only appended
+            self._read()
+            return
+        if self.state != "receiving" or len(self._unread) >= RECEIVE_BYTES:
             self._receive_more(False)
-        self._schedule(len(self._unread))
+        self._schedule(self._reader.cost(self._unread))
 
     def eof_received(self) -> bool:
         """The sender sends no more. What has arrived is answered, because it may still read."""
@@ -195,7 +205,7 @@ class HttpConnection(asyncio.Protocol):
             self.state, self.deadline = "complete", inf
             self._schedule(len(self._request.body))
         elif size and self._unread:
-            self._schedule(len(self._unread))
+            self._schedule(self._reader.cost(self._unread))
         elif self._ended:
             self.refuse(HTTPStatus.BAD_REQUEST) if self._unread or reader.in_body else self.close()
         else:
@@ -230,10 +240,6 @@ class HttpConnection(asyncio.Protocol):
         problems.error("a connection could not be served", exc_info=True)
         self.close()
 
-    def end(self) -> None:
-        """Time out a request that is arriving, with an answer; close any other connection."""
-        self.refuse(HTTPStatus.REQUEST_TIMEOUT) if self.state == "receiving" else self.close()
-
     def close(self) -> None:
         """Read no more. What has arrived and is not read would be work for no one."""
         self._closing, self._unread, self._reader = True, b"", RequestReader(0)
@@ -258,7 +264,7 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self._enter("idle", self._others.idle_seconds)
             if self._unread or self._ended:
-                self._schedule(len(self._unread))
+                self._schedule(self._reader.cost(self._unread))
                 return
         elif self._ended:
             self._transport.close()
@@ -266,3 +272,8 @@ class HttpConnection(asyncio.Protocol):
             self._enter("lingering", LINGER_SECONDS)
             self._transport.write_eof()
         self._receive_more(True)
+
+
+def end(connection: HttpConnection) -> None:
+    """Time out a request that is arriving, with an answer; close any other connection."""
+    connection.refuse(HTTPStatus.REQUEST_TIMEOUT) if connection.state == "receiving" else connection.close()

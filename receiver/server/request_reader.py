@@ -25,6 +25,7 @@ SMALL_HEAD = 4 * MAX_FIELDS
 MAX_LENGTH_DIGITS = 20
 """Of Content-Length. Python converts no more than 4,300, and llhttp accepts any number of leading zeros."""
 MAX_CACHED, MAX_CACHED_NAME = 4096, 64
+COST_OF_CHUNKS = 4
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _TARGET = rb"/[!-~]*|[A-Za-z]+://[!-Z^-~]+|(?<=OPTIONS )\*|(?<=CONNECT )[A-Za-z0-9.-]+:[0-9]+"
@@ -68,7 +69,7 @@ class RequestReader:
         """The sender waits for 100 Continue before it sends the body."""
         self._searched = 0
         """Bytes of a head that are here and do not end it."""
-        self._left = 0
+        self.missing = 0
         """Bytes of a body with a length that have not arrived."""
         self._body = bytearray()
         """What has arrived of it."""
@@ -80,13 +81,17 @@ class RequestReader:
 
     @property
     def in_body(self) -> bool:
-        return self._left > 0 or self._chunks is not None
+        return self.missing > 0 or self._chunks is not None
+
+    def cost(self, data: bytes) -> int:
+        """How many bytes of a plain body take as long to read as these and what was read of a chunked body."""
+        return COST_OF_CHUNKS * (len(data) + self._chunks.taken) if self._chunks else len(data)
 
     def read(self, data: bytes) -> int:
         """Read from the first of these bytes; return how many were read, 0 if more must arrive first."""
         if self._chunks:
             return self._read_chunks(self._chunks, data)
-        return self._read_body(data, 0) if self._left else self._read_head(data)
+        return self._read_body(data, 0) if self.missing else self._read_head(data)
 
     # The head
 
@@ -99,7 +104,7 @@ class RequestReader:
         elif found:
             self._searched, end = 0, found.end()
             self._on_head(data[:end])
-            return self._read_body(data, end) if self._left else end
+            return self._read_body(data, end) if self.missing else end
         elif len(data) >= MAX_HEAD:
             self.fault = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         self._searched = len(data)
@@ -116,11 +121,11 @@ class RequestReader:
         self.fault = fault_of_size(head) or self._fault_of_headers() or self.fault
         if self.fault:
             return
-        self._left = int(self._headers.pop("content-length", 0))
+        self.missing = int(self._headers.pop("content-length", 0))
         if "transfer-encoding" in self._headers:
             self._chunks = ChunkedBody(self._max_body)
             self._chunk_parser = self._chunks.parser()
-        elif not self._left:
+        elif not self.missing:
             self._finish(b"")
         self.expects_continue = "expect" in self._headers and self.in_body and self._line[2] > 0
 
@@ -169,11 +174,11 @@ class RequestReader:
 
     def _read_body(self, data: bytes, at: int) -> int:
         """Read a body with a length. The parser would only count its bytes."""
-        piece = data[at : at + self._left]
-        self._left -= len(piece)
-        if self._left or self._body:
+        piece = data[at : at + self.missing]
+        self.missing -= len(piece)
+        if self.missing or self._body:
             self._body += piece
-        if not self._left:
+        if not self.missing:
             self._finish(bytes(self._body) or piece)
             self._body.clear()
         return at + len(piece)

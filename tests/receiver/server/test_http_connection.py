@@ -15,6 +15,7 @@ from receiver.server.http_connection import (
     CONNECTIONS,
     KEEP_ALIVE_SECONDS,
     MAX_HELD_BYTES,
+    RECEIVE_BYTES,
     HttpConnection,
     OpenConnections,
     connections_within,
@@ -80,8 +81,15 @@ def test_a_request_that_arrives_ends_after_connections_that_were_idle_before_it(
 def arriving(connections: OpenConnections, data: bytes) -> HttpConnection:
     connection = HttpConnection(connections)
     connection.connection_made(Mock(is_closing=lambda: False))
-    connection.data_received(data)
+    receive(connection, data)
     return connection
+
+
+def receive(connection: HttpConnection, data: bytes) -> None:
+    for at in range(0, len(data), RECEIVE_BYTES):
+        piece = data[at : at + RECEIVE_BYTES]
+        connection.get_buffer(-1)[: len(piece)] = piece
+        connection.buffer_updated(len(piece))
 
 
 def test_a_connection_that_is_lost_is_not_read_any_more() -> None:
@@ -101,7 +109,7 @@ def test_a_request_that_waits_for_its_turn_is_arriving_and_gets_an_answer_at_its
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
     waiting = arriving(connections, b"POST / HTTP/1.1\r\n")
     assert waiting.state == "receiving"
-    waiting.end()
+    http_connection.end(waiting)
     loop.close()
     assert waiting._transport.write.call_args[0][0].startswith(b"HTTP/1.1 408 ")  # type: ignore[attr-defined]
 
@@ -119,6 +127,29 @@ def test_requests_that_hold_bytes_without_progress_end_before_large_ones_that_ar
     loop.close()
     assert large.state == "receiving"
     assert sum(one.state == "lingering" for one in stalled) in range(3, 10)
+
+
+def test_requests_that_wait_behind_another_leave_most_bytes_to_others() -> None:
+    """900 connections of 90 kB of small requests each, sent at once, had every larger delivery refused with 503."""
+
+    async def send() -> int:
+        loop = asyncio.get_running_loop()
+        connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=5.0)
+        server = await loop.create_server(lambda: HttpConnection(connections), "127.0.0.1", 0)
+        sent = request() * (90_000 // len(request()))
+        async with server:
+            senders = [await asyncio.open_connection(*server.sockets[0].getsockname()) for _ in range(20)]
+            for _, writer in senders:
+                writer.write(sent)
+            while not all(one.state == "served" and not one._receives for one in connections.all):
+                await asyncio.sleep(0)  # until each has received all that it receives
+            most = max(one.held_bytes for one in connections.all)
+            for _, writer in senders:
+                writer.close()
+        return most
+
+    most = asyncio.run(asyncio.wait_for(send(), 20))
+    assert 0 < most <= 2 * RECEIVE_BYTES < MAX_HELD_BYTES / CONNECTIONS / 2
 
 
 def test_a_new_connection_ends_after_those_that_were_idle_before_it() -> None:
