@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -200,18 +200,9 @@ class EventQueries:
         if not fields:
             return None
         try:
-            return self._record(event_id, fields, blob)
+            return read_record(event_id, fields, blob, lambda handler: self._due_at(event_id, handler))
         except ValueError:
             raise DamagedRecord(event_id) from None
-
-    def _record(self, event_id: str, fields: dict[bytes, bytes], blob: bytes | None) -> EventRecord:
-        named = {name.decode(): value for name, value in fields.items()}
-        headers, body = unpack(blob)
-        handlers = sorted(name[2:] for name in named if name.startswith("r:") and name != "r:")
-        summary = _summary(event_id, [named.get(name) for name in _SUMMARY])
-        runs = tuple(self._run(event_id, handler, named) for handler in handlers)
-        reason = named.get("reason")
-        return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
 
     def as_event(self, event_id: str) -> Event | None:
         """An event as a handler receives it. None if it, or its body, was removed. Raises DamagedRecord."""
@@ -256,20 +247,43 @@ class EventQueries:
         )
         return list(found)
 
-    def _run(self, event_id: str, handler: str, fields: dict[str, bytes]) -> RunRecord:
-        state, attempts, *_ = fields[f"r:{handler}"].decode().split(" ")
-        detail = read_detail(fields.get(f"x:{handler}"))
-        due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler)) if state == RunState.LATER else None
-        return RunRecord(
-            handler=handler,
-            version=detail.get("version"),
-            status=status_of(state),
-            attempts=int(attempts),
-            result=detail.get("result"),
-            error=detail.get("error"),
-            due_at=from_ms(due) if due else None,
-            reason=detail.get("reason"),
-        )
+    def _due_at(self, event_id: str, handler: str) -> datetime | None:
+        due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler))
+        return from_ms(due) if due else None
+
+
+def read_record(
+    event_id: str,
+    fields: Mapping[bytes, bytes],
+    blob: bytes | None,
+    due_at: Callable[[str], datetime | None] = lambda _: None,
+) -> EventRecord:
+    """An event from its record and body. `due_at` is asked when a handler's run begins that waits until later.
+
+    Raises ValueError for a damaged record.
+    """
+    named = {name.decode(): value for name, value in fields.items()}
+    headers, body = unpack(blob)
+    handlers = sorted(name[2:] for name in named if name.startswith("r:") and name != "r:")
+    summary = _summary(event_id, [named.get(name) for name in _SUMMARY])
+    reason = named.get("reason")
+    runs = tuple(_run(handler, named, due_at) for handler in handlers)
+    return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
+
+
+def _run(handler: str, fields: Mapping[str, bytes], due_at: Callable[[str], datetime | None]) -> RunRecord:
+    state, attempts, *_ = fields[f"r:{handler}"].decode().split(" ")
+    detail = read_detail(fields.get(f"x:{handler}"))
+    return RunRecord(
+        handler=handler,
+        version=detail.get("version"),
+        status=status_of(state),
+        attempts=int(attempts),
+        result=detail.get("result"),
+        error=detail.get("error"),
+        due_at=due_at(handler) if state == RunState.LATER else None,
+        reason=detail.get("reason"),
+    )
 
 
 def _read_spool(text: bytes) -> Spool:
