@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
 from unittest.mock import Mock
 
 import pytest
@@ -119,10 +120,11 @@ def test_requests_that_hold_bytes_without_progress_end_before_large_ones_that_ar
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=10)
     stalled = [arriving(connections, b"x" * 72_000) for _ in range(1 + MAX_HELD_BYTES // 72_000)]
-    for one in stalled:
-        one.since -= 5
     large = arriving(connections, b"x" * 300_000)
-    large.since -= 0.9
+    now = time.monotonic()
+    for one in stalled:
+        one.since = now - 5
+    large.since = now - 0.9
     connections.check()
     loop.close()
     assert large.state == "receiving"
