@@ -181,6 +181,9 @@ class OperationSettings(Section):
     idempotency_key: bool | None = None
 
 
+FieldType = Literal["text", "amount", "integer", "number", "flag", "object", "list"]
+
+
 class GroupSettings(BaseModel):
     """`[catalogue.GROUP]`: the field names of a store, and a table for each operation changed or added."""
 
@@ -189,6 +192,7 @@ class GroupSettings(BaseModel):
     fields_: dict[str, str] = Field(default={}, alias="fields")
     line: dict[str, str] = {}
     buyer: dict[str, str] = {}
+    types: dict[str, FieldType] = {}
 
 
 class EnvelopeSettings(Section):

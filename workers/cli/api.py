@@ -17,6 +17,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.records import Record
 from workers.cli import output
+from workers.cli.api_import import ImportOptions, import_file
 from workers.cli.options import Command, choose_store, connect_server, load_config
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, configured_catalogue
@@ -45,6 +46,9 @@ MAX_COLUMNS = 6
     type=click.Path(exists=True, dir_okay=False),
     help="The body as JSON, or rows to import as CSV.",
 )
+@click.option("--key", "key", metavar="COLUMN", help="Import: update the record with the same value, or add it.")
+@click.option("--again", is_flag=True, help="Import: also a file that was imported before.")
+@click.option("--dry-run", is_flag=True, help="Import: show what would be sent, and the first errors.")
 @click.option("--store", help="The store. Optional if only one store is configured.")
 @click.option("--all", "all_", is_flag=True, help="All pages of a listing, not only the first.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON, also on a terminal.")
@@ -55,6 +59,9 @@ def api(
     list_: bool,
     params: tuple[str, ...],
     data_file: str | None,
+    key: str | None,
+    again: bool,
+    dry_run: bool,
     store: str | None,
     all_: bool,
     json_: bool,
@@ -65,6 +72,7 @@ def api(
     storehooks api --list             list the operations
     storehooks api probe              check which operations the store has; only safe GETs
     storehooks api orders update_status 1001 --param status=paid
+    storehooks api products bulk_import --data goods.csv --key sku
     """
     config = load_config()
     if list_ or group is None:
@@ -75,7 +83,8 @@ def api(
         if group == PROBE and operation is None:
             probe(config, name, json_)
             return
-        call(config, name, group, operation, values, _fields(params), data_file, all_, json_)
+        importing = ImportOptions(key or "", again, dry_run)
+        call(config, name, group, operation, values, _fields(params), data_file, importing, all_, json_)
     except ApiError as error:
         output.error(error)
         raise click.exceptions.Exit(1) from None
@@ -140,6 +149,7 @@ def call(
     values: tuple[str, ...],
     fields: dict[str, Any],
     data_file: str | None,
+    importing: ImportOptions,
     all_: bool,
     json_: bool,
 ) -> None:
@@ -154,9 +164,12 @@ def call(
             else f"no group {group}; see `storehooks api --list`"
         )
     wanted = catalogue.get(group, operation)
+    is_import = bool(data_file and wanted.rows and Path(data_file).suffix.lower() != ".json")
+    if any(importing) and not is_import:
+        raise ConfigError("--key, --again and --dry-run are for the import of a CSV or JSON Lines file with --data")
     client = client_for_store(config, store, _redis_if_available(config))
-    if data_file and wanted.rows and Path(data_file).suffix.lower() != ".json":
-        import_file(client, group, Path(data_file), json_)
+    if data_file and is_import:
+        import_file(client, group, Path(data_file), importing, json_)
         return
     if data_file:
         fields["body"] = _body(data_file)
@@ -188,27 +201,6 @@ def _body(file: str) -> Any:
         return exact_json.loads(Path(file).read_bytes())
     except ValueError as error:
         raise ConfigError(f"{file} is not JSON: {error}") from None
-
-
-def import_file(client: Any, group: str, path: Path, json_: bool) -> None:
-    """Import a file of rows. If it is interrupted, the same command continues where it stopped."""
-    from workers.storeapi.bulk_import.importer import Importer
-
-    importer = Importer(client, group, path)
-    with output.progress(f"importing {group}", path.stat().st_size, unit="bytes") as bar:
-        try:
-            done = importer.run(lambda now: bar.reach(now.position))
-        except (ApiError, KeyboardInterrupt):
-            bar.stop()
-            output.warn(f"stopped; the same command continues from the position in {importer.progress_file}")
-            raise
-    if json_ or not sys.stdout.isatty():
-        output.as_json({"rows": done.rows, "accepted": done.accepted, "refused": done.refused})
-    else:
-        output.echo(f"{done.rows:,} rows: {done.accepted:,} accepted, {done.refused:,} refused")
-    if done.refused:
-        output.warn(f"the refused rows and their errors are in {importer.report_file}")
-        raise click.exceptions.Exit(1)
 
 
 # The answer

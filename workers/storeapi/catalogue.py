@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from receiver.config import Config
 from receiver.config.errors import did_you_mean
-from receiver.config.settings import CatalogueSettings, GroupSettings, OperationSettings, PagingStyle
+from receiver.config.settings import CatalogueSettings, FieldType, GroupSettings, OperationSettings, PagingStyle
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import follow
 from receiver.contract.record_map import RecordMap
@@ -112,6 +112,7 @@ class Catalogue:
     operations: Mapping[str, Operation]
     fields: Mapping[str, Mapping[str, str]]
     """By group, the store's name of each field, or its path. Those of an order's parts are in `line` and `buyer`."""
+    types: Mapping[str, Mapping[str, FieldType]]
     envelope: Envelope
     paging: Paging
     prefix: str
@@ -168,13 +169,13 @@ def bundled_catalogue() -> Catalogue:
     text = (resources.files(__package__) / "catalogue.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     prefix, envelope, paging = data.pop("prefix"), Envelope(**data.pop("envelope")), Paging(**data.pop("paging"))
-    operations, fields = {}, {}
+    operations, fields, types = {}, {}, {}
     for group, table in data.items():
-        fields[group], record = table.pop("fields"), table.pop("record")
+        fields[group], types[group], record = table.pop("fields"), table.pop("types"), table.pop("record")
         for name, given in table.items():
             operation = {"record": record, **given, **_place(prefix, given["path"])}
             operations[f"{group}.{name}"] = _bundled_operation(group, name, operation, paging)
-    return Catalogue(operations, fields, envelope, paging, prefix)
+    return Catalogue(operations, fields, types, envelope, paging, prefix)
 
 
 def _place(prefix: str, path: str) -> dict[str, str]:
@@ -207,17 +208,18 @@ def _corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: t
         operations = {name: _with_paging(one, given.paging.style) for name, one in operations.items()}
     prefix = base.prefix if given.prefix is None else _checked_prefix(given.prefix, key, config)
     operations = {name: _with_prefix(one, prefix) for name, one in operations.items()}
-    fields = dict(base.fields)
+    fields, types = dict(base.fields), dict(base.types)
     groups: dict[str, GroupSettings] = given.__pydantic_extra__ or {}
     for group, table in groups.items():
         for part, names in {group: table.fields_, "line": table.line, "buyer": table.buyer}.items():
             fields[part] = {**fields.get(part, {}), **names}
+        types[group] = {**types.get(group, {}), **table.types}
         changes: dict[str, OperationSettings] = table.__pydantic_extra__ or {}
         for name, change in changes.items():
             where = (*key, group, name)
             operations[f"{group}.{name}"] = _changed(operations, where, change, config, paging, prefix)
     headers, decimals = {**base.headers, **given.headers}, {**base.decimals, **given.decimals}
-    return Catalogue(operations, fields, envelope, paging, prefix, headers, given.money or base.money, decimals)
+    return Catalogue(operations, fields, types, envelope, paging, prefix, headers, given.money or base.money, decimals)
 
 
 def _with_prefix(operation: Operation, prefix: str) -> Operation:

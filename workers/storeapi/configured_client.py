@@ -60,6 +60,7 @@ def credentials_for_store(config: Config, store: str) -> Credentials | None:
         scope=auth.scope,
         extra=auth.extra,
         token_path=auth.token_path,
+        scheme=auth.scheme,
         seal_key=config.secrets.key.get_secret_value(),
     )
 

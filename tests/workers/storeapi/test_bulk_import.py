@@ -41,16 +41,14 @@ def imported(sandbox: SandboxRun) -> Counter[str]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
-def test_a_file_is_imported_in_batches_and_leaves_nothing_behind(
-    sandbox: SandboxRun, tmp_path: Path, suffix: str
-) -> None:
+def test_a_file_is_imported_in_batches_and_noted_as_imported(sandbox: SandboxRun, tmp_path: Path, suffix: str) -> None:
     path = write_rows(tmp_path / f"rows{suffix}", 120)
     progress: list[ImportProgress] = []
     done = Importer(sandbox.client(), "products", path, batch_size=50).run(progress.append)
     assert (done.rows, done.accepted, done.refused, done.batches) == (120, 120, 0, 3)
     assert [one.rows for one in progress] == [0, 50, 100, 120]
     assert imported(sandbox) == {f"Row {n}": 1 for n in range(120)}
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [path.name, f"{path.name}.imported"]
 
 
 def test_a_quoted_line_break_is_part_of_its_row(sandbox: SandboxRun, tmp_path: Path) -> None:
@@ -171,9 +169,9 @@ def test_an_import_does_not_resume_in_another_file_of_the_same_name(sandbox: San
 class ImportProcess:
     """Runs `storehooks api products bulk_import`, kills it, runs it again, and records its peak memory."""
 
-    def __init__(self, sandbox: SandboxRun, path: Path) -> None:
+    def __init__(self, sandbox: SandboxRun, path: Path, *options: str) -> None:
         self._command = [sys.executable, "-m", "workers.cli", "api", "products", "bulk_import", "--data", str(path)]
-        self._command += ["--config", str(sandbox.config_file)]
+        self._command += [*options, "--config", str(sandbox.config_file)]
         self._output = path.with_name("output")
         self.max_memory = 0
 

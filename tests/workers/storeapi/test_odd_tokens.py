@@ -56,6 +56,7 @@ GIVES_A_TOKEN = {
     "expires-400-digits": OddEndpoint(odd.raw_expires_in("9" * 400), lifetime=86_400),
     "type-lower-case": OddEndpoint(odd.with_fields(token_type="bearer")),
     "type-missing": OddEndpoint(odd.with_fields(token_type=None)),
+    "type-configured": OddEndpoint(odd.with_fields(token_type="token"), auth={"scheme": "Token"}),
     "status-201": OddEndpoint(lambda ask, request: odd.replace(odd.good(ask, request), status=201)),
     "zipped": OddEndpoint(odd.zipped),
     "byte-order-mark": OddEndpoint(odd.as_text),
@@ -160,7 +161,9 @@ REFUSED = {
     "token-umlaut": OddEndpoint(odd.with_fields(access_token="größe"), "characters that no header can hold"),
     "token-huge": OddEndpoint(odd.with_fields(access_token="x" * 100_000), "the access_token has 100,000 characters"),
     "type-mac": OddEndpoint(
-        odd.with_fields(token_type="mac"), 'the token has token_type "mac"; storehooks sends Bearer tokens only'
+        odd.with_fields(token_type="mac"),
+        'the token has token_type "mac", not Bearer; if the store accepts it with another word before it, set scheme '
+        "in stores.demo.auth",
     ),
     "type-dpop": OddEndpoint(odd.with_fields(token_type="DPoP"), 'token_type "DPoP"'),
     "type-number": OddEndpoint(odd.with_fields(token_type=1), 'token_type "1"'),

@@ -1,11 +1,15 @@
-"""Rows: reads records from a CSV or JSON Lines file one at a time, each with the position of the next one."""
+"""Rows: reads records from a CSV or JSON Lines file one at a time, each with the position of the next one.
+
+The cells of a CSV file are text. A column whose field has another type in the catalogue is converted to it.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -14,6 +18,17 @@ from receiver.contract.errors import ConfigError
 
 MAX_LINE = 1 << 20
 """Bytes. A longer line is refused and skipped, so that memory stays bounded for any file."""
+_NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,18})?")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_EXAMPLES = {
+    "amount": "an amount like 19.90",
+    "integer": "a whole number",
+    "number": "a number like 1.5",
+    "flag": "true or false",
+    "object": "a JSON object",
+    "list": "a JSON list",
+}
 
 
 class ImportRow(NamedTuple):
@@ -25,19 +40,20 @@ class ImportRow(NamedTuple):
     problem: str = ""
 
 
-def read_rows(path: Path, *, start: int = 0, number: int = 0) -> Iterator[ImportRow]:
-    """The rows from byte `start` on; `number` is the number of rows before it."""
-    readers = {".csv": _csv_rows, ".jsonl": _json_lines_rows, ".ndjson": _json_lines_rows}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
+def read_rows(
+    path: Path, *, types: Mapping[str, str] | None = None, start: int = 0, number: int = 0
+) -> Iterator[ImportRow]:
+    """The rows from byte `start` on; `number` is the number of rows before it, `types` has the types of columns."""
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".jsonl", ".ndjson"):
         raise ConfigError(
             f"{path}: use a .csv file (column names in its first line) or a .jsonl file (an object per line)"
         )
     with open(path, "rb") as file:
-        yield from reader(file, start, number)
+        yield from _csv_rows(file, start, number, types or {}) if kind == ".csv" else _json_rows(file, start, number)
 
 
-def _json_lines_rows(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
+def _json_rows(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
     lines = _LineReader(file, start)
     for line in lines:
         if line.strip() or len(line) > MAX_LINE:
@@ -55,7 +71,7 @@ def _parse_object(line: bytes) -> tuple[dict[str, Any] | None, str]:
     return (value, "") if isinstance(value, dict) else (None, "not an object")
 
 
-def _csv_rows(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
+def _csv_rows(file: BinaryIO, start: int, number: int, types: Mapping[str, str]) -> Iterator[ImportRow]:
     names = _column_names(file)
     lines = _LineReader(file, max(start, file.tell()))
     reader = csv.reader(_decoded(lines), strict=True)
@@ -71,7 +87,7 @@ def _csv_rows(file: BinaryIO, start: int, number: int) -> Iterator[ImportRow]:
             continue
         if cells:
             number += 1
-            yield ImportRow(number, lines.position, *_parse_cells(names, cells))
+            yield ImportRow(number, lines.position, *_parse_cells(names, cells, types))
 
 
 def _column_names(file: BinaryIO) -> list[str]:
@@ -83,10 +99,34 @@ def _column_names(file: BinaryIO) -> list[str]:
     return names
 
 
-def _parse_cells(names: list[str], cells: list[str]) -> tuple[dict[str, Any] | None, str]:
+def _parse_cells(names: list[str], cells: list[str], types: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
+    """The record in a row. An empty cell is no field."""
     if len(cells) != len(names):
         return None, f"{len(cells)} cells for {len(names)} columns"
-    return {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}, ""
+    record: dict[str, Any] = {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
+    for name in types.keys() & record.keys():
+        try:
+            record[name] = _converted(record[name].strip(), types[name])
+        except ValueError:
+            return record, f'{name} must be {_EXAMPLES[types[name]]}, and is "{record[name][:60]}"'
+    return record, ""
+
+
+def _converted(cell: str, kind: str) -> Any:
+    """A cell as its type says. Raises ValueError."""
+    if kind == "flag" and cell.lower() in _FLAGS:
+        return _FLAGS[cell.lower()]
+    if kind in ("object", "list"):
+        value = json.loads(cell, parse_float=Decimal)
+        if isinstance(value, dict if kind == "object" else list):
+            return value
+    if kind in ("amount", "number") and _NUMBER.fullmatch(cell):
+        return cell if kind == "amount" else Decimal(cell)
+    if kind == "integer" and _INTEGER.fullmatch(cell):
+        return int(cell)
+    if kind == "text":
+        return cell
+    raise ValueError(f"not of type {kind}")
 
 
 class _LineReader:

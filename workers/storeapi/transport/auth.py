@@ -64,6 +64,8 @@ class Credentials:
     scope: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
     token_path: str = TOKEN_PATH
+    scheme: str = "Bearer"
+    """The word that is sent before the token: a token of another type is refused."""
     seal_key: str = field(default="", repr=False)
     """`[secrets] key`, if set: then guessing the client secret is not enough to unseal a token."""
 
@@ -201,9 +203,8 @@ class ClientCredentials:
         except Unreachable as error:
             return TokenUnreachable(f"the token endpoint does not answer ({error.reason})", sent=False)
         if response.status != 429 and response.status < 500 and not is_fault(response.status):
-            return token_in(
-                response, path=given.token_path, style=given.style, config=self._config, hidden=given.hidden
-            )
+            how = {"path": given.token_path, "style": given.style, "scheme": given.scheme}
+            return token_in(response, **how, config=self._config, hidden=given.hidden)
         after = retry_after(response.headers.get("retry-after"))
         wait = f", and asks to wait {after:,.0f} s" if after else ""
         reason = f"the token endpoint answered {response.status}{words_of(response, given.hidden)}{wait}"

@@ -37,7 +37,9 @@ class Token(NamedTuple):
         return max(self.lifetime - min(60.0, self.lifetime / 10), 0.0)
 
 
-def token_in(response: HttpResponse, *, path: str, style: str, config: str, hidden: Iterable[str]) -> Token:
+def token_in(
+    response: HttpResponse, *, path: str, style: str, scheme: str, config: str, hidden: Iterable[str]
+) -> Token:
     """The token in a response. `config` is the table that sets the credentials; `hidden` is in no error."""
     status, document = response.status, _document(response)
     said = words_of(response, hidden)
@@ -52,8 +54,11 @@ def token_in(response: HttpResponse, *, path: str, style: str, config: str, hidd
         raise TokenRefused(f"the token endpoint answered without {path}; {_place(document, config)}")
     beside = follow(document, path.rpartition(".")[0])
     kind = follow(beside, "token_type")
-    if kind is not None and str(kind).lower() not in ("", "bearer"):
-        raise TokenRefused(f'the token has token_type "{_one_line(str(kind))}"; storehooks sends Bearer tokens only')
+    if kind is not None and scheme and str(kind).lower() not in ("", "bearer", scheme.lower()):
+        raise TokenRefused(
+            f'the token has token_type "{_one_line(str(kind))}", not Bearer; if the store accepts it with another word '
+            f"before it, set scheme in {config}"
+        )
     _check(value)
     return Token(value, _lifetime(follow(beside, "expires_in")))
 
