@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ class SandboxRun(SandboxControls):
         self.arguments = arguments
         self.http = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
         self.process: Process | None = None
+        self._first_config = ""
 
     @property
     def config(self) -> Config:
@@ -54,6 +57,19 @@ class SandboxRun(SandboxControls):
         self.process = start_command("sandbox", *self.arguments, config=self.config_file, log=log)
         eventually(self.answers, 15, what=f"the sandbox answers: {self.process.output()[-500:]}")
         return self
+
+    def reload(self, more: str) -> None:
+        """Give the sandbox its first config with more lines, send HUP, and wait until it serves that."""
+        assert self.process is not None
+        self._first_config = self._first_config or self.config_file.read_text()
+        self.config_file.write_text(self._first_config + more)
+        before = self.status()["reloads"]
+        os.kill(self.process.pid, signal.SIGHUP)
+        eventually(lambda: self.status()["reloads"] > before, what="the sandbox has reloaded its catalogue")
+
+    def log_text(self) -> str:
+        """What the sandbox has printed."""
+        return (self.folder / "sandbox.log").read_text()
 
     def with_config(self, more: str) -> Path:
         """Write another config for the client: this one with more lines. The sandbox does not read it."""

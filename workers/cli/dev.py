@@ -240,7 +240,7 @@ class Dev:
             with contextlib.suppress(RedisError):  # without it, the check holds the subscriptions back and says why
                 SubscriptionChecks(self._client).replace_public_url(self._config.receiver.public_url)
         if _sandbox_settings(config) != _sandbox_settings(self._config):
-            self._supervisor.signal("sandbox", signal.SIGTERM)  # it reads its config at its start
+            self._supervisor.signal("sandbox", signal.SIGTERM)  # it reads these at its start, and the catalogue on HUP
         self._supervisor.signal("" if self._config_changed else "worker", signal.SIGHUP)
         self._supervisor.change(_workers(self._config, self._logs), _workers(config, self._logs))
         self._print_note(_reloaded(config if self._config_changed else None, self._handlers, handlers))
@@ -319,7 +319,8 @@ def _reloaded(config: Config | None, old: list[Declaration], new: list[Declarati
 
 
 def _sandbox_settings(config: Config) -> object:
-    return config.receiver.public_url, config.model_dump(include={"sandbox", "stores", "schemes", "catalogue"})
+    stores = {name: store.model_dump(exclude={"catalogue", "auth"}) for name, store in config.stores.items()}
+    return config.receiver.public_url, stores, config.model_dump(include={"sandbox", "schemes"})
 
 
 def _needs_restart(before: Config, now: Config) -> list[str]:

@@ -129,15 +129,11 @@ class Pages(Generic[R]):
             step = 1 if self._style == "page" else len(rows)
             return _Position({self._param: position.query[self._param] + step})
         following = self._next(reply)
-        if following in (None, "", False):
-            return None
-        if self._style == "cursor":
-            if following == position.query.get(self._param):
-                raise self._repeated_page()
-            return _Position({self._param: following})
-        if following == position.link:
+        if following is not None and following in (position.link, position.query.get(self._param)):
             raise self._repeated_page()
-        return _Position({}, str(following))
+        if following is None or self._style == "cursor":
+            return None if following is None else _Position({self._param: following})
+        return _Position({}, following)
 
     def _has_all(self, rows: Sequence[Any], walk: _Walk) -> bool:
         """Whether the total is reached. A full first page with that total may be a count of the page, so that the next
@@ -147,12 +143,13 @@ class Pages(Generic[R]):
         return not (walk.pages == 1 and len(rows) == self.total >= self._size)
 
     def _next(self, reply: PageReply) -> Any:
-        if self._style == "cursor":
-            return value_at(reply.document, reply.headers, self._paging.next_cursor)
-        if self._style == "link":
-            found = value_at(reply.document, reply.headers, self._paging.next_link)
-            return found if isinstance(found, str) else None
-        return next_in_header(reply.headers.get("link", "")) if self._style == "header" else None
+        """The cursor or the link of the next page; None if there is none."""
+        if self._style in ("cursor", "link"):
+            path = self._paging.next_cursor if self._style == "cursor" else self._paging.next_link
+            found = value_at(reply.document, reply.headers, path)
+            is_next = isinstance(found, str) or (self._style == "cursor" and isinstance(found, int))
+            return found if is_next and found != "" and not isinstance(found, bool) else None
+        return next_in_header(reply.headers.get("link", "")) or None if self._style == "header" else None
 
     # Whether it is complete
 
@@ -199,30 +196,39 @@ class Pages(Generic[R]):
 
     def _prove_style(self, rows: Sequence[Any], following: _Position | None) -> None:
         """The store reports no total, so that a wrong style could end the listing early. Ask in another way, once."""
-        if self._style == "page":
-            same = self._rows(self._request(_Position({})))
-            if bool(same) != bool(rows) or not {self._id(row) for row in same} >= {self._id(row) for row in rows[:1]}:
+        if self._style == "page" or (self._style == "offset" and not rows):
+            if self._first_id(_Position({})) != self._id_at(rows, 0):
+                first = 1 - self._paging.first_page
                 raise self._error(
-                    f"{self._param}={self._paging.first_page} is not the first page; if the store counts pages from "
-                    f"{1 - self._paging.first_page}",
-                    f"first_page = {1 - self._paging.first_page}",
+                    f"the first page is not the one without {self._param}; if the store counts pages from {first}, or "
+                    "has another style of paging",
+                    f"first_page = {first}" if self._style == "page" else f"{_STYLES}\n{self._own_keys()}",
                 )
         elif self._style == "offset" and len(rows) > 1:
-            second = self._rows(self._request(_Position({self._param: 1})))
-            if not second or self._id(second[0]) != self._id(rows[1]):
+            if self._first_id(_Position({self._param: 1})) != self._id_at(rows, 1):
                 raise self._error(
                     f"{self._param}=1 does not begin at the second record; if the store has another style of paging",
-                    f'{_STYLES}\noffset_param = "..."',
+                    f"{_STYLES}\n{self._own_keys()}",
                 )
-        elif self._style not in ("none", "offset") and following is None and len(rows) > 1 and self._paging.size_param:
-            reply = self._request(_Position({self._paging.size_param: 1}))
-            if self._next(reply) in (None, "", False):
+        elif self._style in ("cursor", "link", "header") and following is None and len(rows) > 1:
+            size = self._paging.size_param
+            if size and self._next(self._request(_Position({size: 1}))) is None:
                 raise self._error(
-                    f"{self._paging.size_param}=1 returned no next page, so {len(rows):,} records may not be all; if "
-                    "the store has another style of paging, or returns all records at once",
+                    f"{size}=1 returned no next page, so {len(rows):,} records may not be all; if the store has "
+                    "another style of paging, or returns all records at once",
                     f"{_STYLES}\n{self._own_keys()}",
                 )
         self._proven.add(self._operation.full_name)
+
+    def _first_id(self, position: _Position) -> Any:
+        return self._id_at(self._rows(self._request(position)), 0)
+
+    def _id_at(self, rows: Sequence[Any], at: int) -> Any:
+        """The id of a record, the whole record if it has none, or None if there is no record."""
+        if at >= len(rows):
+            return None
+        found = self._id(rows[at])
+        return rows[at] if found is None else found
 
     def _own_keys(self) -> str:
         """The keys of this style."""

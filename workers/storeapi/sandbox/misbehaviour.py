@@ -39,6 +39,9 @@ FAULTS = {
     "redirect": "the API answers 302 to another host (elsewhere)",
     "foreign_link": "the link to the next page leads to another host (elsewhere)",
     "endless": "the API answers with two gigabytes",
+    "short_page": "a page of a listing has only half of its records",
+    "repeated_page": "a page of a listing has the records of the page before",
+    "changing_total": "a page of a listing reports a total that is too small",
 }
 FAULT_SETTINGS: dict[str, float | str] = {
     "late_by": "3h",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +13,8 @@ from urllib.parse import urlsplit
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
-from receiver.config import Config
+from receiver import logs
+from receiver.config import Config, load_from_environment
 from receiver.config.values import LOOPBACK
 from receiver.contract.errors import ConfigError
 from receiver.start_checks import prepare_data_dir, require_free_port
@@ -50,6 +52,9 @@ class SandboxServer(BaseApplication):
         self._options = options
         self._threads: list[WebhookSender | Shopper] = []
         self._state: SandboxState | None = None
+        self._app: Flask
+        self._shop: Shop
+        self._serve: Callable[[Config], None]
         super().__init__()
 
     def load_config(self) -> None:
@@ -67,15 +72,15 @@ class SandboxServer(BaseApplication):
             "loglevel": "warning",
             "control_socket_disable": True,
             "proc_name": "storehooks sandbox",
-            # On HUP gunicorn starts a second process before the first ends: both would send the same webhooks.
-            "when_ready": lambda _server: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-            "post_fork": lambda _server, _worker: die_with_parent(parent, signal.SIGTERM),
+            "when_ready": _pass_on_hup,
+            "post_fork": lambda _server, _worker: _begin_worker(parent),
+            "post_worker_init": lambda _worker: self._reload_on_hup(),
             "worker_exit": lambda _server, _worker: self._stop(),
         }
         for name, value in settings.items():
             self.cfg.set(name, value)
 
-    def load(self) -> Flask:
+    def load(self) -> Callable[..., Iterable[bytes]]:
         """Called in the worker process, which must open the files and start the threads itself."""
         config, options = self._config, self._options
         path = options.file or config.data_dir / f"sandbox-{options.store}.sqlite3"
@@ -89,8 +94,32 @@ class SandboxServer(BaseApplication):
 
         set_up_shop()
         self._start(shop)
-        registration = app_registration(config, options.store)
-        return create_app(shop, TokenIssuer(shop, registration), registration.path, set_up_shop)
+
+        def serve(config: Config) -> None:
+            registration = app_registration(config, options.store)
+            self._app = create_app(shop, TokenIssuer(shop, registration), registration.path, set_up_shop)
+
+        self._shop, self._serve = shop, serve
+        serve(config)
+        return self._answer
+
+    def _answer(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        return self._app(environ, start_response)
+
+    def _reload_on_hup(self) -> None:
+        signal.signal(signal.SIGHUP, lambda *_: self._reload())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def _reload(self) -> None:
+        """Serve the catalogue of the config as it is now. A bad config is refused, and the old one stays."""
+        try:
+            config = load_from_environment(str(self._config.path) if self._config.path else None)
+            self._shop.catalogue = configured_catalogue(config, self._options.store)
+        except (ConfigError, KeyError) as error:
+            logs.get("sandbox").error("config refused, the old one stays", why=str(error))
+            return
+        self._serve(config)
+        self._shop.reloads += 1
 
     def _start(self, shop: Shop) -> None:
         settings, options = self._config.sandbox, self._options
@@ -107,6 +136,18 @@ class SandboxServer(BaseApplication):
             self._state.close()
 
 
+def _pass_on_hup(server: Any) -> None:
+    """The worker process reloads. gunicorn would start a second one before the first ends: both would send the same
+    webhooks."""
+    signal.signal(signal.SIGHUP, lambda *_: server.kill_workers(signal.SIGHUP))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
+def _begin_worker(parent: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until it has a handler
+    die_with_parent(parent, signal.SIGTERM)
+
+
 def make_shop(config: Config, store: str, state: SandboxState) -> Shop:
     given = config.stores[store].signing_secrets
     secret = given[0].value.get_secret_value() if given else ""
@@ -119,9 +160,10 @@ def app_registration(config: Config, store: str) -> AppRegistration:
     auth = config.stores[store].auth
     token = auth.token.get_secret_value()
     if not auth.client_id:
-        return AppRegistration("", "", token) if token else AppRegistration()
+        own = AppRegistration("", "", token) if token else AppRegistration()
+        return replace(own, header=auth.header, scheme=auth.scheme)
     path = urlsplit(auth.url).path or AppRegistration.path
-    return AppRegistration(auth.client_id, auth.client_secret.get_secret_value(), token, path)
+    return AppRegistration(auth.client_id, auth.client_secret.get_secret_value(), token, path, auth.header, auth.scheme)
 
 
 def _require_own_credentials(config: Config, store: str) -> None:

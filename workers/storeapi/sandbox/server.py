@@ -15,6 +15,8 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from receiver.contract.errors import ConfigError
+from receiver.contract.event import follow
+from receiver.contract.record_map import FIELDS, MISSING, RecordMap
 from workers.storeapi.catalogue import Operation
 from workers.storeapi.sandbox import customers, orders, products, webhooks
 from workers.storeapi.sandbox.envelope import enveloped, listed
@@ -55,8 +57,11 @@ class SandboxApi:
         return response
 
     def _execute(self, operation: Operation, do: OperationFunction, path: Mapping[str, str]) -> Response:
-        if not self.tokens.accepts(request.headers.get("authorization", "")):
+        if not self.tokens.accepts(request.headers.get(self.tokens.header, "")):
             return error(401, "the token is missing, expired or invalid")
+        for name, value in self.shop.catalogue.headers.items():
+            if request.headers.get(name) != value:
+                return error(400, f"the header {name} is missing or wrong")
         try:
             call = self._parse(operation, path)
             return self._once(operation, lambda: do(self.shop, call))
@@ -74,18 +79,25 @@ class SandboxApi:
 
     def _body(self, operation: Operation) -> Json:
         """The body with storehooks' field names. Raises 422 where a required field is missing."""
-        names = self.shop.catalogue.fields.get(operation.group, {})
         try:
             given = orjson.loads(request.get_data() or b"{}")
         except orjson.JSONDecodeError:
             raise ErrorAnswer(400, "the body is not JSON") from None
+        given = follow(given, operation.body)
         if not isinstance(given, dict):
-            raise ErrorAnswer(400, "the body must be an object")
+            raise ErrorAnswer(400, "the body must be an object" + (f" at {operation.body}" if operation.body else ""))
+        names = self.shop.catalogue.fields.get(operation.group, {})
+        record_map = self.shop.catalogue.record_map(operation)
         for field in (operation.rows,) if operation.rows else operation.required:
-            if given.get(names.get(field, field)) is None:
+            if record_map.read(operation.record, field, given) in (MISSING, None):
                 raise ErrorAnswer(422, f"{names.get(field, field)} is required")
-        own_names = {store_name: name for name, store_name in names.items()}
-        return {own_names.get(str(name), str(name)): value for name, value in given.items()}
+        mapped = {steps.split(".")[0] for steps in names.values()}
+        body = {name: value for name, value in given.items() if name not in mapped}
+        for name in names:
+            value = record_map.read(operation.record, name, given)
+            if value is not MISSING:
+                body[name] = _own_lines(record_map, value) if name == "lines" else value
+        return body
 
     def _once(self, operation: Operation, do: Callable[[], Any]) -> Response:
         """Execute it in one transaction. A repeated Idempotency-Key gets the first response again."""
@@ -108,11 +120,12 @@ class SandboxApi:
         if isinstance(result, Listing):
             foreign = self.shop.misbehaviour.happens("foreign_link")
             base = self.shop.misbehaviour.text("elsewhere") if foreign else request.host_url.rstrip("/")
-            document = listed(self.shop, operation, result, request.args, f"{base}{request.path}")
+            answer = listed(self.shop, operation, result, request.args, f"{base}{request.path}")
         else:
-            document = enveloped(self.shop, operation, result)
+            answer = enveloped(self.shop, operation, result)
         created = request.method == "POST" and operation.name.startswith(("create", "add_", "bulk", "duplicate"))
-        return Response(orjson.dumps(document), 201 if created else 200, mimetype="application/json")
+        body = orjson.dumps(answer.document)
+        return Response(body, 201 if created else 200, answer.headers, mimetype="application/json")
 
     def _fault(self) -> Response | None:
         """The faults that happen before the operation. Returns the faulty response, or None to go on."""
@@ -123,7 +136,7 @@ class SandboxApi:
             self.log.append((time.time(), request.method, request.path, 0))
             request.environ["gunicorn.socket"].shutdown(socket.SHUT_RDWR)
         if bad.happens("revoke"):
-            token = request.headers.get("authorization", "").removeprefix("Bearer ")
+            token = request.headers.get(self.tokens.header, "").rpartition(" ")[2]
             self.shop.state.execute("DELETE FROM tokens WHERE token = ?", token)
         if bad.happens("too_many"):
             after = bad.number("retry_after")
@@ -133,6 +146,14 @@ class SandboxApi:
         if bad.happens("redirect"):
             return Response(status=302, headers={"location": bad.text("elsewhere") + request.path})
         return Response(_endless(), 200, mimetype="application/json") if bad.happens("endless") else None
+
+
+def _own_lines(record_map: RecordMap, lines: Any) -> Any:
+    """The lines of an order with storehooks' field names."""
+    if not isinstance(lines, list) or "line" not in record_map.fields:
+        return lines
+    found = [{name: record_map.read("line", name, line) for name in FIELDS["line"]} for line in lines]
+    return [{name: value for name, value in line.items() if value is not MISSING} for line in found]
 
 
 def error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -264,6 +285,7 @@ def _status(api: SandboxApi) -> Json:
         "deliveries": dict(state.execute("SELECT state, count(*) FROM webhook_outbox GROUP BY state")),
         "requests": state.counter("requests"),
         "token_requests": state.counter("token requests"),
+        "reloads": api.shop.reloads,
         "misbehave": api.shop.misbehaviour.values,
     }
 

@@ -73,6 +73,7 @@ class Shop:
         self.store = store
         self.misbehaviour = misbehaviour
         self.first_secret = secret
+        self.reloads = 0
         self.work_queued = threading.Event()
         """Set when there may be a webhook to send."""
 

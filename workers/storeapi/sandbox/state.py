@@ -118,8 +118,12 @@ class SandboxState:
         """The id of the newest record, even if that is deleted; 0 if there was never one."""
         return self.counter(f"last {kind}")
 
-    def count(self, kind: str, parent: int = 0) -> int:
-        return self.counter(f"{kind} of {parent}")
+    def count(self, kind: str, parent: int = 0, *, until: int | None = None) -> int:
+        """The number of records, or of those up to an id."""
+        if until is None:
+            return self.counter(f"{kind} of {parent}")
+        which = "kind = ? AND parent = ? AND id <= ?"
+        return int(self.execute(f"SELECT count(*) FROM records WHERE {which}", kind, parent, until)[0][0])  # noqa: S608
 
     def all_of(self, kind: str, parent: int = 0) -> list[Json]:
         return self._bodies("kind = ? AND parent = ? ORDER BY id", kind, parent)

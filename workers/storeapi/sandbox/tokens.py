@@ -21,6 +21,8 @@ class AppRegistration:
     client_secret: str = field(default="sandbox-secret", repr=False)
     token: str = field(default="", repr=False)
     path: str = "/oauth/token"
+    header: str = "authorization"
+    scheme: str = "Bearer"
 
 
 class TokenIssuer:
@@ -41,10 +43,17 @@ class TokenIssuer:
         body = {"access_token": token, "token_type": "Bearer", "expires_in": int(claimed)}
         return 200, body | ({"scope": form["scope"]} if "scope" in form else {})
 
-    def accepts(self, authorization: str) -> bool:
-        kind, _, token = authorization.partition(" ")
-        if kind != "Bearer":
+    @property
+    def header(self) -> str:
+        return self._app.header
+
+    def accepts(self, value: str) -> bool:
+        """Whether this value of the header has a valid token."""
+        scheme, _, token = f" {value}".rpartition(" ")
+        if scheme.strip() != self._app.scheme:
             return False
+        if scheme.strip().lower() == "basic":
+            token = ":".join(_credentials(f"Basic {token}", {}))
         if self._app.token and hmac.compare_digest(token.encode(), self._app.token.encode()):
             return True
         found = self._shop.state.execute("SELECT ends FROM tokens WHERE token = ?", token)
