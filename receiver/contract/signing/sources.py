@@ -92,7 +92,7 @@ def reader(part: Part) -> Reader:
     kind, name = part
     if kind == "header":
         return lambda headers, _: headers.get(name)
-    if kind == "body" or (kind == "form" and not name):
+    if not name:  # `body`, or `form` without a field
         return lambda _, document: document
     if kind == "form":
         return lambda _, document: document.get(name) if isinstance(document, dict) else None

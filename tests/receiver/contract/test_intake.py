@@ -44,6 +44,10 @@ def test_an_event_has_every_part_that_its_scheme_defines() -> None:
     assert event.data == {"id": 7, "total": "42.00"}
     assert (delivery.theirs, delivery.unreadable, delivery.content_hash) == ("order.created", "", "")
     assert delivery.signed_with == KEY.fingerprint
+    assert event.source == "webhook"
+    sent = send(PRESETS["standard-webhooks"], body)
+    probe = receive(sent.headers, sent.body, store=sent.store, now=NOW, source="send")
+    assert probe.event.source == "send"
 
 
 REAL_DELIVERIES = {
@@ -161,6 +165,11 @@ def test_equal_thin_bodies_are_never_duplicates(body: bytes) -> None:
 @pytest.mark.parametrize("more", [b'"total":"1"', b'"paid":true', b'"lines":[]', b'"customer":{"id":1}'])
 def test_a_body_with_any_content_is_not_thin(more: bytes) -> None:
     assert accept(PRESETS["nuvemshop"], b'{"event":"order/paid","id":1,' + more + b"}").content_hash
+
+
+@pytest.mark.parametrize(("body", "is_thin"), [(b"[]", True), (b"[1]", False)])
+def test_a_list_is_thin_if_it_is_empty(body: bytes, is_thin: bool) -> None:
+    assert (accept(BODY_ONLY, body, x_topic="a/b").content_hash == "") == is_thin
 
 
 def test_ids_beyond_64_bits_keep_all_their_digits() -> None:

@@ -46,6 +46,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"timestamp": "header:", "signed": "{timestamp}.{body}"}, "timestamp", "header:NAME"),
     ({"timestamp": "header:x-time"}, "timestamp", "is not signed"),
     ({"timestamp": "sig:t", "signed": "{timestamp}.{body}"}, "timestamp", "list_sep and pair_sep"),
+    ({"timestamp": "sig:t", "signed": "{timestamp}.{body}", "list_sep": ","}, "timestamp", "list_sep and pair_sep"),
+    (
+        {"timestamp": "sig:t", "signed": "{timestamp}.{body}", "pair_sep": "=", "sig_keys": ("v1",)},
+        "timestamp",
+        "list_sep and pair_sep",
+    ),
     (
         {
             "timestamp": "sig:v1",
