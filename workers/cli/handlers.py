@@ -27,6 +27,7 @@ from workers.cli.options import (
     yes_option,
 )
 from workers.formatting import counted, waits
+from workers.operations.explain_handlers import START_OR_RELOAD
 
 
 @click.group(cls=Noun)
@@ -47,7 +48,7 @@ def list_handlers(json_: bool = False) -> None:
 
     config = load_config()
     found = declarations(config, load(config))
-    paused, absent = _server_state(config, found)
+    paused, absent = _server_state(config)
     if json_:
         output.as_json(
             [{**_handler_json(one), "paused": None if paused is None else one.handler in paused} for one in found]
@@ -57,7 +58,7 @@ def list_handlers(json_: bool = False) -> None:
         output.echo("no handlers: no plugin is installed, and [workers] plugins is empty")
         return
     _show_handlers(found, paused)
-    _show_absent(absent)
+    _show_absent(absent, {one.handler for one in found})
     held = [one.handler for one in found if one.handler in (paused or ())]
     topics = [topic for one in found for topic in one.topics]
     taken = "order.created" if any(matches(topic, "order.created") for topic in topics) else topics[0]
@@ -85,27 +86,23 @@ def _show_handlers(found: list[Declaration], paused: set[str] | None) -> None:
     output.table(headings, rows, drop=("VERSION", "TIMEOUT", "RETRIES", "STORES"), shorten=("WHEN", "TOPICS"))
 
 
-def _show_absent(absent: Mapping[str, AbsentHandler]) -> None:
-    """Handlers that this config does not have, and no worker either."""
+def _show_absent(absent: Mapping[str, AbsentHandler], here: set[str]) -> None:
+    """Handlers that no worker has any more, although this config may have them."""
     for name, one in absent.items():
         waiting = f"; {waits(one.waiting, 'run')} for it" if one.waiting else ""
         output.echo()
         output.line(output.text(name, "bold"), output.state("warn", f": no worker has this handler{waiting}"))
-        output.line(
-            "  start a worker that has its plugin; if it was removed for good: ",
-            f"{output.our_name()} handlers retire {name}",
-            whole=True,
-        )
+        removed = f"start a worker that has its plugin; if it was removed for good: {output.our_name()} handlers retire "
+        output.line("  ", START_OR_RELOAD if name in here else removed + name, whole=True)
 
 
-def _server_state(config: Config, found: list[Declaration]) -> tuple[set[str] | None, dict[str, AbsentHandler]]:
+def _server_state(config: Config) -> tuple[set[str] | None, dict[str, AbsentHandler]]:
     """The paused handlers, and those that no worker has. None and nothing if there is no server."""
     try:
         client = connect_reader(config)
         names = Administration(client).paused()
         paused = {name.removeprefix("handler:") for name in names if name.startswith("handler:")}
-        here = {one.handler for one in found}
-        return paused, {name: one for name, one in HandlerQueries(client).absent().items() if name not in here}
+        return paused, HandlerQueries(client).absent()
     except (ServerUnusable, RedisError):
         return None, {}
 
@@ -141,13 +138,15 @@ def retire(handler: str, yes: bool) -> None:
     queries = HandlerQueries(administration.client)
     waiting, still_there = queries.waiting([handler])[handler], handler in queries.present()
     question = f"Fail {counted(waiting, 'waiting run')} of {handler}?"
-    output.confirm_on_terminal(question, needed=not yes and waiting > 0)
+    had = "a worker had this handler within the last 20 s; if it still has it, new events are routed to it again"
+    if still_there:
+        output.require_yes(question, yes=yes, why=had)
+    else:
+        output.confirm_on_terminal(question, needed=not yes and waiting > 0)
     ended = administration.retire(handler)
     output.echo(f"{handler} is retired; {counted(ended, 'waiting run')} failed")
     if still_there:
-        output.warn(
-            "a worker had this handler within the last 20 s; if it still has it, new events are routed to it again"
-        )
+        output.warn(had)
     output.next_command("storehooks failures  the failed runs")
 
 

@@ -88,7 +88,8 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
             return HandlerExplanation(run.handler, True, "retrying", why)
         if run.error:  # it was called, and no attempt was counted
             return HandlerExplanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")
-        sooner = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
+        run_here = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
+        sooner = run_here if run.handler in facts.loaded else ""
         return HandlerExplanation(run.handler, False, "delayed", f"delayed by delay=; due {when}", sooner)
     return _held(facts, run.handler) or _limited(facts, run.handler)
 

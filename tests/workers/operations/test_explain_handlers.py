@@ -136,6 +136,13 @@ def test_each_reason_has_an_explanation(found: HandlerExplanation, called: bool,
     assert why in found.why
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+def test_only_a_handler_of_this_config_can_be_run_here(loaded: bool) -> None:
+    """For a while after a rename, workers still count as having the old name."""
+    found = explained(run("s.a", "waiting", 0, due_at=NOON), handler=declared("s.a"), loaded=loaded)
+    assert found.fix == ("to try it now: storehooks handlers run s.a --event e1" if loaded else "")
+
+
 PLUGIN = """
 from workers import Router
 router = Router("shop")
@@ -229,10 +236,26 @@ def test_a_handler_removed_from_the_plugins_is_reported_with_the_command_that_en
     assert gone["fix"].endswith("storehooks handlers retire shop.gone")
     (quiet,) = [one for text, one in findings.items() if text.startswith("shop.quiet: no worker has this handler")]
     assert quiet["level"] == "warn", "nothing waits for it yet"
+    shop.plugin.write_text(PLUGIN + "@router.on('order.*')\ndef gone(event, ctx):\n    pass\n")
+    doctor = shop.run_cli("doctor", "--json")
+    assert doctor.returncode == 1, "it is in this config again, and no worker has loaded it"
+    (back,) = [one for one in json.loads(doctor.stdout)["findings"] if "shop.gone" in one["text"]]
+    assert (back["level"], back["text"], back["fix"][:8]) == ("fail", gone["text"], "send HUP")
+    listed = shop.run_cli("handlers").stdout
+    assert "shop.gone: no worker has this handler; 1 run waits for it\n  start or reload (HUP) a worker" in listed
+    shop.plugin.write_text(PLUGIN)
     retired = shop.run_cli("handlers", "retire", "shop.gone", "--yes")
     assert retired.stdout.startswith("shop.gone is retired; 1 waiting run failed\n")
     assert retired.stderr == ""
     assert "shop.gone" not in shop.run_cli("doctor").stdout
+    shop.administration.pause(handler="shop.greet")
+    waiting = shop.accept()
+    eventually(lambda: shop.run_of(waiting, "shop.greet"))
+    refused = shop.run_cli("handlers", "retire", "shop.greet")
+    assert refused.returncode == 2
+    assert "a worker had this handler within the last 20 s" in refused.stderr
+    assert refused.stderr.rstrip().endswith("confirm it with --yes")
+    assert shop.run_of(waiting, "shop.greet").status == "waiting", "a worker has it: nothing fails unasked"
     assert "if it still has it" in shop.run_cli("handlers", "retire", "shop.greet", "--yes").stderr
 
 

@@ -25,7 +25,8 @@ RELOAD = "send HUP to `storehooks worker`: it reloads config and plugins"
 
 
 def check_handlers(facts: Facts) -> Iterator[Finding]:
-    plugins = facts.plugins
+    plugins, absent = facts.plugins, list(_absent_handlers(facts))
+    yield from absent
     if plugins.is_late:
         text = "loading the plugins takes longer than doctor waits"
         more = f"workers let it take {LOAD_SECONDS} s at most"
@@ -37,30 +38,28 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
             "handlers", plugins.fault, "workers refuse to start; running ones keep the code that they have", fix=fix
         )
         return
-    yield from _absent_handlers(facts)
     if not plugins.handlers:
         place = facts.config.place("workers", "plugins") or facts.config.path
         text = "no plugin is loaded: events are stored and not handled"
         yield warn("handlers", text, fix=f"set [workers] plugins ({place})")
         return
     problems = [*_unknown_stores(facts), *_topics_never_sent(facts), *_version_mismatches(facts)]
-    if not any(problem.level == "fail" for problem in problems):
+    if not any(problem.level == "fail" for problem in [*absent, *problems]):
         names = {handler.details["plugin"] for handler in plugins.handlers}
         yield ok("handlers", f"{counted(len(plugins.handlers), 'handler')} of {some(sorted(names))}, loaded and valid")
     yield from problems
 
 
 def _absent_handlers(facts: Facts) -> Iterator[Finding]:
-    """Handlers that were removed from the plugins. Events are still routed to them for a while: a worker may return."""
+    """Handlers that workers had, and that none has now. Events are still routed to them for a while."""
     if facts.server.refusal:  # workers cannot declare theirs
         return
     loaded_here = {handler.handler for handler in facts.plugins.handlers}
     for name, absent in (facts.inbox.absent if facts.inbox else {}).items():
-        if name in loaded_here:
-            continue
         since = f", since {clock(absent.since, facts.now)}" if absent.since else ""
         text = f"{name}: no worker has this handler any more{since}"
-        fix = f"start a worker that has the plugin; if it was removed for good: storehooks handlers retire {name}"
+        removed = f"start a worker that has the plugin; if it was removed for good: storehooks handlers retire {name}"
+        fix = RELOAD if name in loaded_here else removed
         if absent.waiting:
             yield fail("handlers", f"{text}; {waits(absent.waiting, 'run of it', 'runs of it')}", fix=fix)
         else:
@@ -117,6 +116,8 @@ def _version_mismatches(facts: Facts) -> Iterator[Finding]:
     if facts.inbox is None or not facts.inbox.workers or facts.server.refusal:
         return
     for local in facts.plugins.handlers:
+        if local.handler in facts.inbox.absent:
+            continue  # reported by _absent_handlers
         running = facts.inbox.running.get(local.handler)
         if not running:
             yield warn("handlers", f"{local.handler} is in this config, and no worker has loaded it", fix=RELOAD)

@@ -17,6 +17,7 @@ from receiver.config.values import Bounds
 from receiver.inbox import Declaration
 from receiver.inbox.known_data import DataChange, DataNotice
 from receiver.inbox.queries.events import COUNTED, Counters, EventName
+from receiver.inbox.queries.handlers import AbsentHandler
 from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_faults import ServerFault
 from receiver.inbox.subscription_checks import CheckResult
@@ -515,6 +516,21 @@ def test_workers_that_run_another_version_than_this_host_has(facts: Facts) -> No
     assert (
         "erp.push is in this config, and no worker has loaded it" in as_lines(worker_checks.check_handlers(absent))[1]
     )
+
+
+def test_runs_that_wait_for_a_handler_of_this_config_fail_until_a_worker_has_loaded_it(facts: Facts) -> None:
+    """Putting a plugin back into the config does not run them: the workers must load it again."""
+    waiting = with_inbox(facts, declared=(HANDLER,), absent={"erp.push": AbsentHandler(None, 3)})
+    reload = "send HUP to `storehooks worker`: it reloads config and plugins"
+    for found in (waiting, replace(waiting, plugins=PluginFacts(is_late=True))):
+        assert as_lines(worker_checks.check_handlers(found))[0].startswith(
+            "fail handlers: erp.push: no worker has this handler any more; 3 runs of it wait -> "
+        )
+    assert only_line(worker_checks.check_handlers(waiting)).endswith(reload), "neither ok nor a second finding"
+    idle = with_inbox(facts, declared=(HANDLER,), absent={"erp.push": AbsentHandler(None, 0)})
+    absent, loaded = as_lines(worker_checks.check_handlers(idle))
+    assert absent == f"warn handlers: erp.push: no worker has this handler any more -> {reload}"
+    assert loaded.startswith("ok handlers: 1 handler of erp")
 
 
 def test_a_worker_without_a_heartbeat_counts_as_dead_and_an_unserved_queue_fails(facts: Facts) -> None:
