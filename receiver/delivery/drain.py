@@ -155,8 +155,10 @@ class SpoolDrain:
             self._log_outage(error)
             return False
         self._breaker.close()
+        if self._breaker.forbids_inbox:
+            return False
         self._inbox.outage.worked(quiet=QUIET_SECONDS)
-        return not self._breaker.forbids_inbox
+        return True
 
     def _log_outage(self, error: RedisError) -> None:
         self._inbox.outage.failed(why=reason_of(error), spool="on" if self._spool.enabled else "off")

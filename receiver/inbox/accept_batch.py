@@ -75,16 +75,16 @@ class AcceptBatch:
         return [one for reply, group in zip(replies, self._groups, strict=True) for one in _results(reply, group)]
 
 
-def empty_call() -> ScriptCall:
+def empty_call(*, write: bool) -> ScriptCall:
     """A call that accepts nothing, to find out whether the server would accept a delivery."""
-    return _accept_call((), 0.0, {}, {})
+    return ScriptCall("accept", (0, MAX_EVENT_NAMES, "write" if write else 0))
 
 
 def _accept_call(
     group: Sequence[Delivery], repeat_window: float, quotas: Mapping[str, int], waited: Mapping[str, float]
 ) -> ScriptCall:
     """The call for a group. A batch is the only one in its group."""
-    rest = group[0].rest if group else ()
+    rest = group[0].rest
     arguments: list[Argument] = [int(repeat_window * 1000), MAX_EVENT_NAMES, 1 if rest else 0]
     for one in (*group, *rest) if rest else group:
         arguments += _accept_arguments(

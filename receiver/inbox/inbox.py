@@ -105,9 +105,9 @@ class Inbox:
         """Raise RedisError unless the server would store a delivery now.
 
         Runs the script without a delivery. The server refuses that for the same reasons (maxmemory, a full disk, a
-        replica), and nothing is written.
+        replica). Nothing is changed; with `replicas` something is written, or they would have nothing to acknowledge.
         """
-        script_runner.run(self._server, [empty_call()], replicas=replicas)
+        script_runner.run(self._server, [empty_call(write=replicas > 0)], replicas=replicas)
 
     def publish_spool(
         self, host: str, count: int | None, oldest: float, *, stopped: bool = False, replicas: int = 0

@@ -60,7 +60,8 @@ Failures
     failed          zset    Failed runs by time (ms).
     groups          zset    Groups of failures by time of the last failure (ms).
     gh:{handler}    set     The groups of a handler. Their number is limited; all further causes share one more group.
-    g:{group}       hash    handler error at first last example retrying failed; s:{store} and v:{version} count runs.
+    g:{group}       hash    handler error at first last example retrying failed; s:{store} counts runs, and
+                            v:{version} failed attempts.
     gr:{group}      zset    The group's runs, retrying or failed, by time of the last failure (ms).
     replay:{name}   string  How far an interrupted replay has come.
 

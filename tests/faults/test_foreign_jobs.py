@@ -238,6 +238,9 @@ def test_killed_workers_of_ours_leave_rqs_lists_and_those_of_others_stay(make_sy
     assert f"-{worker.pid}-".encode() in ours
     eventually(lambda: system.client.smembers("rq:workers:storehooks:slow") == {ours})
     assert system.client.scard("rq:workers:default") == 50
+    system.client.delete("rq:queues")
+    ours = {b"rq:queue:storehooks", b"rq:queue:storehooks:slow"}
+    eventually(lambda: system.client.smembers("rq:queues") == ours, what="RQ's tools see the queues again")
 
 
 def test_doctor_knows_a_workers_queues_after_the_server_was_away_for_long(make_system: Callable[..., System]) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from receiver.inbox import Inbox, keys
 from receiver.inbox.redis.connecting import socket_path
+from receiver.inbox.redis.script_runner import NotReplicatedError
 from receiver.spool import open_events
 from tests.receiver.spool.test_spool import small_server
 from tests.support.harness import Server, System, children_of, eventually, free_port, kill_with_children
@@ -204,6 +205,11 @@ def test_without_the_replica_that_ack_needs_deliveries_wait_in_the_spool_and_are
     assert {event.id for event in system.ledger.events()} == ids
     system.processes[0].send(signal.SIGTERM)
     system.processes[0].stop()
+    system.inbox.check_accept(replicas=1)
+    replica.process.send(signal.SIGSTOP)
+    with pytest.raises(NotReplicatedError):
+        system.inbox.check_accept(replicas=1)
+    replica.process.send(signal.SIGCONT)
     replica.stop()
     replica.client.close()
 

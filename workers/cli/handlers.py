@@ -92,8 +92,9 @@ def _show_absent(absent: Mapping[str, AbsentHandler], here: set[str]) -> None:
         waiting = f"; {waits(one.waiting, 'run')} for it" if one.waiting else ""
         output.echo()
         output.line(output.text(name, "bold"), output.state("warn", f": no worker has this handler{waiting}"))
-        removed = f"start a worker that has its plugin; if it was removed for good: {output.our_name()} handlers retire "
-        output.line("  ", START_OR_RELOAD if name in here else removed + name, whole=True)
+        retire = f"if it was removed for good: {output.our_name()} handlers retire {name}"
+        fix = START_OR_RELOAD if name in here else f"start a worker that has its plugin; {retire}"
+        output.line("  ", fix, whole=True)
 
 
 def _server_state(config: Config) -> tuple[set[str] | None, dict[str, AbsentHandler]]:

@@ -128,10 +128,12 @@ def _show_released(released: Released, dry_run: bool) -> None:
     if not released.accepted and not released.duplicates and not released.full and not released.still_refused:
         output.echo("no refused deliveries to release")
         return
-    action = "would be accepted" if dry_run else "accepted"
-    output.line(output.figure(released.accepted, "accepted"), f" {action}, with their original time of arrival")
+    at_most, action = ("at most ", "would be accepted") if dry_run else ("", "accepted")
+    accepted = output.figure(released.accepted, "accepted")
+    output.line(at_most, accepted, f" {action}, with their original time of arrival")
     if released.duplicates:
-        output.line(output.figure(released.duplicates, "duplicate"), " duplicates: the store has sent them again since")
+        duplicates = output.figure(released.duplicates, "duplicate")
+        output.line(duplicates, " duplicates: accepted already, by an earlier release or delivery")
     if released.full:
         output.line(
             output.figure(released.full, "open"), " not released: the store has too many open events; try later"

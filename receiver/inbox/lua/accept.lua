@@ -1,7 +1,7 @@
 #!lua
 -- accept: store events, each once, and wake a worker.
 -- ARGV  1 the window for repeats (ms)  2 how many event names of a store are counted one by one
---       3 whether all of them are one batch (1 or 0): then all are stored, or none
+--       3 whether all of them are one batch (1 or 0): then all are stored, or none; "write" without any delivery
 --       then for each delivery: id, store, topic, theirs, delivery, resource, received (ms), occurred, source, data_path,
 --       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable (JSON) or "",
 --       digest of the body, first id or "", how long it waited on its host (ms), 1 if other bodies count
@@ -194,6 +194,7 @@ end
 return function()
   require_lane('')
   window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
+  if ARGV[3] == 'write' then redis.pcall('HINCRBY', P .. 'n', 'checks', 0) end -- replicas have it to acknowledge
   local answers = ARGV[3] == '1' and accept_batch() or accept_each()
   -- These are statistics: a damaged key must not cost an event.
   for store, own in pairs(names) do pcall(write_names, store, own) end

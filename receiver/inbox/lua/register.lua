@@ -29,7 +29,10 @@ return function()
   redis.call('HSET', worker, 'storehooks', 1, unpack(ARGV, last + 1))
   redis.call('EXPIRE', worker, ARGV[2])
   redis.call('SADD', 'rq:workers', worker)
-  for at = 4, last do redis.call('SADD', of_queue(ARGV[at]), worker) end
+  for at = 4, last do
+    redis.call('SADD', of_queue(ARGV[at]), worker)
+    redis.pcall('SADD', 'rq:queues', 'rq:queue:' .. ARGV[at])
+  end
 
   local ours = { [rq_queue(DEFAULT_QUEUE)] = true }
   for _, queue in ipairs(redis.call('HVALS', P .. 'lanes')) do ours[rq_queue(queue)] = true end

@@ -162,15 +162,17 @@ def test_a_spooled_batch_is_drained_once(make_system: Callable[..., System], own
 def test_a_refused_batch_is_released_as_its_events(make_system: Callable[..., System]) -> None:
     system = make_system(more=batches.CONFIG)
     system.start("web")
-    for content in (items("a", 3), [{"type": "order.paid", "order": {"total": number}} for number in (1, 1, 2)], []):
+    without_ids = [{"type": "order.paid", "order": {"total": number}} for number in (1, 1, 2)]
+    for content in (items("a", 3), without_ids, [], items("a", 3)):
         assert system.post(signed(content, "new secret"), "batches").status_code == 401
-    system.refused(3)
+    system.refused(4)
     text = system.config_file.read_text()
     system.config_file.write_text(text.replace(batches.SECRET, "new secret"))
     would = system.run_cli("refused", "release", "--dry-run")
-    assert "6 would be accepted" in would.stdout, would.stdout + would.stderr
+    assert "at most 9 would be accepted" in would.stdout, would.stdout + would.stderr
     released = system.run_cli("refused", "release")
     assert "6 accepted" in released.stdout, released.stdout + released.stderr
+    assert "3 duplicates: accepted already, by an earlier release or delivery" in released.stdout
     assert counters(system)["accepted"] == 6
     assert system.refusals().count() == 0, "the empty one is gone, too"
 

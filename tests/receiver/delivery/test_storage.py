@@ -27,7 +27,7 @@ from receiver.inbox import Inbox, connect
 from receiver.spool import EVENTS_FILE, SpooledEvents, keep, kept_files, open_events, set_aside
 from receiver.spool.database import PAGE
 from receiver.spool.spooled_events import SPARE_PAGES, VACUUM_PAGES
-from tests.support.harness import System, eventually, free_port
+from tests.support.harness import Server, System, eventually, free_port
 
 
 def changed(config: Config, **receiver: Any) -> Config:
@@ -267,6 +267,26 @@ def test_an_outage_of_the_inbox_is_logged_each_minute_while_its_deliveries_go_st
             now += 5.0
     found = [line for line in lines if line["event"] == "the inbox cannot take deliveries"]
     assert [(line.get("seconds"), line["spool"]) for line in found] == [(None, "on"), (60, "on"), (120, "on")]
+
+
+def test_an_outage_of_the_inbox_lasts_while_the_server_is_nearly_full(
+    system: System, own_redis: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server takes deliveries again, and none is sent to it."""
+    monkeypatch.setattr("receiver.delivery.drain.QUIET_SECONDS", 0.0)
+    _, drain = open_storage(system.config, Inbox(own_redis.client))
+    own_redis.kill()
+    with capture_logs() as lines:
+        with pytest.raises(RedisError):
+            drain.run_once()
+        own_redis.start()
+        own_redis.client.set("ballast", b"x" * (20 << 20))
+        own_redis.client.config_set("maxmemory", int(own_redis.client.info("memory")["used_memory"] * 1.1))
+        drain.run_once()
+        assert "the inbox takes deliveries again" not in [line["event"] for line in lines]
+        own_redis.client.config_set("maxmemory", 0)
+        drain.run_once()
+    assert lines[-1]["event"] == "the inbox takes deliveries again"
 
 
 def test_a_server_that_answers_with_a_refusal_to_be_examined_may_still_take_deliveries(

@@ -123,6 +123,7 @@ def test_a_group_shows_its_traceback_and_an_example(system: System) -> None:
     event_id = fail(system)
     shown = system.run_cli("failures", "show", "a1f3").stdout
     assert "Traceback: here" in shown
+    assert "versions  1 (1 failed attempt)" in shown, "a run may have failed several times"
     assert f"--event {event_id}" in shown
     assert system.run_cli("failures", "show", "beef").returncode == 2
 

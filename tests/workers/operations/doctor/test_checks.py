@@ -341,8 +341,8 @@ def test_spool_findings(facts: Facts) -> None:
             Host("h", "silent", 0, 4, ago(60), ago(60)),
         ),
     )
-    draining, stuck, silent, empty, stopped, unreadable, hung = as_lines(system_checks.check_spool(spooling))
-    assert draining.startswith("warn spool: the spool of b is draining 3 accepted deliveries")
+    recent, stuck, silent, empty, stopped, unreadable, hung = as_lines(system_checks.check_spool(spooling))
+    assert recent.startswith("warn spool: 3 accepted deliveries in the spool of b, until the inbox takes them")
     assert stuck.startswith("fail spool: 5 accepted deliveries in the spool of c, the oldest since")
     assert silent.startswith("fail spool: d is silent since")
     assert "its spool had 7 accepted deliveries then, and may have more" in silent
