@@ -34,7 +34,7 @@ mutants: $(DEV)  ## 100 small changes of verifying and reading: at least 95 must
 check: $(DEV)  ## lint and types: ruff and mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --strict receiver workers benchmarks
+	@$(BIN)/mypy --strict receiver storehooks workers benchmarks
 
 soak: $(DEV)  ## the slow tests: half an hour of faults and load (ARGS="-k kills" picks some)
 	@$(BIN)/python -m pytest -m slow -v $(ARGS)

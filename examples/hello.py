@@ -1,6 +1,6 @@
 """A minimal plugin with two handlers: one for orders, one for all events."""
 
-from workers import Context, Event, Router
+from storehooks import Context, Event, Router
 
 router = Router("hello")
 seen = 0

@@ -24,7 +24,7 @@ def page(text: str) -> str:
 
 
 def file_list() -> str:
-    folders = sorted({path.parent for package in ("receiver", "workers") for path in files_of(package)})
+    folders = sorted({path.parent for package in ("receiver", "storehooks", "workers") for path in files_of(package)})
     return "\n".join(f"**`{folder}/`**\n\n{_table(folder)}" for folder in folders)
 
 

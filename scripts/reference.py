@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import workers
-from workers import testing
+import storehooks
+from storehooks import api, records, testing
 from workers.plugins.effects import PluginState
+from workers.storeapi import errors
 
 PAGE = Path(__file__).parent.parent / "docs/reference.md"
 HEAD = """\
@@ -29,14 +30,18 @@ ORDER = ("Router", "Event", "Context", "Retry", "Busy", "Fail", "Drop")
 
 
 def page() -> str:
-    parts = [HEAD, "## `workers`\n"]
-    assert set(ORDER) == set(workers.__all__)
-    parts += [_of_class(getattr(workers, name), name) for name in ORDER]
+    parts = [HEAD, "## `storehooks`\n"]
+    assert set(ORDER) == set(storehooks.__all__)
+    parts += [_of_class(getattr(storehooks, name), name) for name in ORDER]
     parts.append(_of_class(PluginState, "ctx.state"))
-    parts.append("## `workers.testing`\n")
+    parts.append("## `storehooks.testing`\n")
     for name in sorted(testing.__all__, key=lambda name: (inspect.isclass(getattr(testing, name)), name)):
         found = getattr(testing, name)
         parts.append(_of_class(found, name) if inspect.isclass(found) else _of_function(found, name, "###"))
+    parts.append(f"## `storehooks.errors`\n\n```text\n{inspect.getdoc(errors)}\n```\n")
+    for module in (records, api):
+        rows = [f"| `{name}` | {_one_line(_doc(getattr(module, name)))} |" for name in module.__all__]
+        parts.append(f"## `{module.__name__}`\n\n| | |\n|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 
 

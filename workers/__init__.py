@@ -1,6 +1,6 @@
-"""The workers: everything behind the queue. The names that an integrator imports are here, and importing them is light.
+"""The workers: everything behind the queue.
 
-    from workers import Busy, Context, Drop, Event, Fail, Retry, Router
+The names for plugins are here, and importing them is light. Integrators import them from `storehooks`.
 
 Law of this package: it may import `receiver.contract`, `.config`, `.inbox`, `.spool`, `.logs`, `.ports` and
 `.process_files`, never the edge (`receiver.app`, `.server`, `.delivery`). Plugin code runs in

@@ -1,4 +1,4 @@
-"""Helpers for processes: children that end with their parent, orphans, signals in a loop, and what is due."""
+"""Helpers for processes: commands, children that end with their parent, orphans, signals in a loop, what is due."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def python_command(module: str, *arguments: str, config: Path | None) -> list[str]:
+    """The command for one of our Python modules, with a config file.
+
+    With -P and `run_module`, no folder of the user hides a module of ours or of a library.
+    """
+    given = ["--config", str(config)] if config else []
+    return [sys.executable, "-P", "-m", "storehooks.run_module", module, *arguments, *given]
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:

@@ -6,8 +6,8 @@ who already has a welcome text, is skipped.
 
 from pydantic import BaseModel
 
-from workers import Context, Drop, Event, Fail, Router
-from workers.storeapi.errors import ResourceNotFound
+from storehooks import Context, Drop, Event, Fail, Router
+from storehooks.errors import ResourceNotFound
 
 __version__ = "1.0.0"
 

@@ -14,8 +14,8 @@ from decimal import Decimal
 
 from pydantic import BaseModel
 
-from receiver.contract.records import Order, RecordError
-from workers import Context, Event, Fail, Router
+from storehooks import Context, Event, Fail, Router
+from storehooks.records import Order, RecordError
 
 __version__ = "1.0.0"
 HEADINGS = ("order", "paid_at", "total", "customer", "email")

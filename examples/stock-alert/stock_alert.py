@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from workers import Context, Drop, Event, Retry, Router
-from workers.storeapi.errors import ResourceNotFound
+from storehooks import Context, Drop, Event, Retry, Router
+from storehooks.errors import ResourceNotFound
 
 __version__ = "1.0.0"
 

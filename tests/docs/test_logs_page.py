@@ -9,7 +9,9 @@ import pytest
 from tests.support.programs import ROOT
 
 PAGE = (ROOT / "docs/logs.md").read_text()
-SOURCES = "".join(path.read_text() for room in ("receiver", "workers") for path in (ROOT / room).rglob("*.py"))
+SOURCES = "".join(
+    path.read_text() for room in ("receiver", "storehooks", "workers") for path in (ROOT / room).rglob("*.py")
+)
 WRITTEN = re.compile(
     r"""(?:\blog|_log|_problems|logs\.get\("\w+"\))\.(?:info|warning|error|exception)\(\s*"([^"]+)"  # a line
     |(?:_counted)\.add\(\s*"([^"]+)"

@@ -201,8 +201,10 @@ def become(order: dict[str, object], descriptors: list[int]) -> None:
 
 def _execute(file: str, command: list[str]) -> None:
     """For a program that executes another one: stay in this process if it is one of ours."""
+    ours = [sys.executable, "-P", "-m", "storehooks.run_module"]
+    given, command = command, [sys.executable, "-m", *command[4:]] if command[:4] == ours else command
     if not can_fork(command, dict(os.environ)):
-        return os.execvpe(file, command, os.environ)
+        return os.execvpe(file, given, os.environ)
     atexit._clear()
     for name in PROGRAMS.values():
         sys.modules.pop(name, None)

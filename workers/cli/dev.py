@@ -32,8 +32,8 @@ from workers.cli.options import Command, load_config
 from workers.cli.stats import equation
 from workers.formatting import waits
 from workers.plugins.validation_process import validate_plugins
-from workers.processes import reap_orphans_if_first
-from workers.runtime.supervisor import Program, Supervisor, python_command, worker_programs
+from workers.processes import python_command, reap_orphans_if_first
+from workers.runtime.supervisor import Program, Supervisor, worker_programs
 
 SANDBOX_SECONDS = 5.0
 START_SECONDS = 10.0
@@ -130,7 +130,7 @@ class Dev:
 
     def _start_others(self, sandbox: bool) -> None:
         config = self._config
-        command = python_command("receiver.server.web", config)
+        command = python_command("receiver.server.web", config=config.path)
         self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
         if sandbox and config.stores:
             self._supervisor.start(self._sandbox())
@@ -143,7 +143,7 @@ class Dev:
         arguments = ["--store", next(iter(self._config.stores)), "--every", "0" if self._max_events else "2"]
         if self._max_events:
             arguments += ["--events", str(self._max_events)]
-        command = python_command("workers.cli", self._config, "sandbox", *arguments)
+        command = python_command("workers.cli", "sandbox", *arguments, config=self._config.path)
         return Program("sandbox", command, stage=3, output=self._logs / "sandbox.log")
 
     def _print_banner(self, server: str, sandbox: bool) -> None:

@@ -37,7 +37,7 @@ allow_private = true
 PLUGIN = '''\
 """A first plugin. `storehooks dev` reloads it when it is saved."""
 
-from workers import Context, Event, Router
+from storehooks import Context, Event, Router
 
 router = Router("hello")
 

@@ -55,7 +55,7 @@ testpaths = ["tests"]
 
 from pydantic import BaseModel
 
-from workers import Context, Drop, Event, Router
+from storehooks import Context, Drop, Event, Router
 
 __version__ = "0.1.0"
 
@@ -83,8 +83,8 @@ import pytest
 import {module}
 from {module} import Settings, greet
 
-from workers import Drop
-from workers.testing import make_context, make_event
+from storehooks import Drop
+from storehooks.testing import make_context, make_event
 
 
 def test_a_paid_order_is_greeted():

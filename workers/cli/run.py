@@ -8,6 +8,7 @@ import sys
 import click
 
 from workers.cli.options import Command, load_config
+from workers.processes import python_command
 
 
 @click.command(cls=Command)
@@ -26,5 +27,4 @@ def replace_process(module: str) -> None:
     """Replace this process by another one of ours. The receiver is never imported here."""
     config = load_config()
     sys.stdout.flush()
-    arguments = ["--config", str(config.path)] if config.path else []
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+    os.execv(sys.executable, python_command(module, config=config.path))

@@ -62,7 +62,6 @@ def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
 
     Files are read from disk, except those that are in `copies`, which then has the others, too.
     """
-    _refuse_shadowing_packages(config)
     sources = [*_entry_points(config), *_configured(config)]
     _search_config_folder(config)
     copies = copies or SourceCopies()
@@ -185,14 +184,6 @@ def _refuse_unknown_limit(config: Config, handler: Handler) -> None:
         )
 
 
-def _refuse_shadowing_packages(config: Config) -> None:
-    base = _base(config)
-    folders = [Path(), base, *validation.folders_searched_first()]
-    folders += [(base / name).parent for name in config.workers.plugins if name.endswith(".py")]
-    where = config.place("workers", "plugins") or config.path or "config"
-    validation.refuse_shadowing_packages(folders, f"{where}: plugins cannot be loaded")
-
-
 def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
     """What a worker declares of these plugins' handlers; retries and timeout with the defaults of the config."""
     return [
@@ -301,7 +292,7 @@ def _router_of(module: Any, origin: str) -> Router:
     file = getattr(module, "__file__", origin)
     if not routers:
         raise PluginError(
-            f"{file}:1: {origin} has no Router; write `from workers import Router` and "
+            f"{file}:1: {origin} has no Router; write `from storehooks import Router` and "
             f'`router = Router("{Path(origin).stem}")`'
         )
     raise PluginError(f"{file}:1: {origin} has {len(routers)} Routers; a plugin has one: let it include the others")

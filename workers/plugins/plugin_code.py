@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 INSTALLED = {"site-packages", "dist-packages"}
-OUR_PACKAGES = {"workers", "receiver"}
+OUR_PACKAGES = {"workers", "receiver", "storehooks"}
 PLUGIN_FILE = "storehooks_plugin_"
 """How the names of modules begin that are plugins named by file."""
 CODE = tuple(all_suffixes())

@@ -1,4 +1,4 @@
-"""Validates plugins. Each error is one sentence with the file, the line and the fix. It only reads folders."""
+"""Validates plugins. Each error is one sentence with the file, the line and the fix."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import difflib
 import inspect
 import math
 import re
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOPIC = re.compile(r"\*|[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")
 _UNKNOWN_OPTION = re.compile(r"Router\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
-OUR_FOLDER = Path(__file__).parents[1]
-PACKAGES = ("workers", "receiver")
+PACKAGES = ("workers", "receiver", "storehooks")
+OUR_FOLDERS = {Path(__file__).parents[2] / package for package in PACKAGES}
 
 
 def validate_handler(handler: Handler) -> None:
@@ -150,9 +149,10 @@ def _describe_import_error(error: BaseException, raised: str) -> str:
         hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
         return f"has an unknown option {match[2]}; {hint}"
     sentence = f"cannot be loaded: {raised}"
+    if isinstance(error, ImportError) and error.name and error.name.partition(".")[0] in PACKAGES:
+        own = f"{error.name.partition('.')[0]} is storehooks' own package"
+        return sentence if own in sentence else f"{sentence}; {own}: if you have one, rename yours"
     if isinstance(error, ModuleNotFoundError):
-        if error.name and error.name.partition(".")[0] in PACKAGES:
-            return f"{sentence}; {error.name.partition('.')[0]} is storehooks' own package: rename yours"
         return f"{sentence}; install it into this environment, or correct the import"
     if isinstance(error, ImportError):
         return f"{sentence}; correct the import"
@@ -160,31 +160,4 @@ def _describe_import_error(error: BaseException, raised: str) -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    return "importlib" in filename or OUR_FOLDER in Path(filename).parents
-
-
-# Folders that hide our packages
-
-
-def refuse_shadowing_packages(folders: Iterable[Path], origin: str) -> None:
-    """Refuse a folder or file with the name of one of our packages: Python started there imports it instead of ours."""
-    for folder in dict.fromkeys(one.absolute() for one in folders):
-        for name in PACKAGES:
-            ours = OUR_FOLDER.parent / name
-            for found in (folder / name, folder / f"{name}.py"):
-                if found.exists() and found.resolve() != ours.resolve() and _is_importable(found):
-                    raise PluginError(
-                        f"{origin}: {found} has the name of storehooks' own package {name} and hides it from "
-                        "Python; rename that one"
-                    )
-
-
-def _is_importable(found: Path) -> bool:
-    return found.suffix == ".py" or (found.is_dir() and any(found.glob("*.py")))
-
-
-def folders_searched_first() -> list[Path]:
-    """The folders in which Python looks for a package before it finds ours."""
-    home = str(OUR_FOLDER.parent)
-    before = sys.path[: sys.path.index(home)] if home in sys.path else []
-    return [Path(entry) for entry in before]
+    return "importlib" in filename or not OUR_FOLDERS.isdisjoint(Path(filename).parents)

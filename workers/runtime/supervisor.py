@@ -64,12 +64,6 @@ def worker_programs(
     return [Program(name, call=call, output=output, environ=environ or {}) for name, call in calls]
 
 
-def python_command(module: str, config: Config, *arguments: str) -> list[str]:
-    """The command for one of our Python modules, with the config file of this process."""
-    given = ["--config", str(config.path)] if config.path else []
-    return [sys.executable, "-m", module, *arguments, *given]
-
-
 class Supervisor:
     def __init__(self, *, report: Callable[[str], Any], stop_seconds: float) -> None:
         self.stop_seconds = stop_seconds

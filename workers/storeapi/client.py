@@ -1,6 +1,6 @@
 """Client: the store's API as Python. For handlers, for commands, and on its own:
 
-    from workers.storeapi import Client
+    from storehooks.api import Client
 
     client = Client("https://shop.example", token="...")
     for product in client.products.list():

@@ -6,12 +6,15 @@ from urllib.parse import urljoin
 
 from redis import Redis
 
-from receiver.config import Config
+from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError
+from receiver.inbox import connect_to
 from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.client import CALL_SECONDS, Client
 from workers.storeapi.transport.auth import Credentials
 from workers.storeapi.transport.call_sender import TokenHeader
+
+REDIS_SECONDS = 5.0
 
 
 def client_for_store(
@@ -39,6 +42,15 @@ def client_for_store(
         allow_private=given.allow_private,
         timeout=timeout,
     )
+
+
+def client_from_config(store: str, path: str | None = None) -> Client:
+    """The client of a store in the config file: this one, else $STOREHOOKS_CONFIG, else ./config.toml.
+
+    It has the store's credentials and rate limit, and the token that all processes share.
+    """
+    config = load_from_environment(path)
+    return client_for_store(config, store, connect_to(config.redis, timeout=REDIS_SECONDS))
 
 
 def credentials_for_store(config: Config, store: str) -> Credentials | None:

@@ -1,6 +1,6 @@
 """Test kit for integrators: events and contexts without a server, the real pipeline in a test, plugin certification.
 
-    from workers.testing import make_context, make_event
+    from storehooks.testing import make_context, make_event
 
     def test_a_paid_order_earns_points():
         event = make_event("order.paid", {"total": "42.00"})
@@ -10,7 +10,7 @@ The same names are pytest fixtures, together with `store` (the sandbox over HTTP
 docs/how-to/testing.md.
 
 Law of this room: it starts the product as processes and never imports the edge. Modules load on first use, because
-every pytest run imports `workers.testing.pytest_plugin`.
+they are pytest fixtures, too.
 """
 
 from __future__ import annotations

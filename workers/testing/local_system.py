@@ -27,7 +27,7 @@ from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import EventQueries, Inbox, connect, server_url
 from receiver.inbox.redis import embedded_server
-from workers.processes import die_with_parent
+from workers.processes import die_with_parent, python_command
 
 T = TypeVar("T")
 STORE = "demo"
@@ -171,7 +171,7 @@ class LocalSystem:
     def _command(self, name: str) -> list[str]:
         if name == "server":
             return embedded_server.command(embedded_server.binary(), self.folder / "data")
-        return [sys.executable, "-m", *_MODULES[name], "--config", str(self.config_file)]
+        return python_command(*_MODULES[name], config=self.config_file)
 
     def _is_ready(self, name: str) -> bool:
         if self._running[name].poll() is not None:

@@ -4,9 +4,9 @@ import customer_welcome
 import pytest
 from customer_welcome import Settings, welcome
 
-from workers import Drop
-from workers.storeapi.errors import ResourceNotFound
-from workers.testing import make_context, make_event
+from storehooks import Drop
+from storehooks.errors import ResourceNotFound
+from storehooks.testing import make_context, make_event
 
 ADA = {"id": 7, "name": "Ada", "metadata": {}}
 

@@ -7,8 +7,8 @@ import order_export
 import pytest
 from order_export import ExportFile, Settings, escape_cell, export
 
-from workers import Fail
-from workers.testing import make_context, make_event
+from storehooks import Fail
+from storehooks.testing import make_context, make_event
 
 
 def run(path, data=None):

@@ -5,8 +5,8 @@ import threading
 import pytest
 from stock_alert import Settings, watch
 
-from workers import Drop, Retry
-from workers.testing import make_context, make_event
+from storehooks import Drop, Retry
+from storehooks.testing import make_context, make_event
 
 
 def run(stock, after=None, **settings):

@@ -4,8 +4,8 @@ from decimal import Decimal
 
 from pydantic import BaseModel
 
-from workers import Busy, Context, Drop, Event, Fail, Retry, Router
-from workers.testing import make_context, make_event
+from storehooks import Busy, Context, Drop, Event, Fail, Retry, Router
+from storehooks.testing import make_context, make_event
 
 
 class Settings(BaseModel):

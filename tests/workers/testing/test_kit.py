@@ -97,7 +97,7 @@ def test_sample_events_cover_every_topic() -> None:
 def test_importing_the_kit_loads_nothing_heavy() -> None:
     """Every pytest run of the environment imports it, including runs that do not use storehooks."""
     heavy = {"flask", "rq", "redis", "pydantic", "httpx2", "gunicorn", "structlog", "rich", "orjson", "click"}
-    assert not loaded_by("import workers.testing.pytest_plugin") & (heavy | KIT)
+    assert not loaded_by("import storehooks.pytest_plugin") & (heavy | KIT)
     assert not loaded_by("import workers.testing") & heavy
 
 
@@ -164,7 +164,7 @@ def test_pytest_loads_the_plugin_by_its_entry_point_and_other_tests_load_nothing
     )
     done = run_pytest(tmp_path, "--trace-config")
     assert "1 passed" in done.stdout, done.stdout
-    assert "workers/testing/pytest_plugin.py" in done.stdout.replace(str(ROOT), "")
+    assert "storehooks/pytest_plugin.py" in done.stdout.replace(str(ROOT), "")
 
 
 TRIES = """
