@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -65,7 +67,10 @@ def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
     sources = [*_entry_points(config), *_configured(config)]
     _search_config_folder(config)
     copies = copies or SourceCopies()
-    found = [_load(source, copies, sources) for source in sources]
+    found: list[Plugin] = []
+    for source in sources:
+        found.append(_load(source, copies, sources))
+        _refuse_modules_of_one_name(sources, copies)
     _refuse_duplicate_plugins(config, found)
     plugins = [replace(plugin, handlers=_configured_handlers(config, plugin)) for plugin in found]
     seen: dict[str, Handler] = {}
@@ -250,9 +255,33 @@ def _load_file(source: PluginSource, copies: SourceCopies, others: Sequence[Plug
     spec = _import_safely(f"plugin {source.file}", lambda: copies.spec_of(name, source.file))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and typing look a class's module up here
-    _import_safely(f"plugin {source.file}", lambda: spec.loader.exec_module(module) if spec.loader else None)
+    with _folder_searched(str(Path(source.file).parent)):
+        _import_safely(f"plugin {source.file}", lambda: spec.loader.exec_module(module) if spec.loader else None)
     files = copies.copy_modules_beside(source.file, other_plugins=[one.top_level for one in others])
     return _plugin(module, source, copies.digest(files))
+
+
+@contextmanager
+def _folder_searched(folder: str) -> Iterator[None]:
+    """A plugin finds the modules in its folder, after everything that is installed. Other plugins do not."""
+    is_added = folder not in sys.path
+    if is_added:
+        sys.path.append(folder)
+    try:
+        yield
+    finally:
+        if is_added and folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _refuse_modules_of_one_name(sources: Sequence[PluginSource], copies: SourceCopies) -> None:
+    """Python has one module of each name: a plugin would get that of another plugin in place of its own."""
+    for source in sources:
+        for name, path in copies.modules.items() if source.file else ():
+            stem = Path(source.file).parent.joinpath(*name.split("."))
+            own = next((one for one in (stem.with_suffix(".py"), stem / "__init__.py") if one.is_file()), None)
+            if own and os.path.realpath(own) != os.path.realpath(path):
+                raise PluginError(f"plugin {source.file}: another plugin has a module {name}, too: {path}; rename one")
 
 
 def _load_module(source: PluginSource, validated: str) -> Plugin:

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from receiver import config
+from receiver.contract.errors import PluginError
 from workers.plugins import discovery
 from workers.plugins.plugin_code import ValidatedCode, digest_below
 from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
@@ -96,6 +97,33 @@ def test_a_copied_module_is_found_without_its_folder_which_is_no_package(tmp_pat
     assert missing == {}
     with pytest.raises(RuntimeError, match="copied"):
         plugin.handlers[0].function(None, None)  # type: ignore[arg-type]
+
+
+def test_a_file_imports_the_modules_beside_it_as_in_its_own_tests(tmp_path: Path) -> None:
+    (tmp_path / "points").mkdir()
+    (tmp_path / "points/crm.py").write_text("from crm_parts import NAME\n")
+    (tmp_path / "points/crm_parts.py").write_text("NAME = 'beside'\n")
+    (tmp_path / "points/points.py").write_text("from crm import NAME\n" + PLUGIN)
+    code = validate(tmp_path, "points/points.py").code
+    assert set(code.modules) == {"crm", "crm_parts"}
+    shutil.rmtree(tmp_path / "points")
+    ((plugin,), missing) = discovery.load_validated(config.load(tmp_path / "config.toml", {}), code)
+    assert missing == {}
+    with pytest.raises(RuntimeError, match="beside"):
+        plugin.handlers[0].function(None, None)  # type: ignore[arg-type]
+    assert str(tmp_path / "points") not in sys.path
+
+
+@pytest.mark.parametrize("module", ["crm.py", "crm/__init__.py"])
+@pytest.mark.parametrize("second", ["from crm import NAME\n", ""])
+def test_two_plugins_never_get_each_others_modules(tmp_path: Path, module: str, second: str) -> None:
+    for name, first in (("north", "from crm import NAME\n"), ("south", second)):
+        (tmp_path / name / module).parent.mkdir(parents=True)
+        (tmp_path / name / module).write_text(f"NAME = '{name}'\n")
+        (tmp_path / name / f"{name}.py").write_text(first + PLUGIN.replace('"shop"', f'"{name}"'))
+    for order in (("north", "south"), ("south", "north")):
+        with pytest.raises(PluginError, match=r"another plugin has a module crm, too: .*; rename one"):
+            validate(tmp_path, *(f"{name}/{name}.py" for name in order))
 
 
 def test_two_files_of_one_name_are_two_plugins(tmp_path: Path) -> None:
