@@ -73,6 +73,17 @@ class Operation:
         return _PARAMETER.sub(lambda match: values[match[1]], self.path)
 
     @property
+    def description(self) -> str:
+        """The operation in a few lines: the docstring of the client's method."""
+        returns = {"one": f"one {self.record} record", "many": f"{self.record} records, by page", "none": "nothing"}
+        required = (self.rows,) if self.rows else self.required
+        named = {"Query": self.query, "Required": required, "Optional": self.optional}
+        lines = [f"{kind}: {', '.join(names)}." for kind, names in named.items() if names]
+        if not self.retry_safe:
+            lines.append("It is not sent again when its response is lost.")
+        return "\n".join([f"{self.method} {self.path} ({self.state}). Returns {returns[self.returns]}.", *lines])
+
+    @property
     def body_fields(self) -> tuple[str, ...]:
         return (self.rows,) if self.rows else (*self.required, *self.optional)
 

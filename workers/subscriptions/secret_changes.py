@@ -70,7 +70,7 @@ class SecretChanges:
     def create(self, change: Change) -> str:
         """Create a subscription; returns the fingerprint of its secret, empty if the store shows none."""
         own = self._secret_to_send()
-        fields = {"secret": own} if own else {}
+        fields: dict[str, Any] = {"secret": own} if own else {}
         if not own:
             self._secrets.require_room()
         retry_redis(self._hold)  # waiting for receivers may have taken long

@@ -58,6 +58,19 @@ def untyped_settings(event: Event, ctx: Context) -> Decimal:
     return Decimal(event.data["total"])
 
 
+@router.on("order.*")
+def calls_the_store(event: Event, ctx: Context) -> None:
+    order = ctx.api.orders.update_status(1001, status="paid")
+    reveal_type(order)  # expect: Revealed type is "receiver.contract.records.Order"
+    products = ctx.api.products
+    reveal_type(products.list(status="live"))  # expect: storeapi.pages.Pages[receiver.contract.records.Product]
+    products.set_inventory(7, stock=12, warehouse="north")  # a field that only this store has
+    products.set_inventory(7, stock="12")  # expect: Argument "stock" to "set_inventory" of "Products" has incompatible
+    products.create(name="Mug")  # expect: Missing named argument "price" for "create" of "Products"
+    ctx.api.orders.update_status(status="paid")  # expect: Missing positional argument "id" in call to "update_status"
+    ctx.api.orders.refund(1001, amount="5.00")  # an operation that config adds
+
+
 @router.on("order.*")  # expect: Value of type variable "F" of function cannot be
 def one_argument(event: Event) -> None:
     pass

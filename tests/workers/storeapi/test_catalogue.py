@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -13,9 +14,10 @@ from receiver import config as config_room
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.contract.records import Order
+from scripts import client_stub
 from tests.support.harness import SECRET
 from workers.storeapi.catalogue import Catalogue, bundled_catalogue, configured_catalogue, total_at
-from workers.storeapi.groups import OperationGroup
+from workers.storeapi.groups import OperationGroup, Orders
 
 STORE = f'\n[stores.north]\nsigning_secrets = ["{SECRET}"]\n[stores.south]\nsigning_secrets = ["{SECRET}"]\n'
 
@@ -62,6 +64,32 @@ def test_the_clients_methods_match_the_catalogue() -> None:
     groups = OperationGroup.__subclasses__()
     methods = {f"{group.name}.{name}" for group in groups for name in dir(group) if not name.startswith("_")}
     assert methods - {f"{group.name}.name" for group in groups} == set(bundled_catalogue().operations)
+    assert len(bundled_catalogue().operations) == 49
+
+
+def test_the_stub_of_the_clients_methods_is_made_from_the_catalogue() -> None:
+    assert client_stub.STUB.read_text() == client_stub.stub(bundled_catalogue()), "run `make reference`"
+
+
+def test_every_method_of_the_stub_has_types_and_a_docstring() -> None:
+    parsed = ast.parse(client_stub.STUB.read_text()).body
+    for operation in bundled_catalogue():
+        (group,) = [one for one in parsed if isinstance(one, ast.ClassDef) and one.name.lower() == operation.group]
+        (method,) = [one for one in group.body if isinstance(one, ast.FunctionDef) and one.name == operation.name]
+        assert ast.get_docstring(method) == operation.description.replace("\n", "\n\n", 1)
+        given, defaults = method.args.kwonlyargs, method.args.kw_defaults
+        names = {one.arg for one in (*method.args.args, *given)}
+        assert names >= {*operation.parameters, *operation.query, *operation.body_fields}
+        needed = {one.arg for one, default in zip(given, defaults, strict=True) if default is None}
+        assert needed == ({operation.rows} if operation.rows else set(operation.required))
+
+
+def test_a_method_shows_its_operation_to_help() -> None:
+    assert Orders.update_status.__doc__ == (
+        "POST /api/v3/app/orders/{id}/status (assumed). Returns one order record.\n"
+        "Required: status.\n"
+        "It is not sent again when its response is lost."
+    )
 
 
 def test_an_operation_is_corrected_for_all_stores_or_for_one(tmp_path: Path) -> None:

@@ -96,14 +96,14 @@ def _(client: Client) -> None:
 @operation("products.bulk_import")
 def _(client: Client) -> None:
     rows = [{"name": "A", "price": "1.00"}, {"name": "", "price": "1.00"}, {"name": "C", "price": Decimal("3")}]
-    done = client.products.bulk_import(rows)
+    done = client.products.bulk_import(products=rows)
     assert done["accepted"] == 2
     assert done["refused"] == [{"row": 1, "error": "name must be text"}]
 
 
 @operation("products.get_import")
 def _(client: Client) -> None:
-    done = client.products.bulk_import([{"name": "A", "price": "1.00"}])
+    done = client.products.bulk_import(products=[{"name": "A", "price": "1.00"}])
     assert client.products.get_import(done.id) == done
 
 
@@ -135,7 +135,7 @@ def _(client: Client) -> None:
 @operation("products.set_inventory_bulk")
 def _(client: Client) -> None:
     ids = [create_product(client).id for _ in range(3)]
-    found = client.products.set_inventory_bulk([{"id": id_, "stock": 40 + at} for at, id_ in enumerate(ids)])
+    found = client.products.set_inventory_bulk(inventory=[{"id": id_, "stock": 40 + at} for at, id_ in enumerate(ids)])
     assert [one["stock"] for one in found] == [40, 41, 42]
     assert client.products.get_inventory(ids[2])["stock"] == 42
 
@@ -349,7 +349,7 @@ def _(client: Client) -> None:
 
 @operation("customers.bulk_import")
 def _(client: Client) -> None:
-    done = client.customers.bulk_import([{"name": "A"}, {"email": "x@example.com"}])
+    done = client.customers.bulk_import(customers=[{"name": "A"}, {"email": "x@example.com"}])
     assert (done["accepted"], [one["row"] for one in done["refused"]]) == (1, [1])
 
 

@@ -24,7 +24,7 @@ def large_store(sandbox: SandboxRun, products: int, config: str) -> Client:
 
 
 def add_products(client: Client, count: int) -> None:
-    client.products.bulk_import([{"name": f"New {n}", "price": "1.00"} for n in range(count)])
+    client.products.bulk_import(products=[{"name": f"New {n}", "price": "1.00"} for n in range(count)])
 
 
 def listing_requests(sandbox: SandboxRun) -> int:
