@@ -65,7 +65,9 @@ class Rereader:
         if self._dry_run:
             return
         found = [_with_identity(one, event, place) for place, one in enumerate((batch, *batch.rest))]
-        (result,) = Inbox(self._queries.client).accept([replace(found[0], rest=tuple(found[1:]))])
+        waited = dict.fromkeys((one.event.id for one in found), self._queries.seconds_stored(event.id))
+        whole = replace(found[0], rest=tuple(found[1:]))
+        (result,) = Inbox(self._queries.client).accept([whole], repeat_window=self._window, waited=waited)
         reason = f"read as a batch of events: {len(found):,}, the first is {result.id}"
         self._administration.drop([keys.run_item(event.id, keys.INTAKE)], reason=reason)
 
@@ -97,4 +99,4 @@ def _with_identity(item: Delivery, event: Event, place: int) -> Delivery:
     if item.event.delivery_id:
         return item
     own = event_id(event.store, b"reread\0%b\0%d" % (event.id.encode(), place))
-    return replace(item, content_hash="", event=replace(item.event, id=own))
+    return replace(item, event=replace(item.event, id=own))

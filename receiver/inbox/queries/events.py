@@ -204,6 +204,11 @@ class EventQueries:
         except ValueError:
             raise DamagedRecord(event_id) from None
 
+    def seconds_stored(self, event_id: str) -> float:
+        """The seconds since an event was accepted, by the server's clock."""
+        now = server_ms(self.client)
+        return max(0.0, now - (self.client.zscore(keys.INDEX, event_id) or now * 1000) / 1000) / 1000
+
     def as_event(self, event_id: str) -> Event | None:
         """An event as a handler receives it. None if it, or its body, was removed. Raises DamagedRecord."""
         fields, blob = self._read(event_id)

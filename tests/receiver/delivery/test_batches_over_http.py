@@ -218,6 +218,26 @@ def test_a_delivery_that_was_stored_before_its_list_was_known_becomes_its_events
     assert system.identity_holds()
 
 
+def test_items_without_ids_that_were_delivered_again_run_once(make_system: Callable[..., System]) -> None:
+    """Before and after their first delivery is read as a batch."""
+    system = make_system(more=batches.CONFIG.replace('batch = "body"', ""))
+    (web,) = system.start("web")
+    before, after = (
+        [{"type": "order.paid", "order": {"total": total}} for total in totals] for totals in ((1, 1), (3,))
+    )
+    for content in (before, after):
+        assert system.status(str(post(system, content).json()["id"])) == "failed"
+    fixed(system, 'headers = ["X-Signature"]', 'headers = ["X-Signature"]\nbatch = "body"')
+    web.stop()
+    system.start("web")
+    assert post(system, before).json()["status"] == "accepted"
+    assert "2 read and routed" in system.run_cli("events", "reread", "--yes").stdout
+    assert post(system, after).json()["status"] == "duplicate"
+    counts = system.ledger.counters().stores["batches"]
+    assert (counts["accepted"], counts["duplicates"]) == (2 + 2 + 1, 2 + 1), "two whole deliveries, then three events"
+    assert system.identity_holds()
+
+
 def test_events_show_says_which_place_of_the_delivery_an_event_had(shop: System) -> None:
     ids = post(shop, items("a", 3)).json()["ids"]
     record = shop.ledger.event(ids[2])
