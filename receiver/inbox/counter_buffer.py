@@ -28,6 +28,7 @@ class CounterBuffer(PeriodicCounts[str]):
         for name, value in counts.items():
             pipeline.hincrby(keys.COUNTERS, name, value)
         try:
+            self._client.ping()  # a server that hangs would execute each try when it goes on
             replies = pipeline.execute(raise_on_error=False)
         except RedisError:
             return False

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from receiver.inbox import counter_buffer, keys
+from receiver.inbox import connect, counter_buffer, keys
 from receiver.inbox.counter_buffer import CounterBuffer
-from tests.support.harness import eventually, own_server
+from tests.support.harness import Server, eventually, own_server
 
 
 def test_refusals_of_an_outage_are_counted_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +26,22 @@ def test_refusals_of_an_outage_are_counted_after_it(tmp_path: Path, monkeypatch:
         server.start()
         counted = lambda: server.client.hget(keys.COUNTERS, "refused|north")  # noqa: E731
         assert eventually(counted, what="the refusal is counted without another one") == b"1"
+
+
+def test_a_server_that_hung_counts_a_refusal_once(own_redis: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It executes everything that was sent to it meanwhile."""
+    monkeypatch.setattr(counter_buffer, "FLUSH_EVERY", 60)
+    counts = CounterBuffer(connect(own_redis.url, timeout=0.1))
+    counts.add("south", "refused")
+    counts.flush()  # the connection is open
+    counts.add("north", "refused")
+    own_redis.process.send(signal.SIGSTOP)
+    for _ in range(3):
+        counts.flush()
+    own_redis.process.send(signal.SIGCONT)
+    eventually(own_redis.client.ping)
+    counts.flush()
+    assert own_redis.client.hget(keys.COUNTERS, "refused|north") == b"1"
 
 
 def test_a_field_that_is_no_number_keeps_only_its_own_count_waiting(
