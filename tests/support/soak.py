@@ -28,10 +28,10 @@ from receiver.contract.compose import compose
 from receiver.spool import EVENTS_FILE
 from tests.support.harness import Process, Server, System, children_of, comm, eventually
 
-HANDLERS = ("shop.fast", "shop.flaky", "shop.slow")
+HANDLERS = ("shop.fast", "shop.flaky", "shop.slow", "shop.awaits")
 PLUGIN = """
-import os, random, time
-from workers import Router
+import asyncio, os, random, time
+from storehooks import Router
 
 router = Router("shop")
 effects = os.open(os.environ["SOAK_EFFECTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -54,6 +54,11 @@ def slow(event, ctx):
     if random.random() < 0.05:
         time.sleep(0.02)
     note(event, "slow")
+
+@router.on("*", retries=(0.1,) * 20)
+async def awaits(event, ctx):
+    await asyncio.gather(*(asyncio.sleep(random.choice((0, 0, 0.002))) for _ in range(3)))
+    note(event, "awaits")
 """
 
 

@@ -21,6 +21,7 @@ from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import Ending
 from workers.plugins import conditions, discovery, plugin_settings
 from workers.plugins.context import Context
+from workers.plugins.coroutines import CoroutineRunner
 from workers.plugins.effects import Effects, EffectUnderWay, LocalEffects
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.router import Handler
@@ -53,6 +54,7 @@ class LocalRun:
         self._plugin, self._handler = _find(discovery.load(config), handler)
         self._live = live
         self._exported_settings = export.settings.get(self._plugin.name, {}) if export else {}
+        self._coroutines = CoroutineRunner()
         self._sandbox: LocalSystem | None = None
         self._resource: Any = None
         self._started = False
@@ -73,7 +75,7 @@ class LocalRun:
         try:
             if failed := conditions.unmet_condition(self._handler.when, event):
                 return LocalRunResult(Ending.DROPPED, f"skipped: {failed}")
-            result = self._handler.function(event, self._context(event))
+            result = self._coroutines.finish(self._handler.function(event, self._context(event)))
         except Exception as error:  # noqa: BLE001  a handler may raise anything
             return _result_of(error)
         return LocalRunResult(Ending.DONE, "" if result is None else f'"{result}"')
@@ -82,7 +84,8 @@ class LocalRun:
         """Call the plugin's shutdown function and stop the sandbox."""
         end = self._plugin.router.shutdown_function
         if self._started and end is not None:
-            end(self._resource)
+            self._coroutines.finish(end(self._resource))
+        self._coroutines.close()
         if self._sandbox is not None:
             self._sandbox.stop()
         self._folder.cleanup()
@@ -102,7 +105,7 @@ class LocalRun:
 
     def _start(self) -> Any:
         start = self._plugin.router.startup_function
-        self._resource = start(self._settings("")) if start else None
+        self._resource = self._coroutines.finish(start(self._settings("")), keep_tasks=True) if start else None
         self._started = True
         return self._resource
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from receiver.contract.event import Event
 
@@ -79,19 +80,30 @@ class Context(Generic[M]):
 
         A later attempt, redelivery or replay gets the stored result without the call. A call that raises has not
         happened, and is made again. `scope` says what an effect is done once for: the event, its resource, or the
-        store.
+        store. An `async def` function is awaited: `await ctx.once("mail", send, order)`.
 
         If a process died between the call and storing its result, the effect is in doubt. Then in_doubt="run" calls
         again (send `ctx.key(key)` to the other side as its idempotency key), and in_doubt="fail" fails the run, for a
         person to decide.
         """
-        from workers.plugins.effects import once
+        from workers.plugins.effects import Effect
 
         place, run = self._place(scope)
         mark = f"{self.handler}|{key}"
         if scope != "event":  # such marks grow without end, so each is a key of its own that expires by itself
             place = f"{place}:{mark}"
-        return once(self._effects, place, mark, run, lambda: call(*args, **kwargs), in_doubt=in_doubt)
+        effect = Effect(self._effects, place, mark, run, in_doubt)
+        if not inspect.iscoroutinefunction(call):
+            return effect.once(lambda: self._performed(key, call(*args, **kwargs)))
+
+        async def perform() -> Any:
+            return self._performed(key, await call(*args, **kwargs))
+
+        return cast(T, effect.once_awaited(perform))
+
+    def _performed(self, key: str, result: T) -> T:  # noqa: ARG002
+        """Called with the result of each call that `once` makes. The test kit records it."""
+        return result
 
     def key(self, key: str, *, scope: Literal["event", "resource", "store"] = "event") -> str:
         """An idempotency key for the other side: the same for every attempt and replay of this run, and only for it."""

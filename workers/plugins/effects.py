@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, TypeVar
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import orjson
 
@@ -30,28 +32,66 @@ class Effects(Protocol):
     def add(self, place: str, name: str, by: int) -> int: ...
 
 
-def once(effects: Effects, place: str, field: str, item: str, call: Callable[[], T], *, in_doubt: InDoubt) -> T:
-    """Call and store the result, or return the stored result. A call that raises has not happened."""
-    answer, *rest = effects.begin(place, field, item, in_doubt=in_doubt)
-    if answer == "done":
-        found: T = orjson.loads(rest[0])
-        return found
-    if answer == "busy":
-        raise EffectUnderWay(f"another run is performing {field}", after=UNDER_WAY_DELAY)
-    if answer == "doubt":
-        raise Fail(f"{field} is in doubt: an attempt died before its result was stored; check it, then replay or drop")
-    try:
-        result = call()
-    except Exception:
-        effects.clear(place, field, rest[0])
-        raise
-    try:
-        stored = orjson.dumps(result)
-    except TypeError as error:
-        effects.end(place, field, item, b"null")  # the effect has happened; only its result cannot be stored
-        raise Fail(f"{field} was done, but its result is not JSON: {error}") from None
-    effects.end(place, field, item, stored)
-    return result
+@dataclass(frozen=True)
+class Effect:
+    """One effect of `ctx.once`: call and store the result, or return the stored result. A call that raises has not
+    happened."""
+
+    effects: Effects
+    place: str
+    field: str
+    item: str
+    in_doubt: InDoubt
+
+    def once(self, call: Callable[[], T]) -> T:
+        is_done, found = self._begin()
+        if is_done:
+            return cast(T, found)
+        try:
+            result = call()
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError(
+                    f"{self.field} is async; give ctx.once the `async def` function itself, and await it: "
+                    "await ctx.once(key, function, ...)"
+                )
+        except Exception:
+            self.effects.clear(self.place, self.field, found)
+            raise
+        return self._store(result)
+
+    async def once_awaited(self, call: Callable[[], Awaitable[T]]) -> T:
+        is_done, found = self._begin()
+        if is_done:
+            return cast(T, found)
+        try:
+            result = await call()
+        except Exception:
+            self.effects.clear(self.place, self.field, found)
+            raise
+        return self._store(result)
+
+    def _begin(self) -> tuple[bool, Any]:
+        """Whether it has happened; then its result, else the mark that it begins."""
+        answer, *rest = self.effects.begin(self.place, self.field, self.item, in_doubt=self.in_doubt)
+        if answer == "done":
+            return True, orjson.loads(rest[0])
+        if answer == "busy":
+            raise EffectUnderWay(f"another run is performing {self.field}", after=UNDER_WAY_DELAY)
+        if answer == "doubt":
+            raise Fail(
+                f"{self.field} is in doubt: an attempt died before its result was stored; check it, then replay or drop"
+            )
+        return False, rest[0]
+
+    def _store(self, result: T) -> T:
+        try:
+            stored = orjson.dumps(result)
+        except TypeError as error:
+            self.effects.end(self.place, self.field, self.item, b"null")  # it has happened; only its result is lost
+            raise Fail(f"{self.field} was done, but its result is not JSON: {error}") from None
+        self.effects.end(self.place, self.field, self.item, stored)
+        return result
 
 
 class PluginState:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from receiver.inbox import Declaration
 
 HandlerFunction = Callable[[Event, Context[Any]], Any]
+FailedFunction = Callable[[Event, Context[Any], BaseException], Any]
 F = TypeVar("F", bound=HandlerFunction)
+G = TypeVar("G", bound=FailedFunction)
 S = TypeVar("S", bound=Callable[[Any], Any])
 
 
@@ -73,6 +75,7 @@ class Router:
         self.included: list[Router] = []
         self.startup_function: Callable[[Any], Any] | None = None
         self.shutdown_function: Callable[[Any], Any] | None = None
+        self.failed_function: FailedFunction | None = None
         self._own: list[Handler] = []
 
     @property
@@ -93,6 +96,8 @@ class Router:
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a handler: the function is called with (event, ctx) for each event of these topics.
+
+        It may be an `async def` function: each child process has one event loop.
 
         Topics are names or patterns: `"order.paid"`, `"order.*"`, `"*"`. The function itself is returned unchanged, so
         that a test can call it. The config can override stores, retries, timeout and limit.
@@ -138,6 +143,16 @@ class Router:
     def shutdown(self, function: S) -> S:
         """Call the function with `ctx.resource` when a child process shuts down. A killed process does not call it."""
         self.shutdown_function = function
+        return function
+
+    def failed(self, function: G) -> G:
+        """Call the function with (event, ctx, error) once when a run of this plugin fails for good.
+
+        That is after its last retry, or after Fail; a replay that fails again calls it again. It runs in the child
+        process of the run, with the handler's timeout. What it returns or raises changes nothing: the run is a failure
+        and stays in `storehooks failures`. It is not called where the process of the last attempt died.
+        """
+        self.failed_function = function
         return function
 
     def include(self, other: Router) -> None:

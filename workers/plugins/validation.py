@@ -33,25 +33,30 @@ def validate_handler(handler: Handler) -> None:
 
 
 def validate_router(router: Router, origin: str) -> None:
-    """Refuse a plugin with a wrong name, startup or shutdown function."""
+    """Refuse a plugin with a wrong name, startup, shutdown or failed function."""
     if not isinstance(router.name, str) or not _NAME.fullmatch(router.name) or "." in router.name:
         raise PluginError(f'{origin}: a plugin needs a name of letters, digits, _ and -: router = Router("loyalty")')
     _validate_parts(router, origin)
-    for what, function in (("startup", router.startup_function), ("shutdown", router.shutdown_function)):
-        if function is not None and (inspect.iscoroutinefunction(function) or not _takes(function, 1)):
-            given = "settings" if what == "startup" else "resource"
+    wanted: tuple[tuple[str, Callable[..., Any] | None, tuple[str, ...]], ...] = (
+        ("startup", router.startup_function, ("settings",)),
+        ("shutdown", router.shutdown_function, ("resource",)),
+        ("failed", router.failed_function, ("event", "ctx", "error")),
+    )
+    for what, function, arguments in wanted:
+        if function is not None and not _takes(function, len(arguments)):
+            number = {1: "one argument", 3: "three arguments"}[len(arguments)]
             raise PluginError(
-                f"{_place_of(function)}: @router.{what} of {router.name} must take one argument: "
-                f"def {getattr(function, '__name__', what)}({given})"
+                f"{_place_of(function)}: @router.{what} of {router.name} must take {number}: "
+                f"def {getattr(function, '__name__', what)}({', '.join(arguments)})"
             )
 
 
 def _validate_parts(router: Router, origin: str) -> None:
     for part in router.included:
-        if part.startup_function or part.shutdown_function or part.settings:
+        if part.startup_function or part.shutdown_function or part.failed_function or part.settings:
             raise PluginError(
-                f"{origin}: {router.name} includes a router with a startup, a shutdown or settings of its own; "
-                "those belong to the plugin: move them to the router that includes it"
+                f"{origin}: {router.name} includes a router with a startup, shutdown or failed function or settings of "
+                "its own; those belong to the plugin: move them to the router that includes it"
             )
         _validate_parts(part, origin)
 
@@ -72,9 +77,7 @@ def _faults(handler: Handler) -> Iterator[str]:
 
 def _wrong_function(handler: Handler) -> Iterator[str]:
     written = inspect.unwrap(handler.function)
-    if inspect.iscoroutinefunction(written) or inspect.isasyncgenfunction(written):
-        yield "is async; write `def` and call asyncio.run() inside where you need it"
-    if inspect.isgeneratorfunction(written):
+    if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
         yield "has a `yield`, so calling it does nothing; return a value instead"
     if not _takes(handler.function, 2):
         yield "must take two arguments: def handler(event, ctx)"

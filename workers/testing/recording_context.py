@@ -29,15 +29,9 @@ class RecordingContext(Context[Any]):
     api_calls: list[ApiCall] = field(default_factory=list, repr=False)
     """Each call of `ctx.api`: ("orders.get", (1001,), {})."""
 
-    def once(self, key: str, call: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        """Works as in a real run, and records each call that it makes in `once_calls`."""
-
-        def recorded(*call_args: Any, **call_kwargs: Any) -> Any:
-            result = call(*call_args, **call_kwargs)
-            self.once_calls.append((key, result))
-            return result
-
-        return super().once(key, recorded, *args, **options)
+    def _performed(self, key: str, result: Any) -> Any:
+        self.once_calls.append((key, result))
+        return result
 
 
 def make_context(

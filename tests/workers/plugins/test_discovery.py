@@ -50,7 +50,7 @@ TWELVE = {
     "wrong arity": Broken(
         on("'*'", "def one(event)"), "shop.py:3", "must take two arguments", "def handler(event, ctx)"
     ),
-    "async def": Broken(on("'*'", "async def one(event, ctx)"), "shop.py:3", "is async", "write `def`"),
+    "unknown limit": Broken(on("'*', limit='crm'"), "shop.py:3", "no [limits.crm]", "concurrency = 2"),
     "unknown topic form": Broken(on("'Order Created!'"), "shop.py:3", "asks for the topic", '"order.created"'),
     "import error": Broken("import nowhere_x\n", "shop.py:1", "No module named 'nowhere_x'", "install it into this"),
     "syntax error": Broken(HEAD + "def (:\n", "shop.py:3", "has a syntax error", "fix that line"),
@@ -73,7 +73,18 @@ MORE = {
     "bad timeout": Broken(on("'*', timeout='1m'"), "shop.py:3", "has timeout='1m'", "write timeout=30"),
     "bad delay": Broken(on("'*', delay='soon'"), "shop.py:3", "has delay='soon'", 'delay="10m"'),
     "bad when": Broken(on("'*', when={'total': '> x'}"), "shop.py:3", "after > comes a number", "> 100"),
-    "unknown limit": Broken(on("'*', limit='crm'"), "shop.py:3", "no [limits.crm]", "concurrency = 2"),
+    "an async generator": Broken(
+        HEAD + "@router.on('*')\nasync def one(event, ctx):\n    yield 1\n",
+        "shop.py:3",
+        "has a `yield`",
+        "return a value",
+    ),
+    "failed without the error": Broken(
+        HEAD + "@router.failed\ndef tell(event, ctx):\n    pass\n",
+        "shop.py:3",
+        "must take three arguments",
+        "def tell(event, ctx, error)",
+    ),
     "startup without settings": Broken(
         HEAD + "@router.startup\ndef go():\n    pass\n", "shop.py:3", "must take one argument", "def go(settings)"
     ),

@@ -7,6 +7,7 @@ process is to do the rest of a batch; the kernel gives each ticket to one reader
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,14 @@ from receiver.config import Config
 from receiver.contract.event import Event
 from receiver.inbox import Run, connect_to
 from receiver.inbox.effect_store import EffectStore
-from receiver.inbox.outcomes import Ending, RunResult
+from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult, kind_of
 from workers.plugins import conditions, discovery, plugin_settings
 from workers.plugins.context import Context
+from workers.plugins.coroutines import CoroutineRunner
 from workers.plugins.effects import Effects, EffectUnderWay
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.plugin_code import ValidatedCode
-from workers.plugins.router import Handler, Router
+from workers.plugins.router import FailedFunction, Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.error_details import describe_error, shorten, text_of
 
@@ -73,7 +75,11 @@ def serve(
             for run in runs:
                 if not reader.take(batch):
                     break
-                channel.sendall(pack_result(run.item, executor.perform(run)))
+                result = executor.perform(run)
+                if (call := executor.failed_call(run, result)) is not None:
+                    channel.sendall(pack_message({"failing": run.item}))  # it has the handler's timeout once more
+                    call()
+                channel.sendall(pack_result(run.item, result))
     executor.shut_down()
 
 
@@ -95,6 +101,16 @@ class TicketReader:
             return False
         self._saved = None
         return True
+
+
+@dataclass(frozen=True)
+class LoadedHandler:
+    """A handler in this child process, with what the config says of it."""
+
+    handler: Handler
+    plugin: LoadedPlugin
+    timeout: float
+    retries: int
 
 
 @dataclass
@@ -119,18 +135,24 @@ class RunExecutor:
         self._redis = connect_to(config.redis, timeout=EFFECT_SECONDS)
         self._clients: dict[str, Client] = {}
         self._plugins: list[LoadedPlugin] = []
-        self._handlers: dict[str, tuple[Handler, LoadedPlugin, float]] = {}
+        self._handlers: dict[str, LoadedHandler] = {}
+        self._coroutines = CoroutineRunner()
+        self._error: BaseException | None = None
+        """What the last run raised."""
         for one in plugins:
             packages = frozenset(handler.module.partition(".")[0] for handler in one.handlers)
             plugin = LoadedPlugin(one.router, one.version, packages)
             self._plugins.append(plugin)
             for handler in one.handlers:
                 timeout = float(handler.timeout or config.workers.timeout)
-                self._handlers[handler.name] = (handler, plugin, timeout)
+                retries = config.workers.retries if handler.retries is None else handler.retries
+                number = retries if isinstance(retries, int) else len(retries)
+                self._handlers[handler.name] = LoadedHandler(handler, plugin, timeout, number)
 
     def perform(self, run: Run) -> RunResult:
         """Do one run and return how it ended."""
         started = time.perf_counter()
+        self._error = None
         result = self._call(run)
         result.detail["ms"] = round((time.perf_counter() - started) * 1000, 3)
         return result
@@ -141,16 +163,19 @@ class RunExecutor:
         if run.stored.blob is None:
             error = "no-body: its body was deleted; have the store send the event again, then replay it"
             return RunResult(Ending.FAILED, {"error": error, "reason": "no-body"})
-        handler, plugin, timeout = self._handlers[run.handler]
+        loaded = self._handlers[run.handler]
+        handler, plugin = loaded.handler, loaded.plugin
         event = self._event_of(run)
+        returned = None
         try:
-            signal.setitimer(signal.ITIMER_REAL, timeout)
-            try:
+            with _time_limit(loaded.timeout):
                 unmet = conditions.unmet_condition(handler.when, event)
-                returned = handler.function(event, self._context(run, event, plugin, timeout)) if not unmet else None
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                if not unmet:
+                    self._start(plugin)
+                    context = self._context(run, event, plugin, loaded.timeout)
+                    returned = self._coroutines.finish(handler.function(event, context))
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
+            self._error = error
             result = _result_of_error(error, run, plugin.packages)
         else:
             if unmet:
@@ -161,17 +186,45 @@ class RunExecutor:
         result.detail["version"] = plugin.version
         return result
 
+    def failed_call(self, run: Run, result: RunResult) -> Callable[[], None] | None:
+        """The call of the plugin's `@router.failed` function, if this result is a failure for good."""
+        error, loaded = self._error, self._handlers.get(run.handler)
+        if error is None or loaded is None or (function := loaded.plugin.router.failed_function) is None:
+            return None
+        if kind_of(result.ending, retries_left=run.attempts < loaded.retries) is not OutcomeKind.FAILED:
+            return None
+        return lambda: self._call_failed(run, loaded, function, error)
+
+    def _call_failed(self, run: Run, loaded: LoadedHandler, function: FailedFunction, error: BaseException) -> None:
+        """Once: if this process dies before the outcome is stored, the run begins and fails again."""
+        event = self._event_of(run)
+        try:
+            with _time_limit(loaded.timeout):
+                context = self._context(run, event, loaded.plugin, loaded.timeout)
+                context.once(
+                    f"@router.failed {run.replays}",
+                    lambda: self._coroutines.finish(function(event, context, error)) and None,
+                )
+        except BaseException as raised:  # noqa: BLE001  plugins raise anything
+            name = type(raised).__name__
+            log.warning("the function of @router.failed raised", handler=run.handler, exception=name)
+
     def _event_of(self, run: Run) -> Event:
         """The run's event, with the record map of its store as it is in the config now."""
         record_map = self._config.record_map(run.event.store)
         return replace(run.event, record_map=record_map) if record_map else run.event
 
+    def _start(self, plugin: LoadedPlugin) -> None:
+        """Call the plugin's startup function before its first run."""
+        if plugin.started:
+            return
+        if plugin.router.startup_function is not None:
+            general = plugin_settings.build(self._config, plugin.router, "")
+            returned = plugin.router.startup_function(general)
+            plugin.resource = self._coroutines.finish(returned, keep_tasks=True)
+        plugin.started = True
+
     def _context(self, run: Run, event: Event, plugin: LoadedPlugin, timeout: float) -> Context:
-        if not plugin.started:
-            if plugin.router.startup_function is not None:
-                general = plugin_settings.build(self._config, plugin.router, "")
-                plugin.resource = plugin.router.startup_function(general)
-            plugin.started = True
         store = event.store
         if store not in plugin.settings:
             plugin.settings[store] = plugin_settings.build(self._config, plugin.router, store)
@@ -208,12 +261,20 @@ class RunExecutor:
             if not plugin.started or plugin.router.shutdown_function is None:
                 continue
             try:
-                signal.setitimer(signal.ITIMER_REAL, SHUTDOWN_SECONDS)
-                plugin.router.shutdown_function(plugin.resource)
+                with _time_limit(SHUTDOWN_SECONDS):
+                    self._coroutines.finish(plugin.router.shutdown_function(plugin.resource))
             except BaseException as error:  # noqa: BLE001  plugins raise anything
                 log.warning("plugin shutdown failed", plugin=plugin.router.name, why=type(error).__name__)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise RunTimeout in what is called here when this time has passed."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _raise_timeout(_signal: int, _frame: FrameType | None) -> None:

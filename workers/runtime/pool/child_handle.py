@@ -224,6 +224,8 @@ class ChildHandle:
         if message.get("ready"):
             self.ready = True
             self.missing = dict(message["missing"])
+        elif "failing" in message:  # the plugin's function for failures is called, with a timeout of its own
+            self._run_began = time.monotonic()
         elif self.batch and self.batch[0].item == message["item"]:
             result = RunResult(_ENDINGS[message["ending"]], message["detail"], message["after"])
             ended.append((self.batch.popleft(), result))
@@ -297,7 +299,7 @@ def read_runs(stream: BinaryIO) -> tuple[int, list[Run]] | None:
 
 
 def pack_message(message: Mapping[str, Any]) -> bytes:
-    """A line of JSON for the worker: {"ready": true} with the plugins that it could not load."""
+    """A line of JSON for the worker: {"ready": true} with the plugins that it could not load, or {"failing": item}."""
     return orjson.dumps(message) + b"\n"
 
 

@@ -6,15 +6,17 @@ which each child process reads when it starts.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
 import os
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,19 +107,17 @@ class EffectProxy:
 
 
 class ObservedContext(Context[Any]):
-    """A context whose effects are counted. `once` counts two: the call, and the mark after it."""
+    """A context whose effects are counted. `once` counts two: the call, and the mark after it (`end`)."""
 
     kill_switch: KillSwitch
 
-    def once(self, key: str, call: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        def counted(*call_args: Any, **call_kwargs: Any) -> Any:
-            result = call(*call_args, **call_kwargs)
-            self.kill_switch.effect()
-            return result
-
-        result = super().once(key, counted, *args, **options)
+    def _performed(self, key: str, result: Any) -> Any:  # noqa: ARG002
         self.kill_switch.effect()
         return result
+
+    @property
+    def _effects(self) -> Any:
+        return EffectProxy(super()._effects, lambda name: name == "end", self.kill_switch)
 
     @property
     def api(self) -> Any:
@@ -142,12 +142,12 @@ def observe(ctx: Context[Any], kill_switch: KillSwitch) -> ObservedContext:
 def wrap_handler(handler: Handler, control: Control) -> Callable[[Event, Context[Any]], Any]:
     """The handler's function, measured. The delays of Retry and Busy are shortened."""
 
-    @functools.wraps(handler.function)
-    def measured(event: Event, ctx: Context[Any]) -> Any:
+    @contextlib.contextmanager
+    def measure(event: Event) -> Iterator[KillSwitch]:
         kill_switch = KillSwitch(control, event, handler.name)
         started = time.perf_counter()
         try:
-            result = handler.function(event, observe(ctx, kill_switch))
+            yield kill_switch
         except (Retry, Busy) as error:
             raise type(error)(error.why, after=RETRY_SECONDS if not control.retries else control.retries[0]) from None
         finally:
@@ -155,9 +155,18 @@ def wrap_handler(handler: Handler, control: Control) -> Callable[[Event, Context
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             control.record(handler=handler.name, delivery=event.delivery_id, ms=round(took, 3), kb=memory)
         kill_switch.kill()
-        return result
 
-    return measured
+    @functools.wraps(handler.function)
+    def measured(event: Event, ctx: Context[Any]) -> Any:
+        with measure(event) as kill_switch:
+            return handler.function(event, observe(ctx, kill_switch))
+
+    @functools.wraps(handler.function)
+    async def measured_async(event: Event, ctx: Context[Any]) -> Any:
+        with measure(event) as kill_switch:
+            return await handler.function(event, observe(ctx, kill_switch))
+
+    return measured_async if inspect.iscoroutinefunction(inspect.unwrap(handler.function)) else measured
 
 
 def wrap_plugin(control: Control) -> Router:
@@ -165,7 +174,8 @@ def wrap_plugin(control: Control) -> Router:
     config = load(Path(control.config) if control.config else None, os.environ)
     plugin = discovery.load_one(config, control.plugin)
     router = Router(plugin.name, settings=plugin.router.settings)
-    router.startup_function, router.shutdown_function = plugin.router.startup_function, plugin.router.shutdown_function
+    for name in ("startup_function", "shutdown_function", "failed_function"):
+        setattr(router, name, getattr(plugin.router, name))
     for handler in plugin.handlers:
         router.on(
             *handler.topics,

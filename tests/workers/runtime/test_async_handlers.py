@@ -1,0 +1,255 @@
+"""`async def` handlers: they run in the one event loop of their child process, with the same timeouts and endings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from storehooks.testing import make_context, make_event
+from tests.support.harness import System, eventually, own_server
+from workers.plugins.coroutines import CoroutineRunner
+
+PLUGIN = """
+import asyncio, functools, os, time
+from storehooks import Busy, Context, Drop, Event, Fail, Retry, Router
+
+router = Router("shop")
+path = os.path.join(os.path.dirname(__file__), "notes")
+
+def note(text):
+    with open(path, "a") as file:
+        file.write(f"{text}\\n")
+
+@router.startup
+async def connect(settings):
+    ticks = []
+    async def tick():
+        while True:
+            ticks.append(1)
+            await asyncio.sleep(0.01)
+    return {"loop": asyncio.get_running_loop(), "task": asyncio.create_task(tick()), "ticks": ticks}
+
+@router.shutdown
+async def close(resource):
+    resource["task"].cancel()
+    note("shut down")
+
+@router.on("order.plain")
+def plain(event, ctx):
+    return "plain"
+
+@router.on("order.plain")
+async def together(event: Event, ctx: Context) -> str:
+    done = await asyncio.gather(asyncio.sleep(0.02, "a"), asyncio.sleep(0.01, "b"))
+    assert ctx.resource["loop"] is asyncio.get_running_loop()
+    return "".join(done)
+
+@router.on("order.once")
+async def once(event, ctx):
+    async def send(number):
+        await asyncio.sleep(0)
+        note(f"sent {number}")
+        return {"number": number}
+    sent = await ctx.once("send", send, number=7)
+    if ctx.attempt == 1:
+        raise Retry("again", after=0)
+    return sent["number"]
+
+@router.on("order.lambda", retries=0)
+async def forgets(event, ctx):
+    await ctx.once("send", lambda: asyncio.sleep(0))
+
+@router.on("order.waits", timeout=0.3, retries=0)
+async def waits(event, ctx):
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.01)
+        note("cleaned up")
+
+@router.on("order.blocks", timeout=0.3, retries=0)
+async def blocks(event, ctx):
+    time.sleep(60)
+
+@router.on("order.never")
+async def fails(event, ctx):
+    raise Fail("never")
+
+@router.on("order.drop")
+async def drops(event, ctx):
+    raise Drop("nothing to do")
+
+@router.on("order.value", retries=0)
+async def raises(event, ctx):
+    await asyncio.sleep(0)
+    raise ValueError("broken")
+
+@router.on("order.leaves")
+async def leaves(event, ctx):
+    async def later():
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            note("cancelled")
+            raise
+    ctx.resource["left"] = asyncio.create_task(later())
+    await asyncio.sleep(0)
+    return f"{len(ctx.resource['ticks']) > 0}"
+
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(event, ctx):
+        return function(event, ctx)
+    return wrapper
+
+@router.on("order.wrapped")
+@logged
+async def wrapped(event, ctx):
+    await asyncio.sleep(0)
+    return "wrapped"
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    folder = tmp_path_factory.mktemp("async")
+    (folder / "data").mkdir(mode=0o700)
+    with own_server(folder) as server:
+        system = System(folder, server.url, plugin=PLUGIN, child_processes=1)
+        system.start("worker", "housekeeper")
+        yield system
+        system.close()
+
+
+def ended(system: System, topic: str, handler: str) -> tuple[str, object]:
+    event_id = system.accept(f"order.{topic}", data={"id": 1})
+    system.settled(event_id)
+    run = system.run_of(event_id, f"shop.{handler}")
+    return run.status, run.error if run.status == "failed" else run.result
+
+
+def notes(system: System) -> list[str]:
+    path = system.folder / "notes"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_async_and_plain_handlers_run_side_by_side_in_one_loop(running: System) -> None:
+    assert [ended(running, "plain", name) for name in ("plain", "together", "together")] == [
+        ("done", "plain"),
+        ("done", "ab"),
+        ("done", "ab"),
+    ]
+
+
+def test_once_awaits_an_async_effect_and_remembers_its_result(running: System) -> None:
+    assert ended(running, "once", "once") == ("done", 7)
+    assert notes(running).count("sent 7") == 1
+
+
+def test_an_effect_that_was_not_awaited_is_an_error_with_the_fix(running: System) -> None:
+    status, error = ended(running, "lambda", "forgets")
+    assert status == "failed"
+    assert "await ctx.once(key, function, ...)" in str(error)
+
+
+@pytest.mark.parametrize("how", ["waits", "blocks"])
+def test_a_timeout_ends_it_whether_it_awaits_or_blocks(running: System, how: str) -> None:
+    started = time.monotonic()
+    assert ended(running, how, how) == ("failed", "RunTimeout: the handler's timeout has passed")
+    assert time.monotonic() - started < 8
+    if how == "waits":
+        assert "cleaned up" in notes(running)
+    assert ended(running, "plain", "together") == ("done", "ab"), "the loop goes on"
+
+
+@pytest.mark.parametrize(
+    ("topic", "handler", "expected"),
+    [
+        ("never", "fails", ("failed", "Fail: never")),
+        ("drop", "drops", ("dropped", "nothing to do")),
+        ("value", "raises", ("failed", "ValueError: broken")),
+        ("wrapped", "wrapped", ("done", "wrapped")),
+    ],
+)
+def test_it_ends_as_a_plain_handler_does(
+    running: System, topic: str, handler: str, expected: tuple[str, object]
+) -> None:
+    assert ended(running, topic, handler) == expected
+
+
+def test_a_task_that_a_handler_leaves_is_cancelled_and_one_of_the_startup_stays(running: System) -> None:
+    assert ended(running, "leaves", "leaves") == ("done", "True")
+    assert "cancelled" in notes(running)
+    assert ended(running, "leaves", "leaves") == ("done", "True")
+
+
+def test_the_failure_names_the_line_of_the_handler(running: System) -> None:
+    event_id = running.accept("order.value", data={"id": 1})
+    running.settled(event_id)
+    groups = json.loads(running.run_cli("failures", "--json").stdout)
+    (group,) = [one["group"] for one in groups if one["handler"] == "shop.raises"]
+    line = next(at for at, text in enumerate(PLUGIN.splitlines(), 1) if "ValueError" in text)
+    assert f"shop.py:{line}" in running.run_cli("failures", "show", group).stdout.replace("\n", "")
+
+
+def test_handlers_run_calls_it_locally(running: System) -> None:
+    event_id = running.accept("order.plain", data={"id": 1})
+    running.settled(event_id)
+    done = running.run_cli("handlers", "run", "shop.together", "--event", event_id)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"ab"' in done.stdout
+
+
+def test_an_async_shutdown_is_awaited_when_the_worker_stops(running: System) -> None:
+    """The last test of this file."""
+    running.processes[0].stop()
+    eventually(lambda: "shut down" in notes(running))
+
+
+def test_the_test_kit_awaits_an_async_effect_and_records_it() -> None:
+    async def send(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    async def handler() -> tuple[int, int]:
+        return await context.once("send", send, 7), await context.once("send", send, 8)
+
+    event = make_event("order.paid")
+    context = make_context(event)
+    assert asyncio.run(handler()) == (7, 7)
+    assert context.once_calls == [("send", 7)]
+
+
+def test_a_timeout_that_hits_a_callback_of_the_loop_still_ends_the_run() -> None:
+    """There asyncio catches every exception but two, and logs it."""
+
+    class Passed(BaseException):
+        pass
+
+    def raise_passed(*_: object) -> None:
+        raise Passed
+
+    def block() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        time.sleep(20)
+
+    async def handler() -> None:
+        asyncio.get_running_loop().call_soon(block)
+        await asyncio.sleep(20)
+
+    before = signal.signal(signal.SIGALRM, raise_passed)
+    runner = CoroutineRunner()
+    started = time.monotonic()
+    try:
+        with pytest.raises(Passed):
+            runner.finish(handler())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        runner.close()
+    assert time.monotonic() - started < 10

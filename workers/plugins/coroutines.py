@@ -1,0 +1,64 @@
+"""Coroutines: runs what `async def` functions of plugins return, in one event loop for the whole life of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+from receiver import logs
+
+CANCEL_SECONDS = 1.0
+"""How long the tasks that a handler left may take to end after they were cancelled."""
+
+log = logs.get("child")
+
+
+class CoroutineRunner:
+    """One event loop, made when it is first needed. A plain function never meets it."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._interrupt: BaseException | None = None
+
+    def finish(self, returned: Any, *, keep_tasks: bool = False) -> Any:
+        """What a function returned; for an `async def` function, what its coroutine returns.
+
+        Tasks that it started and did not await are cancelled, unless `keep_tasks` says that they may go on. The loop
+        runs only while a coroutine does.
+        """
+        if not inspect.iscoroutine(returned):
+            return returned
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._loop.set_exception_handler(self._report)
+        before = asyncio.all_tasks(self._loop)
+        self._task = self._loop.create_task(returned)
+        try:
+            return self._loop.run_until_complete(self._task)
+        except asyncio.CancelledError:
+            interrupt, self._interrupt = self._interrupt, None
+            raise interrupt or asyncio.CancelledError from None
+        finally:
+            if not keep_tasks:
+                self._cancel(asyncio.all_tasks(self._loop) - before)
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._cancel(asyncio.all_tasks(self._loop))
+            self._loop.close()
+
+    def _cancel(self, tasks: set[asyncio.Task[Any]]) -> None:
+        if tasks and self._loop is not None:
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_SECONDS))
+
+    def _report(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Called for an exception that no coroutine gets. A timeout, which is no Exception, still ends the run."""
+        error = context.get("exception")
+        if error is None or isinstance(error, Exception):
+            log.warning("a task of an async handler failed", exception=type(error).__name__)
+        else:
+            self._interrupt = error
+            self._task.cancel()
