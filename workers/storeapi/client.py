@@ -26,10 +26,11 @@ from receiver.contract.records import Record, as_json, make
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, bundled_catalogue, total_at
 from workers.storeapi.confirmations import Confirmations
-from workers.storeapi.error_advice import error_for
+from workers.storeapi.error_advice import error_for, store_words
 from workers.storeapi.errors import ApiError, ForeignOrigin, UnexpectedResponse
 from workers.storeapi.groups import Customers, Id, Orders, Products, Webhooks
 from workers.storeapi.pages import Fetch, Pages
+from workers.storeapi.response_shapes import record_in
 from workers.storeapi.transport.auth import ClientCredentials, Credentials, StaticToken, TokenSource
 from workers.storeapi.transport.call_sender import BEARER, ApiCall, CallLimit, CallSender, TokenHeader
 from workers.storeapi.transport.guard import AllowedPrivate
@@ -237,7 +238,8 @@ class Client:
         try:
             document = exact_json.loads(response.content)
         except ValueError:
-            reason = f"answered {response.status} with a body that is not JSON"
+            words = store_words(response.content, "")
+            reason = f"answered {response.status} with a body that is not JSON" + (f": {words}" if words else "")
             raise UnexpectedResponse(reason, store=self.store, operation=call.name) from None
         envelope = self.catalogue.envelope_of(operation) if operation else self.catalogue.envelope
         total = total_at(document, response.headers, envelope.total)
@@ -266,10 +268,11 @@ class Client:
         """The record in a reply; a list of one record counts as that record."""
         data = reply.data[0] if isinstance(reply.data, list) and len(reply.data) == 1 else reply.data
         if not isinstance(data, Mapping):
-            where = self.catalogue.envelope_of(operation).data
+            where, found = self.catalogue.envelope_of(operation).data, record_in(reply.document)
             raise UnexpectedResponse(
                 f"the response has no record {f'at {where!r}' if where else 'but something else'}; if the record is "
-                f'elsewhere, set\n[stores.{self.store}.catalogue.{operation.full_name}]\ndata = "..."',
+                f"elsewhere, set\n[stores.{self.store}.catalogue.{operation.full_name}]\n"
+                f'data = "{"..." if found is None else found}"',
                 store=self.store,
                 operation=operation.full_name,
             )

@@ -12,8 +12,10 @@ from receiver.contract.event import follow
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation
 from workers.storeapi.errors import MAX_EXCERPT, StatusError, error_class
+from workers.storeapi.response_shapes import text_of, words_in
 from workers.storeapi.transport.http import HttpResponse
 
+_REQUEST_IDS = ("x-request-id", "request-id", "x-correlation-id", "x-amzn-requestid", "x-trace-id", "cf-ray")
 _STATUS_TEXTS = {401: "token refused", 403: "access denied", 404: "not found", 429: "rate limit exceeded"}
 
 
@@ -30,26 +32,37 @@ def error_for(
 ) -> StatusError:
     """The exception for an error response. Its message holds the store's own message and the config lines to set."""
     excerpt = _one_line(response.content[: MAX_EXCERPT * 4].decode("utf-8", "replace"))
-    message = follow(_document(response), catalogue.envelope.error)
-    text = message if isinstance(message, str) else _STATUS_TEXTS.get(response.status, "")
-    request_id = response.headers.get("x-request-id", "")[:100]
-    reason = f"answered {response.status}" + (f", {_one_line(text)}" if text else "")
-    reason += f" (request {_one_line(request_id)})" if request_id else ""
-    if operation is not None and operation.state != "documented":
+    text = store_words(response.content, catalogue.envelope.error) or _STATUS_TEXTS.get(response.status, "")
+    request_id = _one_line(next(filter(None, map(response.headers.get, _REQUEST_IDS)), ""))[:100]
+    reason = f"answered {response.status}" + (f", {text}" if text else "")
+    reason += f" (request {request_id})" if request_id else ""
+    if operation is not None:
         reason += _hint(response, operation, known)
     return error_class(response.status)(reason, status=response.status, request_id=request_id, excerpt=excerpt)
 
 
+def store_words(content: bytes, path: str) -> str:
+    """What the store says in a response, as one line of bounded length: at the catalogue's path, or elsewhere."""
+    try:
+        document = exact_json.loads(content)
+    except (ValueError, RecursionError):
+        return _one_line(text_of(content))
+    message = follow(document, path)
+    return _one_line(message if isinstance(message, str) and message else words_in(document))
+
+
 def _hint(response: HttpResponse, operation: Operation, known: ConfirmedOperations) -> str:
     where = f"stores.{known.store}.catalogue.{operation.group}"
-    if response.status in (404, 405, 410, 501) and not known.confirmed_on(operation):
-        allowed = response.headers.get("allow", "")
-        allows = f" (the store allows {_one_line(allowed)})" if response.status == 405 and allowed else ""
+    asks = response.headers.get("www-authenticate", "").partition(" ")[0].strip(",")
+    if response.status == 401 and asks and asks.lower() != "bearer":
+        scheme = _one_line(asks)[:40]
         return (
-            f". {operation.method} {operation.path} is {operation.state} and never confirmed at this store{allows}; "
-            f'if the store uses another path, set\n[{where}.{operation.name}]\nmethod = "..."\npath = "..."'
+            f'. The store asks for the scheme {scheme}; if the token is for that, set scheme = "{scheme}" in '
+            f"stores.{known.store}.auth"
         )
-    if response.status in (400, 422) and operation.body_fields:
+    if response.status in (404, 405, 410, 501) and not known.confirmed_on(operation):
+        return _path_hint(response, operation, known.store)
+    if response.status in (400, 422) and operation.body_fields and not operation.documented:
         return (
             f". Its field names are assumed ({', '.join(operation.body_fields)}); if the store uses another name, "
             f'set\n[{where}]\nfields = {{ {operation.body_fields[0]} = "..." }}'
@@ -57,13 +70,21 @@ def _hint(response: HttpResponse, operation: Operation, known: ConfirmedOperatio
     return ""
 
 
+def _path_hint(response: HttpResponse, operation: Operation, store: str) -> str:
+    call = f". {operation.method} {operation.path} is"
+    if operation.documented:
+        return (
+            f"{call} never confirmed at this store; check base_url of stores.{store}; if the store's API has another "
+            f'path before every operation, set\n[stores.{store}.catalogue]\nprefix = "..."'
+        )
+    allowed = response.headers.get("allow", "")
+    allows = f" (the store allows {_one_line(allowed)})" if response.status == 405 and allowed else ""
+    return (
+        f"{call} {operation.state} and never confirmed at this store{allows}; if the store uses another path, set\n"
+        f'[stores.{store}.catalogue.{operation.full_name}]\nmethod = "..."\npath = "..."'
+    )
+
+
 def _one_line(text: str) -> str:
     """Text from the store as one line of printable characters, of bounded length."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:MAX_EXCERPT]
-
-
-def _document(response: HttpResponse) -> object:
-    try:
-        return exact_json.loads(response.content)
-    except ValueError:
-        return None
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:MAX_EXCERPT]

@@ -16,6 +16,7 @@ from receiver.contract.record_map import MISSING
 from receiver.contract.records import Record
 from workers.storeapi.catalogue import Catalogue, Operation, value_at
 from workers.storeapi.errors import UnexpectedResponse
+from workers.storeapi.response_shapes import lists_in
 
 RECENT_IDS = 10_000
 """Number of ids remembered to drop repeated records: memory stays constant, and repeats come soon or not at all."""
@@ -264,7 +265,7 @@ class Pages(Generic[R]):
             item = f", each at {self._envelope.item!r}" if self._envelope.item else ""
             raise self._error(
                 f"the response has no list of records{f' at {path!r}' if path else ''}{item}; if the list is elsewhere",
-                'data = "..."',
+                f'data = "{next(lists_in(reply.document), "...")}"',
                 table="envelope",
             )
         return rows

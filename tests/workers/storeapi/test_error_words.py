@@ -1,0 +1,162 @@
+"""The error of a call has the store's own words, wherever they are in the response, and names the line to set."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.foreign_shop import ShopAnswer, foreign_shop
+from workers.storeapi import Client
+from workers.storeapi.catalogue import Operation, bundled_catalogue
+from workers.storeapi.error_advice import error_for
+from workers.storeapi.errors import AccessDenied, InvalidRequest, ResourceNotFound, StatusError, UnexpectedResponse
+from workers.storeapi.transport.http import HttpResponse
+
+TOKEN = "a-token-of-ours-0123456789"
+
+
+class Unconfirmed:
+    store = "south"
+
+    def confirmed_on(self, _: Operation) -> str:
+        return ""
+
+
+class Confirmed(Unconfirmed):
+    def confirmed_on(self, _: Operation) -> str:
+        return "2026-01-01"
+
+
+def error(body: Any, status: int = 400, operation: str = "orders.delete", **headers: str) -> StatusError:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = HttpResponse(status, httpx2.Headers({k.replace("_", "-"): v for k, v in headers.items()}), content)
+    catalogue = bundled_catalogue()
+    return error_for(response, catalogue.operations[operation], catalogue, Confirmed())
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"error": {"message": "Out of stock"}}, "Out of stock"),
+        ({"error": "Out of stock"}, "Out of stock"),
+        ({"message": "Out of stock"}, "Out of stock"),
+        ({"code": "woo_error", "message": "Invalid parameter", "data": {"status": 400}}, "Invalid parameter"),
+        ({"errors": "[API] Invalid API key"}, "[API] Invalid API key"),
+        ({"errors": ["one", "two"]}, "one; two"),
+        ({"errors": {"title": ["is empty"], "price": ["is negative"]}}, "title: is empty; price: is negative"),
+        ({"errors": [{"detail": "Unknown SKU", "source": {"pointer": "/sku"}}]}, "Unknown SKU; pointer: /sku"),
+        ({"title": "Bad", "detail": "JSON is invalid", "type": "https://a.example/e"}, "Bad; JSON is invalid"),
+        ({"error": "invalid_request", "error_description": "No tenant"}, "invalid_request; No tenant"),
+        ({"fault": {"faultstring": "Rate exceeded", "detail": {"errorcode": "x.y"}}}, "Rate exceeded; x.y"),
+        ({"data": {"response": {"meta": {"errorMessage": "Deep"}}}}, "Deep"),
+        ([{"message": "In a list"}], "In a list"),
+        ("Only a text", "Only a text"),
+        (b"Plain text\r\nof two lines", "Plain text of two lines"),
+        (b"<html><title>502</title><style>b{}</style><body>nginx &amp; co</body>", "502 nginx & co"),
+        (b'<?xml version="1.0"?><error><msg>No such shop</msg></error>', "No such shop"),
+    ],
+    ids=str,
+)
+def test_the_stores_words_are_found_wherever_they_are(body: Any, words: str) -> None:
+    assert str(error(body, x_request_id="r-1")) == f"answered 400, {words} (request r-1)"
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"status": "x"}, {"error": None}, {"error": {"message": ""}}, [], b"", b"\xff\xfe", 7]
+)
+def test_a_response_without_words_is_named_by_its_status(body: Any) -> None:
+    assert str(error(body, 404)).startswith("answered 404, not found")
+
+
+def test_words_are_bounded_and_escaped() -> None:
+    deep: Any = "deep"
+    for _ in range(200):
+        deep = {"error": deep}
+    for body in (
+        {"message": "x" * 10_000},
+        {"errors": ["y" * 50] * 1000},
+        b"<script>" * 100_000,
+        b"z " * 100_000,
+        deep,
+    ):
+        assert len(str(error(body))) < 400
+    shown = str(error({"message": "\x1b[31mred\u202e\nnext\x00line"}))
+    assert shown == "answered 400, [31mred next line"
+
+
+@pytest.mark.parametrize("name", ["X-Request-Id", "Request-Id", "X-Correlation-Id", "X-Amzn-RequestId", "CF-Ray"])
+def test_the_request_id_is_shown_by_any_of_its_names(name: str) -> None:
+    found = error({"message": "no"}, **{name: "abc"})
+    assert (found.request_id, str(found)) == ("abc", "answered 400, no (request abc)")
+
+
+def test_a_404_of_the_documented_listing_has_a_hint_too() -> None:
+    response, catalogue = HttpResponse(404, {}, b"{}"), bundled_catalogue()
+    shown = str(error_for(response, catalogue.get("products", "list"), catalogue, Unconfirmed()))
+    assert "assumed" not in shown
+    assert shown == (
+        "answered 404, not found. GET /api/v3/app/products is never confirmed at this store; check base_url of "
+        "stores.south; if the store's API has another path before every operation, set\n"
+        '[stores.south.catalogue]\nprefix = "..."'
+    )
+
+
+def test_a_401_names_the_scheme_that_the_store_asks_for() -> None:
+    shown = str(error({"message": "who are you?"}, 401, www_authenticate='Basic realm="shop"'))
+    assert shown == (
+        "answered 401, who are you?. The store asks for the scheme Basic; if the token is for that, set "
+        'scheme = "Basic" in stores.south.auth'
+    )
+    assert "scheme" not in str(error({}, 401, www_authenticate='Bearer error="invalid_token"'))
+
+
+def test_the_token_is_never_shown_even_if_the_store_repeats_it() -> None:
+    with foreign_shop(lambda request: ShopAnswer({"message": f"bad {request.headers['authorization']}"}, 403)) as shop:
+        client = Client(shop.url, token=TOKEN, allow_private=True, store="south")
+        with pytest.raises(AccessDenied) as caught:
+            client.orders.get(1)
+    assert str(caught.value).startswith("orders.get at south: answered 403, bad Bearer [token]")
+    assert TOKEN not in str(caught.value) + caught.value.excerpt
+
+
+def test_an_error_through_http_names_status_operation_request_and_words() -> None:
+    answer = ShopAnswer({"errors": [{"message": "No such order"}]}, 404, {"x-request-id": "r-7"})
+    with foreign_shop(lambda _: answer) as shop:
+        client = Client(shop.url, token=TOKEN, allow_private=True, store="south")
+        with pytest.raises(ResourceNotFound) as caught:
+            client.orders.get(1)
+    assert str(caught.value).startswith("orders.get at south: answered 404, No such order (request r-7). GET /api/v3")
+    assert caught.value.status == 404
+
+
+def test_a_page_that_is_not_json_shows_its_words() -> None:
+    page = ShopAnswer(b"<html><title>Sign in</title><body>Please log in</body></html>", 200)
+    with foreign_shop(lambda _: page) as shop:
+        client = Client(shop.url, token=TOKEN, allow_private=True, store="south")
+        with pytest.raises(UnexpectedResponse, match="a body that is not JSON: Sign in Please log in") as caught:
+            list(client.products.list())
+    assert str(caught.value).startswith("products.list at south: ")
+
+
+def test_a_single_record_elsewhere_names_the_line_of_its_operation() -> None:
+    with foreign_shop(lambda _: ShopAnswer({"order": {"id": 1}})) as shop:
+        client = Client(shop.url, token=TOKEN, allow_private=True, store="south")
+        with pytest.raises(UnexpectedResponse) as caught:
+            client.orders.get(1)
+    assert str(caught.value).endswith('set\n[stores.south.catalogue.orders.get]\ndata = "order"')
+
+
+def test_a_list_elsewhere_names_where_it_is() -> None:
+    with foreign_shop(lambda _: ShopAnswer({"result": {"orders": [{"id": 1}]}})) as shop:
+        client = Client(shop.url, token=TOKEN, allow_private=True, store="south")
+        with pytest.raises(UnexpectedResponse) as caught:
+            list(client.orders.list())
+    assert str(caught.value).endswith('set\n[stores.south.catalogue.envelope]\ndata = "result.orders"')
+
+
+def test_a_422_without_fields_in_the_catalogue_has_no_hint_about_names() -> None:
+    with pytest.raises(InvalidRequest):
+        raise error({"message": "no"}, 422, "orders.delete")
