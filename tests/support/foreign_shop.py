@@ -41,6 +41,8 @@ class ForeignShop:
 def foreign_shop(answer: Callable[[ShopRequest], ShopAnswer]) -> Iterator[ForeignShop]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # headers and body in one packet
+        disable_nagle_algorithm = True
 
         def answer(self) -> None:
             url = urlsplit(self.path)

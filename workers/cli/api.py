@@ -22,7 +22,7 @@ from workers.cli.options import Command, choose_store, connect_server, load_conf
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, configured_catalogue
 from workers.storeapi.confirmations import Confirmations, state_text
-from workers.storeapi.errors import ApiError, ResourceNotFound
+from workers.storeapi.errors import ApiError
 from workers.storeapi.pages import Pages
 
 PROBE = "probe"
@@ -255,16 +255,21 @@ def _json(value: Any) -> str:
 
 
 def probe(config: Config, store: str, json_: bool) -> None:
-    """Try every GET that needs no id, or an id that a listing returns."""
+    """Try the operations that only read, and propose corrections of the catalogue. Nothing is written."""
     from workers.storeapi import client_for_store
+    from workers.storeapi.probing import Prober
 
-    client = client_for_store(config, store, _redis_if_available(config))
-    found = list(_results(client))
+    prober = Prober(client_for_store(config, store, _redis_if_available(config)), config)
+    found = prober.run()
     if json_:
-        output.as_json([{"operation": one.full_name, "result": result} for one, result in found])
+        results = [{"operation": one.full_name, "result": result} for one, result in found]
+        output.as_json({"operations": results, "proposed": prober.toml()})
     else:
         rows = [(one.full_name, one.path, output.state(_level(result), result)) for one, result in found]
         output.table(("OPERATION", "PATH", "RESULT"), rows, drop=("PATH",), wrap="RESULT")
+        if prober.corrections:
+            output.echo("\nThe store differs from the catalogue. Proposed for the config; nothing was written:\n")
+            output.echo(prober.toml())
         output.next_command("storehooks api --list  all operations and their state")
     if any(_level(result) == "fail" for _, result in found):
         raise click.exceptions.Exit(1)
@@ -272,30 +277,3 @@ def probe(config: Config, store: str, json_: bool) -> None:
 
 def _level(result: str) -> str:
     return "ok" if result == "confirmed" else "no" if result.startswith("not tried") else "fail"
-
-
-def _results(client: Any) -> Iterator[tuple[Operation, str]]:
-    ids: dict[str, Any] = {}
-    safe = [one for one in client.catalogue if one.method == "GET"]
-    for operation in sorted(safe, key=lambda one: len(one.parameters)):
-        if len(operation.parameters) > 1 or (operation.parameters and "import" in operation.name):
-            yield operation, "not tried: it needs an id that no listing returns"
-        elif operation.parameters and operation.group not in ids:
-            yield operation, "not tried: the store has no record to try it with"
-        else:
-            yield operation, _try(client, operation, ids)
-
-
-def _try(client: Any, operation: Operation, ids: dict[str, Any]) -> str:
-    path = [ids[operation.group]] if operation.parameters else []
-    try:
-        answer = client.call(operation.group, operation.name, *path)
-        if isinstance(answer, Pages):
-            records = answer.first_page()
-            if records and operation.name == "list":
-                ids[operation.group] = records[0].id
-    except ResourceNotFound as error:
-        return f"not there: {error.status}; set [stores.{client.store}.catalogue.{operation.full_name}] path"
-    except ApiError as error:
-        return f"unknown: {error.reason.splitlines()[0]}"
-    return "confirmed"

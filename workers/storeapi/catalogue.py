@@ -205,13 +205,14 @@ def _bundled_operation(group: str, name: str, given: dict[str, Any], paging: Pag
 
 def configured_catalogue(config: Config, store: str | None = None) -> Catalogue:
     """The catalogue with the corrections of config: those for all stores, then those of one store."""
-    common = _corrected(bundled_catalogue(), config.catalogue, config, ("catalogue",))
+    common = corrected(bundled_catalogue(), config.catalogue, config, ("catalogue",))
     if store is None:
         return common
-    return _corrected(common, config.stores[store].catalogue, config, ("stores", store, "catalogue"))
+    return corrected(common, config.stores[store].catalogue, config, ("stores", store, "catalogue"))
 
 
-def _corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: tuple[str, ...]) -> Catalogue:
+def corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: tuple[str, ...]) -> Catalogue:
+    """The catalogue with the corrections of one table, whose place in config `key` is."""
     envelope = replace(base.envelope, **given.envelope.model_dump(exclude_none=True))
     paging = replace(base.paging, **given.paging.model_dump(exclude_none=True))
     operations = dict(base.operations)

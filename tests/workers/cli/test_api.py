@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_a_call_takes_its_values_from_arguments_parameters_and_a_file(
 def test_a_probe_only_reads_and_the_list_shows_what_it_confirmed(sandbox: SandboxRun, redis: Redis) -> None:
     done = run(sandbox, "api", "probe", "--json")
     assert done.returncode == 0, done.stdout
-    results = {one["operation"]: one["result"] for one in json.loads(done.stdout)}
+    results = {one["operation"]: one["result"] for one in json.loads(done.stdout)["operations"]}
     assert results["orders.list"] == "confirmed"
     assert {method for _, method, *_ in sandbox.log()} == {"GET"}
     states = {
@@ -99,6 +100,24 @@ def test_a_probe_only_reads_and_the_list_shows_what_it_confirmed(sandbox: Sandbo
     assert states["products.get"].startswith("confirmed 20")
     assert states["products.get"].endswith(" at demo")
     assert states["products.create"] == "assumed"
+
+
+def test_a_probe_proposes_the_lines_for_a_store_that_differs(
+    make_sandbox: Callable[..., SandboxRun], redis: Redis
+) -> None:
+    differs = '[catalogue]\nprefix = "/rest/v1"\n[catalogue.envelope]\ndata = "items"\ntotal = "total"\n'
+    store = make_sandbox("--no-shopper", "--no-subscriptions", "--products", "130", more=differs)
+    first = store.config_file.read_text().replace(differs, "")
+    store.config_file.write_text(first)
+    shown = run(store, "api", "probe").stdout
+    assert "Proposed for the config; nothing was written" in shown
+    assert 'prefix = "/rest/v1"  # /rest/v1/products answered 200, and /api/v3/app/products answered 404' in shown
+    assert store.config_file.read_text() == first
+    proposed = json.loads(run(store, "api", "probe", "--json").stdout)["proposed"]
+    store.config_file.write_text(first + proposed)
+    assert len(json.loads(run(store, "api", "products", "list", "--all").stdout)) == 130
+    done = run(store, "api", "probe", "--json")
+    assert (done.returncode, json.loads(done.stdout)["proposed"]) == (0, "")
 
 
 def test_a_probe_names_the_config_key_of_a_missing_operation(sandbox: SandboxRun, redis: Redis, tmp_path: Path) -> None:
